@@ -14,6 +14,7 @@ from ocaffe.errors import Error
 COMMANDS = {
     "train": "train or finetune a model",
     "fit": "train a net on a folder of your own images: from the folder to a tested net in one command",
+    "predict": "print the best classes of images, by the result of fit or by any net",
     "new": "write the files to train a net on your own images",
     "sweep": "train with every combination of some settings, one training a device",
     "test": "score a model",

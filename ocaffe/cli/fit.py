@@ -151,6 +151,7 @@ def _report(project: Project, confusion: Confusion, names: Sequence[str], second
     for what, command in (
         ("picture", project.path(PICTURE)),
         ("labels", project.path("labels.txt")),
+        ("predict", f"ocaffe predict {project.folder} IMAGE"),
         ("test", f"ocaffe test --model {net} --weights {project.path(BEST)} --iterations {tests}"),
         ("export", f"ocaffe convert {deploy} {project.path(BEST)} {project.path(project.net)}.onnx"),
         ("train on", f"edit {solver}, then: ocaffe train --solver {solver} --weights {project.path(BEST)}"),

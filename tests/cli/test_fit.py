@@ -1,6 +1,7 @@
-"""`ocaffe fit`: from a folder of images to a tested net and its files."""
+"""`ocaffe fit`: from a folder of images to a tested net and its files; `ocaffe predict` with its result and with other nets."""
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 from typing import Any
@@ -38,12 +39,59 @@ def test_a_folder_becomes_a_net(here: pathlib.Path, device: Any, capsys: pytest.
     assert "Solving" in (here / "out/train.log").read_text()
     solver = read_solver("out/solver.prototxt")
     assert (solver.best_output, solver.early_stopping, solver.snapshot_keep) == ("accuracy", fit.PATIENCE, 1)
+    predicted(device, found, capsys)
     for name in ("test", "export"):  # the printed commands run
         command = next(line for line in lines if line.startswith(name)).split("ocaffe ")[1]
         assert main([*command.split(), *(["--device", device.number] if name == "test" else [])]) == 0
     assert (here / "out/lenet.onnx").exists()
     accuracy = float(capsys.readouterr().err.rpartition("accuracy = ")[2].split()[0])
     assert accuracy == pytest.approx(found["accuracy"], abs=1e-4)
+
+
+def predicted(device: Any, found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Predict the images for testing, by OUT and by the net of the training. The best classes are those of the test."""
+    rows = [line.rsplit(" ", 1) for line in pathlib.Path("out/val.txt").read_text().splitlines()]
+    images = [f"photos/{name}" for name, _ in rows]
+    results = []
+    for net in (["out"], ["--model", "out/train_val.prototxt", "--weights", "out/best.caffemodel"]):
+        capsys.readouterr()
+        assert main(["predict", *net, *images, "--json", "--top", "3", "--device", device.number]) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert [result["file"] for result in results[0]] == images and results[0] == results[1]
+    right = sum(result["top"][0]["index"] == int(label) for result, (_, label) in zip(results[0], rows))
+    assert right == found["right"] and results[0][0]["top"][0]["label"].startswith("digit")
+
+
+def test_predict_mistakes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folders(here / "photos", 10, classes=2)
+    assert main(["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "4", "--batch", "8", "--device", device.number]) == 0
+    (here / "bad.png").write_bytes(b"no image")
+    image = "photos/digit0/1.png"
+    deploy = ["--model", "out/deploy.prototxt", "--weights", "out/best.caffemodel"]
+    capsys.readouterr()
+    assert main(["predict", "out", "bad.png", image, "--device", device.number]) == 1  # the other one is predicted
+    said = capsys.readouterr()
+    assert "error: bad.png: it is not an image" in said.err and said.out.startswith(image)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(pathlib.Path(image).read_bytes())))
+    assert main(["predict", "out", "-", "--device", device.number]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == said.out.splitlines()[1:]
+    given = [*deploy, "--resize", "28,28", "--mean", "0", "--scale", "0.00390625", image, "--device", device.number]
+    assert main(["predict", *given, "--labels", "out/labels.txt"]) == 0
+    assert capsys.readouterr().out == said.out
+    (here / "three.txt").write_text("a\nb\nc\n")
+    for argv, text in (
+        ([*deploy, image], "give --resize, --mean, --scale"),
+        (["photos", image], "photos has no deploy.prototxt"),
+        ([image], f"{image} is an image"),
+        (["out"], "no image is given"),
+        (["--model", "out/deploy.prototxt", image], "--weights FILE.caffemodel"),
+        (["out", image, "--labels", "three.txt"], "3 names of classes are given, and the net has 2 scores"),
+        (["out", image, "--resize", "20,20"], "smaller than the net's input"),
+        (["out", image, "--mean", "1,2"], "the mean is 2"),
+        (["out", "none"], "none: it cannot be read"),
+    ):
+        assert main(["predict", *argv, "--device", device.number]) == 1
+        assert text in capsys.readouterr().err, argv
 
 
 def test_weights_are_tuned(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,190 @@
+"""ocaffe predict OUT IMAGE...: the best classes of images, by the result of `ocaffe fit` or by any net and weights."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import log, proto
+from ocaffe.api.net import Net
+from ocaffe.cl.device import select_device
+from ocaffe.cli.classify import numbers
+from ocaffe.cli.fit import BEST
+from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.data.database import Reader, open_database
+from ocaffe.data.datum import DatumReader
+from ocaffe.data.decode import read_file
+from ocaffe.data.folder import is_image_name
+from ocaffe.data.label_names import is_database, label_names
+from ocaffe.data.labels_txt import LABELS, read_labels
+from ocaffe.errors import Error, shape_text
+from ocaffe.evaluation.deploy import data_layer, deploy_net
+from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
+from ocaffe.model.text import read_net
+
+NAME = "predict"
+BATCH = 32
+STDIN = "-"
+GIVEN = ("resize", "mean", "scale")  # flags that replace settings of the data layer
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command. Returns 1 if an image cannot be read; the others are predicted. Raises Error."""
+    options = _parser().parse(argv)
+    log.quiet()
+    if options.top < 1:
+        raise Error(f"--top is {options.top}", place=f"ocaffe {NAME}", fix="a number of classes, 1 or more")
+    folder, images = _split(options)
+    if not images:
+        raise Error("no image is given", place=f"ocaffe {NAME}", fix="name image files, folders of them, or - for a file on stdin")
+    model, weights = options.model or os.path.join(folder, "deploy.prototxt"), options.weights or os.path.join(folder, BEST)
+    described = os.path.join(folder, "train_val.prototxt") if folder else model
+    net = read_net(model)
+    settings = _settings(net, read_net(described), described, options)
+    labels = _labels(options.labels, folder, described)
+    files = list(_files(images))
+    device = select_device(options.device or None, options.gpu or None, math=options.math or None)
+    results, failed = [], False
+    with Net(deploy_net(net, settings.shape, model), phase=proto.TEST, weights=weights, device=device) as made:
+        if labels and _scores(made).shape[1] != len(labels):
+            fact = f"{len(labels)} names of classes are given, and the net has {_scores(made).shape[1]} scores"
+            raise Error(fact, place="--labels", fix="the labels.txt of the training")
+        for begin in range(0, len(files), BATCH):
+            inputs = []
+            for name in files[begin : begin + BATCH]:
+                try:
+                    inputs.append((name, settings(sys.stdin.buffer.read() if name == STDIN else read_file(name))))
+                except Error as problem:
+                    failed = True
+                    print(f"error: {name}: {problem.fact}", file=log.stderr)
+            for (name, _), row in zip(inputs, _run(made, [array for _, array in inputs])):
+                results.append(_result(name, row, labels, options.top))
+                if not options.json:
+                    _print(results[-1])
+    if options.json:
+        print(json.dumps(results, indent=1))
+    return int(failed)
+
+
+def _parser() -> Parser:
+    parser = Parser(NAME, "Print the best classes of images. OUT is the folder of `ocaffe fit`; or give --model and --weights.")
+    parser.add_argument("inputs", metavar="OUT|IMAGE", nargs="*", help="OUT, then image files, folders of images, or - for a file on stdin")
+    parser.flag("model", "", "a deploy.prototxt, or the net of a training")
+    parser.flag("weights", "", "the trained weights; default: the best ones in OUT")
+    parser.flag("labels", "", "the names of the classes: a labels.txt, or the database of the training; default: those beside the data")
+    parser.flag("top", 5, "number of classes to print")
+    parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}")
+    parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; default: as in the data layer of the net")
+    parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the data layer")
+    parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the data layer")
+    device_flags(parser)
+    return parser
+
+
+def _split(options: Any) -> tuple[str, list[str]]:
+    """Return OUT ('' with --model) and the names of images. Raise Error."""
+    if options.model:
+        if not options.weights:
+            raise Error("--model is given without --weights", place=f"ocaffe {NAME}", fix="--weights FILE.caffemodel")
+        return "", options.inputs
+    if not options.inputs:
+        raise Error("no net is given", place=f"ocaffe {NAME}", fix="OUT of `ocaffe fit`, or --model NET --weights W")
+    folder = options.inputs[0]
+    if not os.path.isfile(os.path.join(folder, "deploy.prototxt")):
+        fact = "is an image" if os.path.isfile(folder) else "has no deploy.prototxt" if os.path.isdir(folder) else "does not exist"
+        raise Error(f"{folder} {fact}", place=f"ocaffe {NAME}", fix="begin with the folder OUT of `ocaffe fit`, or give --model NET --weights W")
+    return folder, options.inputs[1:]
+
+
+def _settings(net: Any, described: Any, place: str, options: Any) -> Preprocessing:
+    """Return the preprocessing of a data layer. Flags replace its settings. Raise Error if neither says them."""
+    layer, shape, found = data_layer(described), _input(net), numbers(options.resize, "resize", 2)
+    missing = [f"--{name}" for name in GIVEN if not getattr(options, name)]
+    resized = (found[0], found[1]) if found else None
+    if layer is not None:
+        base = of_layer(layer, shape, resized, _stored, place)
+    elif missing or resized is None or shape is None:
+        fact = "the net has no data layer, so that the preprocessing of its images is not known"
+        raise Error(fact, place=place, fix=f"give {', '.join(missing)}, or the net of the training as --model")
+    else:
+        base = Preprocessing(shape, resized, np.zeros(1, np.float32))
+    mean = mean_of(options.mean) if options.mean else base.mean
+    result = Preprocessing(base.shape, base.resized, mean, options.scale or base.scale)
+    result.check(place)
+    return result
+
+
+def _input(net: Any) -> tuple[int, int, int] | None:
+    """Return channels, height and width of the net's input; None if it has data layers."""
+    shapes = [tuple(shape.dim) for layer in net.layer if layer.type == "Input" for shape in layer.input_param.shape]
+    shapes += [tuple(shape.dim) for shape in net.input_shape] + [tuple(net.input_dim[i : i + 4]) for i in range(0, len(net.input_dim), 4)]
+    return shapes[0][1:] if shapes and len(shapes[0]) == 4 else None  # type: ignore[return-value]
+
+
+def _stored(source: str, backend: int) -> tuple[int, int, int] | None:
+    """Return the shape of the first record of a database, None if it is an encoded file or there is no database."""
+    if not is_database(source):
+        return None
+    [(_, value)] = Reader(open_database(source, backend)).read(0)
+    first = DatumReader()(value)
+    return None if first.encoded else first.shape
+
+
+def _labels(given: str, folder: str, described: str) -> list[str]:
+    """Return the names of the classes; [] if they are not known."""
+    if given:
+        names = read_labels(given) if os.path.isfile(given) else label_names(given)
+        if not names:
+            raise Error(f"{given} has no names of classes", place="--labels", fix="give a labels.txt: a name in each line")
+        return names
+    beside = os.path.join(folder or os.path.dirname(described), LABELS)
+    if os.path.isfile(beside):
+        return read_labels(beside)
+    layer = data_layer(read_net(described))
+    source = "" if layer is None else layer.data_param.source if layer.type == "Data" else os.path.dirname(layer.image_data_param.source)
+    return label_names(source) if source and os.path.isdir(source) else []
+
+
+def _files(inputs: Sequence[str]) -> Iterator[str]:
+    for name in inputs:
+        if not os.path.isdir(name):
+            yield name
+            continue
+        found = sorted(os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files if is_image_name(file))
+        if not found:
+            raise Error(f"{name} has no image", place=f"ocaffe {NAME}", fix="a folder with image files")
+        yield from found
+
+
+def _scores(net: Net) -> np.ndarray:
+    if len(net.outputs) != 1:
+        raise Error(f"the net has the outputs {', '.join(net.outputs)}", fix="give a deploy.prototxt with one output, the class scores")
+    scores = net.blobs[net.outputs[0]].data
+    if scores.size != scores.shape[0] * (scores.shape[1] if scores.ndim > 1 else 1):
+        raise Error(f"the output '{net.outputs[0]}' is {shape_text(scores.shape)}, and not one score per class", fix="give a net that classifies images")
+    return scores.reshape(len(scores), -1)
+
+
+def _run(net: Net, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    if not inputs:
+        return np.empty((0, 0), np.float32)
+    entry = net.blobs[net.inputs[0]]
+    entry.reshape(len(inputs), *inputs[0].shape)
+    entry.data[...] = np.stack(inputs)
+    net.forward()
+    return _scores(net)
+
+
+def _result(name: str, scores: np.ndarray, labels: Sequence[str], top: int) -> dict[str, Any]:
+    best = np.argsort(-scores, kind="stable")[:top].tolist()
+    return {"file": name, "top": [{"label": labels[i] if labels else str(i), "index": i, "score": float(scores[i])} for i in best]}
+
+
+def _print(result: dict[str, Any]) -> None:
+    print(result["file"])
+    for each in result["top"]:
+        print(f"  {each['score']:.4f}  {each['label']}")

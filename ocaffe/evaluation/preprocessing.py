@@ -1,0 +1,102 @@
+"""From an image file to the input of a net, as the data layer of its training did it: resized, cropped in the middle, less the mean, scaled."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
+from ocaffe.data.resample import resize
+from ocaffe.errors import Error, shape_text
+from ocaffe.model.blob import read_blobproto
+
+DATA = ("Data", "ImageData")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The settings. `shape`: channels (in the order blue, green, red), height and width of the net's input.
+
+    `resized`: height and width before the crop. `mean`: one value, one per channel, or channels x height x width of the resized image.
+    """
+
+    shape: tuple[int, int, int]
+    resized: tuple[int, int]
+    mean: np.ndarray
+    scale: float = 1.0
+
+    def __call__(self, content: bytes) -> np.ndarray:
+        """Return the input for an image file, channels x height x width. Raise Error without a place."""
+        channels, height, width = self.shape
+        pixels = resize(planes(open_image(content, MAX_PIXELS), Color.GRAY if channels == 1 else Color.COLOR), *self.resized)
+        y, x = (self.resized[0] - height) // 2, (self.resized[1] - width) // 2
+        mean = self.mean[:, y : y + height, x : x + width] if self.mean.ndim == 3 else self.mean.reshape(-1, 1, 1)
+        return np.float32((pixels[:, y : y + height, x : x + width].astype(np.float32) - mean) * np.float32(self.scale))
+
+    def check(self, place: str) -> None:
+        """Raise Error if the settings contradict each other."""
+        channels, height, width = self.shape
+        if self.resized[0] < height or self.resized[1] < width:
+            raise Error(f"images of {shape_text(self.resized)} are smaller than the net's input, {height} x {width}", place=place, fix="a larger --resize")
+        fits = self.mean.shape == (channels, *self.resized) if self.mean.ndim == 3 else self.mean.size in (1, channels)
+        if not fits:
+            fact = f"the mean is {shape_text(self.mean.shape)}, and the images are {shape_text((channels, *self.resized))}"
+            raise Error(fact, place=place, fix="the mean of these images, or one value per channel")
+
+
+Stored = Callable[[str, int], tuple[int, int, int] | None]
+
+
+def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int, int] | None, stored: Stored, place: str) -> Preprocessing:
+    """Return the settings of a data layer in TEST.
+
+    `shape`: the net's input, None if only the layer says it. `resized`: height and width, in place of those of the layer.
+    `stored(source, backend)` returns the shape of the records of a database, None if they are encoded files or not there.
+    Raises Error if nothing says the size to which images were resized.
+    """
+    transform = layer.transform_param
+    crop = (transform.crop_h, transform.crop_w) if transform.crop_h else (transform.crop_size,) * 2 if transform.crop_size else None
+    resized = resized or _resized(layer, stored) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
+    if resized is None:
+        fact = f"nothing says to which size the images of layer '{layer.name}' were resized"
+        raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH")
+    shape = shape or (_channels(layer, stored), *(crop or resized))
+    mean = np.array(transform.mean_value, np.float32) if transform.mean_value else np.zeros(1, np.float32)
+    if transform.mean_file:
+        mean = mean_of(transform.mean_file)
+    return Preprocessing(shape, resized, mean, float(transform.scale))
+
+
+def mean_of(text: str) -> np.ndarray:
+    """Return the mean in `text`: a .binaryproto or .npy file, or values separated by commas. Raise Error."""
+    if text.endswith(".npy"):
+        try:
+            return np.asarray(np.load(text, allow_pickle=False), np.float32)
+        except (OSError, ValueError, EOFError) as problem:
+            raise Error(f"cannot be read as .npy: {problem}", place=text) from None
+    try:
+        return np.array([float(word) for word in text.split(",")], np.float32)
+    except ValueError:
+        array = read_blobproto(text)
+        return np.asarray(array, np.float32).reshape(array.shape[-3:])
+
+
+def _channels(layer: Any, stored: Stored) -> int:
+    if layer.type == "ImageData":
+        return 3 if layer.image_data_param.is_color else 1
+    found = stored(layer.data_param.source, layer.data_param.backend)
+    return found[0] if found else 1 if layer.transform_param.force_gray else 3
+
+
+def _resized(layer: Any, stored: Stored) -> tuple[int, int] | None:
+    if layer.type == "ImageData":
+        p = layer.image_data_param
+        return (p.new_height, p.new_width) if p.new_height else None
+    for change in layer.transform_param.resize_param:
+        if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
+            return int(change.height), int(change.width)
+    found = stored(layer.data_param.source, layer.data_param.backend)
+    return found[1:] if found else None
