@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     _train(project, options)
     best = _keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, images.test.images, project.classes, device)
+    confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, device, images=images.test.images)
     names = images.classes or [str(number) for number in range(project.classes)]
     _report(project, confusion, names, time.monotonic() - begin)
     return 0

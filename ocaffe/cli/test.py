@@ -2,18 +2,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe import log, proto
-from ocaffe.cl.device import select_device
+from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
-from ocaffe.cli.ranks import rank_device, ranked, started_ranks
+from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
+from ocaffe.data.label_names import label_names
 from ocaffe.errors import Error
+from ocaffe.evaluation.deploy import data_layer
+from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.text import read_net
@@ -36,6 +42,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
     parser.flag("iterations", 50, "number of batches")
+    parser.flag("per_class", False, "also print precision and recall of each class, of the first Accuracy layer")
     match_flag(parser)
     memory_flags(parser)
     bad_records_flag(parser)
@@ -44,6 +51,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
     required(options, "weights", "the weights", "test")
+    if options.per_class and len(listed(options)) > 1:
+        raise Error("--per-class with several devices", place="ocaffe test", fix="choose one device")
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     return options
@@ -64,19 +73,53 @@ def test(options: argparse.Namespace, world: World) -> None:
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
     network.start_prefetch()
     try:
-        score(network, options.iterations, world)
+        lines = score(network, options.iterations, world)
+        if options.per_class:
+            lines += ["", *_per_class(options, device)]
     finally:
         network.close()
         device.close()
+    for line in lines if world.first else ():
+        print(line)
 
 
-def score(network: Network, iterations: int, world: World = ALONE) -> None:
-    """Log every output of every batch, then the means. The batches of several ranks are logged in their order after the last one."""
+def score(network: Network, iterations: int, world: World = ALONE) -> list[str]:
+    """Log every output of every batch, then the means. The batches of several ranks are logged in their order after the last one.
+
+    Return the lines of a table: mean of each output, and the standard error of this mean, from the differences between batches.
+    """
     means = Means()
+    batches: list[list[float]] = []
+    names: list[str] = []
     runs = run_batches(network, iterations, world.rank)
     results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
     for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):
         means.add(loss, values)
+        names = [name + f"[{n}]" * (len(array) > 1) for name, array, _ in values for n in range(len(array))]
+        batches.append([float(value) for _, array, _ in values for value in array])
         log_outputs("caffe.cpp:304", f"Batch {index}, ", [(name, array, 0.0) for name, array, _ in values])
     log.info("caffe.cpp:309", f"Loss: {number(means.mean_loss)}")
     log_outputs("caffe.cpp:321", "", means.outputs)
+    return _table(names, np.array(batches))
+
+
+def _table(names: Sequence[str], batches: np.ndarray) -> list[str]:
+    count, width = len(batches), max(map(len, ("output", *names)))
+    errors = batches.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(names), np.nan)
+    lines = [f"{'output':<{width}} {'mean':>12} {'standard error':>15}   ({count} batches)"]
+    for name, mean, error in zip(names, batches.mean(0), errors):
+        lines.append(f"{name:<{width}} {mean:>12.6g} {'-' if np.isnan(error) else f'{error:.2g}':>15}")
+    return lines
+
+
+def _per_class(options: argparse.Namespace, device: Device) -> list[str]:
+    """Return the table of the classes. Raise Error if the net has no Accuracy layer."""
+    found = accuracies(options.model)
+    if not found:
+        raise Error("the TEST net has no Accuracy layer", place=options.model, fix="remove --per-class, or add an Accuracy layer")
+    confusion = evaluate(options.model, options.weights, next(iter(found)), device, batches=options.iterations)
+    layer = data_layer(read_net(options.model))
+    source = "" if layer is None else layer.data_param.source if layer.type == "Data" else os.path.dirname(layer.image_data_param.source)
+    names = label_names(source) if os.path.isdir(source) else []
+    names += [str(number) for number in range(len(names), len(confusion.counts))]
+    return [*confusion.table(names), *confusion.mistakes(names)]

@@ -44,8 +44,26 @@ def test_a_folder_becomes_a_net(here: pathlib.Path, device: Any, capsys: pytest.
         command = next(line for line in lines if line.startswith(name)).split("ocaffe ")[1]
         assert main([*command.split(), *(["--device", device.number] if name == "test" else [])]) == 0
     assert (here / "out/lenet.onnx").exists()
-    accuracy = float(capsys.readouterr().err.rpartition("accuracy = ")[2].split()[0])
+    said = capsys.readouterr()
+    accuracy = float(said.err.rpartition("accuracy = ")[2].split()[0])
     assert accuracy == pytest.approx(found["accuracy"], abs=1e-4)
+    row = next(line.split() for line in said.out.splitlines() if line.startswith("accuracy "))
+    assert float(row[1]) == pytest.approx(accuracy, abs=1e-5) and 0 < float(row[2]) < 0.2
+
+
+def test_test_prints_classes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "photos", 10, classes=2)
+    assert main(["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "4", "--batch", "8", "--device", device.number]) == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("class", "digit", "all"))]
+    command = ["test", "--model", "out/train_val.prototxt", "--weights", "out/best.caffemodel", "--iterations", "1", "--per-class"]
+    assert main([*command, "--device", device.number]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith(("class", "digit", "all"))] == table
+    assert main([*command, "--device", f"{device.number},{device.number}"]) == 1
+    assert "--per-class with several devices" in capsys.readouterr().err
+    net = (here / "out/train_val.prototxt").read_text()
+    (here / "out/none.prototxt").write_text(net.replace('type: "Accuracy"', 'type: "Silence"').replace('top: "accuracy"', ""))
+    command[2] = "out/none.prototxt"
+    assert main([*command, "--device", device.number]) == 1 and "has no Accuracy layer" in capsys.readouterr().err
 
 
 def predicted(device: Any, found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
