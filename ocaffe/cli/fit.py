@@ -154,6 +154,7 @@ def _report(project: Project, confusion: Confusion, names: Sequence[str], second
         ("predict", f"ocaffe predict {project.folder} IMAGE"),
         ("test", f"ocaffe test --model {net} --weights {project.path(BEST)} --iterations {tests}"),
         ("export", f"ocaffe convert {deploy} {project.path(BEST)} {project.path(project.net)}.onnx"),
+        ("continue", f"ocaffe train --solver {solver} --snapshot auto"),
         ("train on", f"edit {solver}, then: ocaffe train --solver {solver} --weights {project.path(BEST)}"),
     ):
         print(f"{what:<9} {command}")
