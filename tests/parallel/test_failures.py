@@ -184,3 +184,16 @@ def test_transports_that_cannot_be_used(device: Any, tmp_path: pathlib.Path, fla
     assert fact in error and "fix: " in done.stdout
     if "16" not in flags and "8" not in flags:
         assert "is not a device of NVIDIA's driver" in error
+
+
+REFUSED = [
+    (["sweep", "solver.prototxt", "--set", "base_lr=0.1"], "it starts its trainings itself"),
+    (["time", "--model", "net.prototxt", "--json", "out.json"], "measure one device"),
+]
+
+
+@pytest.mark.parametrize(("command", "text"), REFUSED)
+def test_commands_for_one_process_refuse_ranks(device: Any, tmp_path: pathlib.Path, command: list[str], text: str) -> None:
+    (tmp_path / "net.prototxt").write_text("")
+    done = finished(python(2, "-m", "ocaffe", *command), tmp_path, environment(device))
+    assert done.returncode != 0 and done.stdout.count(text) == 1, done.stdout
