@@ -11,13 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # of Linux
-_OPTIONS = {"Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE")}  # by the first word that `mpiexec --version` has
+# Options by a text of `mpiexec --version`. All ranks are on this host: in the allocation of a job scheduler, mpiexec would start them by srun, on all hosts.
+_HERE = ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")
+_OPTIONS = {
+    "Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "--mca", "ras", "^slurm,pbs,tm,lsf,gridengine", "--mca", "plm", "^slurm,pbs,tm,lsf"),
+    "HYDRA": _HERE,  # MPICH
+    "MPI Library for Linux": _HERE,  # Intel
+}
 # A rank needs all processors for its data and a CPU device. Open MPI refuses root, which containers run as.
 ENVIRONMENT = {"I_MPI_PIN": "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def find_mpiexec() -> list[str]:
-    """Return the mpiexec of this Python environment, else of the PATH, with the options that ranks need. Empty: there is none."""
+    """Return the mpiexec of this Python environment, else of the PATH, with the options that ranks of this host need. Empty: there is none."""
     found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     if found is None:
         return []
