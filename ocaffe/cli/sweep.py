@@ -12,6 +12,7 @@ from ocaffe import log, proto
 from ocaffe.cache import digest
 from ocaffe.cl.device import choose_several, list_devices, no_opencl
 from ocaffe.cli.flags import Parser, math_flag, stages
+from ocaffe.cli.ranks import ranked
 from ocaffe.cli.signals import Signals
 from ocaffe.cli.train import job_flags
 from ocaffe.errors import Error, within
@@ -37,6 +38,15 @@ DECISIVE = ("weights", "level", "stage", "skip_bad_records", "math")  # flags th
 
 
 def main(argv: Sequence[str]) -> int:
+    with ranked() as world:
+        if world.several:
+            fact = f"it starts its trainings itself, and this is one of {world.size} ranks"
+            raise Error(fact, place="ocaffe sweep", fix="--gpu all, without mpiexec or srun")
+        return sweep(argv)
+
+
+def sweep(argv: Sequence[str]) -> int:
+    """Run the trainings of the command line, and print the results. Return the exit status."""
     parser = Parser("sweep", "Train with every combination of some settings, one training a device, and compare the results.")
     parser.add_argument("solver", metavar="SOLVER", help="the solver prototxt")
     parser.add_argument(

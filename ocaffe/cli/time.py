@@ -13,7 +13,7 @@ from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
-from ocaffe.cli.ranks import rank_device, ranked, started_ranks
+from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import Error
@@ -35,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
     with ranked() as world, contextlib.ExitStack() as stack:
         options = _options(argv)
         if options.profile or options.html or options.json:
+            if world.several or len(listed(options)) > 1:
+                raise Error("--profile, --html and --json measure one device, and several are chosen", place="ocaffe time", fix="one device, without mpiexec")
             report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
             return 0
         status = started_ranks("time", argv, options)
