@@ -253,3 +253,12 @@ def test_a_profile_of_several_devices(device: Any, tmp_path: pathlib.Path) -> No
     arguments = ["time", "--model", str(tmp_path / "net.prototxt"), "--profile", "--device", f"{device.number},{device.number}"]
     with pytest.raises(Error, match="measure one device, and several are chosen"):
         time_main(arguments[1:])
+
+
+def test_rank_0_alone_logs_debug_info(device: Any, tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path, "debug_info: true")
+    text = (tmp_path / "solver.prototxt").read_text().replace("max_iter: 1000000", "max_iter: 2")
+    (tmp_path / "solver.prototxt").write_text(text)
+    done = finished(python(2, "-m", "ocaffe", "train", "--solver", "solver.prototxt"), tmp_path, environment(device))
+    lines = [line for line in done.stdout.splitlines() if "All net params" in line]
+    assert done.returncode == 0 and len(lines) == 1, lines
