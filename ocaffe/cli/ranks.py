@@ -60,8 +60,9 @@ def _run(command: Sequence[str]) -> int:
         with _forwarded(ranks):
             ranks.watch()
             status = process.wait()
-        if status and ranks.lost:
+        if ranks.lost:
             print("interrupted" if ranks.signalled else f"error: {ranks.lost}", file=log.stderr)
+            status = status or 1  # a library can end a process with status 0
         return 0 if status == 0 else status if 0 < status < 126 else 1
 
 
@@ -122,7 +123,7 @@ class _Ranks:
 
 
 def _killed(names: str) -> str:
-    return f"{names} was killed; if no one killed it, the system did for lack of memory. The other ranks were ended"
+    return f"{names} was killed, or a library ended it; if no one did, the system did for lack of memory. The other ranks were ended"
 
 
 @contextlib.contextmanager

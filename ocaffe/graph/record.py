@@ -249,8 +249,8 @@ class _NetRecorder:
                 assert self.update is not None
                 self.zero_unwritten(p for p in graph.params if p.diff is not None and p.diff.root is ref)
                 self.updated(self.update, ref, flush.begin)
-            if self.exchanges is not None and not self.options.late_rows and node is not None and node.params:
-                self.exchanges.resume(1 / sum(1 for other in graph.nodes[: index + 1] if other.params and other.backward))
+            if self.exchanges is not None and not self.options.late_rows and node is not None and _learns(node):
+                self.exchanges.resume(1 / sum(1 for other in self.nodes[: index + 1] if other is not None and _learns(other)))
         if updates_at_end:
             self.zero_unwritten(graph.params)
         if self.debug is not None:
@@ -340,6 +340,11 @@ class _NetRecorder:
     def held(self, name: str, shape: Shape, value: float = 0) -> Ref:
         """A Ref that is set from outside and keeps its content when the net is recorded again."""
         return self.graph.held.setdefault((name, shape), Ref(name, shape, Role.INPUT, value=value))
+
+
+def _learns(node: Node) -> bool:
+    """Whether the layer has parameters, and backward passes it."""
+    return bool(node.params) and node.backward
 
 
 def _idle(node: Node) -> bool:

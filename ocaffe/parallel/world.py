@@ -30,6 +30,7 @@ _STARTERS = {
 _LARGEST = 1 << 28  # elements of one message; older MPI libraries count in 32 bits
 _POLITE, _PAUSE = 50, 3e-5  # tests of a request before the first pause, and the seconds of a pause
 _GRACE = 2.0  # seconds before another rank than 0 reports an error, because rank 0 may report the same one
+_EXIT = 4.0  # seconds in which all ranks exit
 _SHOWN = 0.5  # seconds between a report and the end, because an mpiexec that ends may not show what it has received
 
 
@@ -114,9 +115,16 @@ class World:
         try:
             yield
         except BaseException as problem:
-            if self.several and not (isinstance(problem, SystemExit) and not problem.code):
+            if self.several and not (isinstance(problem, SystemExit) and not problem.code and self._all_exit()):
                 self.abort(problem, before)
             raise
+
+    def _all_exit(self) -> bool:
+        """Return whether all ranks call this within some seconds, as all do after --help. Otherwise the others would wait for this rank."""
+        request, end = self._reports.Ibarrier(), time.monotonic() + _EXIT
+        while not request.Test() and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        return bool(request.Test())
 
     def abort(self, problem: BaseException, before: Callable[[], None] = lambda: None) -> NoReturn:
         """Print the error of this rank, unless another rank has, and end all ranks."""
@@ -137,6 +145,9 @@ def _text(problem: BaseException) -> str:
     error = device_failure(problem) or problem
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, SystemExit):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"sys.exit({error.code!r}) ends it before the others\n  {last.filename}:{last.lineno}"
     return str(error) if isinstance(error, Error) else "".join(traceback.format_exception(problem))
 
 

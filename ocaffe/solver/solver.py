@@ -375,7 +375,7 @@ class Solver:
         compiled = self.network.run(compiled)
         self.network.advance()
         fetched = compiled.commands.fetch()
-        if self.param.display and self.iter % self.param.display == 0:  # Caffe's TRAIN nets log only in displayed iterations
+        if self.param.display and self.iter % self.param.display == 0 and self.world.first:  # Caffe's TRAIN nets log only in displayed iterations
             self.network.log_debug(compiled, fetched, backward=True)
         return compiled, fetched
 

@@ -24,11 +24,16 @@ from tests.parallel.trainings import NET
 WIDTH = 6  # of the launches below
 
 
-def compiled(monkeypatch: pytest.MonkeyPatch, in_flight: int | None, solver: str = "") -> tuple[Schedule, ParameterGroup]:
-    """Compile a net with several buckets and its update."""
+def compiled(monkeypatch: pytest.MonkeyPatch, in_flight: int | None, solver: str = "", frozen: str = "") -> tuple[Schedule, ParameterGroup]:
+    """Compile a net with several buckets and its update. The layers with names in `frozen` do not learn."""
     monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
     inputs = 'layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param { shape { dim: 2 dim: 3 dim: 8 dim: 8 } shape { dim: 2 } } }'
     net = parse(inputs + NET[NET.index('layer { name: "conv"') :], proto.NetParameter, "net.prototxt")
+    for layer in net.layer:
+        if layer.name in frozen.split():
+            del layer.param[:]
+            layer.param.add(lr_mult=0)
+            layer.param.add(lr_mult=0)
     graph = build(net, proto.TRAIN)
     group = ParameterGroup(graph.params)
     update = Updater(group, parse(f"base_lr: 1 momentum: 0.9 {solver}", proto.SolverParameter, "solver.prototxt"))
@@ -71,6 +76,14 @@ def test_clipping_waits_for_all_gradients(monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_rank_has_no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule, _ = compiled(monkeypatch, None)
     assert not steps(schedule, (BeginExchange, EndExchange))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("frozen", "buckets"), [("conv", 3), ("conv ip1", 2), ("conv ip1 ip2 ip3", 1), ("conv ip1 ip2 ip3 score", 0)])
+def test_frozen_layers(monkeypatch: pytest.MonkeyPatch, frozen: str, buckets: int) -> None:
+    schedule, group = compiled(monkeypatch, 1 << 20, frozen=frozen)
+    begins = steps(schedule, BeginExchange)
+    assert len(begins) == len(steps(schedule, EndExchange)) == buckets
+    assert sum(schedule[begin].operands[0].ref.count for begin in begins) == group.gradient_count
 
 
 def recorded() -> Schedule:

@@ -12,6 +12,7 @@ import pytest
 
 from ocaffe.cli import main
 from ocaffe.cli.ranks import ranked
+from ocaffe.cli.time import main as time_main
 from ocaffe.errors import Error
 from ocaffe.parallel.world import World, join
 from ocaffe.solver.snapshot import load_state, newest
@@ -186,14 +187,79 @@ def test_transports_that_cannot_be_used(device: Any, tmp_path: pathlib.Path, fla
         assert "is not a device of NVIDIA's driver" in error
 
 
-REFUSED = [
-    (["sweep", "solver.prototxt", "--set", "base_lr=0.1"], "it starts its trainings itself"),
-    (["time", "--model", "net.prototxt", "--json", "out.json"], "measure one device"),
-]
+LAYER = """
+import os
+import sys
+import ocaffe
+
+class Layer(ocaffe.Layer):
+    def setup(self, bottom, top):
+        self.passes = 0
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].data.shape)
+    def forward(self, bottom, top):
+        self.passes += 1
+        if self.passes == 9 and ocaffe.solver_rank() == 1:
+            ENDING
+        top[0].data[...] = bottom[0].data
+    def backward(self, top, propagate, bottom):
+        bottom[0].diff[...] = top[0].diff
+"""
 
 
-@pytest.mark.parametrize(("command", "text"), REFUSED)
-def test_commands_for_one_process_refuse_ranks(device: Any, tmp_path: pathlib.Path, command: list[str], text: str) -> None:
-    (tmp_path / "net.prototxt").write_text("")
-    done = finished(python(2, "-m", "ocaffe", *command), tmp_path, environment(device))
-    assert done.returncode != 0 and done.stdout.count(text) == 1, done.stdout
+@pytest.mark.parametrize(
+    ("ending", "fact"),
+    [
+        ("sys.exit()", "sys.exit(None) ends it before the others"),  # the other rank would wait for ever
+        ("sys.exit('no more')", "sys.exit('no more') ends it before the others"),
+        ("os._exit(0)", "was killed, or a library ended it"),
+    ],
+)
+def test_a_rank_that_exits_ends_all(device: Any, tmp_path: pathlib.Path, ending: str, fact: str) -> None:
+    python_layer = 'layer { name: "python" type: "Python" bottom: "ip3" top: "out" python_param { module: "layer" layer: "Layer" } }\nlayer { name: "score"'
+    score = '"InnerProduct" bottom: "ip3" top: "score"'
+    prepare(tmp_path, net=NET.replace('layer { name: "score"', python_layer).replace(score, score.replace("ip3", "out")))
+    (tmp_path / "layer.py").write_text(LAYER.replace("ENDING", ending))
+    with Job(tmp_path, device, mpiexec=False) as job:
+        assert job.status(2 * SOON) != 0
+    (error,) = errors(job.text)
+    assert "rank 1 of 2" in error and fact in error
+
+
+def test_a_job_scheduler_does_not_move_the_ranks(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an allocation of Slurm, --gpu 0,1 uses the devices of this host, and needs no srun."""
+    nodes = {"SLURM_NODELIST": "n[1-2]", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    for name, text in {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", **nodes}.items():
+        monkeypatch.setenv(name, text)
+    script = "import os; from ocaffe.parallel.world import join; os.write(1, b'here: %d\\n' % join().local_rank)"
+    done = finished(python(2, "-c", script), tmp_path, environment(device))
+    assert done.returncode == 0 and done.stdout.count("here: 0") == done.stdout.count("here: 1") == 1, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (["sweep", "solver.prototxt", "--set", "base_lr=0.1,0.01"], "it starts its trainings itself, and this is one of 2 ranks"),
+        (["time", "--model", "net.prototxt", "--profile"], "measure one device, and several are chosen"),
+    ],
+)
+def test_commands_of_one_device(device: Any, tmp_path: pathlib.Path, arguments: list[str], fact: str) -> None:
+    prepare(tmp_path)
+    done = finished(python(2, "-m", "ocaffe", *arguments), tmp_path, environment(device))
+    assert done.returncode != 0 and done.stdout.count(fact) == 1 and len(errors(done.stdout)) == 1, done.stdout
+
+
+def test_a_profile_of_several_devices(device: Any, tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path)
+    arguments = ["time", "--model", str(tmp_path / "net.prototxt"), "--profile", "--device", f"{device.number},{device.number}"]
+    with pytest.raises(Error, match="measure one device, and several are chosen"):
+        time_main(arguments[1:])
+
+
+def test_rank_0_alone_logs_debug_info(device: Any, tmp_path: pathlib.Path) -> None:
+    prepare(tmp_path, "debug_info: true")
+    text = (tmp_path / "solver.prototxt").read_text().replace("max_iter: 1000000", "max_iter: 2")
+    (tmp_path / "solver.prototxt").write_text(text)
+    done = finished(python(2, "-m", "ocaffe", "train", "--solver", "solver.prototxt"), tmp_path, environment(device))
+    lines = [line for line in done.stdout.splitlines() if "All net params" in line]
+    assert done.returncode == 0 and len(lines) == 1, lines
