@@ -8,6 +8,7 @@ from ocaffe.errors import Error
 from ocaffe.evaluation.preprocessing import DATA
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
+from ocaffe.onnx.deploy import ACTIVATIONS, deploy
 
 
 def data_layer(net: Any) -> Any | None:
@@ -30,19 +31,8 @@ def deploy_net(net: Any, shape: tuple[int, int, int], place: str) -> Any:
     data = data_layer(net)
     if data is None:
         raise Error("the net has neither an Input nor a layer of images", place=place, fix="give a deploy.prototxt with an Input layer")
-    made = proto.NetParameter(name=message.name)
-    entry = made.layer.add(name="data", type="Input", top=[data.top[0]])
-    entry.input_param.shape.add(dim=(1, *shape))
-    labels, scores = set(data.top[1:]), ""
-    for layer in message.layer:
-        if layer.type in DATA:
-            continue
-        if labels & set(layer.bottom):  # an accuracy or a loss
-            labels |= set(layer.top)
-            if layer.type in ("SoftmaxWithLoss", "Accuracy"):
-                scores = layer.bottom[0]
-            continue
-        made.layer.append(layer)
-    if scores:
-        made.layer.add(name="prob", type="Softmax", bottom=[scores], top=["prob"])
-    return made
+    if not any(layer.type in ACTIVATIONS for layer in message.layer):  # the loss may be in TRAIN alone
+        scored = [layer.bottom for layer in message.layer if layer.type == "Accuracy"][-1:]
+        message = type(message).FromString(message.SerializeToString())
+        message.layer.extend(proto.LayerParameter(name="loss", type="SoftmaxWithLoss", bottom=bottom, top=["loss"]) for bottom in scored)
+    return deploy(message, shapes={data.top[0]: (1, *shape)}, activate=True).message
