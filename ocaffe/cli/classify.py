@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("ext", "jpg", "for a folder: the extension of its images")
     parser.flag("labels", "", "print the best classes of each image with the names in this labels.txt, or in that of this database or folder")
     options = parser.parse(argv)
-    classes = _classes(options.labels) if options.labels else []
+    classes = read_classes(options.labels) if options.labels else []
     dims = numbers(options.images_dim, "images_dim", 2)
     mean = mean_of(options)
     device = chosen_device(options)
@@ -109,7 +109,8 @@ def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
     return values
 
 
-def _classes(path: str) -> list[str]:
+def read_classes(path: str) -> list[str]:
+    """Return the names of classes in a labels.txt, or those of a database or folder. Raise Error if there are none."""
     classes = read_labels(path) if os.path.isfile(path) else label_names(path)
     if not classes:
         raise Error(f"{path} has no names of classes", place="--labels", fix="give a labels.txt: a name in each line, in the order of the scores")

@@ -11,7 +11,7 @@ from ocaffe import proto
 from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
-from ocaffe.model.blob import read_blobproto
+from ocaffe.tools.recognise import read_mean
 
 DATA = ("Data", "ImageData")
 
@@ -72,16 +72,10 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
 
 def mean_of(text: str) -> np.ndarray:
     """Return the mean in `text`: a .binaryproto or .npy file, or values separated by commas. Raise Error."""
-    if text.endswith(".npy"):
-        try:
-            return np.asarray(np.load(text, allow_pickle=False), np.float32)
-        except (OSError, ValueError, EOFError) as problem:
-            raise Error(f"cannot be read as .npy: {problem}", place=text) from None
     try:
         return np.array([float(word) for word in text.split(",")], np.float32)
     except ValueError:
-        array = read_blobproto(text)
-        return np.asarray(array, np.float32).reshape(array.shape[-3:])
+        return np.float32(read_mean(text))
 
 
 def _channels(layer: Any, stored: Stored) -> int:
