@@ -12,19 +12,20 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
-from ocaffe.cli.classify import numbers
+from ocaffe.cli.classify import numbers, read_classes
 from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
-from ocaffe.data.database import Reader, open_database
-from ocaffe.data.datum import DatumReader
+from ocaffe.data.database import open_database
+from ocaffe.data.datum import raw_shape
 from ocaffe.data.decode import read_file
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.label_names import is_database, label_names
-from ocaffe.data.labels_txt import LABELS, read_labels
+from ocaffe.data.label_names import is_database
+from ocaffe.data.labels_txt import given_labels
 from ocaffe.errors import Error, shape_text
-from ocaffe.evaluation.deploy import data_layer, deploy_net
+from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
 from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
 
 NAME = "predict"
 BATCH = 32
@@ -44,8 +45,9 @@ def main(argv: Sequence[str]) -> int:
     model, weights = options.model or os.path.join(folder, "deploy.prototxt"), options.weights or os.path.join(folder, BEST)
     described = os.path.join(folder, "train_val.prototxt") if folder else model
     net = read_net(model)
-    settings = _settings(net, read_net(described), described, options)
-    labels = _labels(options.labels, folder, described)
+    layer = data_layer(net if described == model else read_net(described))
+    settings = _settings(net, layer, described, options)
+    labels = _labels(options.labels, folder or os.path.dirname(model) or ".", layer)
     files = list(_files(images))
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     results, failed = [], False
@@ -100,9 +102,9 @@ def _split(options: Any) -> tuple[str, list[str]]:
     return folder, options.inputs[1:]
 
 
-def _settings(net: Any, described: Any, place: str, options: Any) -> Preprocessing:
+def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preprocessing:
     """Return the preprocessing of a data layer. Flags replace its settings. Raise Error if neither says them."""
-    layer, shape, found = data_layer(described), _input(net), numbers(options.resize, "resize", 2)
+    shape, found = _input(net), numbers(options.resize, "resize", 2)
     missing = [f"--{name}" for name in GIVEN if not getattr(options, name)]
     resized = (found[0], found[1]) if found else None
     if layer is not None:
@@ -120,8 +122,7 @@ def _settings(net: Any, described: Any, place: str, options: Any) -> Preprocessi
 
 def _input(net: Any) -> tuple[int, int, int] | None:
     """Return channels, height and width of the net's input; None if it has data layers."""
-    shapes = [tuple(shape.dim) for layer in net.layer if layer.type == "Input" for shape in layer.input_param.shape]
-    shapes += [tuple(shape.dim) for shape in net.input_shape] + [tuple(net.input_dim[i : i + 4]) for i in range(0, len(net.input_dim), 4)]
+    shapes = [tuple(shape.dim) for layer in upgrade_net(net).layer if layer.type == "Input" for shape in layer.input_param.shape]
     return shapes[0][1:] if shapes and len(shapes[0]) == 4 else None  # type: ignore[return-value]
 
 
@@ -129,24 +130,12 @@ def _stored(source: str, backend: int) -> tuple[int, int, int] | None:
     """Return the shape of the first record of a database, None if it is an encoded file or there is no database."""
     if not is_database(source):
         return None
-    [(_, value)] = Reader(open_database(source, backend)).read(0)
-    first = DatumReader()(value)
-    return None if first.encoded else first.shape
+    return raw_shape(open_database(source, backend))
 
 
-def _labels(given: str, folder: str, described: str) -> list[str]:
-    """Return the names of the classes; [] if they are not known."""
-    if given:
-        names = read_labels(given) if os.path.isfile(given) else label_names(given)
-        if not names:
-            raise Error(f"{given} has no names of classes", place="--labels", fix="give a labels.txt: a name in each line")
-        return names
-    beside = os.path.join(folder or os.path.dirname(described), LABELS)
-    if os.path.isfile(beside):
-        return read_labels(beside)
-    layer = data_layer(read_net(described))
-    source = "" if layer is None else layer.data_param.source if layer.type == "Data" else os.path.dirname(layer.image_data_param.source)
-    return label_names(source) if source and os.path.isdir(source) else []
+def _labels(given: str, beside: str, layer: Any | None) -> list[str]:
+    """Return the names of the classes: of --labels, of the labels.txt in the folder `beside`, or of the data layer; [] if they are not known."""
+    return read_classes(given) if given else given_labels(beside) or class_names(layer)
 
 
 def _files(inputs: Sequence[str]) -> Iterator[str]:

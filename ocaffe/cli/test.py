@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,9 +15,8 @@ from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
-from ocaffe.data.label_names import label_names
 from ocaffe.errors import Error
-from ocaffe.evaluation.deploy import data_layer
+from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
@@ -90,24 +88,23 @@ def score(network: Network, iterations: int, world: World = ALONE) -> list[str]:
     """
     means = Means()
     batches: list[list[float]] = []
-    names: list[str] = []
     runs = run_batches(network, iterations, world.rank)
     results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
     for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):
         means.add(loss, values)
-        names = [name + f"[{n}]" * (len(array) > 1) for name, array, _ in values for n in range(len(array))]
         batches.append([float(value) for _, array, _ in values for value in array])
         log_outputs("caffe.cpp:304", f"Batch {index}, ", [(name, array, 0.0) for name, array, _ in values])
     log.info("caffe.cpp:309", f"Loss: {number(means.mean_loss)}")
     log_outputs("caffe.cpp:321", "", means.outputs)
-    return _table(names, np.array(batches))
+    return _table(means, np.array(batches))
 
 
-def _table(names: Sequence[str], batches: np.ndarray) -> list[str]:
-    count, width = len(batches), max(map(len, ("output", *names)))
-    errors = batches.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(names), np.nan)
+def _table(means: Means, batches: np.ndarray) -> list[str]:
+    rows = [(name + f"[{n}]" * (len(array) > 1), mean) for name, array, _ in means.outputs for n, mean in enumerate(array)]
+    count, width = len(batches), max(len(name) for name, _ in [("output", 0), *rows])
+    errors = batches.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(rows), np.nan)
     lines = [f"{'output':<{width}} {'mean':>12} {'standard error':>15}   ({count} batches)"]
-    for name, mean, error in zip(names, batches.mean(0), errors):
+    for (name, mean), error in zip(rows, errors):
         lines.append(f"{name:<{width}} {mean:>12.6g} {'-' if np.isnan(error) else f'{error:.2g}':>15}")
     return lines
 
@@ -118,8 +115,6 @@ def _per_class(options: argparse.Namespace, device: Device) -> list[str]:
     if not found:
         raise Error("the TEST net has no Accuracy layer", place=options.model, fix="remove --per-class, or add an Accuracy layer")
     confusion = evaluate(options.model, options.weights, next(iter(found)), device, batches=options.iterations)
-    layer = data_layer(read_net(options.model))
-    source = "" if layer is None else layer.data_param.source if layer.type == "Data" else os.path.dirname(layer.image_data_param.source)
-    names = label_names(source) if os.path.isdir(source) else []
+    names = class_names(data_layer(read_net(options.model)))
     names += [str(number) for number in range(len(names), len(confusion.counts))]
     return [*confusion.table(names), *confusion.mistakes(names)]

@@ -8,6 +8,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
+from ocaffe.data.database import Database, Reader
 from ocaffe.errors import Error, shape_text
 from ocaffe.model import wire
 
@@ -161,3 +162,10 @@ def encode_datum(pixels: np.ndarray, label: int) -> bytes:
     """Return the record of a C x H x W uint8 image, as Caffe's converters write it."""
     numbers = (wire.integer(number, size) for number, size in zip((_CHANNELS, _HEIGHT, _WIDTH), pixels.shape, strict=True))
     return b"".join((*numbers, wire.header(_DATA, pixels.size), pixels.tobytes(), wire.integer(_LABEL, label)))
+
+
+def raw_shape(database: Database) -> tuple[int, int, int] | None:
+    """Return channels, height and width of the first record, None if it is an encoded image. Raise Error."""
+    [(_, value)] = Reader(database).read(0)
+    first = DatumReader()(value)
+    return None if first.encoded else first.shape

@@ -1,9 +1,11 @@
 """A net for single images from the net of a training: without data layers, labels and losses, with probabilities at its end."""
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ocaffe import proto
+from ocaffe.data.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.evaluation.preprocessing import DATA
 from ocaffe.model.filter import filter_net
@@ -18,6 +20,14 @@ def data_layer(net: Any) -> Any | None:
         if found:
             return found[0]
     return None
+
+
+def class_names(layer: Any | None) -> list[str]:
+    """Return the names of the classes beside the images of a data layer, [] if they are not known or the images are not there."""
+    if layer is None:
+        return []
+    source = layer.data_param.source if layer.type == "Data" else layer.image_data_param.source
+    return label_names(source) if os.path.exists(source) else []
 
 
 def deploy_net(net: Any, shape: tuple[int, int, int], place: str) -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.data.database import Reader, open_database
-from ocaffe.data.datum import DatumReader
+from ocaffe.data.database import open_database
+from ocaffe.data.datum import raw_shape
 from ocaffe.data.folder import HELD_OUT, TRAINING, class_folders, skipped_text
 from ocaffe.data.image_list import ListFiles
 from ocaffe.data.label_names import is_database, label_names
@@ -103,13 +103,11 @@ def _databases(train: str, test: str) -> Images:
     if _backend(test) != backend:
         raise Error(f"{train} and {test} are databases of different kinds", fix="give two of one kind")
     opened = {path: open_database(path, backend) for path in (train, test)}
-    [(_, value)] = Reader(opened[train]).read(0)
-    first = DatumReader()(value)
     classes, others = label_names(train), label_names(test)
     if others and classes and others != classes:
         raise Error(f"the {LABELS} of {train} and of {test} differ", fix="make both databases of images with the same classes")
     parts = [Part(path, database.entries) for path, database in opened.items()]
-    return Images(parts[0], parts[1], classes or others, backend, None if first.encoded else first.shape)
+    return Images(parts[0], parts[1], classes or others, backend, raw_shape(opened[train]))
 
 
 def _backend(folder: str) -> int:
