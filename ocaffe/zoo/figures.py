@@ -7,11 +7,14 @@ from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.solver.update import Updater
 from ocaffe.zoo import FOLDER
-from ocaffe.zoo.templates import Template, graph_of, template, upgraded, without_data
+from ocaffe.zoo.templates import graph_of, template, upgraded, without_data
+
+NO_DEVICE = Target(max_allocation=1 << 40)  # of a plan for no certain device
 
 
 class Figures(NamedTuple):
@@ -38,15 +41,12 @@ def figures(name: str, batch: int) -> Figures:
     parameters = sum(parameter.count for parameter in graph.params if parameter.learned)
     flops = sum(node.layer.flops() for node in graph.nodes)
     train = without_data(upgraded(FOLDER / name / "train_val.prototxt"), batch, given.shape)
-    return Figures(name, given.title, given.shape, parameters, flops, _training(train, given), _bytes(graph, NetOptions(backward=False, prepack_weights=True)))
+    training = planned_bytes(graph_of(train, proto.TRAIN), NetOptions(), solver=given.solver)
+    return Figures(name, given.title, given.shape, parameters, flops, training, planned_bytes(graph, NetOptions(backward=False, prepack_weights=True)))
 
 
-def _training(net: Any, given: Template) -> int:
-    graph = graph_of(net, proto.TRAIN)
-    return _bytes(graph, NetOptions(), given.solver)
-
-
-def _bytes(graph: Any, options: NetOptions, solver: Any = None) -> int:
+def planned_bytes(graph: Graph, options: NetOptions, target: Target = NO_DEVICE, solver: Any = None) -> int:
+    """Return the bytes that a net takes on the device, with the history of `solver` if one is given."""
     group = ParameterGroup(graph.params)
-    made = compile_net(graph, group, Target(max_allocation=1 << 40), options, Switches.read(), Updater(group, solver) if solver is not None else None)
+    made = compile_net(graph, group, target, options, Switches.read(), Updater(group, solver) if solver is not None else None)
     return fixed_bytes([made.recording.schedule]) + made.plan.total

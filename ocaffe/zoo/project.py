@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
-from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
-from ocaffe.memory.report import fixed_bytes, size_text
+from ocaffe.memory.report import size_text
 from ocaffe.model.text import parse
-from ocaffe.solver.update import Updater
 from ocaffe.tools.folder_set import SHARE
 from ocaffe.zoo import FOLDER
+from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
 from ocaffe.zoo.generate import HEADER
 from ocaffe.zoo.images import Images, find_images, largest_label
 from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, template, without_data
@@ -273,7 +271,7 @@ def _channelled(transform: Any, channels: int) -> Any:
 
 def _batch(writer: _Writer, target: Target | None) -> tuple[int, int, list[str]]:
     """Return the batch, the planned bytes of a training with it, and notes. Raise Error if the net does not fit the size of the images."""
-    device = target or Target(max_allocation=1 << 40)
+    device = target or NO_DEVICE
     wanted = writer.choices.batch
     if wanted < 0:
         raise Error(f"--batch is {wanted}", fix="a number of images, such as --batch 32")
@@ -301,9 +299,7 @@ def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
             raise
         fact = f"{writer.given.name} does not fit images of {shape_text(shape)}: {problem.fact}"
         raise Error(fact, layer=problem.layer, fix=f"another --size; the net was published for {shape_text(writer.given.shape)}") from None
-    group = ParameterGroup(graph.params)
-    made = compile_net(graph, group, target, NetOptions(), Switches.read(), Updater(group, writer.solver(batch)))
-    return fixed_bytes([made.recording.schedule]) + made.plan.total
+    return planned_bytes(graph, NetOptions(), target, writer.solver(batch))
 
 
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
