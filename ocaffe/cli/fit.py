@@ -12,7 +12,7 @@ from typing import Any
 from ocaffe import log
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags
-from ocaffe.cli.new import augment_of
+from ocaffe.cli.new import choices_of, project_flags
 from ocaffe.cli.train import train, train_options
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.confusion import Confusion
@@ -22,14 +22,13 @@ from ocaffe.files import atomic_write
 from ocaffe.memory.report import size_text
 from ocaffe.model.text import read_solver
 from ocaffe.parallel.world import ALONE
-from ocaffe.tools.folder_set import SHARE
 from ocaffe.zoo.images import Images, find_images, typical_side
-from ocaffe.zoo.project import Choices, Project, write_project
+from ocaffe.zoo.project import TUNING_EPOCHS, Project, write_project
 
 NAME = "fit"
 NET = "resnet20"  # a small residual net, for images of any size
 SIDES = (32, 64)  # of its images: the smaller one for images up to 48 pixels, the larger one for others
-EPOCHS, TUNING_EPOCHS = 20, 10  # from fillers, from weights
+EPOCHS = 20  # from fillers
 PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
 BEST, LOG, RESULTS, PICTURE = "best.caffemodel", "train.log", "results.json", "confusion.png"
 
@@ -45,12 +44,9 @@ def main(argv: Sequence[str]) -> int:
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     images = find_images(options.data, options.out, options.val, options.test, options.seed)
-    epochs = options.epochs or (TUNING_EPOCHS if options.weights else EPOCHS)
-    choices = Choices(
-        size=options.size or _side(options.net, images), batch=options.batch, weights=options.weights, iterations=options.iterations, epochs=epochs,
-        augment=augment_of(options.augment), transform=options.transform, patience=options.patience, seed=options.seed,
-        solver=f"random_seed: {options.seed}", classes=options.classes,
-    )  # fmt: skip
+    epochs = options.epochs or (0 if options.weights else EPOCHS)
+    size = options.size or _side(options.net, images)
+    choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, solver=f"random_seed: {options.seed}")
     project = write_project(options.net, images, options.out, choices, device.target)
     _announce(project, device.info.name)
     device.close()
@@ -68,17 +64,8 @@ def _parser() -> Parser:
     parser.add_argument("data", metavar="DATA", help="class folders, a table (.csv), a list (.txt), or a folder with parts for training and testing")
     parser.flag("out", "", "folder for all files; required")
     parser.flag("net", NET, "a net of `ocaffe zoo`, or a deploy.prototxt")
-    parser.flag("weights", "", "fine-tune these weights")
-    parser.flag("val", "", "the images for testing, if they are not in a part of DATA")
-    parser.flag("test", SHARE, "share of each class for testing, if DATA has no part for it")
-    parser.flag("classes", 0, "number of classes, if the data do not say it")
-    parser.flag("size", 0, f"height and width of the net's images in pixels; default: as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}")
-    parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
-    parser.flag("epochs", 0, f"passes over the images; default: {EPOCHS}, with --weights {TUNING_EPOCHS}")
-    parser.flag("iterations", 0, "or the iterations of the training")
+    project_flags(parser, f"as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("patience", PATIENCE, "stop after so many tests without a better accuracy")
-    parser.flag("augment", "net", "random changes of the images: 'none', or fields of transform_param such as 'mirror: true'; 'net': those of the net")
-    parser.flag("transform", "", "mean and scale, as fields of transform_param; default: those of the net")
     parser.flag("seed", 1, "seed of the division, the fillers and the random changes")
     device_flags(parser)
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from ocaffe import log
 from ocaffe.cl.device import choose, list_devices, no_opencl
@@ -12,7 +13,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.tools.folder_set import SHARE
-from ocaffe.zoo.project import FILES, Choices, Project, write_project, write_published
+from ocaffe.zoo.project import EPOCHS, FILES, TUNING_EPOCHS, Choices, Project, write_project, write_published
 
 NAME = "new"
 OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", "gpu", "device")  # flags that need --data
@@ -24,10 +25,7 @@ def main(argv: Sequence[str]) -> int:
     out = options.out or options.net.rpartition("/")[2].removesuffix(".prototxt")
     log.quiet()
     if options.data:
-        choices = Choices(
-            options.classes, options.size, options.batch, options.weights, options.iterations, options.epochs, augment_of(options.augment), options.transform,
-            "", 0, options.val, options.test, options.seed,
-        )  # fmt: skip
+        choices = choices_of(options, size=options.size, epochs=options.epochs)
         _report(write_project(options.net, options.data, out, choices, target_of(options)))
         return 0
     given = next((name for name in OF_DATA if getattr(options, name)), None)
@@ -43,25 +41,35 @@ def _parser() -> Parser:
                           "Without --data: as published, for the data set of the net.")  # fmt: skip
     parser.add_argument("net", metavar="NET", help="a net of `ocaffe zoo`, or a deploy.prototxt")
     parser.flag("data", "", "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with two databases")
-    parser.flag("val", "", "the images for testing, if they are not in a part of --data")
-    parser.flag("classes", 0, "number of classes, if the data do not say it")
-    parser.flag("size", 0, "height and width of the net's images in pixels; default: as published")
+    project_flags(parser, "as published", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("out", "", "folder for the files; default: the name of the net")
-    parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
-    parser.flag("weights", "", "begin from these weights, with a lower rate")
-    parser.flag("iterations", 0, "iterations of the training")
-    parser.flag("epochs", 0, "or passes over the images; default: 30, with --weights 10")
-    parser.flag("augment", "net", "random changes of the images: 'none', or fields of transform_param such as 'mirror: true'; 'net': those of the net")
-    parser.flag("transform", "", "mean and scale, as fields of transform_param; default: those of the net")
-    parser.flag("test", SHARE, "share of each class for testing, if the data have no part for it")
     parser.flag("seed", 0, "seed of this division")
     parser.flag("gpu", "", "the batch must fit the GPU with this id")
     parser.flag("device", "", "the batch must fit this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
     return parser
 
 
-def augment_of(text: str) -> str | None:
-    return None if text == "net" else "" if text == "none" else text
+def project_flags(parser: Parser, size: str, epochs: str) -> None:
+    """Add the flags of `choices_of`. `size`, `epochs`: their defaults, for people."""
+    parser.flag("val", "", "the images for testing, if they are not in a part of the data")
+    parser.flag("test", SHARE, "share of each class for testing, if the data have no part for it")
+    parser.flag("classes", 0, "number of classes, if the data do not say it")
+    parser.flag("size", 0, f"height and width of the net's images in pixels; default: {size}")
+    parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
+    parser.flag("weights", "", "begin from these weights, with a lower rate")
+    parser.flag("iterations", 0, "iterations of the training")
+    parser.flag("epochs", 0, f"or passes over the images; default: {epochs}")
+    parser.flag("augment", "net", "random changes of the images: 'none', or fields of transform_param such as 'mirror: true'; 'net': those of the net")
+    parser.flag("transform", "", "mean and scale, as fields of transform_param; default: those of the net")
+
+
+def choices_of(options: argparse.Namespace, **more: Any) -> Choices:
+    """Return the choices of `project_flags` and --seed, without size and epochs, and `more` of them."""
+    augment = None if options.augment == "net" else "" if options.augment == "none" else options.augment
+    return Choices(
+        classes=options.classes, batch=options.batch, weights=options.weights, iterations=options.iterations, augment=augment, transform=options.transform,
+        val=options.val, share=options.test, seed=options.seed, **more,
+    )  # fmt: skip
 
 
 def target_of(options: argparse.Namespace) -> Target | None:
