@@ -9,12 +9,13 @@ from typing import Any
 from ocaffe import log
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
+from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
 VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of these kinds
 FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
          "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
-EXPORT = "torch.onnx.export(net.eval(), (x,), 'model.onnx', dynamo=False, do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE)"
+EXPORT = f"torch.onnx.export(net.eval(), (x,), 'model.onnx', {EXPORT_OPTIONS})"
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 

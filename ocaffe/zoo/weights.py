@@ -79,9 +79,11 @@ TORCHVISION = (
     "densenet121", "densenet161", "efficientnet_b0", "efficientnet_b4", "inception_v3", "mnasnet1_0", "mobilenet_v3_large", "mobilenet_v3_small",
     "regnet_y_400mf", "resnet18", "resnet34", "resnext50_32x4d", "shufflenet_v2_x1_0", "wide_resnet50_2",
 )  # fmt: skip
+# Of torch.onnx.export: batch normalization stays a layer of its own, so that the converted net can be trained.
+EXPORT_OPTIONS = "dynamo=False, do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE"
 EXPORT = (
     "python -c \"import torch, torchvision; torch.onnx.export(torchvision.models.{name}(weights='DEFAULT').eval(), torch.zeros(1, 3, {side}, {side}), "
-    "'{name}.onnx', dynamo=False, do_constant_folding=False, training=torch.onnx.TrainingMode.PRESERVE)\""
+    f"'{{name}}.onnx', {EXPORT_OPTIONS})\""
 )
 
 
