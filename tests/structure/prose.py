@@ -39,9 +39,10 @@ def texts(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             yield source.count("\n", 0, match.start()) + 1, re.sub(r"\s+", " ", match[1] or match[2] or "")
     else:
         paragraph: list[str] = []
-        begin = 1
+        begin, fenced = 1, False
         for number, line in enumerate([*source.split("\n"), ""], 1):
-            if line.startswith(("    ", "|", "```", "#")) or not line.strip():
+            fenced ^= line.startswith("```")
+            if fenced or line.startswith(("    ", "|", "```", "#")) or not line.strip():
                 if paragraph:
                     yield begin, " ".join(paragraph)
                 paragraph = []
