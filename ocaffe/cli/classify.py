@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("center_only", False, "classify the middle crop instead of ten crops")
     parser.flag("images_dim", "256,256", "height,width to resize images to before cropping")
     parser.flag("ext", "jpg", "for a folder: the extension of its images")
-    parser.flag("labels", "", "print the best classes of each image with the names in this labels.txt, or in that of this database or folder")
+    parser.flag("labels", "", "print the best classes with the names in this labels.txt, or in that of this database or folder")
     options = parser.parse(argv)
     classes = read_classes(options.labels) if options.labels else []
     dims = numbers(options.images_dim, "images_dim", 2)
@@ -50,8 +50,7 @@ def main(argv: Sequence[str]) -> int:
         net.close()
     finally:
         device.close()
-    if classes:
-        _print_best(names, scores, classes, options.labels)
+    _print_best(names, scores, classes, options.labels)
     target = options.output_file if options.output_file.endswith(".npy") else f"{options.output_file}.npy"
     print(f"Saving results into {target}")
     with atomic_write(target) as out:
@@ -118,8 +117,12 @@ def read_classes(path: str) -> list[str]:
 
 
 def _print_best(names: Sequence[str], scores: np.ndarray, classes: Sequence[str], path: str) -> None:
-    """Print the best classes of each image, as Caffe's example cpp_classification."""
-    if scores.ndim != 2 or scores.shape[1] != len(classes):
+    """Print the best classes of each image, as Caffe's example cpp_classification. Without names their numbers are printed."""
+    if not classes:
+        if scores.ndim != 2:  # they are not scores of classes
+            return
+        classes = [str(number) for number in range(scores.shape[1])]
+    elif scores.ndim != 2 or scores.shape[1] != len(classes):
         fact = f"{path} has {len(classes)} names of classes, and the net gives {shape_text(scores.shape[1:])} scores"
         raise Error(fact, place="--labels", fix="give the names of the data of the training")
     for name, row in zip(names, scores):

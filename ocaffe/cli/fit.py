@@ -18,6 +18,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.confusion import Confusion
 from ocaffe.evaluation.picture import confusion_png
 from ocaffe.evaluation.scores import evaluate
+from ocaffe.evaluation.sidecar import sidecar_of
 from ocaffe.files import atomic_write
 from ocaffe.memory.report import size_text
 from ocaffe.model.text import read_solver
@@ -117,8 +118,10 @@ def _keep_best(project: Project) -> str:
         fix = f"continue with: ocaffe train --solver {project.path('solver.prototxt')} --snapshot auto"
         raise Error("the training was stopped before a test", place=project.folder, fix=fix)
     best = project.path(BEST)
-    with open(max(found, key=os.path.getmtime), "rb") as source, atomic_write(best) as out:
-        shutil.copyfileobj(source, out)
+    newest = max(found, key=os.path.getmtime)
+    for source, target in ((newest, best), (sidecar_of(newest), sidecar_of(best))):
+        with open(source, "rb") as stream, atomic_write(target) as out:
+            shutil.copyfileobj(stream, out)
     return best
 
 

@@ -15,15 +15,13 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.classify import numbers, read_classes
 from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
-from ocaffe.data.database import open_database
-from ocaffe.data.datum import raw_shape
 from ocaffe.data.decode import read_file
 from ocaffe.data.folder import is_image_name
-from ocaffe.data.label_names import is_database
 from ocaffe.data.labels_txt import given_labels
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
+from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 
@@ -46,8 +44,9 @@ def main(argv: Sequence[str]) -> int:
     described = os.path.join(folder, "train_val.prototxt") if folder else model
     net = read_net(model)
     layer = data_layer(net if described == model else read_net(described))
-    settings = _settings(net, layer, described, options)
-    labels = _labels(options.labels, folder or os.path.dirname(model) or ".", layer)
+    beside = read_sidecar(weights)
+    settings = _changed(beside[0], options, sidecar_of(weights)) if beside else _settings(net, layer, described, options)
+    labels = _labels(options.labels, folder or os.path.dirname(model) or ".", layer) or (beside[1] if beside else [])
     files = list(_files(images))
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     results, failed = [], False
@@ -80,9 +79,9 @@ def _parser() -> Parser:
     parser.flag("labels", "", "the names of the classes: a labels.txt, or the database of the training; default: those beside the data")
     parser.flag("top", 5, "number of classes to print")
     parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}")
-    parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; default: as in the data layer of the net")
-    parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the data layer")
-    parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the data layer")
+    parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; default: as in the training")
+    parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the training")
+    parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the training")
     device_flags(parser)
     return parser
 
@@ -108,14 +107,20 @@ def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preproce
     missing = [f"--{name}" for name in GIVEN if not getattr(options, name)]
     resized = (found[0], found[1]) if found else None
     if layer is not None:
-        base = of_layer(layer, shape, resized, _stored, place)
+        base = of_layer(layer, shape, resized, place)
     elif missing or resized is None or shape is None:
-        fact = "the net has no data layer, so that the preprocessing of its images is not known"
+        fact = f"the net has no data layer, and there is no {sidecar_of(options.weights)}, so that the preprocessing of its images is not known"
         raise Error(fact, place=place, fix=f"give {', '.join(missing)}, or the net of the training as --model")
     else:
         base = Preprocessing(shape, resized, np.zeros(1, np.float32))
+    return _changed(base, options, place)
+
+
+def _changed(base: Preprocessing, options: Any, place: str) -> Preprocessing:
+    """Return the settings with those of the flags in their place. Raise Error if they contradict each other."""
+    found = numbers(options.resize, "resize", 2)
     mean = mean_of(options.mean) if options.mean else base.mean
-    result = Preprocessing(base.shape, base.resized, mean, options.scale or base.scale)
+    result = Preprocessing(base.shape, (found[0], found[1]) if found else base.resized, mean, options.scale or base.scale)
     result.check(place)
     return result
 
@@ -124,13 +129,6 @@ def _input(net: Any) -> tuple[int, int, int] | None:
     """Return channels, height and width of the net's input; None if it has data layers."""
     shapes = [tuple(shape.dim) for layer in upgrade_net(net).layer if layer.type == "Input" for shape in layer.input_param.shape]
     return shapes[0][1:] if shapes and len(shapes[0]) == 4 else None  # type: ignore[return-value]
-
-
-def _stored(source: str, backend: int) -> tuple[int, int, int] | None:
-    """Return the shape of the first record of a database, None if it is an encoded file or there is no database."""
-    if not is_database(source):
-        return None
-    return raw_shape(open_database(source, backend))
 
 
 def _labels(given: str, beside: str, layer: Any | None) -> list[str]:

@@ -14,6 +14,7 @@ from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
 from ocaffe.errors import Error
+from ocaffe.evaluation.sidecar import write_sidecar
 from ocaffe.model.text import read_solver
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.progress import progress
@@ -73,6 +74,8 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Callable[
             world=world, exchange=options.exchange, gradient_bits=options.gradient_bits,
         )  # fmt: skip
         stack.callback(solver.close)
+        if writes_snapshots(param) and world.first:
+            write_sidecar(prefix, [network.message for network in (*solver.test_networks, solver.network)])
         check_match(solver.network.graph, solver.copied, options.allow_no_match)
         stack.enter_context(signals)
         solver.request = signals.request

@@ -1,14 +1,16 @@
 """From an image file to the input of a net, as the data layer of its training did it: resized, cropped in the middle, less the mean, scaled."""
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.data.database import open_database
+from ocaffe.data.datum import raw_shape
 from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
+from ocaffe.data.label_names import is_database
 from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 from ocaffe.tools.recognise import read_mean
@@ -47,23 +49,19 @@ class Preprocessing:
             raise Error(fact, place=place, fix="the mean of these images, or one value per channel")
 
 
-Stored = Callable[[str, int], tuple[int, int, int] | None]
-
-
-def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int, int] | None, stored: Stored, place: str) -> Preprocessing:
+def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int, int] | None, place: str) -> Preprocessing:
     """Return the settings of a data layer in TEST.
 
     `shape`: the net's input, None if only the layer says it. `resized`: height and width, in place of those of the layer.
-    `stored(source, backend)` returns the shape of the records of a database, None if they are encoded files or not there.
     Raises Error if nothing says the size to which images were resized.
     """
     transform = layer.transform_param
     crop = (transform.crop_h, transform.crop_w) if transform.crop_h else (transform.crop_size,) * 2 if transform.crop_size else None
-    resized = resized or _resized(layer, stored) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
+    resized = resized or _resized(layer) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
     if resized is None:
         fact = f"nothing says to which size the images of layer '{layer.name}' were resized"
         raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH")
-    shape = shape or (_channels(layer, stored), *(crop or resized))
+    shape = shape or (_channels(layer), *(crop or resized))
     mean = np.array(transform.mean_value, np.float32) if transform.mean_value else np.zeros(1, np.float32)
     if transform.mean_file:
         mean = mean_of(transform.mean_file)
@@ -78,19 +76,24 @@ def mean_of(text: str) -> np.ndarray:
         return np.float32(read_mean(text))
 
 
-def _channels(layer: Any, stored: Stored) -> int:
+def _channels(layer: Any) -> int:
     if layer.type == "ImageData":
         return 3 if layer.image_data_param.is_color else 1
-    found = stored(layer.data_param.source, layer.data_param.backend)
+    found = _stored(layer.data_param)
     return found[0] if found else 1 if layer.transform_param.force_gray else 3
 
 
-def _resized(layer: Any, stored: Stored) -> tuple[int, int] | None:
+def _resized(layer: Any) -> tuple[int, int] | None:
     if layer.type == "ImageData":
         p = layer.image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
     for change in layer.transform_param.resize_param:
         if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
             return int(change.height), int(change.width)
-    found = stored(layer.data_param.source, layer.data_param.backend)
+    found = _stored(layer.data_param)
     return found[1:] if found else None
+
+
+def _stored(data: Any) -> tuple[int, int, int] | None:
+    """Return the shape of the first record of a database, None if it is an encoded file or there is no database."""
+    return raw_shape(open_database(data.source, data.backend)) if is_database(data.source) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -71,11 +72,14 @@ def predicted(device: Any, found: dict[str, Any], capsys: pytest.CaptureFixture[
     rows = [line.rsplit(" ", 1) for line in pathlib.Path("out/val.txt").read_text().splitlines()]
     images = [f"photos/{name}" for name, _ in rows]
     results = []
-    for net in (["out"], ["--model", "out/train_val.prototxt", "--weights", "out/best.caffemodel"]):
+    shutil.copy("out/best.caffemodel", "elsewhere.caffemodel")  # without its .json the net of the training says the preprocessing
+    nets = ("deploy", "best"), ("train_val", "elsewhere")
+    weights = {"best": "out/best.caffemodel", "elsewhere": "elsewhere.caffemodel"}
+    for net in (["out"], *(["--model", f"out/{model}.prototxt", "--weights", weights[name]] for model, name in nets)):
         capsys.readouterr()
         assert main(["predict", *net, *images, "--json", "--top", "3", "--device", device.number]) == 0
         results.append(json.loads(capsys.readouterr().out))
-    assert [result["file"] for result in results[0]] == images and results[0] == results[1]
+    assert [result["file"] for result in results[0]] == images and results[0] == results[1] == results[2]
     right = sum(result["top"][0]["index"] == int(label) for result, (_, label) in zip(results[0], rows))
     assert right == found["right"] and results[0][0]["top"][0]["label"].startswith("digit")
 
@@ -85,7 +89,8 @@ def test_predict_mistakes(here: pathlib.Path, device: Any, capsys: pytest.Captur
     assert main(["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "4", "--batch", "8", "--device", device.number]) == 0
     (here / "bad.png").write_bytes(b"no image")
     image = "photos/digit0/1.png"
-    deploy = ["--model", "out/deploy.prototxt", "--weights", "out/best.caffemodel"]
+    shutil.copy("out/best.caffemodel", "alone.caffemodel")
+    deploy = ["--model", "out/deploy.prototxt", "--weights", "alone.caffemodel"]
     capsys.readouterr()
     assert main(["predict", "out", "bad.png", image, "--device", device.number]) == 1  # the other one is predicted
     said = capsys.readouterr()

@@ -1,0 +1,74 @@
+"""The preprocessing beside the weights: a training writes `<prefix>.json`, and `ocaffe predict` reads it.
+
+The file has `size` (channels, height, width of the net's input), `resize` (height and width before the crop), `mean`, `scale`, `channel_order` and
+`labels`. `mean` is a list of values, or the name of a .npy file beside it.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import Error
+from ocaffe.evaluation.deploy import class_names, data_layer
+from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
+from ocaffe.files import atomic_write
+
+ORDERS = {1: "gray", 3: "BGR"}
+_WEIGHTS = re.compile(r"((_best)?_iter_\d+(\.ema)?)?\.caffemodel(\.h5)?$")
+
+
+def sidecar_of(weights: str) -> str:
+    """Return the path of the file that belongs to weights: `a_iter_10.caffemodel` has `a.json`."""
+    return _WEIGHTS.sub("", weights) + ".json"
+
+
+def write_sidecar(prefix: str, nets: Sequence[Any]) -> None:
+    """Write the preprocessing of a training to `<prefix>.json`. The first of `nets` (NetParameters) with a layer of images counts. Raises Error.
+
+    If it does not say how its images are prepared, an older file is removed, because it would describe another training.
+    """
+    layer = next(filter(None, map(data_layer, nets)), None)
+    try:
+        settings = None if layer is None else of_layer(layer, None, None, prefix)
+    except Error:  # `ocaffe predict` then requires flags
+        settings = None
+    path = Path(f"{prefix}.json")
+    if settings is None:
+        path.unlink(missing_ok=True)
+        return
+    mean: Any = settings.mean.ravel().tolist()
+    if settings.mean.ndim == 3:
+        mean = f"{path.stem}.mean.npy"
+        with atomic_write(path.with_name(mean)) as out:
+            np.save(out, settings.mean)
+    record = {
+        "size": list(settings.shape), "resize": list(settings.resized), "mean": mean, "scale": settings.scale,
+        "channel_order": ORDERS[settings.shape[0]], "labels": class_names(layer),
+    }  # fmt: skip
+    with atomic_write(path) as out:
+        out.write((json.dumps(record, indent=1) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def read_sidecar(weights: str) -> tuple[Preprocessing, Sequence[str]] | None:
+    """Return the preprocessing and the names of the classes that a training wrote for `weights`. None without such a file. Raise Error if it is damaged."""
+    path = sidecar_of(weights)
+    if not os.path.exists(path):
+        return None
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        mean = found["mean"]
+        values = mean_of(os.path.join(os.path.dirname(path), mean)) if isinstance(mean, str) else np.array(mean, np.float32)
+        channels, height, width = map(int, found["size"])
+        resized = int(found["resize"][0]), int(found["resize"][1])
+        if found["channel_order"] != ORDERS[channels]:
+            raise ValueError(f"channel_order is {found['channel_order']}, not {ORDERS[channels]}")
+        settings = Preprocessing((channels, height, width), resized, values, float(found["scale"]))
+        return settings, [str(name) for name in found["labels"]]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
+        raise Error(f"the preprocessing cannot be read: {problem!r}", place=path, fix="remove the file, and give --resize, --mean and --scale") from None
