@@ -73,6 +73,10 @@ def memory_flags(parser: Parser) -> None:
     parser.flag("recompute", "cheap", "values to recompute in backward instead of keeping them", choices=("cheap", "none"))
 
 
+def shape_flag(parser: Parser) -> None:
+    parser.flag("shape", "", "shape of images whose source does not exist, such as 3x224x224; default: 3 channels and the layer's crop_size")
+
+
 def bad_records_flag(parser: Parser) -> None:
     parser.flag("skip_bad_records", 0, "records of a data layer that may be bad (damaged, no image); each is named, and the next one takes its place")
 

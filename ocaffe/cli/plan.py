@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import CompiledSchedule, Switches, compile_net
 from ocaffe.compiler.network import phase_net
+from ocaffe.data.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build
@@ -76,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "or a net prototxt")
     parser.flag("phase", "TEST", "with --model: TRAIN or TEST", choices=("TRAIN", "TEST"))
     parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")
+    shape_flag(parser)
     memory_flags(parser)
     parser.flag("html", "", "write a diagram of all lifetimes to this file")
     parser.flag("json", "", "write the numbers and lifetimes to this file")
@@ -88,7 +90,10 @@ def main(argv: Sequence[str]) -> int:
     if options.dump and options.dump not in STAGES:
         raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"one of {', '.join(STAGES)}")
     log.quiet()
-    job = _plan_solver(options) if options.solver else _plan_net(options)
+    with assumed_data() as data:
+        job = _plan_solver(options, data) if options.solver else _plan_net(options, data)
+    for note in data.notes:
+        print(f"note: {note}", file=log.stderr)
     for line in _dump(options.dump, job.nets) if options.dump else _summary(job):
         print(line)
     if options.json:
@@ -164,21 +169,22 @@ def _net_options(options: Any, target: Target, backward: bool) -> NetOptions:
     return NetOptions(backward=backward, recompute=options.recompute != "none", limit=limit, prepack_weights=not backward)
 
 
-def _plan_net(options: Any) -> Job:
+def _plan_net(options: Any, data: AssumedData) -> Job:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    net = batched(read_net(options.model, options.allow_unknown_fields), options.batch)
+    net = data.complete(batched(read_net(options.model, options.allow_unknown_fields), options.batch), parse_shape(options.shape))
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
     part = Part(options.phase, message, graph, ParameterGroup(graph.params), _net_options(options, target, phase == proto.TRAIN))
     return Job(_planned([part], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
-def _plan_solver(options: Any) -> Job:
+def _plan_solver(options: Any, data: AssumedData) -> Job:
     param = read_solver(options.solver, options.allow_unknown_fields)
     param.train_state.level = options.level
     param.train_state.stage.extend(stages(options.stage))
     target = _target(options)
-    train, tests = net_messages(param, lambda path: batched(read_net(path, options.allow_unknown_fields), options.batch))
+    shape = parse_shape(options.shape)
+    train, tests = net_messages(param, lambda path: data.complete(batched(read_net(path, options.allow_unknown_fields), options.batch), shape))
     net_options = replace(_net_options(options, target, True), hold_gradients=param.iter_size > 1 or param.snapshot_diff)
     message = train()
     graph = build(message, proto.TRAIN)

@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe import log, proto
-from ocaffe.cli.flags import Parser, stages, state_flags
+from ocaffe.cli.flags import Parser, shape_flag, stages, state_flags
 from ocaffe.cli.plan import batched
 from ocaffe.compiler.network import Switches, compile_net, phase_net
+from ocaffe.data.assumed import assumed_data, parse_shape
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
@@ -17,19 +18,24 @@ from ocaffe.tools.summary import text
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("summary", "Show the layers of a net with shapes, parameters, multiply-accumulates and memory.")
-    parser.add_argument("net", metavar="NET", help="the net prototxt; a data layer gets its shapes from its data")
+    parser.add_argument("net", metavar="NET", help="the net prototxt; a data layer gets its shapes from its data, or from --shape")
     parser.flag("phase", "TEST", "TRAIN or TEST; the memory of TRAIN excludes the solver's history", choices=("TRAIN", "TEST"))
     parser.flag("batch", 0, "batch size in place of the file's")
+    shape_flag(parser)
     state_flags(parser)
     options = parser.parse(argv)
     log.quiet()
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     net = batched(read_net(options.net, options.allow_unknown_fields), options.batch)
-    net = phase_net(net, phase, options.level, stages(options.stage))
-    graph = build(net, phase)
-    made = compile_net(
-        graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), NetOptions(backward=phase == proto.TRAIN), Switches.read()
-    )
+    with assumed_data() as data:
+        net = phase_net(data.complete(net, parse_shape(options.shape)), phase, options.level, stages(options.stage))
+        graph = build(net, phase)
+        made = compile_net(
+            graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), NetOptions(backward=phase == proto.TRAIN), Switches.read()
+        )
+    for note in data.notes:
+        print(f"note: {note}", file=log.stderr)
+    print(f"phase {options.phase}; --phase {'TEST' if phase == proto.TRAIN else 'TRAIN'} shows the other one")
     for line in text(net, graph, made.recording.schedule, made.plan):
         print(line)
     return 0

@@ -12,10 +12,11 @@ from dataclasses import replace
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, shape_flag, stages, state_flags
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.network import Network, phase_net
+from ocaffe.data.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
@@ -54,6 +55,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("solver", "", "with --profile: time a training iteration with its update, in place of --model")
     parser.flag("html", "", "with --profile: write diagrams and a table of all launches to this file")
     parser.flag("json", "", "with --profile: write the numbers to this file")
+    shape_flag(parser)
     memory_flags(parser)
     device_flags(parser)
     state_flags(parser)
@@ -69,7 +71,11 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
     """Return the net of --model on its device, with filled parameters and started prefetchers. The stack closes it."""
     path = required(options, "model", "the model", "time")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
-    message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    data = stack.enter_context(assumed_data())
+    read = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    message = data.complete(read, parse_shape(options.shape))
+    for note in data.notes:
+        log.warning("caffe.cpp:321", note)
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
     stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))

@@ -1,0 +1,115 @@
+"""Plan and time a net without its data: each data layer whose source is missing gets a database with one random image.
+
+The layer stays a data layer, so that plans include its staging and timings include its transform.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.data.writer import LmdbWriter
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.model.blob import write_blobproto
+from ocaffe.model.upgrade import upgrade_net
+
+DATABASES = ("Data", "AnnotatedData")
+FILES = {"ImageData": "image_data_param", "WindowData": "window_data_param"}  # layers of image files: a Data layer has the same tops
+Image = tuple[int, int, int]  # channels, height, width
+
+
+@contextlib.contextmanager
+def assumed_data() -> Iterator[AssumedData]:
+    """Context in which assumed databases exist."""
+    with tempfile.TemporaryDirectory(prefix="ocaffe-") as folder:
+        yield AssumedData(folder)
+
+
+class AssumedData:
+    """Databases in a temporary folder. `notes` names each source that is missing, and the shape that is assumed, once each."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.notes: list[str] = []
+
+    def complete(self, net: Any, shape: Image | None = None) -> Any:
+        """Return the net with a database in the place of each missing source. `shape`: that of the images, if the layers do not say it. Raises Error."""
+        net = upgrade_net(net)
+        for layer in net.layer:
+            if layer.type not in (*DATABASES, *FILES):
+                continue
+            param = layer.data_param if layer.type in DATABASES else getattr(layer, FILES[layer.type])
+            if os.path.exists(param.source):
+                continue
+            image = shape or _image(layer)
+            if image is None:
+                fact = f"{param.source} does not exist, and the layer does not say the size of its images"
+                place, title = Place(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
+                raise Error(fact, place=place, layer=title, fix="--shape 3x224x224, or make the data")
+            note = f"{param.source} does not exist: images of {shape_text(image)} are assumed"
+            if note not in self.notes:
+                self.notes.append(note)
+            self._complete(layer, param, image)
+        return net
+
+    def _complete(self, layer: Any, param: Any, image: Image) -> None:
+        boxes = layer.type == "AnnotatedData"
+        if layer.type in FILES:
+            batch = param.batch_size
+            if layer.type == "WindowData" and not layer.HasField("transform_param"):
+                layer.transform_param.crop_size = param.crop_size
+            layer.ClearField(FILES[layer.type])
+            layer.type = "Data"
+            layer.data_param.batch_size = batch
+        layer.data_param.source, layer.data_param.backend = self._database(image, boxes), proto.DataParameter.LMDB
+        transform = layer.transform_param
+        if transform.mean_file and not os.path.exists(transform.mean_file):
+            transform.mean_file = self._mean(image)
+
+    def _database(self, image: Image, boxes: bool) -> str:
+        path = os.path.join(self.folder, shape_text(image).replace(" ", "") + ("-boxes" if boxes else ""))
+        if not os.path.exists(path):
+            channels, height, width = image
+            pixels = np.random.default_rng(0).integers(0, 256, image, np.uint8)
+            datum = proto.Datum(channels=channels, height=height, width=width, data=pixels.tobytes(), label=0)
+            record = proto.AnnotatedDatum(datum=datum, type=proto.AnnotatedDatum.BBOX) if boxes else datum
+            with LmdbWriter(path) as out:
+                out.put(b"0", record.SerializeToString())
+        return path
+
+    def _mean(self, image: Image) -> str:
+        path = os.path.join(self.folder, f"mean-{shape_text(image).replace(' ', '')}.binaryproto")
+        if not os.path.exists(path):
+            write_blobproto(path, np.zeros((1, *image), np.float32))
+        return path
+
+
+def parse_shape(text: str) -> Image | None:
+    """Parse --shape: `3x224x224`, or with a batch before it. None for an empty text. Raises Error."""
+    if not text:
+        return None
+    words = text.lower().replace(",", "x").split("x")
+    if len(words) not in (3, 4) or not all(word.strip().isdigit() and int(word) for word in words):
+        raise Error(f"--shape is '{text}'", fix="channels, height and width of an image: --shape 3x224x224")
+    channels, height, width = (int(word) for word in words[-3:])
+    return channels, height, width
+
+
+def _image(layer: Any) -> Image | None:
+    """Return the shape of an image that the fields of a data layer say, three channels if they do not say it; None if they do not say the size."""
+    transform, files = layer.transform_param, layer.image_data_param
+    gray = transform.force_gray or (layer.type == "ImageData" and not files.is_color)
+    sizes: Sequence[tuple[int, int]] = (
+        (files.new_height, files.new_width),
+        *((change.height, change.width) for change in transform.resize_param),
+        (transform.crop_h, transform.crop_w),
+        (transform.crop_size,) * 2,
+        (layer.window_data_param.crop_size,) * 2,
+    )
+    size = next((size for size in sizes if all(size)), None)
+    return (1 if gray else 3, *size) if size else None
