@@ -23,7 +23,7 @@ from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
-from ocaffe.memory.html import page
+from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
 from ocaffe.model.text import read_net, read_solver, write_text
@@ -102,8 +102,17 @@ def main(argv: Sequence[str]) -> int:
     if options.html:
         title = pathlib.Path(options.solver or options.model).name
         with atomic_write(options.html) as out:
-            out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in job.nets]).encode())
+            out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in job.nets], _totals(job)).encode())
     return 0
+
+
+def _totals(job: Job) -> list[Total]:
+    """Return the bars of the page: the plan, its lower bounds, and Caffe's memory."""
+    fixed, bound = sum(job.fixed.values()), max(net.plan.lower_bound for net in job.nets)
+    found = [Total("this plan", job.total), Total("lower bound", fixed + bound)]
+    if (plain := max(net.plain for net in job.nets)) != bound:
+        found.append(Total("lower bound without recomputation", fixed + plain))
+    return [*found, Total("BVLC Caffe", sum(job.caffe.values()))] if any(job.caffe.values()) else found
 
 
 def _target(options: Any) -> Target:

@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.launch import Schedule
@@ -10,40 +12,107 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 
-WIDTH, HEIGHT = 1200, 560  # pixels of the picture of one net
+WIDTH, HEIGHT = 1160, 600  # pixels of the picture of one net
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 26, 120  # margins: the axis in MiB, and the names of layers
+LABEL = 14  # pixels along the axis for the name of a layer
+MIB = 1 << 20
 COLOURS = {
     Role.ACTIVATION: "#4c78a8", Role.DIFF: "#f58518", Role.SAVED: "#72b7b2", Role.SCRATCH: "#bab0ac", Role.GRADIENT: "#e45756",
 }  # fmt: skip
-STYLE = """body { font: 14px system-ui, sans-serif; margin: 2em; max-width: 1240px }
-svg { border: 1px solid #ccc; background: #fafafa } rect { stroke: #fff; stroke-width: .3 } rect:hover { fill-opacity: .6 }
-.key span { display: inline-block; padding: 0 .6em; margin-right: .5em; color: #fff } line { stroke: #000; stroke-dasharray: 4 3 }"""
+OTHER = "#54a24b"
+STYLE = """:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --faint: #d4d8dd; --plot: #f7f8fa }
+@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e4e7ea; --faint: #3a4048; --plot: #1b1f24 } }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; background: var(--paper); color: var(--ink) }
+h1 { font-size: 1.5em; overflow-wrap: anywhere } h2 { font-size: 1.15em; margin: 1.6em 0 .3em }
+.wide { overflow-x: auto } .wide svg { min-width: 760px } svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px }
+svg text { font: 12px system-ui, sans-serif; fill: var(--ink) } .block { stroke: var(--plot); stroke-width: .3 } .block:hover { fill-opacity: .6 }
+.grid { stroke: var(--faint) } .mark { stroke: var(--ink); stroke-dasharray: 4 3 } .bound { stroke: #d62728; stroke-width: 1.4 }
+.key span { display: inline-block; margin-right: 1.2em } .key i { display: inline-block; width: .8em; height: .8em; margin-right: .4em }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums } td { padding: .15em .6em .15em 0; white-space: nowrap } td.bar { width: 60% }
+td.bar i { display: block; height: 1em; border-radius: 2px; background: #4c78a8 } .total { width: 100%; max-width: 720px }
+@media (max-width: 560px) { td.bar { width: 35% } td { white-space: normal } td:last-child { white-space: nowrap } }
+@media print { :root { --paper: #fff; --ink: #000; --plot: #fff; --faint: #bbb } body { margin: 0; max-width: none }
+* { print-color-adjust: exact; -webkit-print-color-adjust: exact } .wide { overflow: visible } .wide svg { min-width: 0 } h2, svg { break-inside: avoid } }"""
 
 
-def page(title: str, nets: Sequence[tuple[str, Schedule, MemoryPlan]]) -> str:
-    """A page without scripts, with a picture for each net. The pointer shows the name and size of a tensor."""
-    key = "".join(f'<span style="background:{colour}">{role.value}</span>' for role, colour in COLOURS.items())
-    parts = [f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>"]
-    parts.append(f'<p class="key">{key} over the steps of a run, from left to right; the dashed lines: end of forward, peak</p>')
+class Total(NamedTuple):
+    """A row of the bars at the top: a name and bytes."""
+
+    name: str
+    size: int
+
+
+def page(title: str, nets: Sequence[tuple[str, Schedule, MemoryPlan]], totals: Sequence[Total] = ()) -> str:
+    """Return a page without scripts, with a picture for each net. The pointer shows the name and size of a tensor."""
+    key = "".join(f'<span><i style="background:{colour}"></i>{role.value}</span>' for role, colour in COLOURS.items())
+    parts = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>',
+        f"<style>{STYLE}</style></head><body><h1>Memory of {html.escape(title)}</h1>",
+        *_bars(totals),
+        f'<p class="key">{key}<span><i style="background:{OTHER}"></i>other</span></p>',
+        "<p>A block is a tensor: its width is its lifetime in steps, its height its bytes. The red line is the lower bound of every plan. The dashed lines are"
+        " the end of forward and the peak.</p>",
+    ]
     for name, schedule, plan in nets:
         parts.append(f"<h2>{html.escape(name)}: {size_text(plan.total)} recycled, lower bound {size_text(plan.lower_bound)}</h2>")
-        parts.append(picture(schedule, plan))
-    return "\n".join(parts) + "\n"
+        parts.append(f'<div class="wide">{picture(schedule, plan)}</div>')
+    return "\n".join([*parts, "</body></html>"]) + "\n"
+
+
+def _bars(totals: Sequence[Total]) -> Iterator[str]:
+    """Yield a table with a bar for each total."""
+    if not totals:
+        return
+    largest = max(total.size for total in totals) or 1
+    yield '<table class="total">'
+    for name, size in totals:
+        share = 100 * size / largest
+        yield f'<tr><td>{html.escape(name)}</td><td class="bar"><i style="width:{share:.1f}%"></i></td><td>{size / MIB:,.0f} MiB</td></tr>'
+    yield "</table>"
 
 
 def picture(schedule: Schedule, plan: MemoryPlan) -> str:
-    """The lifetimes of one plan as SVG."""
+    """Return the lifetimes of one plan as SVG, with an axis in MiB and the layers along the other one."""
     starts = [sum(plan.slabs[:index]) for index in range(len(plan.slabs))]
-    wide, high = WIDTH / max(len(schedule), 1), HEIGHT / max(plan.total, 1)
-    blocks = [f'<svg width="{WIDTH}" height="{HEIGHT}" role="img">']
+    wide, high = (WIDTH - LEFT - RIGHT) / max(len(schedule), 1), (HEIGHT - TOP - BOTTOM) / max(plan.total, 1)
+    floor = HEIGHT - BOTTOM
+    blocks = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="lifetimes of tensors">']
+    step = _round_step(plan.total / MIB / 8)
+    for index in range(int(plan.total / MIB / step) + 1 if step else 0):
+        y = floor - index * step * MIB * high
+        blocks.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        blocks.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{index * step:g}</text>')
+    blocks.append(f'<text x="6" y="{TOP - 10}">MiB</text>')
     for life in plan.lives:
         slab, offset = plan.places[life.ref]
-        y = HEIGHT - (starts[slab] + offset + life.size) * high
-        place = f'x="{life.first * wide:.1f}" y="{y:.1f}" width="{(life.last - life.first + 1) * wide:.1f}" height="{life.size * high:.1f}"'
-        blocks.append(f'<rect {place} fill="{COLOURS.get(life.ref.role, "#54a24b")}"><title>{html.escape(_label(life.ref, life.size))}</title></rect>')
+        y = floor - (starts[slab] + offset + life.size) * high
+        place = f'x="{LEFT + life.first * wide:.1f}" y="{y:.1f}" width="{(life.last - life.first + 1) * wide:.1f}" height="{life.size * high:.1f}"'
+        label = html.escape(_label(life.ref, life.size))
+        blocks.append(f'<rect class="block" {place} fill="{COLOURS.get(life.ref.role, OTHER)}"><title>{label}</title></rect>')
+    y = floor - plan.lower_bound * high
+    blocks.append(f'<line class="bound" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
     forward = next((step for step, launch in enumerate(schedule) if launch.phase != "forward"), len(schedule))
-    for step in (forward, plan.peak_step):
-        blocks.append(f'<line x1="{step * wide:.1f}" x2="{step * wide:.1f}" y1="0" y2="{HEIGHT}"/>')
+    for at, text in ((forward, "end of forward" if forward < len(schedule) else ""), (plan.peak_step, "peak")):
+        x = LEFT + at * wide
+        anchor = "end" if x > WIDTH - 100 else "start"
+        blocks.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{floor}"/>')
+        blocks.append(f'<text x="{x + (4 if anchor == "start" else -4):.1f}" y="{TOP - 10}" text-anchor="{anchor}">{text}</text>')
+    last = -math.inf
+    for number, launch in enumerate(schedule):
+        x = LEFT + (number + 0.5) * wide
+        if x >= last + LABEL and launch.layer and (not number or launch.layer != schedule[number - 1].layer):
+            last = x
+            turned = f'text-anchor="end" transform="rotate(-60 {x:.1f} {floor + 10})"'
+            blocks.append(f'<text x="{x:.1f}" y="{floor + 10}" {turned}>{html.escape(launch.layer[:18])}</text>')
     return "\n".join([*blocks, "</svg>"])
+
+
+def _round_step(least: float) -> float:
+    """Return 1, 2 or 5 times a power of ten that is at least `least`; 0 for 0."""
+    if least <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
 def _label(ref: Ref, size: int) -> str:

@@ -18,6 +18,7 @@ STYLE = """:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --fa
   --product: #6ba8e8; --generated: #f0a04b; --other: #62c08d; --transfer: #c596de; --host: #e8867c } }
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; background: var(--paper); color: var(--ink) }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .3em } p { margin: .3em 0 .6em }
+.wide { overflow-x: auto } .wide svg { min-width: 760px }
 svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px } svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
 .grid { stroke: var(--faint); stroke-width: 1 } .roof { stroke: var(--ink); stroke-width: 1.6; fill: none } .lost { fill: var(--faint); fill-opacity: .5 }
 circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .block { stroke: var(--plot); stroke-width: .3 }
@@ -43,11 +44,11 @@ def page(profile: NetProfile) -> str:
         "<h2>Where the time goes</h2>",
         "<p>Each launch is a block, in the order of the iteration. Its width is its time. Its height is the share of its time that the device's"
         " measured peaks would allow. The empty area above the blocks is time that could be saved.</p>",
-        "\n".join(_skyline(profile)),
+        '<div class="wide">', *_skyline(profile), "</div>",
         "<h2>Roofline</h2>",
         "<p>Each launch is a point. Its area is its time. The slope is the limit of the memory, the level line that of the arithmetic: a launch on a limit"
         f" can only become faster by doing less. Launches without a product count as one operation per float, {MOVES:g} FLOP/byte.</p>",
-        "\n".join(_roofline(profile)),
+        '<div class="wide">', *_roofline(profile), "</div>",
         "<h2>Launches</h2>",
         *_launches(profile),
         "<details><summary>By layer</summary>",
