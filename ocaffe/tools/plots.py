@@ -1,4 +1,4 @@
-"""Curves of training logs: loss, accuracy and learning rate, each run in its own color. Only this module imports matplotlib."""
+"""Curves of training logs: loss, accuracy and learning rate, each in its own color. Only this module imports matplotlib."""
 from __future__ import annotations
 
 import io
@@ -59,25 +59,28 @@ def render(drawn: dict[str, list[Curve]], kind: str, seconds: bool = False) -> b
         raise Error("pictures of curves need matplotlib, which is not installed", place="ocaffe plot", fix="pip install 'ocaffe[plot]'") from None
     figure = Figure(figsize=(9, 3.2 * len(drawn)), layout="constrained")
     FigureCanvasAgg(figure)
-    colors = {run: f"C{index % 10}" for index, run in enumerate(dict.fromkeys(curve.run for curves in drawn.values() for curve in curves))}
-    for axes, (title, curves) in zip(figure.subplots(len(drawn), squeeze=False)[:, 0], drawn.items()):
-        _draw(axes, title, curves, colors, "seconds" if seconds else "iterations")
+    runs = list(dict.fromkeys(curve.run for curves in drawn.values() for curve in curves))
+    rows = figure.subplots(len(drawn), sharex=True, squeeze=False)[:, 0]
+    for axes, (title, curves) in zip(rows, drawn.items()):
+        _draw(axes, title, curves)
+    rows[-1].set_xlabel("seconds" if seconds else "iterations")
+    figure.suptitle(", ".join(runs))
     out = io.BytesIO()
     figure.savefig(out, format="svg" if kind == "html" else kind)
-    return _page(out.getvalue().decode(), list(colors)) if kind == "html" else out.getvalue()
+    return _page(out.getvalue().decode(), runs) if kind == "html" else out.getvalue()
 
 
-def _draw(axes: Any, title: str, curves: list[Curve], colors: dict[str, str], along: str) -> None:
-    shades = {name: 1 - 0.5 * index / max(len(curves), 1) for index, name in enumerate(dict.fromkeys(curve.name for curve in curves))}
-    for curve in curves:
+def _draw(axes: Any, title: str, curves: list[Curve]) -> None:
+    """Draw the curves of a panel. A learning rate is constant between its points, so it is drawn in steps."""
+    for index, curve in enumerate(curves):
         label = f"{curve.run}: {'test ' if curve.test else ''}{curve.name}"
         style = {"linestyle": "--", "marker": "o", "markersize": 3} if curve.test else {"linestyle": "-", "marker": "." if len(curve.x) == 1 else ""}
-        axes.plot(curve.x, curve.y, color=colors[curve.run], alpha=shades[curve.name], linewidth=1.2, label=label, **style)
+        steps = "steps-post" if title == "learning rate" else "default"
+        axes.plot(curve.x, curve.y, color=f"C{index % 10}", drawstyle=steps, linewidth=1.2, label=label, **style)
     values = [y for curve in curves for y in curve.y]
     if title != "accuracy" and min(values) > 0 and max(values) > 50 * min(values):
         axes.set_yscale("log")
-    axes.set_ylabel(title)
-    axes.set_xlabel(along)
+    axes.set_title(title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
 
