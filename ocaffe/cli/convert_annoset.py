@@ -47,5 +47,5 @@ def main(argv: Sequence[str]) -> int:
         path = options.root + entry.last
         return annotate(made.datum, read_boxes(path, options.label_type), made.original, classes, path), made.shape
 
-    write_set(entries, options.list, options.database, options.backend, make, options.check_size, f"{NAME}.cpp")
+    write_set(entries, options.list, options.database, options.backend, make, options.check_size, f"{NAME}.cpp", options.root)
     return 0

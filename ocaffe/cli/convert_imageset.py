@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         made = datum_of(options.root + entry.name, labels[entry], recipe)
         return made.datum, made.shape
 
-    write_set(entries, options.list, options.database, options.backend, make, options.check_size, f"{NAME}.cpp")
+    write_set(entries, options.list, options.database, options.backend, make, options.check_size, f"{NAME}.cpp", options.root)
     return 0
 
 

@@ -15,6 +15,7 @@ from ocaffe.files import check_finite_file
 from ocaffe.progress import progress
 
 CHUNK = 32  # images are decoded in chunks of this size and then written
+GIVE_UP = 5  # unreadable images at the start; then the folder or the list is wrong
 REPORT_EVERY = 1000  # images, as in Caffe's tools
 _LABELS = range(-(1 << 31), 1 << 31)
 
@@ -72,29 +73,33 @@ def shuffled(entries: list[Entry], seed: int) -> list[Entry]:
 
 
 def write_set(
-    entries: Sequence[Entry], list_path: str, database: str, backend: str, make: Callable[[Entry], Made], check_size: bool, source: str
+    entries: Sequence[Entry], list_path: str, database: str, backend: str, make: Callable[[Entry], Made], check_size: bool, source: str, root: str
 ) -> list[Unreadable]:
     """Write a database of `make(entry)` for every entry. Return the entries that cannot be read; they are listed in the log too.
 
-    `source` is the name of Caffe's source file for the log. An unfinished database is removed. Raise Error if no image can be read, or with
-    `check_size` if sizes differ.
+    `source` is the name of Caffe's source file for the log. `root` is the prefix of the names. An unfinished database is removed. Raise
+    Error if the first five images cannot be read, if none can be read, or with `check_size` if sizes differ.
     """
     log.info(f"{source}:89", f"A total of {len(entries)} images.")
     left_out: list[Unreadable] = []
 
     def leave_out(entry: Entry, problem: Error) -> None:
         left_out.append(Unreadable(entry.name, problem.fact))
-        log.error("io.cpp:76", f"Could not open or find file {entry.name}: {problem.fact}")
+        log.error("io.cpp:76", f"Could not open or find file {root}{entry.name}: {problem.fact}")
+        if entry is entries[GIVE_UP - 1] and len(left_out) == GIVE_UP:
+            raise none_read(GIVE_UP)
+
+    def none_read(tried: int) -> Error:
+        fact = f"none of the {'first ' if tried < len(entries) else ''}{tried} images can be read; the first: {root}{left_out[0].name}: {left_out[0].reason}"
+        there = "." if root in ("", "./") else root
+        fix = f"the folder ({there}) is prepended to each name unchanged: end it with a slash"
+        return Error(fact, place=list_path, fix=fix if not root.endswith("/") else "correct the folder, or the names in the list")
 
     with WRITERS[backend](database) as writer:
         log.info(OPENED[backend], f"Opened {backend} {database}")
         write_records(writer, entries, make, leave_out, list_path if check_size else None, source)
         if not writer.count:
-            raise Error(
-                f"none of the {len(entries)} images can be read; the first: {left_out[0].name}: {left_out[0].reason}",
-                place=list_path,
-                fix="the folder is prepended to each name unchanged: end it with a slash",
-            )
+            raise none_read(len(entries))
     if left_out:
         names = ", ".join(each.name for each in left_out)
         log.warning(f"{source}:1", f"{len(left_out)} of {len(entries)} files cannot be read and are not in {database}: {names}")

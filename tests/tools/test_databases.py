@@ -137,6 +137,14 @@ def test_unreadable_files_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     assert said.count("Could not open or find file") == 3 and "No such file" in said and "truncated" in said and "not an image file" in said
 
 
+def test_some_unreadable_files_at_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("list.txt").write_text("".join(f"none{number}.png 1\n" for number in range(4)) + "im00.png 4\nnone9.png 1\n")
+    assert len(convert("files/images/", "list.txt")) == 1
+    pathlib.Path("list.txt").write_text("".join(f"none{number}.png 1\n" for number in range(5)) + "im00.png 4\n")
+    said = refused(capfd, "convert_imageset", "files/images/", "list.txt", "two")
+    assert "none of the first 5 images can be read; the first: files/images/none0.png" in said and "correct the folder, or the names" in said
+
+
 def test_gray_files_are_encoded_gray() -> None:
     pathlib.Path("list.txt").write_text("gray0.png 0\nim00.png 1\n")
     gray, color = convert("--gray", "--encoded", "files/images/", "list.txt").values()
@@ -202,7 +210,7 @@ IMAGES = ["files/images/", "files/images.txt", "out"]
         (None, ["convert_imageset", "--encode_type=xyz", *IMAGES], ["'xyz' is not an image format", "png"]),
         (None, ["convert_imageset", "--check_size=maybe", *IMAGES], ["'maybe' is neither true nor false"]),
         (None, ["convert_imageset", "--grey", *IMAGES], ["--grey", "--help"]),
-        (None, ["convert_imageset", "files/images", "files/images.txt", "out"], ["none of the 12 images", "No such file", "with a slash"]),
+        (None, ["convert_imageset", "files/images", "files/images.txt", "out"], ["none of the first 5", "files/imagesim00.png: it", "with a slash"]),
         (None, ["convert_imageset", "files/images/", "none.txt", "out"], ["none.txt", "No such file", "FILE LABEL"]),
         (None, ["convert_imageset", "files/images/", "files/images.txt", "golden"], ["golden exists already", "remove it"]),
         (None, ["convert_imageset", "files/images/", "files/images.txt", "files/images.txt/db"], ["cannot be written"]),
