@@ -163,7 +163,8 @@ def test_net_rule(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     assert rule == "no-effect" or (found[0].fix and found[0].layer)
     assert rule == "impossible" or not [each for each in lint("net.prototxt", frozenset({rule})) if each.rule == rule]
     pathlib.Path("net.prototxt").write_text(variant(NETS[name], "+")[0])
-    assert not lint("net.prototxt"), lint("net.prototxt")
+    found = lint("net.prototxt", frozenset({"missing-data"}))
+    assert not found, found
 
 
 # Jobs: a solver, its net and data.
@@ -199,6 +200,8 @@ JOBS = [
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 2", 3, "test_iter 2 x batch_size 2 scores 4 of the 6 samples in test.txt"),
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 5", 3, "scores 10 samples, and test.txt has 6: some count twice"),
     ("batch-larger-than-data", "net", "batch_size: 2", "batch_size: 7", 6, "batch_size is 7, and test.txt has 6 samples"),
+    ("missing-data", "net", '"test.txt"', '"none.txt"', 6, "none.txt does not exist (relative to"),
+    ("missing-data", "net", "{ } }", '{ mean_file: "none.binaryproto" } }', 7, "none.binaryproto does not exist"),
     ("tested-on-training-data", "net", '"test.txt"', '"train.txt"', 6, "it reads train.txt, as the TRAIN net does"),
     ("transforms-differ", "net", "{ } }", "{ scale: 0.5 } }", 7, "its scale is 0.5, that of 'data' in the TRAIN phase (line 2) is 1"),
     ("transforms-differ", "net", "{ mirror: true }", "{ mirror: true mean_value: 3 mean_value: 4 mean_value: 5.5 }", 7, "its mean_value is absent, that"),
@@ -275,7 +278,7 @@ def test_hdf5_and_lmdb_sizes(job: None) -> None:
 def test_zoo_is_clean() -> None:
     for path in sorted((ROOT / "ocaffe/zoo/nets").glob("*/*.prototxt")):
         if "solver" not in path.name:
-            assert not lint(str(path)), path
+            assert not lint(str(path), frozenset({"missing-data"})), path
 
 
 def test_many_are_grouped_and_ignored(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,9 +316,26 @@ def test_solver_with_weights(job: None) -> None:
     assert not lint("solver.prototxt")
 
 
+def test_weights_are_compared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = HEAD + TAIL.replace(', "xavier"', "")
+    pathlib.Path("net.prototxt").write_text(text)
+    layers = [
+        proto.LayerParameter(name="conv", blobs=[proto.BlobProto(shape=proto.BlobShape(dim=[5, 3, 2, 2]), data=[0.0] * 60)]),
+        proto.LayerParameter(name="other", blobs=[proto.BlobProto(shape=proto.BlobShape(dim=[1]), data=[0.0])]),
+    ]
+    pathlib.Path("w.caffemodel").write_bytes(proto.NetParameter(layer=layers).SerializeToString())
+    assert main(["lint", "net.prototxt", "--weights", "w.caffemodel"]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"net.prototxt:4: layer 'conv'.*\n.*5 x 3 x 2 x 2 in the file, 5 x 3 x 3 x 3 in the net", said)
+    assert re.search(r"net.prototxt:\d+: layer 'ip'.*\n.*w.caffemodel has no weights for this layer", said)
+    assert "the net has no layer 'other': these weights are not used" in said and said.count("[weights]") == 3
+    assert main(["lint", "net.prototxt", "--weights", "w.caffemodel", "--ignore", "weights"]) == 0
+
+
 def test_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", "--rules"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(NET_RULES) + len(JOB_RULES) + 1
+    assert len(capsys.readouterr().out.splitlines()) == len(NET_RULES) + len(JOB_RULES) + 2
 
 
 @pytest.mark.parametrize(("name", "phase"), [("train", "TRAIN"), ("deploy", "TEST"), ("test_net", "TEST"), ("train_val", "TRAIN")])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from ocaffe import log
 from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.errors import Error
-from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
+from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, WEIGHTS, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
 
 MANY = 3  # maximum number of findings of a rule in a file that are printed one by one
 
@@ -15,11 +15,13 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("lint", "Find common mistakes in nets and solvers (with their nets). This needs no device. Data is checked if it exists.")
     parser.add_argument("files", metavar="FILE", nargs="*", help="solver or net prototxts")
     parser.flag("ignore", "", "names of rules to leave out, separated by ','")
+    parser.flag("weights", "", "also compare the net with this weights file")
     parser.flag("rules", False, "list the rules")
     state_flags(parser)
     options = parser.parse(argv)
     known = {name: rule.__doc__ or "" for name, rule in (*NET_RULES.items(), *JOB_RULES.items())}
     known[NO_EFFECT] = "A field of an old format that the current layer does not use, such as `mean_file` in image_data_param."
+    known[WEIGHTS] = "With --weights: layers without weights, weights without a layer, and shapes that differ."
     ignored = frozenset(options.ignore.split(",")) - {""}
     if ignored - set(known):
         raise Error(f"--ignore names no rule: {', '.join(sorted(ignored - set(known)))}", place="ocaffe lint", fix="`ocaffe lint --rules` lists them")
@@ -33,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     log.quiet(3)
     count = 0
     for path in options.files:
-        found = lint(path, ignored, options.level, stages(options.stage))
+        found = lint(path, ignored, options.level, stages(options.stage), options.weights)
         count += len(found)
         for finding, alike in _grouped(found):
             print(finding)

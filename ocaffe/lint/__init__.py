@@ -26,6 +26,8 @@ from ocaffe.lint.rules import is_loss as is_loss
 from ocaffe.lint.rules import job_rule as job_rule
 from ocaffe.lint.rules import net_rule as net_rule
 from ocaffe.lint.rules import own_param as own_param
+from ocaffe.lint.weights import RULE as WEIGHTS
+from ocaffe.lint.weights import check_weights
 from ocaffe.model.sniff import read_text_file
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.model.upgrade import upgrade_net, upgrade_solver
@@ -34,8 +36,11 @@ from ocaffe.solver.nets import net_messages
 _SOLVER = re.compile(r"^\s*(net|train_net|net_param|train_net_param|base_lr|lr_policy|max_iter)\s*[:{]", re.M)
 
 
-def lint(path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages: tuple[str, ...] = ()) -> list[Finding]:
-    """Return all findings in a net, or in a solver and its nets, each once and in the order of lines. Raise Error if the file cannot be read."""
+def lint(path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages: tuple[str, ...] = (), weights: str = "") -> list[Finding]:
+    """Return all findings in a net, or in a solver and its nets, each once and in the order of lines. Raise Error if the file cannot be read.
+
+    `weights`: a weights file to compare with the net.
+    """
     job = _job(path, level, stages)
     if job.solver is not None and job.solver.weights:  # the initial weights then come from files, not from fillers
         ignore = ignore | {"weights-start-at-zero"}
@@ -45,6 +50,8 @@ def lint(path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages
             found += rule(view) if name not in ignore else ()
     for name, check in JOB_RULES.items():
         found += check(job) if name not in ignore else ()
+    if weights and WEIGHTS not in ignore:
+        found += check_weights(job, weights)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.place.file != path, finding.place.file, finding.place.line))
 
 

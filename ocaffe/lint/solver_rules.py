@@ -1,6 +1,7 @@
 """Rules over a whole job: the solver, its nets together, and their data."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -205,6 +206,18 @@ def solver_settings(job: Job) -> Iterator[Finding]:
         if proto.TEST in rules:
             fact = "the net has layers for the TEST phase, and no test_iter is given: it is never tested"
             yield job.finding(rule, "net", fact, "test_iter and test_interval")
+
+
+@job_rule
+def missing_data(job: Job) -> Iterator[Finding]:
+    """A source or mean_file of a data layer that does not exist. Training cannot start without it."""
+    for view in job.views:
+        for layer in _feeders(view):
+            param = param_of(layer)
+            for path, field in ((param.source, f"{PARAMS[layer.type]}.source"), (layer.transform_param.mean_file, "transform_param.mean_file")):
+                if path and not os.path.exists(path):
+                    fact = f"{path} does not exist (relative to {os.getcwd()})"
+                    yield view.finding("missing-data", layer, fact, "make it, correct the name, or run in the folder to which it is relative", field)
 
 
 @job_rule
