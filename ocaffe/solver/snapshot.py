@@ -85,6 +85,7 @@ def probe(prefix: str, iteration: int) -> None:
     """Check before training that snapshots can be written: write and remove `<prefix>_iter_<n>.tempfile`."""
     path = f"{prefix}_iter_{iteration}.tempfile"
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(b"")
         os.remove(path)
     except OSError as reason:
@@ -92,7 +93,7 @@ def probe(prefix: str, iteration: int) -> None:
 
 
 def _not_writable(prefix: str, reason: OSError) -> Error:
-    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="create the folder, or set snapshot_prefix to a place that can be written")
+    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="set snapshot_prefix to a place that can be written")
 
 
 @contextlib.contextmanager
@@ -103,6 +104,7 @@ def owned(prefix: str) -> Iterator[None]:
     """
     lock = FileLock(Path(f"{prefix}.lock"))
     try:
+        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
         owner = lock.acquire()
     except OSError as reason:
         raise _not_writable(prefix, reason) from reason

@@ -400,8 +400,11 @@ def test_a_full_disk_leaves_the_old_snapshot(device: Any, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("extra", ["snapshot: 5", 'best_output: "loss"'])
 def test_snapshot_folder_is_checked_before_training(device: Any, extra: str) -> None:
+    pathlib.Path("file").write_text("no folder")
     with pytest.raises(Error, match="cannot write snapshots"):
-        make(device, f'{extra} snapshot_prefix: "nowhere/snap"')
+        make(device, f'{extra} snapshot_prefix: "file/snap"')
+    make(device, f'{extra} snapshot_prefix: "new/folder/snap"').close()
+    assert pathlib.Path("new/folder").is_dir()
 
 
 def test_a_device_too_small_is_refused_before_iteration_0(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
