@@ -1,4 +1,4 @@
-"""Plan and time a net without its data: each data layer whose source is missing gets a database with one random image.
+"""Plan and time a net without its data: each data layer whose source is missing gets a database of a random image.
 
 The layer stays a data layer, so that plans include its staging and timings include its transform.
 """
@@ -20,6 +20,7 @@ from ocaffe.model.upgrade import upgrade_net
 
 DATABASES = ("Data", "AnnotatedData")
 FILES = {"ImageData": "image_data_param", "WindowData": "window_data_param"}  # layers of image files: a Data layer has the same tops
+RECORDS, BYTES = 1000, 32 << 20  # of a database: few, but the end of the data is not reached in each batch
 Image = tuple[int, int, int]  # channels, height, width
 
 
@@ -78,8 +79,10 @@ class AssumedData:
             pixels = np.random.default_rng(0).integers(0, 256, image, np.uint8)
             datum = proto.Datum(channels=channels, height=height, width=width, data=pixels.tobytes(), label=0)
             record = proto.AnnotatedDatum(datum=datum, type=proto.AnnotatedDatum.BBOX) if boxes else datum
+            content = record.SerializeToString()
             with LmdbWriter(path) as out:
-                out.put(b"0", record.SerializeToString())
+                for number in range(max(min(RECORDS, BYTES // len(content)), 1)):
+                    out.put(b"%08d" % number, content)
         return path
 
     def _mean(self, image: Image) -> str:
