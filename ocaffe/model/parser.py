@@ -82,16 +82,16 @@ class Parser:
             if close != "end" and self.accept(close):
                 break
             if self.token.kind != "name":
-                raise self.not_a_field(descriptor, close, opening)
+                raise self.not_a_field(descriptor, path, close, opening)
             self.field(message, path, depth)
             self.accept(";", ",")
         for name in _required(descriptor):
             if not message.HasField(name):
                 raise self.error(f"{descriptor.name} needs the field {name!r}", opening)
 
-    def not_a_field(self, descriptor: Descriptor, close: str, opening: Token) -> Error:
+    def not_a_field(self, descriptor: Descriptor, path: str, close: str, opening: Token) -> Error:
         if self.token.kind == "end":
-            return self.error(f"the block that begins here is not closed: the file ends before its {close!r}", opening)
+            return self.error(f"the block {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}", opening)
         if self.token.text in ("}", ">"):
             return self.error(f"{self.token.text!r} closes a block that was not opened", fix="count the braces of the layers above")
         return self.error(f"expected a field of {descriptor.name}, found {self.shown()}")

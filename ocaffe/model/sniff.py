@@ -1,13 +1,12 @@
 """Recognise the kind of a file from its first bytes, so that an error can name the kind of a wrong file."""
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ocaffe.errors import Error
+from ocaffe.model.nearby import near
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_ZOO = re.compile(r"((?:.*/)?zoo/(\w+))/\w+\.prototxt$")  # where older versions had the nets
 _LFS = b"version https://git-lfs"
 _ARCHIVES = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 
@@ -23,8 +22,7 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
         with open(path, "rb") as stream:
             head = stream.read(size)
     except FileNotFoundError:
-        net = _ZOO.search(name)
-        raise Error("no such file", place=name, fix=f"`ocaffe new {net[2]} --out {net[1]}` writes the files of this net" if net else None) from None
+        raise Error("no such file", place=name, fix=near(name)) from None
     except IsADirectoryError:
         raise Error(f"is a folder, not {what}", place=name) from None
     except OSError as problem:
