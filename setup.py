@@ -41,6 +41,6 @@ setup(
             f"mpi4py>=4.0; {MPICH}", f"mpich; {MPICH}",
         ],
     },
-    entry_points={"console_scripts": ["ocaffe=ocaffe.cli:main"]},
+    entry_points={"console_scripts": ["ocaffe=ocaffe.__main__:main"]},
     classifiers=["Programming Language :: Python :: 3", "License :: OSI Approved :: BSD License", "Topic :: Scientific/Engineering :: Artificial Intelligence"],
 )

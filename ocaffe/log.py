@@ -91,6 +91,16 @@ def _drop_stderr() -> None:
 stderr = _Stderr()
 
 
+RED, BOLD = "31;1", "1"  # of `colored`
+
+
+def colored(text: str, code: str) -> str:
+    """Return `text` in a color of ANSI terminals, if stderr is one and NO_COLOR is not set (no-color.org)."""
+    if not stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
 def _write(line: str) -> None:
     stderr.write(line + "\n")
 
@@ -135,18 +145,18 @@ def on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def into(path: str) -> Iterator[None]:
-    """Context in which lines go to a file. Warnings and errors also go to stderr."""
+def into(path: str, mode: str = "w", echo: bool = False) -> Iterator[None]:
+    """Context in which lines go to a file, opened with `mode`. Warnings and errors also go to the terminal, and with `echo` all lines. Raises OSError."""
     global sink, minimum
     before = sink, minimum
-    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+    with open(path, mode, encoding="utf-8", errors="backslashreplace") as file:
         channel = Channel(f"the log {path}")
 
         def write(line: str) -> None:
             with channel:
                 file.write(line + "\n")
                 file.flush()
-            if line[:1] in LEVELS[1:]:
+            if echo or line[:1] in LEVELS[1:]:
                 before[0](line)
 
         sink, minimum = write, 0

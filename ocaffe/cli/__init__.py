@@ -8,50 +8,76 @@ import traceback
 from collections.abc import Sequence
 
 from ocaffe import __version__, log
-from ocaffe.cli.flags import CAFFE_COMMANDS
+from ocaffe.cli.flags import CAFFE_COMMANDS, nearest
 from ocaffe.errors import Error
 
-COMMANDS = {
-    "train": "train or finetune a model",
-    "fit": "train a net on a folder of your own images: from the folder to a tested net in one command",
-    "predict": "print the best classes of images, by the result of fit or by any net",
-    "new": "write the files to train a net on your own images",
-    "sweep": "train with every combination of some settings, one training a device",
-    "test": "score a model",
-    "time": "benchmark model execution time, layer by layer",
-    "device_query": "show the OpenCL devices",
-    "selftest": "compare every kernel family with numpy on a device",
-    "compare": "compare a net on two devices, or optimised and plain, layer by layer",
-    "tune": "measure the fastest kernels for a net on a device",
-    "plan": "show the memory plan of a net or solver, without a device",
-    "convert": "convert a model from or to ONNX, or weights from or to HDF5",
-    "zoo": "list the nets of the zoo; `zoo get` downloads public weights",
-    "layers": "list the layer types with their parameters",
-    "dataset": "make databases of class folders, or of mnist, cifar10 or digits",
-    "convert_imageset": "write image files and labels to a database",
-    "convert_annoset": "write image files and boxes to a database (SSD)",
-    "create_label_map": "make a label map from class names (SSD)",
-    "compute_image_mean": "compute the mean image of a database",
-    "extract_features": "write blobs of a net to databases",
-    "upgrade_net_proto_text": "upgrade a net to the current format",
-    "upgrade_net_proto_binary": "upgrade a caffemodel to the current format",
-    "upgrade_solver_proto_text": "upgrade a solver to the current format",
-    "classify": "classify images",
-    "detect": "classify windows of images",
-    "draw_net": "draw a net as SVG or PNG",
-    "parse_log": "write the numbers of a log as CSV",
-    "plot": "plot curves of one or several logs",
-    "summary": "show layers, shapes, parameters, MACs and memory of a net, without a device",
-    "lint": "find common mistakes in a net or solver, without a device",
-    "install-links": "make all commands callable by their names in Caffe",
+GROUPS: dict[str, dict[str, str]] = {
+    "Your own images": {
+        "fit": "train a net on a folder of your own images: from the folder to a tested net in one command",
+        "predict": "print the best classes of images, by the result of fit or by any net",
+        "new": "write the files to train a net on your own images",
+        "zoo": "list the nets of the zoo; `zoo get` downloads public weights",
+    },
+    "Caffe's commands": {
+        "train": "train or finetune a model",
+        "test": "score a model",
+        "time": "benchmark model execution time, layer by layer",
+        "device_query": "show the OpenCL devices",
+    },
+    "Understand a net or a training": {
+        "plan": "show the memory plan of a net or solver, without a device and without data",
+        "summary": "show layers, shapes, parameters, MACs and memory of a net, without a device",
+        "lint": "find common mistakes in a net or solver, without a device",
+        "plot": "plot curves of one or several logs",
+        "layers": "list the layer types; `layers TYPE` shows the parameters of one",
+        "compare": "compare a net on two devices, or optimised and plain, layer by layer",
+    },
+    "Many trainings, faster nets": {
+        "sweep": "train with every combination of some settings, one training a device",
+        "tune": "measure the fastest kernels for a net on a device",
+        "selftest": "compare every kernel family with numpy on a device",
+    },
+    "Data and formats": {
+        "convert": "convert a Caffe model to ONNX, or an ONNX model to Caffe, or weights from or to HDF5",
+        "dataset": "make databases of class folders, or of mnist, cifar10 or digits",
+    },
+    "Caffe's tools": {
+        "convert_imageset": "write image files and labels to a database",
+        "convert_annoset": "write image files and boxes to a database (SSD)",
+        "create_label_map": "make a label map from class names (SSD)",
+        "compute_image_mean": "compute the mean image of a database",
+        "extract_features": "write blobs of a net to databases",
+        "upgrade_net_proto_text": "upgrade a net to the current format",
+        "upgrade_net_proto_binary": "upgrade a caffemodel to the current format",
+        "upgrade_solver_proto_text": "upgrade a solver to the current format",
+        "classify": "classify images",
+        "detect": "classify windows of images",
+        "draw_net": "draw a net as SVG or PNG",
+        "parse_log": "write the numbers of a log as CSV",
+    },
+    "The command line": {
+        "install-links": "make all commands callable by their names in Caffe",
+        "completion": "print a script that completes commands and flags in bash, zsh or fish",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+INTERRUPTED = 130  # exit status, as of shells
 
 
 def usage() -> str:
-    lines = ["usage: ocaffe <command> <flags>", "", "commands:"]
-    lines += [f"  {name:<25} {text}" for name, text in COMMANDS.items()]
+    lines = ["usage: ocaffe <command> <flags>"]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<25} {text}" for name, text in commands.items())]
     lines += ["", "`ocaffe <command> --help` lists the flags; `ocaffe --version` prints the version."]
     return "\n".join(lines)
+
+
+def _unknown(args: Sequence[str]) -> Error:
+    """Return the Error for arguments without a command. It names the nearest command."""
+    name = next((arg for arg in args if not arg.startswith("-")), args[0])
+    near = nearest(name, COMMANDS)
+    fix = f"did you mean `ocaffe {near[0]}`?" if near else "`ocaffe --help` lists the commands"
+    return Error(f"'{name}' is no command", place="ocaffe", fix=fix)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _command(args)
     if command is None:
         wanted = args and args[0] in ("--help", "-help", "-h", "help")
-        print(usage(), file=sys.stdout if wanted else log.stderr)
+        if args and not wanted:
+            print(failure(_unknown(args)), file=log.stderr)
+        else:
+            print(usage(), file=sys.stdout if wanted else log.stderr)
         return 0 if wanted else 1
     log.configure("caffe" if command in CAFFE_COMMANDS else command)
     debug = "--debug" in args
@@ -77,14 +106,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("interrupted", file=log.stderr)
+        return INTERRUPTED
     except Exception as problem:
         error = _error(problem)
         if error is None:
             raise
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=log.stderr)
+        print(failure(error), file=log.stderr)
     return 1
+
+
+def failure(error: Error) -> str:
+    """Return the text of an error, with a red first word on a terminal."""
+    return f"{log.colored('error:', log.RED)} {error}"
 
 
 def _error(problem: Exception) -> Error | None:

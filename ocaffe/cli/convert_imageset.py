@@ -46,8 +46,8 @@ def image_flags(parser: Parser) -> None:
 def recipe_flags(parser: Parser) -> None:
     """Add the flags of `image_recipe`, and --check_size."""
     parser.flag("gray", False, "make images of one channel")
-    parser.flag("resize_width", 0, "width to resize all images to; needs --resize_height")
-    parser.flag("resize_height", 0, "height to resize all images to; needs --resize_width")
+    parser.flag("resize_width", 0, "width to resize all images to; needs --resize-height")
+    parser.flag("resize_height", 0, "height to resize all images to; needs --resize-width")
     parser.flag("check_size", False, "reject images of different sizes")
     parser.flag("encoded", False, "store image files instead of raw pixels")
     parser.flag("encode_type", "", "store all images in this format ('png', 'jpg', ...); implies --encoded")

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from ocaffe.errors import Error
@@ -14,15 +15,39 @@ CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", 
 _TRUTH = {"true": True, "t": True, "1": True, "yes": True, "y": True, "false": False, "f": False, "0": False, "no": False, "n": False}
 
 
+def nearest(name: str, names: Iterable[str], count: int = 1) -> list[str]:
+    """Return the names that are nearest to `name`, at most `count`."""
+    return difflib.get_close_matches(name, list(names), count, 0.6)
+
+
+class _Help(argparse.HelpFormatter):
+    """Help with one spelling of each flag, and with defaults that say something."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        return " ".join([spelling(action), *([self._format_args(action, action.dest.upper())] if action.nargs != 0 else [])])
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        silent = action.default in (None, "", False, 0, argparse.SUPPRESS) or action.default == [] or not action.option_strings
+        return text if silent or "default" in text else f"{text.rstrip()} (default: %(default)s)".lstrip()
+
+
+def spelling(action: argparse.Action) -> str:
+    """Return the flag as help has it: two dashes, and dashes in the name."""
+    return next((flag for flag in action.option_strings if flag.startswith("--") and "_" not in flag), action.option_strings[0])
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with gflags' spellings: one dash or two for every flag. A wrong flag raises Error."""
 
     def __init__(self, command: str, description: str) -> None:
-        super().__init__(prog=f"ocaffe {command}", description=description, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        super().__init__(prog=f"ocaffe {command}", description=description, allow_abbrev=False, formatter_class=_Help)
 
     def flag(self, name: str, default: Any = "", help: str = "", choices: Sequence[str] | None = None) -> None:
         """Add a flag with the type of its default. A default of False makes a switch with --no<name>."""
-        spellings = [dashes + spelled for spelled in dict.fromkeys((name, name.replace("_", "-"))) for dashes in ("--", "-")]
+        spellings = [dashes + spelled for spelled in dict.fromkeys((name.replace("_", "-"), name)) for dashes in ("--", "-")]
         if default is False:
             self.add_argument(*spellings, dest=name, action="store_true", default=False, help=help)
             negative = [dashes + "no" + spelled.lstrip("-") for spelled in spellings for dashes in ("--", "-")]
@@ -55,7 +80,13 @@ class Parser(argparse.ArgumentParser):
         return f"--{'' if _TRUTH[value.lower()] == action.const else 'no'}{action.dest}"
 
     def error(self, message: str) -> NoReturn:
-        raise Error(message, place=self.prog, fix=f"`{self.prog} --help` lists the flags")
+        fix = f"`{self.prog} --help` lists the flags"
+        unknown = re.match(r"unrecognized arguments: (-{1,2}[\w-]+)", message)
+        if unknown:
+            flags = {spelling(action) for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS}
+            near = nearest("--" + unknown[1].lstrip("-").replace("_", "-"), flags)
+            fix = f"did you mean {near[0]}? {fix}" if near else fix
+        raise Error(message, place=self.prog, fix=fix)
 
 
 def device_flags(parser: Parser) -> None:
@@ -71,6 +102,10 @@ def math_flag(parser: Parser) -> None:
 def memory_flags(parser: Parser) -> None:
     parser.flag("memory_limit", "", "memory limit on the device: bytes, a number with K, M or G, or auto (the free memory); recomputes to stay below it")
     parser.flag("recompute", "cheap", "values to recompute in backward instead of keeping them", choices=("cheap", "none"))
+
+
+def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in place of the files'") -> None:
+    parser.flag("batch", 0, what)
 
 
 def shape_flag(parser: Parser) -> None:

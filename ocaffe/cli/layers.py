@@ -12,8 +12,9 @@ from ocaffe.layers.catalogue import Entry, catalogue, markdown
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("layers", "List the layer types with a summary; with --type, show one with its parameters.")
-    parser.flag("type", "", "a layer type; upper and lower case are equal")
+    parser = Parser("layers", "List the layer types with a summary; with TYPE, show one with its parameters.")
+    parser.add_argument("name", metavar="TYPE", nargs="?", default="", help="a layer type; upper and lower case are equal")
+    parser.flag("type", "", "the same as TYPE")
     parser.flag("markdown", False, "print everything as the page docs/layer-types.md")
     parser.flag("write", "", "write that page to this file; it stays as it is if there is an error")
     options = parser.parse(argv)
@@ -26,13 +27,13 @@ def main(argv: Sequence[str]) -> int:
         print(markdown(), end="")
         return 0
     entries = catalogue()
-    if options.type:
-        print("\n".join(_one(_find(entries, options.type))))
+    if wanted := options.name or options.type:
+        print("\n".join(_one(_find(entries, wanted))))
         return 0
     width = max(len(entry.type) for entry in entries)
     for entry in entries:
         print(f"{entry.type:<{width}}  {entry.summary}")
-    print(f"\n{len(entries)} types; `ocaffe layers --type=NAME` shows the parameters of one.")
+    print(f"\n{len(entries)} types; `ocaffe layers TYPE` shows the parameters of one.")
     return 0
 
 

@@ -107,5 +107,5 @@ def test_choice_of_device(workplace: None, arguments: list[str], wanted: dict[st
     for module in ("extract_features", "classify"):
         monkeypatch.setattr(f"ocaffe.cli.{module}.select_device", select)
     pathlib.Path("in.csv").write_text("filename,ymin,xmin,ymax,xmax\na.png,0,0,2,2\n")
-    assert main(arguments) == 1
+    assert main(arguments) == 130
     assert asked == {"spec": None, "gpu": None, "solver_mode_cpu": False, **wanted}
