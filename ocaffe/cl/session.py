@@ -226,9 +226,14 @@ class Session:
     def _persistent_roots(self) -> set[Ref]:
         return {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent}
 
+    @property
+    def planned_bytes(self) -> int:
+        """Bytes on the device that the plans of all command lists take together."""
+        return sum(ref.nbytes * ref.slots for ref in self._persistent_roots()) + sum(map(sum, self._needed_slabs().values()))
+
     def _unallocated(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of the session's plan that no buffer takes yet."""
-        planned = sum(ref.nbytes * ref.slots for ref in self._persistent_roots()) + sum(map(sum, needed.values()))
+        planned = self.planned_bytes
         taken = [buffer.size for buffers in self._persistent.values() for buffer in buffers] + [slab.size for arena in needed for slab in arena.slabs]
         return max(0, planned - sum(taken))
 

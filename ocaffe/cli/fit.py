@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ocaffe import log
@@ -14,6 +14,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.cli.new import choices_of, project_flags
 from ocaffe.cli.train import train, train_options
+from ocaffe.cli.view import Watch
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.confusion import Confusion
 from ocaffe.evaluation.picture import confusion_png
@@ -93,22 +94,22 @@ def _train(project: Project, options: Any) -> None:
     argv = ["--solver", project.path("solver.prototxt")]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
     with log.into(project.path(LOG)):
-        train(project.path("solver.prototxt"), train_options(argv), ALONE, _watcher(project))
+        train(project.path("solver.prototxt"), train_options(argv), ALONE, _Tests(project))
 
 
-def _watcher(project: Project) -> Callable[[dict[str, Any]], None]:
-    best = -1.0
+class _Tests(Watch):
+    """Prints a line for each test."""
 
-    def watch(record: dict[str, Any]) -> None:
-        nonlocal best
+    def __init__(self, project: Project) -> None:
+        self.project, self.best = project, -1.0
+
+    def record(self, record: dict[str, Any]) -> None:
         if record["phase"] != "test":
             return
-        accuracy = record["outputs"][project.accuracy][0]
-        mark = " (best)" if accuracy > best else ""
-        best = max(best, accuracy)
-        print(f"  iteration {record['iteration']:>6} of {project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
-
-    return watch
+        accuracy = record["outputs"][self.project.accuracy][0]
+        mark = " (best)" if accuracy > self.best else ""
+        self.best = max(self.best, accuracy)
+        print(f"  iteration {record['iteration']:>6} of {self.project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
 
 
 def _keep_best(project: Project) -> str:

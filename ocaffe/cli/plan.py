@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
+from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import CompiledSchedule, Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.assumed import AssumedData, assumed_data, parse_shape
@@ -26,8 +26,8 @@ from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
+from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver, write_text
-from ocaffe.model.upgrade import upgrade_net
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("model", "", "or a net prototxt")
     parser.flag("phase", "TEST", "with --model: TRAIN or TEST", choices=("TRAIN", "TEST"))
-    parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")
+    batch_flag(parser)
     shape_flag(parser)
     memory_flags(parser)
     parser.flag("html", "", "write a diagram of all lifetimes to this file")
@@ -126,19 +126,6 @@ def _target(options: Any) -> Target:
         finally:
             device.close()
     return Target(max_allocation=1 << 40)
-
-
-def batched(net: Any, batch: int) -> Any:
-    """Return the net with another batch size in every data and Input layer."""
-    if batch:
-        net = upgrade_net(net)
-        for layer in net.layer:
-            for field, value in layer.ListFields():
-                if field.name.endswith("_param") and hasattr(value, "batch_size"):
-                    value.batch_size = batch
-            for shape in layer.input_param.shape if layer.type == "Input" else ():
-                shape.dim[0] = batch
-    return net
 
 
 @dataclass

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, shape_flag, stages, state_flags
-from ocaffe.cli.plan import batched
 from ocaffe.compiler.network import Switches, compile_net, phase_net
 from ocaffe.data.assumed import assumed_data, parse_shape
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
+from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net
 from ocaffe.tools.summary import text
 

@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
@@ -20,6 +20,7 @@ from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
+from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
 from ocaffe.parallel.world import ALONE, World
@@ -42,6 +43,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("iterations", 50, "number of batches")
     parser.flag("per_class", False, "also print precision and recall of each class, of the first Accuracy layer")
     match_flag(parser)
+    batch_flag(parser)
     memory_flags(parser)
     bad_records_flag(parser)
     device_flags(parser)
@@ -60,6 +62,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     """Score the model. Several ranks share the batches."""
     file = options.weights
     message = read_net(options.model, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    message = batched(message, options.batch)
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))

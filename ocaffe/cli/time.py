@@ -12,7 +12,7 @@ from dataclasses import replace
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, device_flags, memory_flags, memory_limit, required, shape_flag, stages, state_flags
+from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, required, shape_flag, stages, state_flags
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.network import Network, phase_net
@@ -21,6 +21,7 @@ from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
+from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.profiling.profile import NetProfile, measure
@@ -56,6 +57,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("html", "", "with --profile: write diagrams and a table of all launches to this file")
     parser.flag("json", "", "with --profile: write the numbers to this file")
     shape_flag(parser)
+    batch_flag(parser)
     memory_flags(parser)
     device_flags(parser)
     state_flags(parser)
@@ -73,7 +75,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
     data = stack.enter_context(assumed_data())
     read = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    message = data.complete(read, parse_shape(options.shape))
+    message = data.complete(batched(read, options.batch), parse_shape(options.shape))
     for note in data.notes:
         log.warning("caffe.cpp:321", note)
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))

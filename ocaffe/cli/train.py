@@ -9,18 +9,21 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
-from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
+from ocaffe.cli.view import Watch, view, view_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import write_sidecar
 from ocaffe.model.text import read_solver
+from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.progress import progress
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
+from ocaffe.tools.grid import axes, with_values
 from ocaffe.tools.tensorboard import event_log
 
 
@@ -30,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
         path = required(options, "solver", "the solver", "train")
         status = started_ranks("train", argv, options)
         if status is None:
-            train(path, options, world)
+            with view(options, prefix_of(_solver(path, options), path), path) if world.first else contextlib.nullcontext(Watch()) as watch:
+                train(path, options, world, watch)
     return status or 0
 
 
@@ -43,23 +47,25 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
     parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
     parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
+    parser.add_argument(
+        "--set", "-set", dest="settings", action="append", default=[], metavar="FIELD=VALUE", help="a field of the solver and its value; may be given again"
+    )
+    parser.flag("max_iter", 0, "the number of iterations, in place of the solver's")
+    batch_flag(parser, "batch size of the TRAIN net, in place of the file's")
     rank_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
+    view_flags(parser)
     return parser.parse(argv)
 
 
-def train(path: str, options: argparse.Namespace, world: World, watch: Callable[[dict[str, Any]], None] = lambda record: None) -> None:
-    """Train on the device of this rank. `watch` gets the record of each display and test (log_json)."""
+def train(path: str, options: argparse.Namespace, world: World, watch: Watch) -> None:
+    """Train on the device of this rank."""
     auto = options.snapshot == "auto"
     if options.snapshot and options.weights and not auto:
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
-    param = read_solver(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    if options.snapshot_interval_seconds:
-        param.snapshot_interval_seconds = options.snapshot_interval_seconds
-    if options.skip_bad_records:
-        param.skip_bad_records = options.skip_bad_records
+    param = _solver(path, options, lambda text: log.warning("upgrade_proto.cpp:1", text))
     prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
         if writes_snapshots(param) and world.first:
@@ -71,7 +77,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Callable[
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
-            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits,
+            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch,
         )  # fmt: skip
         stack.callback(solver.close)
         if writes_snapshots(param) and world.first:
@@ -85,7 +91,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Callable[
         def on_record(record: dict[str, Any]) -> None:
             for write in writers:
                 write(record)
-            watch(record)
+            watch.record(record)
 
         solver.on_record = on_record
         if resume:
@@ -95,9 +101,26 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Callable[
         if world.first:
             bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
             solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
+            watch.started(solver, bar)
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
+        watch.ended(solver)
         log.info("caffe.cpp:250", "Optimization Done.")
+
+
+def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None] | None = None) -> Any:
+    """Return the SolverParameter with the fields that flags replace. Raises Error."""
+    param = upgrade_solver(read_solver(path, options.allow_unknown_fields, warn))
+    given = axes(options.settings, {})
+    several = next((axis for axis in given if len(axis.values) > 1), None)
+    if several is not None:
+        fact = f"--set gives {several.field} {len(several.values)} values"
+        raise Error(fact, place="ocaffe train", fix="one value; `ocaffe sweep` trains with each of several")
+    param = with_values(param, given, [axis.values[0] for axis in given])
+    for name in ("max_iter", "snapshot_interval_seconds", "skip_bad_records"):
+        if getattr(options, name):
+            setattr(param, name, getattr(options, name))
+    return param
 
 
 def job_flags(parser: Parser) -> None:

@@ -12,7 +12,6 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
-from ocaffe.cli.plan import batched
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
@@ -21,6 +20,7 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.ir.tuned import REMEDY, Tuned
 from ocaffe.ir.tuned_tables import load, merged, read, shipped, table, user_file
+from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages

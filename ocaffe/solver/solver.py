@@ -23,6 +23,7 @@ from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.report import bytes_beside
+from ocaffe.model.batch import batched
 from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
@@ -69,13 +70,15 @@ class Solver:
         world: World = ALONE,
         exchange: str = "auto",
         gradient_bits: int = 32,
+        batch: int = 0,
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
         `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward. `world`: the ranks that train together.
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
+        `batch`: the batch size of the TRAIN net, 0 for that of the file.
         """
-        self.world = world
+        self.world, self.batch = world, batch
         if isinstance(param, str):
             file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
         self.param = upgrade_solver(param)
@@ -158,8 +161,9 @@ class Solver:
         files = weight_files(weights)
         known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
+        message = batched(train(), self.batch)
         options = replace(self._options, backward=False)
-        network = self._filled(Network(train(), proto.TRAIN, self.session, self._options, weights=known), files)
+        network = self._filled(Network(message, proto.TRAIN, self.session, self._options, weights=known), files)
         for source in network.sources.values():
             source.share = self.world.share
         options = replace(options, in_flight=None, late_rows=0, statistics_ranks=1)

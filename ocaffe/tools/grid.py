@@ -4,7 +4,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -31,9 +31,9 @@ class Axis(NamedTuple):
     texts: list[str]  # as protobuf writes them, without quotes: one text for each value
 
 
-def axes(settings: Sequence[str]) -> list[Axis]:
+def axes(settings: Sequence[str], taken: Mapping[str, str] = TAKEN) -> list[Axis]:
     """Return the axes of the texts `FIELD=VALUE,VALUE`. Raises Error for anything that is not a value of the field."""
-    found = [_axis(text) for text in settings]
+    found = [_axis(text, taken) for text in settings]
     names = [axis.field for axis in found]
     for name in names:
         if names.count(name) > 1:
@@ -65,13 +65,13 @@ def folder_name(settings: dict[str, str]) -> str:
     return safe if safe == plain else f"{safe}-{digest(plain)[:8]}"
 
 
-def _axis(setting: str) -> Axis:
+def _axis(setting: str, taken: Mapping[str, str]) -> Axis:
     name, equals, given = (part.strip() for part in setting.partition("="))
     place = f"--set {setting}"
     if not equals or not name or not given:
         raise Error("it is not of the form FIELD=VALUE,VALUE", place=place, fix="for example --set base_lr=0.1,0.01")
-    if name in TAKEN:
-        raise Error(f"a sweep sets {name} itself", place=place, fix=TAKEN[name])
+    if name in taken:
+        raise Error(f"a sweep sets {name} itself", place=place, fix=taken[name])
     field = _field(name, place)
     parts = split(given, place)
     values = [_value(name, field, part, place) for part in parts]

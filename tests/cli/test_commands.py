@@ -243,7 +243,7 @@ BAD = {
     "wrong flag": (lambda: None, ["--solver", "files/solver.prototxt", "--gpus", "0"], r"--gpus"),
     "wrong signal effect": (lambda: None, ["--solver", "files/solver.prototxt", "--sigint_effect", "die"], r"die"),
     "unknown policy": (lambda: solver(lr_policy='"stepp"'), ["--solver", "changed.prototxt"], r"stepp"),
-    "cannot snapshot": (lambda: solver(snapshot_prefix='"no/where"'), ["--solver", "changed.prototxt"], r"(?s)no/where.*fix:"),
+    "cannot snapshot": (lambda: solver(snapshot_prefix='"changed.prototxt/x"'), ["--solver", "changed.prototxt"], r"(?s)cannot write.*fix:"),
 }  # fmt: skip
 
 

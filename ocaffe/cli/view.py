@@ -1,0 +1,113 @@
+"""The output of a training: Caffe's log on stderr, or on a terminal a short view with the log in a file.
+
+Watch is the interface and does nothing. Terminal prints the net, memory and device, each test, and a bar.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ocaffe import log
+from ocaffe.cli.flags import Parser
+from ocaffe.errors import Error
+from ocaffe.memory.report import size_text
+from ocaffe.solver.solver import Solver
+
+
+class Watch:
+    """Is told about a training. This one does nothing."""
+
+    def started(self, solver: Solver, bar: tqdm) -> None:
+        """Before the first iteration. `bar` is the progress bar."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        """After each display and each test, with the record of --log-json."""
+
+    def ended(self, solver: Solver) -> None:
+        """After the last iteration."""
+
+
+class Terminal(Watch):
+    """The short view. `path` is the log file, `prefix` that of snapshots, `file` the solver."""
+
+    def __init__(self, path: str, prefix: str, file: str) -> None:
+        self.path, self.prefix, self.file = path, prefix, file
+        self.images, self.shown = 0, dict[str, str]()
+        self.last: tuple[int, float] | None = None
+        self.begin = time.monotonic()
+
+    def started(self, solver: Solver, bar: tqdm) -> None:
+        self.bar = bar
+        graph = solver.network.graph
+        parameters = sum(parameter.count for parameter in graph.params if parameter.learned)
+        self.images = sum(top.shape[0] for node in graph.nodes if not node.bottoms for top in node.tops[:1]) * solver.param.iter_size * solver.world.size
+        device = solver.session.device
+        lines = [
+            ("net", f"{graph.message.name or self.file}: {len(graph.nodes)} layers, {parameters:,} parameters, batches of {self.images}"),
+            ("memory", size_text(solver.session.planned_bytes)),
+            ("device", f"{device.number} {device.name}"),
+            ("log", f"{self.path} (-v prints it here)"),
+        ]
+        for name, text in lines:
+            self._print(f"{log.colored(f'{name:<8}', log.BOLD)}{text}")
+
+    def record(self, record: dict[str, Any]) -> None:
+        now, iteration = time.monotonic(), record["iteration"]
+        if record["phase"] == "test":
+            values = {name: value[0] for name, value in record["outputs"].items() if len(value) == 1}
+            self._print(f"iteration {iteration}, test: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+            self.shown.update((name, f"{value:.3f}") for name, value in values.items() if "acc" in name.lower())
+            self.last = None  # the time of a test is not that of iterations
+        else:
+            self.shown["loss"] = f"{record['loss']:.4g}"
+            if self.last is not None and now > self.last[1] and iteration > self.last[0]:
+                self.shown["images/s"] = f"{(iteration - self.last[0]) * self.images / (now - self.last[1]):.0f}"
+            self.last = iteration, now
+        self.bar.set_postfix(self.shown, refresh=False)
+
+    def ended(self, solver: Solver) -> None:
+        state = "stopped" if solver.stopped else "done"
+        self._print(f"{state} at iteration {solver.iter} after {time.monotonic() - self.begin:.0f} s; snapshots: {self.prefix}_iter_*")
+        if solver.stopped:
+            self._print(f"continue: ocaffe train --solver {self.file} --snapshot auto")
+
+    def _print(self, text: str) -> None:
+        self.bar.write(text, file=log.stderr)
+
+
+def view_flags(parser: Parser) -> None:
+    """Add the flags of `view`."""
+    parser.flag("v", False, "print Caffe's whole log, as without a terminal")
+    parser.flag("quiet", False, "print warnings and errors alone")
+    parser.flag("log", "", "write the log to this file too; on a terminal the default is <snapshot_prefix>.log")
+
+
+@contextlib.contextmanager
+def view(options: argparse.Namespace, prefix: str, file: str) -> Iterator[Watch]:
+    """Context of a training with the output that the flags choose. `prefix`: of snapshots, `file`: the solver. Raises Error."""
+    if options.v and options.quiet:
+        raise Error("-v and --quiet are both given", place="ocaffe train", fix="give one of them")
+    short = log.stderr.isatty() and not options.v
+    path = options.log or (f"{prefix}.log" if short and not options.quiet else "")
+    if not path:
+        before = log.minimum
+        if options.quiet:
+            log.quiet()
+        try:
+            yield Watch()
+        finally:
+            log.minimum = before
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(log.into(path, "a", echo=not short and not options.quiet))
+        except OSError as problem:
+            raise Error(f"the log cannot be written: {problem.strerror}", place=path, fix="--log FILE, or -v for a log on the terminal alone") from problem
+        yield Terminal(path, prefix, file) if short and not options.quiet else Watch()
