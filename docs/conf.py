@@ -16,19 +16,22 @@ html_theme = "furo"
 html_title = f"ocaffe {release}"
 html_copy_source = False
 html_show_sphinx = False
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
 html_theme_options = {"footer_icons": []}
 highlight_language = "none"  # most blocks are shell sessions or tables of flags
+smartquotes = False  # it would make a dash of the two in --flags
 myst_heading_anchors = 3
 
 PAGE = re.compile(r"(?<![\w/\[])(?<!\]\()docs/([\w/-]+\.md)")  # pages name each other by their paths in the tree
 
 
 def link_pages(app: object, name: str, source: list[str]) -> None:
-    """Make links of paths such as docs/fit.md in the prose. Code keeps them as text."""
+    """Make links with the titles of pages from paths such as docs/fit.md in the prose. Code keeps them as text."""
     folder = posixpath.dirname(name)
 
     def link(match: re.Match[str]) -> str:
-        return f"[{match[0]}]({posixpath.relpath(match[1], folder or '.')})" if (DOCS / match[1]).exists() else match[0]
+        return f"[]({posixpath.relpath(match[1], folder or '.')})" if (DOCS / match[1]).exists() else match[0]
 
     source[0] = "\n".join(line if line.startswith("    ") else _outside_code(line, link) for line in source[0].split("\n"))
 
