@@ -63,10 +63,10 @@ def default_of(action: argparse.Action) -> str:
 
 
 def rows(actions: Sequence[argparse.Action]) -> list[str]:
-    lines = ["| argument | default | effect |", "|---|---|---|"]
+    lines = ["| argument | effect | default |", "|---|---|---|"]
     for action in actions:
         if action.help != argparse.SUPPRESS and action.dest != "help":
-            lines.append(f"| {name_of(action)} | {default_of(action)} | {cell(action.help or '').replace('<', '&lt;')} |")
+            lines.append(f"| {name_of(action)} | {cell(action.help or '').replace('<', '&lt;')} | {default_of(action)} |")
     return lines
 
 

@@ -37,7 +37,7 @@ def row(field: Field, comment: str) -> str:
     if field.name in REFUSED:
         text += "; refused"
     kind, text = (part.replace("|", "\\|") for part in (field.kind, text))
-    return f"| `{field.name}` | {kind} | {field.default} | {text} |"
+    return f"| `{field.name}` | {text} | {kind} | {field.default} |"
 
 
 def page() -> str:
@@ -51,7 +51,7 @@ def page() -> str:
         groups["Fields of ocaffe" if own else "Fields of its forks" if of_forks(comment) else "Fields of Caffe"].append(row(field, comment))
     lines = [HEAD.rstrip()]
     for title, rows in groups.items():
-        lines += ["", f"## {title}", "", "| field | type | default | meaning |", "|---|---|---|---|", *rows]
+        lines += ["", f"## {title}", "", "| field | meaning | type | default |", "|---|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 
