@@ -51,7 +51,8 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def run(blocks: list[str], folder: pathlib.Path) -> str:
     """Run the blocks in one shell that ends at the first error, and return its output."""
-    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "OCAFFE_VERIFY": "0"}
+    paths = {"PYTHONPATH": str(ROOT), "PATH": str(folder / "bin")}
+    own = {name: os.pathsep.join(filter(None, [path, os.environ.get(name)])) for name, path in paths.items()} | {"OCAFFE_VERIFY": "0"}
     if os.environ.get("OCAFFE_TEST_DEVICE"):
         own["OCAFFE_DEVICE"] = os.environ["OCAFFE_TEST_DEVICE"]
     done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(blocks)], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
