@@ -36,6 +36,7 @@ setup(
         "plot": ["matplotlib"],
         "tensorboard": ["tensorboardX"],
         "leveldb": ["plyvel"],
+        "docs": ["sphinx>=8", "furo", "myst-parser>=4"],  # bin/docs
         "test": [
             "onnxruntime", "pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis",
             f"mpi4py>=4.0; {MPICH}", f"mpich; {MPICH}",

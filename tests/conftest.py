@@ -29,6 +29,7 @@ QUICK = (
     "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "cl/test_cache.py", "cl/test_device.py", "cl/test_device_query.py",
     "cl/test_program.py", "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_dataset_folder.py", "cli/test_layers.py",
     "cli/test_recognise.py", "data",
+    "docs/test_generated.py",
     "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "model",
     "onnx/test_import.py", "onnx/test_layers.py", "ops/test_expression.py", "ops/test_gemm.py",
     "parallel/test_exchanges.py", "parallel/test_sharing.py", "passes/test_common_subexpressions.py",

@@ -40,7 +40,7 @@ def catalogue() -> list[Entry]:
 def entry(name: str, cls: LayerClass) -> Entry:
     """Return the entry of one type."""
     message = param_field(name)
-    fields = tuple(_fields(proto.LayerParameter.DESCRIPTOR.fields_by_name[message].message_type)) if message else ()
+    fields = tuple(fields_of(proto.LayerParameter.DESCRIPTOR.fields_by_name[message].message_type)) if message else ()
     return Entry(name, cls.origin, summary_of(cls), _count(cls.bottoms), _count(cls.tops), message, fields)
 
 
@@ -59,7 +59,7 @@ def _count(arity: int | tuple[int, int | None]) -> str:
     return f"{least} or more" if most is None else f"{least} or {most}" if most == least + 1 else f"{least} to {most}"
 
 
-def _fields(message: Any) -> Iterator[Field]:
+def fields_of(message: Any) -> Iterator[Field]:
     """Yield the fields of a parameter message in the order of their numbers."""
     for field in sorted(message.fields, key=lambda field: field.number):
         if field.message_type is not None:

@@ -1,0 +1,55 @@
+"""The generated pages agree with the code, and each page is in a table of contents."""
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import pathlib
+import re
+from typing import Any
+
+import pytest
+
+from ocaffe.cli import COMMANDS
+
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+
+
+def loaded(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize("name", ["make_commands", "make_solver_fields"])
+def test_page_is_fresh(name: str) -> None:
+    made = loaded(name)
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run `python docs/{name}.py`"
+
+
+def test_commands_have_their_flags() -> None:
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^## (\S+)$", page, re.MULTILINE)) == set(COMMANDS)
+    assert "| `--solver SOLVER` |" in page and "### zoo get" in page
+
+
+def test_fields_of_caffe_have_a_meaning() -> None:
+    page = (DOCS / "solver-fields.md").read_text(encoding="utf-8")
+    assert re.search(r"\| `momentum2` \| .+ \| float \| 0.999 \|", page)
+    assert "` |  |" not in page, "a field of proto/caffe.proto has no comment"
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    entries = {re.sub(r".*<(.*)>", r"\1", line) for block in re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL) for line in block.splitlines()}
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")} - {"index"}
+    missing = [page for page in pages if not any(fnmatch.fnmatch(page, entry) for entry in entries if entry)]
+    assert not missing, "add them to docs/index.md"
+
+
+def test_paths_of_pages_become_links() -> None:
+    source = ["See docs/fit.md (docs/adr/0002-single-assignment.md).\n\n    cat docs/fit.md\n\n`docs/fit.md`, docs/none.md"]
+    loaded("conf").link_pages(None, "tutorials/own-folder", source)
+    assert source[0].startswith("See [](../fit.md) ([](../adr/0002-single-assignment.md)).")
+    assert source[0].endswith("\n\n    cat docs/fit.md\n\n`docs/fit.md`, docs/none.md")
