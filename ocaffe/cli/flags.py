@@ -30,7 +30,7 @@ class _Help(argparse.HelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        silent = action.default in (None, "", False, 0, argparse.SUPPRESS) or action.default == [] or not action.option_strings
+        silent = not action.default or action.default in (" ", argparse.SUPPRESS) or not action.option_strings
         return text if silent or "default" in text else f"{text.rstrip()} (default: %(default)s)".lstrip()
 
 

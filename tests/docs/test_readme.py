@@ -12,7 +12,7 @@ import pytest
 
 from docs import make_performance
 from tests.docs.commands import ROOT, commands
-from tests.structure.prose import texts
+from tests.docs.readability import longest_sentence, reading_ease
 from tests.zoo.digits import write_folders
 
 README = ROOT / "README.md"
@@ -26,9 +26,8 @@ def test_lines() -> None:
 
 
 def test_sentences() -> None:
-    for _, text in texts(README):
-        for sentence in re.split(r"(?<=[.:;?])\s", re.sub(r"<.*?>", "", text)):
-            assert len(sentence.split()) <= 30, sentence
+    text = re.sub(r"<.*?>", "", README.read_text(), flags=re.DOTALL)
+    assert longest_sentence(text) <= 30 and reading_ease(text) >= 50
 
 
 def test_pages_exist() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -12,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 
+from tests.docs.commands import ROOT, blocks
 from tests.docs.readability import longest_sentence, reading_ease
 from tests.zoo.digits import write_folders
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 NEEDS = {"from-caffe": ["sklearn"], "from-pytorch": ["torch"]}  # packages besides ocaffe's own
 FEW = ("3", "7", "8")
@@ -26,10 +25,6 @@ FILES = {  # results that show that a tutorial did its work
     "from-pytorch": ["net.caffemodel", "mynet/best.caffemodel", "tuned.onnx"],
     "low-memory": ["net/resnet20_iter_10.caffemodel"],
 }
-
-
-def commands(page: pathlib.Path) -> list[str]:
-    return re.findall(r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -49,13 +44,13 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def run(blocks: list[str], folder: pathlib.Path) -> str:
-    """Run the blocks in one shell that ends at the first error, and return its output."""
+def run(given: list[str], folder: pathlib.Path) -> str:
+    """Run blocks in one shell that ends at the first error, and return its output."""
     paths = {"PYTHONPATH": str(ROOT), "PATH": str(folder / "bin")}
     own = {name: os.pathsep.join(filter(None, [path, os.environ.get(name)])) for name, path in paths.items()} | {"OCAFFE_VERIFY": "0"}
     if os.environ.get("OCAFFE_TEST_DEVICE"):
         own["OCAFFE_DEVICE"] = os.environ["OCAFFE_TEST_DEVICE"]
-    done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(blocks)], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(given)], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
     logs = "\n".join(f"{path.name}: {path.read_text()[-500:]}" for path in folder.rglob("*.log"))
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
     return done.stdout
@@ -67,17 +62,17 @@ def test_commands_run(page: pathlib.Path, folder: pathlib.Path) -> None:
     missing = [name for name in NEEDS.get(page.stem, []) if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"the tutorial needs {missing[0]}")
-    run(commands(page), folder)
+    run(blocks(page), folder)
     assert all((folder / name).exists() for name in FILES[page.stem])
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the tutorials are for a POSIX shell")
 def test_from_pytorch_after_the_export(folder: pathlib.Path) -> None:
     """All commands but the export, which needs PyTorch, with a model of the same structure."""
-    blocks = commands(ROOT / "docs" / "tutorials" / "from-pytorch.md")
-    assert "export.py" in blocks[0] and "export.py" not in "".join(blocks[1:])
+    first, *others = blocks(ROOT / "docs" / "tutorials" / "from-pytorch.md")
+    assert "export.py" in first and "export.py" not in "".join(others)
     write_model(folder / "model.onnx")
-    output = run(blocks[1:], folder)
+    output = run(others, folder)
     assert all((folder / name).exists() for name in FILES["from-pytorch"])
     assert "with 10 outputs" in output and "tuned.onnx: " in output
 
