@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         path = required(options, "solver", "the solver", "train")
         status = started_ranks("train", argv, options)
         if status is None:
-            with view(options, prefix_of(_solver(path, options), path), path) if world.first else contextlib.nullcontext(Watch()) as watch:
+            with view(options, prefix_of(_solver(path, options), path), argv) if world.first else contextlib.nullcontext(Watch()) as watch:
                 train(path, options, world, watch)
     return status or 0
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.memory.report import size_text
 from ocaffe.solver.solver import Solver
+
+
+STARTS = ("snapshot", "weights")  # flags that say where a training starts
 
 
 class Watch:
@@ -34,10 +38,10 @@ class Watch:
 
 
 class Terminal(Watch):
-    """The short view. `path` is the log file, `prefix` that of snapshots, `file` the solver."""
+    """The short view. `path` is the log file, `prefix` that of snapshots, `command` continues a training that was stopped."""
 
-    def __init__(self, path: str, prefix: str, file: str) -> None:
-        self.path, self.prefix, self.file = path, prefix, file
+    def __init__(self, path: str, prefix: str, command: str) -> None:
+        self.path, self.prefix, self.command = path, prefix, command
         self.images, self.shown = 0, dict[str, str]()
         self.last: tuple[int, float] | None = None
         self.begin = time.monotonic()
@@ -49,7 +53,7 @@ class Terminal(Watch):
         self.images = sum(top.shape[0] for node in graph.nodes if not node.bottoms for top in node.tops[:1]) * solver.param.iter_size * solver.world.size
         device = solver.session.device
         lines = [
-            ("net", f"{graph.message.name or self.file}: {len(graph.nodes)} layers, {parameters:,} parameters, batches of {self.images}"),
+            ("net", f"{graph.message.name or self.prefix}: {len(graph.nodes)} layers, {parameters:,} parameters, batches of {self.images}"),
             ("memory", size_text(solver.session.planned_bytes)),
             ("device", f"{device.number} {device.name}"),
             ("log", f"{self.path} (-v prints it here)"),
@@ -75,7 +79,7 @@ class Terminal(Watch):
         state = "stopped" if solver.stopped else "done"
         self._print(f"{state} at iteration {solver.iter} after {time.monotonic() - self.begin:.0f} s; snapshots: {self.prefix}_iter_*")
         if solver.stopped:
-            self._print(f"continue: ocaffe train --solver {self.file} --snapshot auto")
+            self._print(f"continue: {self.command}")
 
     def _print(self, text: str) -> None:
         self.bar.write(text, file=log.stderr)
@@ -88,9 +92,22 @@ def view_flags(parser: Parser) -> None:
     parser.flag("log", "", "write the log to this file too; on a terminal the default is <snapshot_prefix>.log")
 
 
+def continued(argv: Sequence[str]) -> str:
+    """Return the command that continues a training from its newest snapshot, with the same flags."""
+    kept, rest = list[str](), list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in STARTS:
+            del rest[: 0 if equals else 1]
+        else:
+            kept.append(word)
+    return shlex.join(["ocaffe", "train", *kept, "--snapshot", "auto"])
+
+
 @contextlib.contextmanager
-def view(options: argparse.Namespace, prefix: str, file: str) -> Iterator[Watch]:
-    """Context of a training with the output that the flags choose. `prefix`: of snapshots, `file`: the solver. Raises Error."""
+def view(options: argparse.Namespace, prefix: str, argv: Sequence[str]) -> Iterator[Watch]:
+    """Context of a training with the output that the flags choose. `prefix`: of snapshots; `argv`: the flags. Raises Error."""
     if options.v and options.quiet:
         raise Error("-v and --quiet are both given", place="ocaffe train", fix="give one of them")
     short = log.stderr.isatty() and not options.v
@@ -110,4 +127,4 @@ def view(options: argparse.Namespace, prefix: str, file: str) -> Iterator[Watch]
             stack.enter_context(log.into(path, "a", echo=not short and not options.quiet))
         except OSError as problem:
             raise Error(f"the log cannot be written: {problem.strerror}", place=path, fix="--log FILE, or -v for a log on the terminal alone") from problem
-        yield Terminal(path, prefix, file) if short and not options.quiet else Watch()
+        yield Terminal(path, prefix, continued(argv)) if short and not options.quiet else Watch()

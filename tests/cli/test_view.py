@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ocaffe.cli import main
+from ocaffe.cli.view import continued
 from ocaffe.tools.logs import read_log
 
 pty, fcntl, termios = (pytest.importorskip(name, reason="terminals of POSIX") for name in ("pty", "fcntl", "termios"))
@@ -62,6 +63,11 @@ def test_short_view(here: pathlib.Path, device: Any) -> None:
     assert "Setting up" not in said and "\x1b[1m" not in said and "Traceback" not in said
     log = read_log("out/s.log")  # Caffe's whole log is in the file
     assert [row["NumIters"] for row in log.loss] == [0, 2, 4, 6] and [row["NumIters"] for row in log.test] == [0, 3, 6]
+
+
+def test_command_that_continues() -> None:
+    given = ["--solver", "a b.prototxt", "-weights=w", "--snapshot", "s", "--set", "base_lr=1", "--batch=4"]
+    assert continued(given) == "ocaffe train --solver 'a b.prototxt' --set base_lr=1 --batch=4 --snapshot auto"
 
 
 def test_whole_log_with_v(here: pathlib.Path, device: Any) -> None:
