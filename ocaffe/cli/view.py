@@ -20,7 +20,6 @@ from ocaffe.errors import Error
 from ocaffe.memory.report import size_text
 from ocaffe.solver.solver import Solver
 
-
 STARTS = ("snapshot", "weights")  # flags that say where a training starts
 
 
