@@ -21,7 +21,7 @@ FEW = ("3", "7", "8")
 FILES = {  # results that show that a tutorial did its work
     "own-folder": ["mynet/best.caffemodel", "mynet/more_iter_20.caffemodel"],
     "fine-tune": ["tuned/best.caffemodel", "frozen/lenet_iter_20.caffemodel"],
-    "from-caffe": ["examples/digits/lenet_iter_1200.solverstate"],
+    "from-caffe": ["examples/digits/lenet_iter_600.solverstate"],
     "from-pytorch": ["net.caffemodel", "mynet/best.caffemodel", "tuned.onnx"],
     "low-memory": ["net/resnet20_iter_10.caffemodel"],
 }
