@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe import log
 from ocaffe.errors import Error
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
@@ -29,17 +30,25 @@ def sidecar_of(weights: str) -> str:
 
 
 def write_sidecar(prefix: str, nets: Sequence[Any]) -> None:
-    """Write the preprocessing of a training to `<prefix>.json`. The first of `nets` (NetParameters) with a layer of images counts. Raises Error.
+    """Write the preprocessing of a training to `<prefix>.json`. The first of `nets` (NetParameters) with a layer of images counts.
 
-    If it does not say how its images are prepared, an older file is removed, because it would describe another training.
+    If it does not say how its images are prepared, an older file is removed, because it would describe another training. A training can do without
+    the file, so failures to write it are logged as a warning.
     """
+    try:
+        _write(prefix, nets)
+    except (Error, OSError) as problem:
+        log.warning("solver.cpp:57", f"the preprocessing is not written beside the snapshots: {' '.join(str(problem).split())}")
+
+
+def _write(prefix: str, nets: Sequence[Any]) -> None:
     layer = next(filter(None, map(data_layer, nets)), None)
     try:
         settings = None if layer is None else of_layer(layer, None, None, prefix)
     except Error:  # `ocaffe predict` then requires flags
         settings = None
     path = Path(f"{prefix}.json")
-    if settings is None:
+    if settings is None or settings.shape[0] not in ORDERS:  # other numbers of channels are no images of `ocaffe predict`
         path.unlink(missing_ok=True)
         return
     mean: Any = settings.mean.ravel().tolist()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of, write_sidecar
 from ocaffe.model.text import read_net
@@ -49,6 +50,20 @@ def test_written_and_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatc
 
 
 TWO_CHANNELS = '{"size": [2, 8, 8], "resize": [8, 8], "mean": [0], "scale": 1, "channel_order": "BGR", "labels": []}'
+
+
+def test_a_training_can_do_without(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LmdbWriter("two") as out:  # its records have two channels
+        out.put(b"0", proto.Datum(channels=2, height=3, width=4, data=bytes(24)).SerializeToString())
+    pathlib.Path("net.prototxt").write_text('layer { name: "d" type: "Data" top: "data" data_param { source: "two" batch_size: 1 backend: LMDB } }')
+    write_sidecar("net", [read_net("net.prototxt")])
+    assert read_sidecar("net.caffemodel") is None
+    write_folders(tmp_path / "photos", 1, classes=2)
+    pathlib.Path("net.prototxt").write_text(NET % ("", ""))
+    monkeypatch.setattr("ocaffe.log.minimum", 0)
+    write_sidecar("none/net", [read_net("net.prototxt")])
+    assert "the preprocessing is not written beside the snapshots" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"size": [3, 8, 8]}', TWO_CHANNELS])
