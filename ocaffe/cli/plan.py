@@ -103,6 +103,7 @@ def main(argv: Sequence[str]) -> int:
         title = pathlib.Path(options.solver or options.model).name
         with atomic_write(options.html) as out:
             out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in job.nets], _totals(job)).encode())
+        print(f"wrote {options.html}", file=log.stderr)
     return 0
 
 

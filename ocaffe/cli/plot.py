@@ -24,6 +24,7 @@ def main(argv: Sequence[str]) -> int:
     content = render(drawn, kind, options.seconds)
     with atomic_write(options.output) as out:
         out.write(content)
+    print(f"wrote {options.output}")
     return 0
 
 

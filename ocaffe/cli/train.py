@@ -99,7 +99,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch) ->
         elif auto:
             log.info("caffe.cpp:235", f"No complete snapshot of {prefix}: starting at iteration 0")
         if world.first:
-            bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter))
+            bar = stack.enter_context(progress(solver.param.max_iter, "iter", done=solver.iter, hidden=options.quiet or options.v))
             solver.on_progress = lambda iteration: bar.update(iteration - bar.n)
             watch.started(solver, bar)
         log.info("caffe.cpp:239", "Starting Optimization")

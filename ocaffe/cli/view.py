@@ -41,7 +41,7 @@ class Terminal(Watch):
 
     def __init__(self, path: str, prefix: str, command: str) -> None:
         self.path, self.prefix, self.command = path, prefix, command
-        self.images, self.shown = 0, dict[str, str]()
+        self.images, self.shown = 0, {"loss": "-"}  # the loss is the first figure of the bar
         self.last: tuple[int, float] | None = None
         self.begin = time.monotonic()
 
@@ -65,7 +65,7 @@ class Terminal(Watch):
         if record["phase"] == "test":
             values = {name: value[0] for name, value in record["outputs"].items() if len(value) == 1}
             self._print(f"iteration {iteration}, test: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
-            self.shown.update((name, f"{value:.3f}") for name, value in values.items() if "acc" in name.lower())
+            self.shown.update((f"test {name}", f"{value:.3f}") for name, value in values.items() if "acc" in name.lower())
             self.last = None  # the time of a test is not that of iterations
         else:
             self.shown["loss"] = f"{record['loss']:.4g}"
@@ -87,7 +87,7 @@ class Terminal(Watch):
 def view_flags(parser: Parser) -> None:
     """Add the flags of `view`."""
     parser.flag("v", False, "print Caffe's whole log, as without a terminal")
-    parser.flag("quiet", False, "print warnings and errors alone")
+    parser.flag("quiet", False, "print warnings and errors alone, without a bar and without a log file")
     parser.flag("log", "", "write the log to this file too; on a terminal the default is <snapshot_prefix>.log")
 
 

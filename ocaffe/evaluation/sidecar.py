@@ -62,6 +62,7 @@ def _write(prefix: str, nets: Sequence[Any]) -> None:
     }  # fmt: skip
     with atomic_write(path) as out:
         out.write((json.dumps(record, indent=1) + "\n").encode("utf-8", "surrogateescape"))
+    log.info("solver.cpp:57", f"Preprocessing of the images, for ocaffe predict: {path}")
 
 
 def read_sidecar(weights: str) -> tuple[Preprocessing, Sequence[str]] | None:

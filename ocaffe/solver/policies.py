@@ -68,7 +68,8 @@ class LearningRate:
     def __init__(self, solver: Any) -> None:
         """`solver` is the SolverParameter. Raises Error for an unknown policy, a missing field, or a field of another policy."""
         if solver.lr_policy not in POLICIES:
-            raise Error(f"unknown lr_policy '{solver.lr_policy}'", fix=f"one of {', '.join(POLICIES)}")
+            fact = f"unknown lr_policy '{solver.lr_policy}'" if solver.lr_policy else "lr_policy is missing"
+            raise Error(fact, fix=f"one of {', '.join(POLICIES)}")
         self.solver, self.policy = solver, POLICIES[solver.lr_policy]
         self.current_step = 0
         for name in self.policy.needs:

@@ -86,7 +86,7 @@ def write_set(
     def leave_out(entry: Entry, problem: Error) -> None:
         left_out.append(Unreadable(entry.name, problem.fact))
         log.error("io.cpp:76", f"Could not open or find file {root}{entry.name}: {problem.fact}")
-        if entry is entries[GIVE_UP - 1] and len(left_out) == GIVE_UP:
+        if len(left_out) == GIVE_UP and entry is entries[GIVE_UP - 1]:
             raise none_read(GIVE_UP)
 
     def none_read(tried: int) -> Error:

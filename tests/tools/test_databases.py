@@ -138,6 +138,8 @@ def test_unreadable_files_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_some_unreadable_files_at_the_start(capfd: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("list.txt").write_text("none.png 1\nim00.png 4\n")
+    assert len(convert("files/images/", "list.txt", out="short")) == 1
     pathlib.Path("list.txt").write_text("".join(f"none{number}.png 1\n" for number in range(4)) + "im00.png 4\nnone9.png 1\n")
     assert len(convert("files/images/", "list.txt")) == 1
     pathlib.Path("list.txt").write_text("".join(f"none{number}.png 1\n" for number in range(5)) + "im00.png 4\n")
