@@ -9,6 +9,7 @@ from typing import Any
 from ocaffe import log
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
+from ocaffe.evaluation.sidecar import input_text, read_sidecar
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
@@ -143,6 +144,9 @@ def export_onnx(options: argparse.Namespace) -> None:
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+    found = read_sidecar(weights[0]) if weights and not wanted.bake else None
+    if found:
+        print(f"the model expects images as in the training: {input_text(found[0])}")
 
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:

@@ -24,6 +24,7 @@ from ocaffe.files import atomic_write
 from ocaffe.memory.report import size_text
 from ocaffe.model.text import read_solver
 from ocaffe.parallel.world import ALONE
+from ocaffe.solver.solver import Solver
 from ocaffe.zoo.images import Images, find_images, typical_side
 from ocaffe.zoo.project import TUNING_EPOCHS, Project, write_project
 
@@ -52,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
     project = write_project(options.net, images, options.out, choices, device.target)
     _announce(project, device.info.name)
     device.close()
-    _train(project, options)
+    ended = _train(project, options)
     best = _keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, device, images=images.test.images)
     names = images.classes or [str(number) for number in range(project.classes)]
-    _report(project, confusion, names, time.monotonic() - begin)
+    _report(project, confusion, names, time.monotonic() - begin, ended)
     return 0
 
 
@@ -89,19 +90,23 @@ def _announce(project: Project, device: str) -> None:
         print(f"note      {note}")
 
 
-def _train(project: Project, options: Any) -> None:
-    """Train with the log in a file. Print a line for each test."""
+def _train(project: Project, options: Any) -> int:
+    """Train with the log in a file. Print a line for each test. Return the number of iterations."""
     argv = ["--solver", project.path("solver.prototxt")]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
     with log.into(project.path(LOG)):
-        train(project.path("solver.prototxt"), train_options(argv), ALONE, _Tests(project))
+        tests = _Tests(project)
+        train(project.path("solver.prototxt"), train_options(argv), ALONE, tests)
+    if tests.iterations < project.iterations:
+        print(f"stopped at iteration {tests.iterations} of {project.iterations}")
+    return tests.iterations
 
 
 class _Tests(Watch):
     """Prints a line for each test."""
 
     def __init__(self, project: Project) -> None:
-        self.project, self.best = project, -1.0
+        self.project, self.best, self.iterations = project, -1.0, 0
 
     def record(self, record: dict[str, Any]) -> None:
         if record["phase"] != "test":
@@ -110,6 +115,18 @@ class _Tests(Watch):
         mark = " (best)" if accuracy > self.best else ""
         self.best = max(self.best, accuracy)
         print(f"  iteration {record['iteration']:>6} of {self.project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
+
+    def ended(self, solver: Solver) -> None:
+        self.iterations = solver.iter
+
+
+def _name_best(project: Project, best: str) -> None:
+    """Name the best weights in README.md, in the place of the last ones, which a stopped training does not have."""
+    path = project.path("README.md")
+    with open(path, encoding="utf-8", errors="surrogateescape") as stream:
+        text = stream.read().replace(f"{project.prefix}_iter_{project.iterations}.caffemodel", best)
+    with atomic_write(path) as out:
+        out.write(text.encode("utf-8", "surrogateescape"))
 
 
 def _keep_best(project: Project) -> str:
@@ -123,10 +140,11 @@ def _keep_best(project: Project) -> str:
     for source, target in ((newest, best), (sidecar_of(newest), sidecar_of(best))):
         with open(source, "rb") as stream, atomic_write(target) as out:
             shutil.copyfileobj(stream, out)
+    _name_best(project, best)
     return best
 
 
-def _report(project: Project, confusion: Confusion, names: Sequence[str], seconds: float) -> None:
+def _report(project: Project, confusion: Confusion, names: Sequence[str], seconds: float, ended: int) -> None:
     with atomic_write(project.path(PICTURE)) as out:
         out.write(confusion_png(confusion, names))
     with atomic_write(project.path(RESULTS)) as out:
@@ -145,7 +163,7 @@ def _report(project: Project, confusion: Confusion, names: Sequence[str], second
         ("predict", f"ocaffe predict {project.folder} IMAGE"),
         ("test", f"ocaffe test --model {net} --weights {project.path(BEST)} --iterations {tests}"),
         ("export", f"ocaffe convert {deploy} {project.path(BEST)} {project.path(project.net)}.onnx"),
-        ("continue", f"ocaffe train --solver {solver} --snapshot auto"),
+        *([("continue", f"ocaffe train --solver {solver} --snapshot auto")] if ended < project.iterations else []),
         ("train on", f"edit {solver}, then: ocaffe train --solver {solver} --weights {project.path(BEST)}"),
     ):
         print(f"{what:<9} {command}")

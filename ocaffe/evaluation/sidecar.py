@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log
-from ocaffe.errors import Error
+from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
 from ocaffe.files import atomic_write
@@ -63,6 +63,14 @@ def _write(prefix: str, nets: Sequence[Any]) -> None:
     with atomic_write(path) as out:
         out.write((json.dumps(record, indent=1) + "\n").encode("utf-8", "surrogateescape"))
     log.info("solver.cpp:57", f"Preprocessing of the images, for ocaffe predict: {path}")
+
+
+def input_text(settings: Preprocessing) -> str:
+    """Return the input that a net expects, for people who run an exported model elsewhere."""
+    mean = "the mean image" if settings.mean.ndim == 3 else ", ".join(f"{value:g}" for value in settings.mean.ravel())
+    order = ORDERS[settings.shape[0]]
+    steps = [f"minus {mean}" if settings.mean.any() else "", f"times {settings.scale:g}" if settings.scale != 1 else ""]
+    return ", ".join([f"{shape_text(settings.shape)} values from 0 to 255", order, *filter(None, steps)])
 
 
 def read_sidecar(weights: str) -> tuple[Preprocessing, Sequence[str]] | None:

@@ -307,7 +307,7 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
     source = writer.images
     yield f"# {writer.given.title}: {project.classes} classes"
     yield ""
-    yield "Run these commands in the folder in which `ocaffe new` was run. The files are ordinary prototxts: edit them."
+    yield "Run these commands in the folder in which these files were made. The files are ordinary prototxts: edit them."
     yield ""
     for command in (
         f"ocaffe train --solver {project.path('solver.prototxt')}",
@@ -374,4 +374,4 @@ def published(net: str, file: str) -> str:
 
 def _check_absent(path: str) -> None:
     if os.path.lexists(path):
-        raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the file")
+        raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the files of the earlier training")

@@ -44,8 +44,11 @@ def test_a_folder_becomes_a_net(here: pathlib.Path, device: Any, capsys: pytest.
     for name in ("test", "export"):  # the printed commands run
         command = next(line for line in lines if line.startswith(name)).split("ocaffe ")[1]
         assert main([*command.split(), *(["--device", device.number] if name == "test" else [])]) == 0
-    assert (here / "out/lenet.onnx").exists()
+    assert (here / "out/lenet.onnx").exists() and not any(line.startswith(("continue", "stopped")) for line in lines)
     said = capsys.readouterr()
+    assert "the model expects images as in the training: 1 x 28 x 28 values from 0 to 255, gray, times 0.00390625" in said.out
+    readme = (here / "out/README.md").read_text()
+    assert "--weights out/best.caffemodel" in readme and "_iter_120" not in readme
     accuracy = float(said.err.rpartition("accuracy = ")[2].split()[0])
     assert accuracy == pytest.approx(found["accuracy"], abs=1e-4)
     row = next(line.split() for line in said.out.splitlines() if line.startswith("accuracy "))
