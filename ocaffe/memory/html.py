@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ocaffe.diagram_page import STYLE as COMMON
+from ocaffe.diagram_page import round_step
 from ocaffe.errors import shape_text
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.tensor import Ref, Role
@@ -20,15 +22,9 @@ COLOURS = {
     Role.ACTIVATION: "#4c78a8", Role.DIFF: "#f58518", Role.SAVED: "#72b7b2", Role.SCRATCH: "#bab0ac", Role.GRADIENT: "#e45756",
 }  # fmt: skip
 OTHER = "#54a24b"
-STYLE = """:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --faint: #d4d8dd; --plot: #f7f8fa }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e4e7ea; --faint: #3a4048; --plot: #1b1f24 } }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; background: var(--paper); color: var(--ink) }
-h1 { font-size: 1.5em; overflow-wrap: anywhere } h2 { font-size: 1.15em; margin: 1.6em 0 .3em }
-.wide { overflow-x: auto } .wide svg { min-width: 760px } svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink) } .block { stroke: var(--plot); stroke-width: .3 } .block:hover { fill-opacity: .6 }
-.grid { stroke: var(--faint) } .mark { stroke: var(--ink); stroke-dasharray: 4 3 } .bound { stroke: #d62728; stroke-width: 1.4 }
-.key span { display: inline-block; margin-right: 1.2em } .key i { display: inline-block; width: .8em; height: .8em; margin-right: .4em }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums } td { padding: .15em .6em .15em 0; white-space: nowrap } td.bar { width: 60% }
+STYLE = COMMON + """h1 { overflow-wrap: anywhere } .block:hover { fill-opacity: .6 }
+.mark { stroke: var(--ink); stroke-dasharray: 4 3 } .bound { stroke: #d62728; stroke-width: 1.4 }
+td { padding: .15em .6em .15em 0; white-space: nowrap } td.bar { width: 60% }
 td.bar i { display: block; height: 1em; border-radius: 2px; background: #4c78a8 } .total { width: 100%; max-width: 720px }
 @media (max-width: 560px) { td.bar { width: 35% } td { white-space: normal } td:last-child { white-space: nowrap } }
 @media print { :root { --paper: #fff; --ink: #000; --plot: #fff; --faint: #bbb } body { margin: 0; max-width: none }
@@ -77,7 +73,7 @@ def picture(schedule: Schedule, plan: MemoryPlan) -> str:
     wide, high = (WIDTH - LEFT - RIGHT) / max(len(schedule), 1), (HEIGHT - TOP - BOTTOM) / max(plan.total, 1)
     floor = HEIGHT - BOTTOM
     blocks = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="lifetimes of tensors">']
-    step = _round_step(plan.total / MIB / 8)
+    step = round_step(plan.total / MIB / 8)
     for index in range(int(plan.total / MIB / step) + 1 if step else 0):
         y = floor - index * step * MIB * high
         blocks.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -105,14 +101,6 @@ def picture(schedule: Schedule, plan: MemoryPlan) -> str:
             turned = f'text-anchor="end" transform="rotate(-60 {x:.1f} {floor + 10})"'
             blocks.append(f'<text x="{x:.1f}" y="{floor + 10}" {turned}>{html.escape(launch.layer[:18])}</text>')
     return "\n".join([*blocks, "</svg>"])
-
-
-def _round_step(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that is at least `least`; 0 for 0."""
-    if least <= 0:
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
 def _label(ref: Ref, size: int) -> str:

@@ -5,6 +5,8 @@ import html
 import math
 from collections.abc import Iterator, Sequence
 
+from ocaffe.diagram_page import STYLE as COMMON
+from ocaffe.diagram_page import round_step
 from ocaffe.profiling.profile import LaunchTime, NetProfile, shortened
 
 WIDTH, HEIGHT = 1160, 460  # pixels of a diagram
@@ -12,19 +14,12 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 14, 16, 44  # margins of a diagram
 MOVES = 0.25  # FLOPs per byte of a launch without a product: one operation per float
 KINDS = {"product": "products", "generated": "pointwise and reductions", "other": "other kernels", "transfer": "transfers", "host": "steps on the host"}
 LABEL = 7.0  # width of a letter in pixels
-STYLE = """:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --faint: #d4d8dd; --plot: #f7f8fa;
-  --product: #2f6fb3; --generated: #d9730d; --other: #2f8f5b; --transfer: #9a5fb5; --host: #b5473c }
-@media (prefers-color-scheme: dark) { :root { --paper: #14171a; --ink: #e4e7ea; --faint: #3a4048; --plot: #1b1f24;
-  --product: #6ba8e8; --generated: #f0a04b; --other: #62c08d; --transfer: #c596de; --host: #e8867c } }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; background: var(--paper); color: var(--ink) }
-h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .3em } p { margin: .3em 0 .6em }
-.wide { overflow-x: auto } .wide svg { min-width: 760px }
-svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px } svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
-.grid { stroke: var(--faint); stroke-width: 1 } .roof { stroke: var(--ink); stroke-width: 1.6; fill: none } .lost { fill: var(--faint); fill-opacity: .5 }
-circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .block { stroke: var(--plot); stroke-width: .3 }
+STYLE = COMMON + """:root { --product: #2f6fb3; --generated: #d9730d; --other: #2f8f5b; --transfer: #9a5fb5; --host: #b5473c }
+@media (prefers-color-scheme: dark) { :root { --product: #6ba8e8; --generated: #f0a04b; --other: #62c08d; --transfer: #c596de; --host: #e8867c } }
+p { margin: .3em 0 .6em } .roof { stroke: var(--ink); stroke-width: 1.6; fill: none } .lost { fill: var(--faint); fill-opacity: .5 }
+circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .key i { border-radius: 50% }
 circle:hover, .launch:hover .block { fill-opacity: 1; stroke: var(--ink); stroke-width: 1.4 } svg .inside { fill: var(--plot); pointer-events: none }
-.key span { display: inline-block; margin-right: 1.2em } .key i { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100% } th { text-align: right }
+table { width: 100% } th { text-align: right }
 th { position: sticky; top: 0; background: var(--paper) }
 td, th { padding: .15em .6em; border-bottom: 1px solid var(--faint) } td { text-align: right; white-space: nowrap } .text { text-align: left }
 td.kernel { white-space: normal; font: 12px ui-monospace, monospace; word-break: break-word } summary { cursor: pointer; margin: 1em 0 }
@@ -81,7 +76,7 @@ def _skyline(profile: NetProfile) -> Iterator[str]:
         y = floor - inside_h * percent / 100 / highest
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{percent} %</text>'
-    step = _round_step(profile.device_ms / 8)
+    step = round_step(profile.device_ms / 8)
     for index in range(int(profile.device_ms / step) + 1 if step else 0):
         x = LEFT + index * step * per_ms
         yield f'<text x="{x:.1f}" y="{floor + 18}" text-anchor="middle">{index * step:g}</text>'
@@ -107,14 +102,6 @@ def _skyline(profile: NetProfile) -> Iterator[str]:
 def _main_phase(launch: LaunchTime) -> str:
     """Return forward or else backward and update, because updates run between the launches of backward."""
     return "forward" if launch.phase == "forward" else "backward and update"
-
-
-def _round_step(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten that is at least `least`."""
-    if least <= 0:
-        return 0.0
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
 def _point(launch: LaunchTime) -> tuple[float, float]:
