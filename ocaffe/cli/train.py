@@ -33,8 +33,7 @@ def main(argv: Sequence[str]) -> int:
         path = required(options, "solver", "the solver", "train")
         status = started_ranks("train", argv, options)
         if status is None:
-            with view(options, prefix_of(_solver(path, options), path), argv) if world.first else contextlib.nullcontext(Watch()) as watch:
-                train(path, options, world, watch)
+            train(path, options, world)
     return status or 0
 
 
@@ -56,18 +55,25 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     view_flags(parser)
-    return parser.parse(argv)
+    options = parser.parse(argv)
+    options.argv = list(argv)
+    return options
 
 
-def train(path: str, options: argparse.Namespace, world: World, watch: Watch) -> None:
-    """Train on the device of this rank."""
+def train(path: str, options: argparse.Namespace, world: World, watch: Watch | None = None) -> None:
+    """Train on the device of this rank. Without `watch`, the flags of `options` choose the output."""
     auto = options.snapshot == "auto"
     if options.snapshot and options.weights and not auto:
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
-    param = _solver(path, options, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    notes: list[str] = []
+    param = _solver(path, options, notes.append)
     prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
+        if watch is None:
+            watch = stack.enter_context(view(options, prefix)) if world.first else Watch()
+        for text in notes:  # they belong into the log file of the view
+            log.warning("upgrade_proto.cpp:1", text)
         if writes_snapshots(param) and world.first:
             stack.enter_context(owned(prefix))
         resume = world.broadcast(newest(prefix) if auto and world.first else options.snapshot or None)
@@ -108,7 +114,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch) ->
         log.info("caffe.cpp:250", "Optimization Done.")
 
 
-def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None] | None = None) -> Any:
+def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None]) -> Any:
     """Return the SolverParameter with the fields that flags replace. Raises Error."""
     param = upgrade_solver(read_solver(path, options.allow_unknown_fields, warn))
     given = axes(options.settings, {})

@@ -105,25 +105,20 @@ def continued(argv: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def view(options: argparse.Namespace, prefix: str, argv: Sequence[str]) -> Iterator[Watch]:
-    """Context of a training with the output that the flags choose. `prefix`: of snapshots; `argv`: the flags. Raises Error."""
+def view(options: argparse.Namespace, prefix: str) -> Iterator[Watch]:
+    """Context of a training with the output that the flags choose. `prefix`: of snapshots. Raises Error."""
     if options.v and options.quiet:
         raise Error("-v and --quiet are both given", place="ocaffe train", fix="give one of them")
-    short = log.stderr.isatty() and not options.v
-    path = options.log or (f"{prefix}.log" if short and not options.quiet else "")
-    if not path:
-        before = log.minimum
-        if options.quiet:
-            log.quiet()
-        try:
-            yield Watch()
-        finally:
-            log.minimum = before
-        return
+    short = log.stderr.isatty() and not (options.v or options.quiet)
+    path = options.log or (f"{prefix}.log" if short else "")
     with contextlib.ExitStack() as stack:
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(log.into(path, "a", echo=not short and not options.quiet))
-        except OSError as problem:
-            raise Error(f"the log cannot be written: {problem.strerror}", place=path, fix="--log FILE, or -v for a log on the terminal alone") from problem
-        yield Terminal(path, prefix, continued(argv)) if short and not options.quiet else Watch()
+        if path:
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(log.into(path, "a", echo=not (short or options.quiet)))
+            except OSError as problem:
+                fix = "--log FILE, or -v for a log on the terminal alone"
+                raise Error(f"the log cannot be written: {problem.strerror}", place=path, fix=fix) from problem
+        elif options.quiet:
+            log.quiet()
+        yield Terminal(path, prefix, continued(options.argv)) if short else Watch()
