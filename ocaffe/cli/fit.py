@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     images = find_images(options.data, options.out, options.val, options.test, options.seed)
     epochs = options.epochs or (0 if options.weights else EPOCHS)
     size = options.size or _side(options.net, images)
-    choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, solver=f"random_seed: {options.seed}")
+    choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, trained=BEST, solver=f"random_seed: {options.seed}")
     project = write_project(options.net, images, options.out, choices, device.target)
     _announce(project, device.info.name)
     device.close()
@@ -120,15 +120,6 @@ class _Tests(Watch):
         self.iterations = solver.iter
 
 
-def _name_best(project: Project, best: str) -> None:
-    """Name the best weights in README.md, in the place of the last ones, which a stopped training does not have."""
-    path = project.path("README.md")
-    with open(path, encoding="utf-8", errors="surrogateescape") as stream:
-        text = stream.read().replace(f"{project.prefix}_iter_{project.iterations}.caffemodel", best)
-    with atomic_write(path) as out:
-        out.write(text.encode("utf-8", "surrogateescape"))
-
-
 def _keep_best(project: Project) -> str:
     """Give the weights of the best test a short name. Raise Error if the training was stopped before the first one."""
     found = glob.glob(f"{glob.escape(project.prefix)}_best_iter_*.caffemodel")
@@ -140,7 +131,6 @@ def _keep_best(project: Project) -> str:
     for source, target in ((newest, best), (sidecar_of(newest), sidecar_of(best))):
         with open(source, "rb") as stream, atomic_write(target) as out:
             shutil.copyfileobj(stream, out)
-    _name_best(project, best)
     return best
 
 

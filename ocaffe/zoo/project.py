@@ -42,6 +42,7 @@ class Choices:
     `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
     `solver`: more fields of the solver. `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
+    `trained`: the weights that README.md names, a file in the folder; by default the last snapshot.
     `share` of the images is for testing if they have no part for it; `seed` decides which.
     """
 
@@ -55,6 +56,7 @@ class Choices:
     transform: str = ""
     solver: str = ""
     patience: int = 0
+    trained: str = ""
     val: str = ""
     share: float = SHARE
     seed: int = 0
@@ -303,7 +305,8 @@ def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
 
 
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
-    weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    trained = writer.choices.trained
+    weights = project.path(trained) if trained else f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
     source = writer.images
     yield f"# {writer.given.title}: {project.classes} classes"
     yield ""
