@@ -110,6 +110,11 @@ def within(place: Place | str | None, layer: str | None = None) -> Iterator[None
         raise
 
 
+def names_text(names: Sequence[str], shown: int = 5) -> str:
+    """Format names as `'a', 'b' and 3 more`."""
+    return ", ".join(f"'{name}'" for name in names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """Format a shape as `64 x 3 x 227 x 227`, or `scalar` if it has no axes."""
     return " x ".join(map(str, shape)) if len(shape) else "scalar"

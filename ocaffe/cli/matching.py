@@ -5,11 +5,9 @@ from collections.abc import Collection, Mapping
 
 from ocaffe import log
 from ocaffe.cli.flags import Parser
-from ocaffe.errors import Error
+from ocaffe.errors import Error, names_text
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.model.weights import read_weights
-
-SHOWN = 5  # names of layers in a message
 
 
 def match_flag(parser: Parser) -> None:
@@ -39,5 +37,4 @@ def check_match(graph: Graph, copied: Mapping[str, Collection[Parameter]], allow
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(f"'{name}'" for name in names[:SHOWN]) or "no layers with weights") + more
+    return names_text(names) or "no layers with weights"

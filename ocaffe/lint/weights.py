@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 from ocaffe.compiler.network import fitting
 from ocaffe.data.assumed import assumed_data
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, names_text
 from ocaffe.graph.build import build
 from ocaffe.lint.rules import Finding, Job
 from ocaffe.model.weights import Weights, read_weights
 
 RULE = "weights"  # the name of the rule
-SHOWN = 5  # names in a finding
 
 
 def check_weights(job: Job, file: str) -> Iterator[Finding]:
@@ -32,10 +31,10 @@ def check_weights(job: Job, file: str) -> Iterator[Finding]:
         if node.params and node.name not in stored and node.name in layers:
             fact = f"{file} has no weights for this layer: it keeps the values of its fillers"
             yield view.finding(RULE, layers[node.name], fact, "the name of a layer in the file, if it is the same layer")
-    missing = [layer.name for layer in weights.layers if layer.blobs and layer.name not in {node.name for node in graph.nodes}]
+    built = {node.name for node in graph.nodes}
+    missing = [layer.name for layer in weights.layers if layer.blobs and layer.name not in built]
     if missing:
-        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        fact = f"the net has no layer {', '.join(repr(name) for name in missing[:SHOWN])}{more}: these weights are not used"
+        fact = f"the net has no layer {names_text(missing)}: these weights are not used"
         yield Finding(RULE, Place(file), "", fact, "rename the layers, if they are the same ones")
     for layer in weights.layers:  # one by one, because the first difference ends a comparison
         if layer.name not in layers:
