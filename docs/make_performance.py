@@ -28,7 +28,7 @@ class Chart(NamedTuple):
     title: str
     unit: str
     series: Sequence[str]
-    groups: Sequence[tuple[str, Sequence[float | None]]]
+    groups: Sequence[tuple[str, Sequence[float]]]
     line: tuple[float, str] | None = None
 
 
@@ -41,7 +41,7 @@ def svg(chart: Chart, theme: str) -> str:
     colors = THEMES[theme]
     left, width, bar, gap = 130, 500, 14, 12
     top = 56
-    largest = max(value for _, values in chart.groups for value in values if value is not None)
+    largest = max(value for _, values in chart.groups for value in values)
     scale = width / max(largest, chart.line[0] if chart.line else 0)
     group = bar * len(chart.series) + gap
     height = top + group * len(chart.groups) + (26 if chart.line else 8)
@@ -63,8 +63,6 @@ def svg(chart: Chart, theme: str) -> str:
         y = top + row * group
         parts.append(f'<text x="{left - 8}" y="{y + bar * len(values) / 2 + 4.5:.1f}" text-anchor="end">{name}</text>')
         for index, (value, color) in enumerate(zip(values, colors["series"])):
-            if value is None:
-                continue
             label = f"{value:.2f}" if chart.line else f"{value:.1f}"
             at = y + index * bar
             parts.append(f'<rect x="{left}" y="{at}" width="{value * scale:.1f}" height="{bar - 2}" rx="2" fill="{color}"/>')

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
+from ocaffe.cli import COMMANDS
 from ocaffe.cli.flags import Parser, spelling
 from ocaffe.cli.parsers import parser_of
 
@@ -25,8 +26,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _flags() -> Iterator[tuple[str, list[argparse.Action]]]:
     """Yield each command with the actions of its flags, in the order of the help."""
-    from ocaffe.cli import COMMANDS
-
     for command in COMMANDS:
         actions = parser_of(command)._actions
         yield command, [action for action in actions if action.option_strings and action.help != argparse.SUPPRESS]
@@ -38,8 +37,6 @@ def _cases() -> Iterator[str]:
 
 
 def _bash() -> list[str]:
-    from ocaffe.cli import COMMANDS
-
     return [
         "_ocaffe() {", '  local words current="${COMP_WORDS[COMP_CWORD]}"', "  if [ \"$COMP_CWORD\" = 1 ]; then",
         f'    words="{" ".join(COMMANDS)}"', '    COMPREPLY=($(compgen -W "$words" -- "$current"))', "    return", "  fi",
@@ -49,8 +46,6 @@ def _bash() -> list[str]:
 
 
 def _zsh() -> list[str]:
-    from ocaffe.cli import COMMANDS
-
     return [
         "_ocaffe() {", "  local words_ command=${words[2]}", "  if (( CURRENT == 2 )); then", f"    compadd -- {' '.join(COMMANDS)}", "    return", "  fi",
         '  case "$command" in', *(line.replace("words=", "words_=") for line in _cases()), "  esac",
@@ -59,8 +54,6 @@ def _zsh() -> list[str]:
 
 
 def _fish() -> Iterator[str]:
-    from ocaffe.cli import COMMANDS
-
     for command, text in COMMANDS.items():
         yield f"complete -c ocaffe -n __fish_use_subcommand -f -a {command} -d {_quoted(text)}"
     for command, actions in _flags():

@@ -54,7 +54,7 @@ ocaffe.install_as_caffe()
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("install-links", f"Make {', '.join(LINKS)} in a folder, for scripts that call Caffe's programs.")
+    parser = Parser("install-links", f"Make Caffe's programs callable by their names in a folder. It gets {', '.join(LINKS)}.")
     parser.add_argument("folder", metavar="DIR", nargs="?", help="the folder, for example ~/bin or build/tools; created if it does not exist")
     parser.flag("python", False, "make a package caffe in this Python environment, so that `import caffe` imports ocaffe")
     parser.flag("remove", False, "remove what an earlier call made: the programs in DIR, with --python the package")

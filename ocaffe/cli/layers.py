@@ -1,11 +1,10 @@
 """ocaffe layers: list all layer types, or one with its parameters and their defaults."""
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from ocaffe import log
-from ocaffe.cli.flags import Parser
+from ocaffe.cli.flags import Parser, nearest
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.layers.catalogue import Entry, catalogue, markdown
@@ -40,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 def _find(entries: Sequence[Entry], name: str) -> Entry:
     by_case = {entry.type.lower(): entry for entry in entries}
     if name.lower() not in by_case:
-        near = difflib.get_close_matches(name.lower(), by_case, 3)
+        near = nearest(name.lower(), by_case, 3)
         fix = f"did you mean {' or '.join(by_case[key].type for key in near)}?" if near else "`ocaffe layers` lists all types"
         raise Error(f"unknown layer type '{name}'", place="ocaffe layers", fix=fix)
     return by_case[name.lower()]

@@ -12,13 +12,10 @@ import pytest
 from PIL import Image
 
 import ocaffe as caffe
+from docs import make_names
 from ocaffe.model.text import read_net
 from tests.api.test_pycaffe import NET, SOLVER
 
-spec = importlib.util.spec_from_file_location("make_names", pathlib.Path(__file__).resolve().parents[2] / "docs" / "make_names.py")
-assert spec is not None and spec.loader is not None
-make_names = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(make_names)
 NAMES = make_names.names()
 
 DEPLOY = """

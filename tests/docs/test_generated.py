@@ -2,29 +2,21 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
+import importlib
 import pathlib
 import re
-from typing import Any
 
 import pytest
 
+from docs import conf
 from ocaffe.cli import COMMANDS
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
-def loaded(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
 @pytest.mark.parametrize("name", ["make_commands", "make_solver_fields"])
 def test_page_is_fresh(name: str) -> None:
-    made = loaded(name)
+    made = importlib.import_module(f"docs.{name}")
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run `python docs/{name}.py`"
 
 
@@ -50,6 +42,6 @@ def test_every_page_is_in_a_table_of_contents() -> None:
 
 def test_paths_of_pages_become_links() -> None:
     source = ["See docs/fit.md (docs/adr/0002-single-assignment.md).\n\n    cat docs/fit.md\n\n`docs/fit.md`, docs/none.md"]
-    loaded("conf").link_pages(None, "tutorials/own-folder", source)
+    conf.link_pages(None, "tutorials/own-folder", source)
     assert source[0].startswith("See [](../fit.md) ([](../adr/0002-single-assignment.md)).")
     assert source[0].endswith("\n\n    cat docs/fit.md\n\n`docs/fit.md`, docs/none.md")

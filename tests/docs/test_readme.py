@@ -46,8 +46,7 @@ def test_commands(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
     shutil.copy(next((tmp_path / "photos").rglob("*.png")), tmp_path / "image.jpg")
     monkeypatch.chdir(tmp_path)
     run = "import sys; from ocaffe.cli import main; sys.exit(main())"
-    environment = {"PYTHONPATH": str(ROOT)}
-    monkeypatch.setenv("PYTHONPATH", environment["PYTHONPATH"])
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def ocaffe(*arguments: str) -> str:
         done = subprocess.run([sys.executable, "-c", run, *arguments], capture_output=True, text=True)
