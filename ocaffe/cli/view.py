@@ -49,7 +49,9 @@ class Terminal(Watch):
         self.bar = bar
         graph = solver.network.graph
         parameters = sum(parameter.count for parameter in graph.params if parameter.learned)
-        self.images = sum(top.shape[0] for node in graph.nodes if not node.bottoms for top in node.tops[:1]) * solver.param.iter_size * solver.world.size
+        fed = [node.tops[0].shape for node in graph.nodes if not node.bottoms and node.tops]
+        batch = max((shape[0] for shape in fed if shape), default=0)  # images and labels may have layers each
+        self.images = batch * solver.param.iter_size * solver.world.size
         device = solver.session.device
         lines = [
             ("net", f"{graph.message.name or self.prefix}: {len(graph.nodes)} layers, {parameters:,} parameters, batches of {self.images}"),

@@ -65,6 +65,15 @@ def test_short_view(here: pathlib.Path, device: Any) -> None:
     assert [row["NumIters"] for row in log.loss] == [0, 2, 4, 6] and [row["NumIters"] for row in log.test] == [0, 3, 6]
 
 
+def test_images_are_counted_once(here: pathlib.Path, device: Any) -> None:
+    """A net with a layer for images and another one for labels, as for segmentation."""
+    layer = 'layer { name: "%s" type: "DummyData" top: "%s" dummy_data_param { shape { dim: 4 %s } } }'
+    net = "\n".join([layer % ("d", "data", "dim: 3"), layer % ("l", "label", ""), NET[NET.index('layer { name: "ip"') :]])
+    pathlib.Path("net.prototxt").write_text(net)
+    status, said = on_terminal("train", "--solver", "solver.prototxt", "--device", device.number)
+    assert status == 0 and "batches of 4" in said, said
+
+
 def test_command_that_continues() -> None:
     given = ["--solver", "a b.prototxt", "-weights=w", "--snapshot", "s", "--set", "base_lr=1", "--batch=4"]
     assert continued(given) == "ocaffe train --solver 'a b.prototxt' --set base_lr=1 --batch=4 --snapshot auto"
