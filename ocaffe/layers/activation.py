@@ -85,6 +85,32 @@ class AbsVal(Activation):
         graph.op("Abs", bottoms[0], to=tops[0])
 
 
+@register("Sin")
+class Sin(Activation):
+    """y = sin x."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "sin(x)"
+    derivative = "cos(x)"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Sin", bottoms[0], to=tops[0])
+
+
+@register("Cos")
+class Cos(Activation):
+    """y = cos x."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "cos(x)"
+    derivative = "-sin(x)"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Cos", bottoms[0], to=tops[0])
+
+
 @register("BNLL")
 class BNLL(Activation):
     """y = log(1 + e^x), computed without overflow."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import os
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -51,6 +52,11 @@ def dense_images(x: Arrays, got: Arrays) -> Arrays:
     return {"image": 0.5 * (images - 100), "label": labels}
 
 
+def places(shape: tuple[int, ...], chosen: tuple[int, ...], low: int, high: int) -> Any:
+    """Return the `make` of a case: x0 of normal numbers, x1 of indices from low to high - 1."""
+    return lambda rng: {"x0": rng.standard_normal(shape), "x1": rng.integers(low, high, chosen)}
+
+
 CASES = [
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
@@ -65,5 +71,27 @@ CASES = [
     Case(
         "DenseImageData", layer("DenseImageData", "", "image label", 'dense_image_data_param { source: "{folder}/list.txt" batch_size: 3 is_color: false } '
         "transform_param { mean_value: 100 scale: 0.5 }"), lambda rng: {}, dense_images, prepare=write_pairs,
+    ),
+    Case("Sin", layer("Sin", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": np.sin(x["x0"])}, ("x0",)),
+    Case("Cos", layer("Cos", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": np.cos(x["x0"])}, ("x0",)),
+    Case(
+        "StridedSlice", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 axis: 2 axis: -1 start: -1 start: 1 start: 7 end: -9 end: 6 end: 0 "
+        "step: -1 step: 2 step: -3 }"), normal(x0=(3, 2, 7, 9)), lambda x, got: {"y": x["x0"][-1:-9:-1, :, 1:6:2, 7:0:-3]}, ("x0",),
+    ),
+    Case(
+        "StridedSlice, samples", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 step: -2 }"), normal(x0=(5, 3)),
+        lambda x, got: {"y": x["x0"][::-2]}, ("x0",),
+    ),
+    Case(
+        "Gather", layer("Gather", "x0 x1", "y", "gather_param { axis: 1 }"), places((3, 5, 4), (2, 3), -5, 5),
+        lambda x, got: {"y": np.take(x["x0"], x["x1"].astype(int), 1)}, ("x0",),
+    ),
+    Case(
+        "GatherElements", layer("GatherElements", "x0 x1", "y", "gather_elements_param { axis: 1 }"), places((3, 5, 4), (2, 7, 3), -5, 5),
+        lambda x, got: {"y": np.take_along_axis(x["x0"][:2, :, :3], x["x1"].astype(int), 1)}, ("x0",),
+    ),
+    Case(
+        "GatherND", layer("GatherND", "x0 x1", "y", "gather_nd_param { batch_dims: 1 }"), places((2, 3, 4, 5), (2, 6, 2), -3, 3),
+        lambda x, got: {"y": np.stack([image[tuple(at.astype(int).T)] for image, at in zip(x["x0"], x["x1"])])}, ("x0",),
     ),
 ]  # fmt: skip
