@@ -167,6 +167,17 @@ FAMILIES = {
     "constants among tensors": Family("""
         y1 = Concat<axis=1>(x, more) y2 = Max(x, channels) y3 = Min(x, z, c1) y4 = Mean(x, channels) y5 = Concat<axis=1>(more, x) y6 = Sum(x, channels, z)
         """, 17, NUMBERS | {"more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
+    "steps and computed places": Family("""
+        y1 = Slice(x, s0, s6, a2, two) y2 = Slice(x, m1, back, a2, m1) y3 = Slice(x, first, last, axes, steps) y4 = Slice(v, m1, back, a0, m1)
+        y5 = Sin(x) y6 = Cos(x) p = ArgMax<axis=2, keepdims=0>(x) y7 = Gather(table, p) y8 = Gather(cube, p) q = ArgMax<axis=1, keepdims=1>(z)
+        y9 = GatherElements<axis=1>(x, q) r = ArgMax<axis=1, keepdims=0>(v) y10 = Gather<axis=1>(x, r) y11 = Gather<axis=1>(x, many)
+        t = Unsqueeze(r, a1) y12 = GatherND<batch_dims=1>(z, t) y13 = GatherElements<axis=3>(x, mixed) y14 = Gather<axis=1>(table, p)
+        k = Cast<to=6>(p) y15 = Gather(table, k) y16 = GatherND(x, pairs) y17 = Gather<axis=3>(x, grid)
+        """, 17, {
+            "s0": ints(0), "s6": ints(6), "a2": ints(2), "two": ints(2), "m1": ints(-1), "back": ints(-100), "first": ints(-1, 5, 0), "last": ints(-9, 0, 2),
+            "axes": ints(0, 3, 1), "steps": ints(-1, -2, 1), "a0": ints(0), "a1": ints(1), "table": draw(6, 7), "cube": draw(6, 2, 3),
+            "many": np.arange(20) % 4, "mixed": np.array([[[[1, -2]] * 3] * 4] * 2), "pairs": np.array([[0, 3], [1, -1]]), "grid": np.array([[0, 5], [-1, 2]]),
+        }),
     "outputs that are read": Family("""
         y1 = Relu(x) y2 = Identity(y1) y3 = Neg(y1) a = Identity(y3) y4 = Identity(a) y5 = Abs(y4)
         """),
