@@ -57,6 +57,46 @@ def places(shape: tuple[int, ...], chosen: tuple[int, ...], low: int, high: int)
     return lambda rng: {"x0": rng.standard_normal(shape), "x1": rng.integers(low, high, chosen)}
 
 
+def lstm(x: Arrays, got: Arrays) -> Arrays:
+    """Return the outputs of an LSTM y with initial states."""
+    tops, h, c = [], x["x2"][0], x["x3"][0]
+    for step, cont in zip(x["x0"] @ x["y/0"].T + x["y/1"], x["x1"][:, :, None]):
+        i, f, o, g = np.split(step + (cont * h) @ x["y/2"].T, 4, 1)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = cont * f * c + i * np.tanh(g)
+        tops.append(h := o * np.tanh(c))
+    return {"y": np.stack(tops), "h": h[None], "c": c[None]}
+
+
+def rnn(x: Arrays, got: Arrays) -> Arrays:
+    """Return the outputs of an RNN y with an initial state."""
+    tops, h = [], x["x2"][0]
+    for step, cont in zip(x["x0"] @ x["y/0"].T + x["y/1"], x["x1"][:, :, None]):
+        h = np.tanh(step + (cont * h) @ x["y/2"].T)
+        tops.append(np.tanh(h @ x["y/3"].T + x["y/4"]))
+    return {"y": np.stack(tops), "h": h[None]}
+
+
+def gru(x: Arrays, got: Arrays) -> Arrays:
+    """Return the outputs of a GRU y; with 7 parameters, the reset gate multiplies the product."""
+    w_x, b, w_z, w_r, w_n, *b_n = (x[f"y/{k}"] for k in range(sum(name.startswith("y/") for name in x)))
+    tops, h = [], x["x2"][0]
+    for step, cont in zip(x["x0"] @ w_x.T + b, x["x1"]):
+        h = cont[:, None] * h
+        z, r, n = np.split(step, 3, 1)
+        z, r = 1 / (1 + np.exp(-z - h @ w_z.T)), 1 / (1 + np.exp(-r - h @ w_r.T))
+        n = np.tanh(n + (r * (h @ w_n.T + b_n[0]) if b_n else (r * h) @ w_n.T))
+        tops.append(h := n + z * (h - n))
+    return {"y": np.stack(tops), "h": tops[-1][None]}
+
+
+def sequences(states: int, *parameters: tuple[int, ...]) -> Any:
+    """Return the `make` of a recurrent layer with 4 steps of 3 sequences, 5 inputs, and initial states of 6 units."""
+    shapes = {"x0": (4, 3, 5)} | {f"x{2 + k}": (1, 3, 6) for k in range(states)} | {f"y_{k}": shape for k, shape in enumerate(parameters)}
+    return lambda rng: {**normal(**shapes)(rng), "x1": np.array([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1]])}
+
+
+STATES = "recurrent_param { num_output: 6 expose_hidden: true state_gradient: true"
 CASES = [
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
@@ -93,5 +133,17 @@ CASES = [
     Case(
         "GatherND", layer("GatherND", "x0 x1", "y", "gather_nd_param { batch_dims: 1 }"), places((2, 3, 4, 5), (2, 6, 2), -3, 3),
         lambda x, got: {"y": np.stack([image[tuple(at.astype(int).T)] for image, at in zip(x["x0"], x["x1"])])}, ("x0",),
+    ),
+    *(Case(
+        f"GRU, linear_before_reset {linear}", layer("GRU", "x0 x1 x2", "y h", f"{STATES} linear_before_reset: {linear} }}"),
+        sequences(1, (18, 5), (18,), (6, 6), (6, 6), (6, 6), *[(6,)] * linear), gru, ("x0", "x2", *(f"y/{k}" for k in range(5 + linear))),
+    ) for linear in (0, 1)),
+    Case(
+        "LSTM, state_gradient", layer("LSTM", "x0 x1 x2 x3", "y h c", f"{STATES} }}"), sequences(2, (24, 5), (24,), (24, 6)), lstm,
+        ("x0", "x2", "x3", "y/0", "y/1", "y/2"),
+    ),
+    Case(
+        "RNN, state_gradient", layer("RNN", "x0 x1 x2", "y h", f"{STATES} }}"), sequences(1, (6, 5), (6,), (6, 6), (6, 6), (6,)), rnn,
+        ("x0", "x2", *(f"y/{k}" for k in range(5))),
     ),
 ]  # fmt: skip

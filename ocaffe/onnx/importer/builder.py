@@ -101,12 +101,13 @@ class Builder:
         tops: Sequence[str] | None = None,
         blobs: Sequence[np.ndarray] = (),
         learn: bool = True,
+        propagate: Sequence[bool] = (),
     ) -> str:
         """Add a layer and return its first top, if it has one.
 
         `fields` are those of the layer's parameter message, such as pooling_param for Pooling. `part` names an intermediate layer; its top is `tops` or
         is named after the part. Without `part` the tops are the node's outputs. The layer's name is the node's name plus `suffix` (default: the part).
-        Blobs are frozen unless `learn`.
+        Blobs are frozen unless `learn`. `propagate` is propagate_down, one for each bottom.
         """
         suffix = part if suffix is None else suffix
         name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
@@ -114,7 +115,7 @@ class Builder:
             tops = [self.free(f"{node.outputs[0]}_{part}")] if part else node.outputs[:1]
         own = {param_field(kind): fields} if fields else {}
         try:
-            param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), **own)
+            param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), propagate_down=list(propagate), **own)
         except ValueError as problem:  # the field is unsigned, or has fewer bits
             raise self.error(node, f"its attributes are outside the range of Caffe's {kind}: {problem} in {fields}", "correct the model") from None
         for _ in blobs if not learn else ():

@@ -46,7 +46,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_table, _norms, _shuffles, _biases, _pads, _slices):
+    for step in (_table, _norms, _shuffles, _biases, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 
@@ -172,3 +172,21 @@ def _cut(graph: Graph, node: Node, x: str) -> tuple[int, int, int] | None:
     axis = (axes or [0])[0] % len(graph.shape(x))
     start, end, _ = slice(starts[0], ends[0]).indices(graph.shape(x)[axis])
     return (axis, start, end) if start < end else None
+
+
+def _directions(graph: Graph) -> None:
+    """Let a recurrent node with the attribute `joined` write T x N x directions H. Exporters join its directions by a Squeeze, or a Transpose and a Reshape."""
+    consumers = graph.consumers()
+    for node in list(graph.nodes):
+        if node.op not in ("LSTM", "GRU"):
+            continue
+        steps, directions, sequences, units = graph.shape(node.outputs[0])
+        chain = [node]
+        for op in ("Squeeze",) if directions == 1 else ("Transpose", "Reshape"):
+            readers = consumers.get(chain[-1].outputs[0], [])
+            if len(readers) == 1 and readers[0].op == op and chain[-1].outputs[0] not in graph.outputs and readers[0].get("perm", [0, 2, 1, 3]) == [0, 2, 1, 3]:
+                chain.append(readers[0])
+        if len(chain) == 1 + directions and graph.shape(chain[-1].outputs[0]) == (steps, sequences, directions * units):
+            node.outputs[0] = chain[-1].outputs[0]
+            node.attributes["joined"] = 1
+            graph.nodes = [other for other in graph.nodes if other not in chain[1:]]
