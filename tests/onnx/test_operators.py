@@ -184,7 +184,7 @@ FAMILIES = {
         h = ReduceMean<axes=[0]>(s) i = Slice(h, a0, a3_, a2_) y4, y5, y6 = LSTM<hidden_size=3, direction="reverse">(s, w1, r1, b1, , i, c)
         y7, y8 = LSTM<hidden_size=3, direction="bidirectional">(s, w2, r2) y9 = Relu(h2) y10, y11 = GRU<hidden_size=3>(s, gw, gr, gb, , i)
         a4 = GRU<hidden_size=3, linear_before_reset=1>(s, gw, gr, gb) y12 = Squeeze(a4, a1_)
-        y13, y14 = GRU<hidden_size=3, linear_before_reset=1, direction="reverse">(s, gw, gr, gb, , zero) y15 = GRU<hidden_size=3>(s, gw, gr)
+        y13, y14 = GRU<hidden_size=3, linear_before_reset=1, direction="reverse">(s, gw, gr, gb, , zero) y15 = GRU<hidden_size=3>(s, gw, gr) , y16 = LSTM<hidden_size=3>(s, w1, r1)
         """, 17, {
             "seq": ints(12, 4, 6), "a1_": ints(1), "a0": ints(0), "a3_": ints(3), "a2_": ints(2), "join": ints(0, 0, -1),
             "w1": draw(1, 12, 6), "r1": draw(1, 12, 3), "b1": draw(1, 24), "w2": draw(2, 12, 6), "r2": draw(2, 12, 3), "b2": draw(2, 24),

@@ -178,7 +178,7 @@ def _directions(graph: Graph) -> None:
     """Let a recurrent node with the attribute `joined` write T x N x directions H. Exporters join its directions by a Squeeze, or a Transpose and a Reshape."""
     consumers = graph.consumers()
     for node in list(graph.nodes):
-        if node.op not in ("LSTM", "GRU"):
+        if node.op not in ("LSTM", "GRU") or not node.outputs[0]:
             continue
         steps, directions, sequences, units = graph.shape(node.outputs[0])
         chain = [node]

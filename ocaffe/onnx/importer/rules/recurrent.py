@@ -54,6 +54,7 @@ def recurrent(net: Builder, node: Node) -> None:
     kind, x = KINDS[node.op], net.bottom(node)
     steps, sequences, _ = net.shape(x)
     directions, _, units = net.constant(node, 2).shape
+    node.outputs[0] = node.outputs[0] or net.free(f"{node.name}_steps")  # an omitted output; blobs are named after it
     _check(net, node, kind, directions)
     exposed = not _zero(net, node, kind) or _reads(net, node, 2)
     cont = _cont(net, node, x, steps, exposed)
@@ -85,7 +86,7 @@ def _direction(net: Builder, node: Node, kind: Kind, x: str, cont: str, fields: 
     exposed = "expose_hidden" in fields
     bottoms = [_reversed(net, node, x, "reversed") if name == "reverse" else x, cont]
     bottoms += [_initial(net, node, kind, index, number, name) for index in range(kind.states)] if exposed else []
-    tops = [net.free(f"{node.outputs[0] or node.title}_{name}{state}") for state in ("", "_h", "_c")[: 1 + exposed * kind.states]]
+    tops = [net.free(f"{node.outputs[0]}_{name}{state}") for state in ("", "_h", "_c")[: 1 + exposed * kind.states]]
     blobs, passed = kind.blobs(node, weight[number], product[number], bias[number]), [index != 1 for index in range(len(bottoms))]
     net.layer(node, node.op, bottoms, fields, part=name, tops=tops, blobs=blobs, propagate=passed)
     return name, tops
