@@ -247,6 +247,19 @@ class Threshold(Activation):
         graph.cast(graph.op("Greater", bottoms[0], self.scalars["threshold"]), np.float32, tops[0])
 
 
+@register("IsNaN")
+class IsNaN(Activation):
+    """y = 1 where x is not a number, else 0."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "x != x"
+    has_backward = False
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.cast(graph.op("IsNaN", bottoms[0]), np.float32, tops[0])
+
+
 class _Logarithmic(Activation):
     """Base of Exp and Log. Base -1 means e."""
 

@@ -146,4 +146,21 @@ CASES = [
         "RNN, state_gradient", layer("RNN", "x0 x1 x2", "y h", f"{STATES} }}"), sequences(1, (6, 5), (6,), (6, 6), (6, 6), (6,)), rnn,
         ("x0", "x2", *(f"y/{k}" for k in range(5))),
     ),
+    Case(
+        "Where", layer("Where", "x0 x1 x2", "y"), lambda rng: {
+            "x0": rng.integers(0, 2, (3, 4, 1)), "x1": rng.standard_normal((2, 3, 4, 5)), "x2": rng.standard_normal((4, 5)),
+        }, lambda x, got: {"y": np.where(x["x0"], x["x1"], x["x2"])}, ("x1", "x2"),
+    ),
+    Case(
+        "IsNaN", layer("Power", "x0", "p", "power_param { power: 0.5 }") + layer("IsNaN", "p", "y"), normal(x0=(3, 5)),
+        lambda x, got: {"y": np.float64(x["x0"] < 0)},
+    ),
+    *(Case(
+        f"Compare, {name}", layer("Compare", "x0 x1", "y", f"compare_param {{ operation: {name} }}"),
+        lambda rng: {"x0": rng.integers(0, 3, (2, 5, 7)), "x1": rng.integers(0, 3, (5, 1))},
+        lambda x, got, function=function: {"y": np.float64(function(x["x0"], x["x1"]))},
+    ) for name, function in {
+        "EQUAL": np.equal, "GREATER": np.greater, "GREATER_OR_EQUAL": np.greater_equal, "LESS": np.less, "LESS_OR_EQUAL": np.less_equal,
+        "AND": np.logical_and, "OR": np.logical_or, "XOR": np.logical_xor,
+    }.items()),
 ]  # fmt: skip

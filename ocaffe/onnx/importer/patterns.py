@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ocaffe.onnx.importer.graph import Graph, Node
 from ocaffe.onnx.importer.match import match
 
@@ -46,7 +48,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_table, _norms, _shuffles, _biases, _pads, _slices, _directions):
+    for step in (_table, _masks, _norms, _shuffles, _biases, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 
@@ -65,6 +67,21 @@ def _table(graph: Graph) -> None:
                 _replace(graph, node, new)
                 producers.update(dict.fromkeys(new.outputs, new))
                 break
+
+
+def _masks(graph: Graph) -> None:
+    """Remove the replacement of NaN behind a softmax of masked values if the mask is constant and leaves a value in each row: then there is no NaN."""
+    producers = graph.producers()
+    for node in list(graph.nodes):
+        found = match(graph, producers, ("Where", ("IsNaN", "x"), 0.0, "x"), node)
+        if found is None or node.outputs[0] in graph.outputs or producers[found["x"]].op != "Softmax":
+            continue
+        masked = match(graph, producers, ("Softmax", ("Add", "y", "M")), producers[found["x"]])
+        if masked is not None and producers[found["x"]].get("axis", -1) in (-1, len(graph.shape(found["x"])) - 1):
+            mask = graph.constants[masked["M"]]
+            if mask.shape[-1:] == graph.shape(found["x"])[-1:] and np.isfinite(mask).any(-1).all() and not np.isnan(mask).any():
+                for other in graph.nodes:
+                    other.inputs = [found["x"] if name == node.outputs[0] else name for name in other.inputs]
 
 
 def _norms(graph: Graph) -> None:

@@ -22,7 +22,7 @@ def _lstm(node: Node, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarra
         i, o, f, g = np.split(array, 4)
         return np.concatenate([i, f, o, g])
 
-    return [ordered(weight), ordered(sum(np.split(bias, 2))), ordered(recurrent)]
+    return [ordered(weight), ordered(np.add(*np.split(bias, 2))), ordered(recurrent)]
 
 
 def _gru(node: Node, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray) -> Blobs:

@@ -109,7 +109,7 @@ def slice_(net: Builder, node: Node) -> None:
     stepping = [axis for axis, step in enumerate(steps) if step != 1]
     if all((start, end, step) == (0, shape[axis], 1) for axis, (start, end, step) in bounds.items()):
         net.alias(node, x)
-    elif min(steps) < 0 or stepping and (len(shape) != 4 or min(stepping) < 2):
+    elif min(steps) < 0 or (stepping and (len(shape) != 4 or min(stepping) < 2)):
         parts = [(axis, start, end if end >= 0 else -FARTHEST, step) for axis, (start, end, step) in bounds.items()]
         net.layer(node, "StridedSlice", [x], dict(zip(("axis", "start", "end", "step"), zip(*parts))))
     else:
