@@ -21,6 +21,17 @@ def layer_norm(x: np.ndarray, eps: float) -> np.ndarray:
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
 
 
+def product_case(name: str, a: tuple[int, ...], b: tuple[int, ...], **transposed: bool) -> Case:
+    """MatMul: the last two axes of each bottom are a matrix, the others the batch, which is broadcast."""
+
+    def product(x: Arrays, got: Arrays) -> Arrays:
+        left, right = (x[f"x{i}"].swapaxes(-1, -2) if transposed.get(f"transpose_{side}") else x[f"x{i}"] for i, side in enumerate("ab"))
+        return {"y": left @ right}
+
+    fields = " ".join(f"{field}: {str(value).lower()}" for field, value in transposed.items())
+    return Case(name, layer("MatMul", "x0 x1", "y", f"matmul_param {{ {fields} }}"), normal(x0=a, x1=b), product, ("x0", "x1"))
+
+
 def smooth_l1(x: Arrays, got: Arrays) -> Arrays:
     d = x["x2"] * (x["x0"] - x["x1"])
     return {"loss": np.asarray(np.where(np.abs(d) < 1, d * d / 2, np.abs(d) - 0.5).sum() / len(d))}
@@ -106,6 +117,19 @@ CASES = [
     Case(
         "SmoothL1LossOHEM", layer("SmoothL1LossOHEM", "x0 x1 x2", "loss", "propagate_down: true propagate_down: true propagate_down: false"),
         normal(x0=(6, 8), x1=(6, 8), x2=(6, 8)), smooth_l1, ("x0", "x1"),
+    ),
+    product_case("MatMul", (2, 3, 5, 7), (2, 3, 7, 4)),
+    product_case("MatMul, both transposed", (6, 37, 15), (6, 45, 37), transpose_a=True, transpose_b=True),
+    product_case("MatMul of rows and rows", (2, 3, 65, 16), (2, 3, 33, 16), transpose_b=True),
+    product_case("MatMul of columns and columns", (5, 16, 9), (5, 16, 70), transpose_a=True),
+    product_case("MatMul, one matrix", (2, 3, 5, 7), (7, 4)),
+    product_case("MatMul, one matrix, transposed", (2, 3, 5, 7), (1, 4, 7), transpose_b=True),
+    product_case("MatMul, one matrix on the left", (5, 7), (2, 3, 7, 4)),
+    product_case("MatMul, batches broadcast", (2, 1, 5, 7), (3, 7, 4)),
+    product_case("MatMul, one transposed matrix on the left", (7, 5), (3, 7, 4), transpose_a=True),
+    Case(
+        "MatMul of flat bottoms", layer("MatMul", "x0 x1", "y", "matmul_param { dim_1: 6 dim_2: 10 dim_3: 4 }"), normal(x0=(3, 4, 5), x1=(2, 20)),
+        lambda x, got: {"y": x["x0"].reshape(6, 10) @ x["x1"].reshape(4, 10).T}, ("x0", "x1"),
     ),
     Case("SpatialDropout", layer("SpatialDropout", "x0", "y"), normal(x0=(20, 30, 4)), spatial_dropout, ("x0",)),
     Case(

@@ -85,8 +85,11 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
                    "input 'x' is ? x 3 x ? x ?: only the batch may be unknown"),
     "nothing depends on the input": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
-    "two matrices": (
-        lambda: parse(HEAD + "(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = MatMul(x, z) }"), "neither factor is a matrix of weights"),
+    "sum in one tensor alone": (
+        lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2] y) { y = Einsum<equation="ij,jk->i">(x, z) }'), "sums over k in one tensor alone"),
+    "three tensors": (
+        lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = Einsum<equation="ij,ij,jk->ik">(x, x, z) }'),
+        "two tensors with one letter"),
     "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "a division by 0"),
     "antialias": (
         lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y) '

@@ -91,6 +91,12 @@ FAMILIES = {
         y1 = Gemm<transB=1>(v, w, bias) y2 = Gemm<alpha=0.5, beta=2.0>(v, wt, bias) y3 = MatMul(v, wt) m = MatMul(v, wt) y4 = Add(m, bias)
         y5 = MatMul(x, columns) n = MatMul(x, columns) y6 = Add(n, short) y7 = Gemm(v, wt, one)
         """, 13, {"w": draw(3, 5), "wt": draw(5, 3), "bias": draw(3), "columns": draw(6, 2), "short": draw(2), "one": draw(1)}),
+    "computed products": Family("""
+        t = Transpose<perm=[0, 1, 3, 2]>(z) y1 = MatMul(x, t) y2 = MatMul(x, z) y3 = MatMul(left, x) y4 = MatMul(x, shared) y5 = MatMul(x, vector)
+        y6 = MatMul(vector, x) s = Mul(y1, c0_5) p = Softmax(s) y7 = MatMul(p, z) y8 = Einsum<equation="bchw,bcwv->bchv">(x, z)
+        y9 = Einsum<equation="b c h w, b c v w -> b c h v">(x, z) y10 = Einsum<equation="bchw,bcvw->bhvc">(x, z) y11 = Einsum<equation="bchw,bdhw->bcd">(x, z)
+        y12 = Einsum<equation="bchw,dv->vbchwd">(x, v) y13 = Einsum<equation="bchw,wo->bcho">(x, shared)
+        """, 17, NUMBERS | {"left": draw(3, 6), "shared": draw(6, 5), "vector": draw(6)}),
     "poolings": Family("""
         y1 = MaxPool<kernel_shape=[3, 3], strides=[2, 2]>(x) y2 = MaxPool<kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1>(x)
         y3 = MaxPool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]>(x) y4 = MaxPool<kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER">(x)

@@ -48,7 +48,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_table, _masks, _norms, _shuffles, _biases, _pads, _slices, _directions):
+    for step in (_table, _masks, _norms, _shuffles, _biases, _transposed, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 
@@ -134,6 +134,19 @@ def _biases(graph: Graph) -> None:
         if row and consumers[product.outputs[0]] == [node] and product.outputs[0] not in graph.outputs:
             graph.constants[found["B"]] = bias.reshape(-1)
             _replace(graph, node, Node("MatMul", [found["x"], found["W"], found["B"]], node.outputs, {}, product.name))
+
+
+def _transposed(graph: Graph) -> None:
+    """Fuse a Transpose of the last two axes into the following product of two computed tensors, as attention has it."""
+    producers = graph.producers()
+    for node in graph.nodes:
+        before = producers.get(node.inputs[1]) if node.op == "MatMul" else None
+        if before is None or before.op != "Transpose":
+            continue
+        axes = len(graph.shape(before.inputs[0]))
+        if axes > 1 and list(before.get("perm", range(axes)[::-1])) == [*range(axes - 2), axes - 1, axes - 2]:
+            node.inputs[1] = before.inputs[0]
+            node.attributes["transpose_b"] = True
 
 
 def _pads(graph: Graph) -> None:
