@@ -99,7 +99,8 @@ class GatherElements(Gathered):
         x, ids = bottoms
         axis = self.axis(self.own().axis, x)
         fits = len(x) == len(ids) and all(small <= large for k, (small, large) in enumerate(zip(ids, x)) if k != axis)
-        self.check(fits, f"bottom 1 is {shape_text(ids)}, bottom 0 {shape_text(x)}", f"the same number of axes; at most the sizes of bottom 0, except in axis {axis}")
+        fix = f"the same number of axes; at most the sizes of bottom 0, except in axis {axis}"
+        self.check(fits, f"bottom 1 is {shape_text(ids)}, bottom 0 {shape_text(x)}", fix)
         strides = [math.prod(x[k + 1 :]) for k in range(len(x))]
         places = np.indices(ids, sparse=True)
         self.weights = [strides[axis]]

@@ -101,5 +101,6 @@ def dropout(net: Builder, node: Node) -> None:
 @operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
     """Make the input the output. `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats."""
-    net.check(node, node.op != "Cast" or node.get("to") in FLOATS or not net.is_float(node), "the net has a cast to integers", "apply the cast to the output of the net")
+    exact = node.op != "Cast" or node.get("to") in FLOATS or not net.is_float(node)
+    net.check(node, exact, "the net has a cast to integers", "apply the cast to the output of the net")
     net.alias(node, net.bottom(node))
