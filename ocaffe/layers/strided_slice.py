@@ -26,16 +26,17 @@ class StridedSlice(Layer):
         named = [self.axis(axis, x) for axis in p.axis]
         self.check(len(set(named)) == len(named), f"axis {', '.join(map(str, named))} names an axis twice", "each axis once")
         for name in ("start", "end", "step"):
-            given = len(getattr(p, name))
-            self.check(given in (0, len(named)), f"{given} times {name} for {len(named)} axes", f"{name} {len(named)} times, or not at all")
+            count = len(getattr(p, name))
+            self.check(count in (0, len(named)), f"{count} times {name} for {len(named)} axes", f"{name} {len(named)} times, or not at all")
         self.steps = [Steps(0, 1, size) for size in x]
         for index, axis in enumerate(named):
             step = p.step[index] if p.step else 1
             self.check(step, f"the step along axis {axis} is 0", "a step of 1, -1, or more")
             bounds = slice(p.start[index] if p.start else None, p.end[index] if p.end else None, step)
             chosen = range(x[axis])[bounds]
-            self.check(chosen, f"no values from {bounds.start} to {bounds.stop} in steps of {step} along axis {axis} of bottom {shape_text(x)}",
-                       "start and end within the axis, in the direction of the step")  # fmt: skip
+            given = ":".join("" if bound is None else str(bound) for bound in (bounds.start, bounds.stop, step))
+            fix = "start and end within the axis, in the direction of the step"
+            self.check(chosen, f"the slice {given} of axis {axis} of bottom {shape_text(x)} is empty", fix)
             self.steps[axis] = Steps(chosen.start, step, len(chosen))
         return [tuple(steps.outs for steps in self.steps)]
 
