@@ -134,6 +134,24 @@ def bilinear(x: np.ndarray, height: int, width: int) -> np.ndarray:
     return x
 
 
+def interpolated(x: np.ndarray, images: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Bilinear values of images (N x C x H x W) at places (.., row and column) within them, with the channels as axis 1."""
+    low = np.minimum(np.floor(places).astype(int), np.array(x.shape[2:]) - 2)
+    total: np.ndarray = np.zeros((*low.shape[:-1], x.shape[1]))
+    for step in np.ndindex(2, 2):
+        weight = np.prod(1 - np.abs(places - low - step), -1, keepdims=True)
+        total += weight * x[images, :, low[..., 0] + step[0], low[..., 1] + step[1]]
+    return np.moveaxis(total, -1, 1)
+
+
+def aligned(x: Arrays, got: Arrays) -> Arrays:
+    """The values at the centers of 2 x 3 bins."""
+    images, *corners = (values[:, None, None] for values in x["x1"].T)
+    rows, columns = np.meshgrid((np.arange(2) + 0.5) / 2, (np.arange(3) + 0.5) / 3, indexing="ij")
+    places = np.stack([corners[1] + rows * (corners[3] - corners[1]), corners[0] + columns * (corners[2] - corners[0])], -1)
+    return {"y": interpolated(x["x0"], images.astype(int), places)}
+
+
 def batch_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
     axes = (0, *range(2, x.ndim))
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
@@ -274,6 +292,16 @@ def cases() -> list[Case]:
         Case(
             "steps", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 axis: 2 axis: 3 step: -1 step: 2 step: -3 }"), normal(x0=(3, 2, 7, 9)),
             lambda x, got: {"y": x["x0"][::-1, :, ::2, ::-3]}, ("x0",),
+        ),
+        Case(
+            "grid", layer("GridSample", "x0 x1", "y", "grid_sample_param { align_corners: true }"),
+            lambda rng: {"x0": rng.standard_normal((2, 3, 6, 7)), "x1": rng.uniform(-1, 1, (2, 4, 5, 2))},
+            lambda x, got: {"y": interpolated(x["x0"], np.arange(2)[:, None, None], (x["x1"][..., ::-1] + 1) / 2 * [5, 6])}, ("x0", "x1"),
+        ),
+        Case(
+            "aligned regions", layer("ROIAlign", "x0 x1", "y", "propagate_down: true propagate_down: false "
+            "roi_align_param { pooled_h: 2 pooled_w: 3 sampling_ratio: 1 }"),
+            lambda rng: {"x0": rng.standard_normal((2, 3, 9, 10)), "x1": np.array([[1, 1, 0, 7, 6], [0, 2.5, 1, 8.5, 7.5]])}, aligned, ("x0",),
         ),
         Case(
             "upsample", layer("Upsample", "x0", "y", "upsample_param { scale: 2 }"), normal(x0=(2, 5, 7, 9)),

@@ -274,6 +274,7 @@ DRAWS: dict[tuple[str, int], Draw] = {  # (type, bottom index) of the layer that
     ("RNN", 1): _continued,
     ("ROIPooling", 1): _regions,
     ("PSROIPooling", 1): _regions,
+    ("ROIAlign", 1): _regions,
     ("Upsample", 1): _mask,
     ("BatchReindex", 1): lambda rng, shape, layer: np.zeros(shape),
     ("Proposal", 2): lambda rng, shape, layer: np.array([200, 300, 1.0] + [1.0] * (int(np.prod(shape)) - 3)).reshape(shape),

@@ -107,6 +107,43 @@ def sequences(states: int, *parameters: tuple[int, ...]) -> Any:
     return lambda rng: {**normal(**shapes)(rng), "x1": np.array([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1]])}
 
 
+def grid_sample(x: np.ndarray, grid: np.ndarray, mode: str, padding: str, corners: str) -> np.ndarray:
+    """Return the values of x (N x C x H x W) at the places of the grid (N x h x w x 2), which are from -1 to 1 along columns and rows."""
+    images, size = np.arange(len(x))[:, None, None], np.array(x.shape[:1:-1])
+    places = (grid + 1) / 2 * (size - 1) if corners == "true" else ((grid + 1) * size - 1) / 2
+    if padding == "BORDER":
+        places = np.clip(places, 0, size - 1)
+    first = np.rint(places) if mode == "NEAREST" else np.floor(places)
+    total = np.zeros((len(x), *grid.shape[1:3], x.shape[1]))
+    for step in np.ndindex(2, 2) if mode == "BILINEAR" else [(0, 0)]:
+        column, row = np.moveaxis((first + step).astype(int), -1, 0)
+        weight = 1 if mode == "NEAREST" else np.prod(1 - np.abs(places - first - step), -1)
+        inside = (column >= 0) & (column < size[0]) & (row >= 0) & (row < size[1])
+        total += (inside * weight)[..., None] * x[images, :, row.clip(0, size[1] - 1), column.clip(0, size[0] - 1)]
+    return np.moveaxis(total, -1, 1)
+
+
+def roi_align(x: np.ndarray, regions: np.ndarray, bins: tuple[int, int], scale: float, ratio: int, half: str) -> np.ndarray:
+    """Return the means of interpolated values in bins of regions (image, x1, y1, x2, y2)."""
+    y = np.zeros((len(regions), x.shape[1], *bins))
+    size = np.array(x.shape[2:])
+    for (image, *corners), top in zip(regions, y):
+        begin, end = np.array(corners).reshape(2, 2)[:, ::-1] * scale - (0.5 if half == "true" else 0)
+        extent = end - begin if half == "true" else np.maximum(end - begin, 1)
+        counts = np.full(2, ratio) if ratio else np.ceil(extent / bins).astype(int)
+        for index in np.ndindex(*bins):
+            for sample in np.ndindex(*counts):
+                place = begin + extent / bins * (index + (np.array(sample) + 0.5) / counts)
+                if ((place < -1) | (place > size)).any():
+                    continue
+                place = place.clip(0, size - 1)
+                low = np.minimum(np.floor(place).astype(int), size - 1)
+                for step in np.ndindex(2, 2):
+                    weight = np.prod(np.where(step, place - low, 1 - place + low))
+                    top[(slice(None), *index)] += weight * x[(int(image), slice(None), *np.minimum(low + step, size - 1))] / max(1, np.prod(counts))
+    return y
+
+
 STATES = "recurrent_param { num_output: 6 expose_hidden: true state_gradient: true"
 CASES = [
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
@@ -187,4 +224,16 @@ CASES = [
         "EQUAL": np.equal, "GREATER": np.greater, "GREATER_OR_EQUAL": np.greater_equal, "LESS": np.less, "LESS_OR_EQUAL": np.less_equal,
         "AND": np.logical_and, "OR": np.logical_or, "XOR": np.logical_xor,
     }.items()),
+    *(Case(
+        f"GridSample, {mode}, {padding}, align_corners {corners}",
+        layer("GridSample", "x0 x1", "y", f"grid_sample_param {{ mode: {mode} padding: {padding} align_corners: {corners} }}"),
+        lambda rng: {"x0": rng.standard_normal((2, 3, 5, 7)), "x1": rng.uniform(-1.3, 1.3, (2, 4, 6, 2))},
+        lambda x, got, options=(mode, padding, corners): {"y": grid_sample(x["x0"], x["x1"], *options)}, ("x0", "x1") if mode == "BILINEAR" else ("x0",),
+    ) for mode in ("BILINEAR", "NEAREST") for padding in ("ZEROS", "BORDER") for corners in ("false", "true")),
+    *(Case(
+        f"ROIAlign, sampling_ratio {ratio}, half_pixel {half}", layer("ROIAlign", "x0 x1", "y", "propagate_down: true propagate_down: false roi_align_param { "
+        f"pooled_h: 2 pooled_w: 3 spatial_scale: 0.5 sampling_ratio: {ratio} half_pixel: {half} }}"),
+        lambda rng: {"x0": rng.standard_normal((2, 3, 6, 8)), "x1": np.array([[0, 1, 2, 9, 8], [1, -3, 0, 20, 11.5], [1, 4, 4, 4.5, 4.5], [0, 0, 5, 15, 7]])},
+        lambda x, got, options=(ratio, half): {"y": roi_align(x["x0"], x["x1"], (2, 3), 0.5, *options)}, ("x0",),
+    ) for ratio in (0, 2) for half in ("false", "true")),
 ]  # fmt: skip

@@ -251,6 +251,11 @@ def test_masks_that_are_no_place(device: Any, kind: str) -> None:
         ("type: 'Gather'", [(0, 2), (4,)], "bottom 0 is 0 x 2"),
         ("type: 'GatherElements'", [(3, 2), (4, 3)], "bottom 1 is 4 x 3, bottom 0 3 x 2"),
         ("type: 'GatherND' gather_nd_param { batch_dims: 1 }", [(3, 2), (4, 1)], "bottom 1 is 4 x 1, bottom 0 3 x 2, batch_dims 1"),
+        ("type: 'GridSample'", [(2, 3, 4), (2, 3, 4, 2)], "bottom 0 is 2 x 3 x 4, it must be N x C x H x W"),
+        ("type: 'GridSample'", [(2, 3, 4, 5), (2, 3, 4, 3)], "bottom 1 is 2 x 3 x 4 x 3, bottom 0 2 x 3 x 4 x 5"),
+        ("type: 'ROIAlign'", [(2, 3, 4, 5), (2, 5)], "pooled_h is 0, pooled_w 0"),
+        ("type: 'ROIAlign' roi_align_param { pooled_h: 1 pooled_w: 1 }", [(2, 3, 4, 5), (2, 4)], "bottom 1 is 2 x 4, it must be R x 5"),
+        ("type: 'ROIAlign' roi_align_param { pooled_h: 1 pooled_w: 1 roi_end_mode: 1 }", [(2, 3, 4, 5), (2, 5)], "roi_end_mode is 1"),
         ("type: 'Where'", [(3, 2), (3, 1), (4,)], "the bottoms are 3 x 2, 3 x 1, 4"),
         ("type: 'Compare'", [(3, 2), (3,)], "the bottoms are 3 x 2, 3"),
         ("type: 'StridedSlice' strided_slice_param { axis: 0 axis: -2 }", [(3, 2)], "axis 0, 0 names an axis twice"),
@@ -279,6 +284,7 @@ def test_an_index_out_of_range(device: Any) -> None:
         ("type: 'BatchReindex'", [(3, 2), (4,)], [True, True]),
         ("type: 'Filter' top: 'y' bottom: 'x' bottom: 's'", [(4, 2), (4,)], [False, True]),
         ("type: 'Gather'", [(3, 2), (4,)], [True, True]),
+        ("type: 'Where'", [(4,), (4, 2), (4, 2)], [True, True, True]),
     ],
 )
 def test_indices_have_no_gradient(device: Any, text: str, shapes: list[Shape], propagate: list[bool]) -> None:

@@ -115,6 +115,15 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
            ("", ", , n", "sequence_lens: sequences of different lengths"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "clip or input_forget"),
            (', activations=["Relu", "Tanh", "Tanh"]', "", "activations Relu, Tanh, Tanh"),
        )},
+    "cubic grid": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<mode="bicubic">(x, g) }'), "mode 'bicubic'"),
+    "reflected grid": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<padding_mode="reflection">(x, g) }'),
+        "padding_mode 'reflection'"),
+    "maxima of regions": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'), "mode 'max'"),
+    "floats as integers": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "the net has a cast to integers"),
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip

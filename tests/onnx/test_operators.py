@@ -193,6 +193,17 @@ FAMILIES = {
             "one": np.float32(1), "zero": np.float32(0), "low": np.float32(-1e30), "mask": np.tril(np.ones((6, 6), bool)), "row": draw(6), "k": np.int64(1),
             "holes": np.where(np.tril(np.ones((6, 6))) > 0, 0, -np.inf).astype(np.float32),
         }),
+    "values at places": Family("""
+        g = Reshape(z, points) y1 = GridSample(x, g) h = Tanh(g) y2 = GridSample<mode="nearest", padding_mode="border">(x, h)
+        y3 = GridSample<align_corners=1, mode="bilinear">(x, h) y4 = RoiAlign<output_height=2, output_width=3, spatial_scale=0.5>(x, rois, images)
+        a = Abs(v) b = Slice(a, c0, c2, c1) c = Concat<axis=1>(b, more)
+        y5 = RoiAlign<output_height=2, output_width=2, sampling_ratio=2, coordinate_transformation_mode="output_half_pixel">(x, c, images)
+        y6, i = TopK<axis=1>(x, three) y7 = Cast<to=1>(i) y8, unread = TopK<largest=0>(x, two) unread2, j = TopK<axis=2>(z, two) y9 = Cast<to=1>(j)
+        d = Relu(x) y10, l = TopK<axis=3>(d, three) y11 = Cast<to=1>(l)
+        """, 17, {
+            "points": ints(2, 12, 6, 2), "rois": np.array([[1, 2, 9, 8], [0, -3, 11, 7.5]], np.float32), "images": ints(1, 0), "three": ints(3), "two": ints(2),
+            "c0": ints(0), "c1": ints(1), "c2": ints(2), "more": np.array([[4, 5], [6, 3.5]], np.float32),
+        }),
     "recurrent": Family("""
         s = Reshape(x, seq) a1 = LSTM<hidden_size=3>(s, w1, r1, b1) y1 = Squeeze(a1, a1_)
         a2, h2, y2 = LSTM<hidden_size=3, direction="bidirectional">(s, w2, r2, b2) a3 = Transpose<perm=[0, 2, 1, 3]>(a2) y3 = Reshape(a3, join)
