@@ -14,6 +14,7 @@ from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 
 PARAMETER = proto.GridSampleParameter
+SINCE = 16  # the first opset with GridSample
 LINEAR_SINCE = 20  # since this opset the mode is "linear", before "bilinear"
 CPU_PIECE, GPU_GROUP = 64, 64  # points per CPU work-item, work-items of a GPU work-group
 
@@ -66,6 +67,8 @@ class GridSample(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p = self.own()
+        if graph.opset < SINCE:
+            raise graph.refused(f"ONNX has GridSample since opset {SINCE}, this is opset {graph.opset}", f"--opset={SINCE}")
         mode = "nearest" if p.mode == PARAMETER.NEAREST else "linear" if graph.opset >= LINEAR_SINCE else "bilinear"
         padding = PARAMETER.Padding.Name(p.padding).lower()
         graph.op("GridSample", *bottoms, to=tops[0], mode=mode, padding_mode=padding, align_corners=int(p.align_corners))

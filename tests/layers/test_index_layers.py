@@ -277,6 +277,12 @@ def test_an_index_out_of_range(device: Any) -> None:
     close(got.diffs[0], np.array([[1, 1], [0, 0], [2, 2]]))
 
 
+def test_a_condition_has_no_gradient(device: Any) -> None:
+    with pytest.raises(Error, match=r"there is no gradient for the condition \(bottom 0\)"):
+        run(device, "cpu", "type: 'Where'", [draw(4, 2)] * 3, [draw(4, 2)], propagate=[True, False, False])
+    assert not layer_of("type: 'Where'").force_backward(0)
+
+
 @pytest.mark.parametrize(
     "text, shapes, propagate",
     [
@@ -284,7 +290,6 @@ def test_an_index_out_of_range(device: Any) -> None:
         ("type: 'BatchReindex'", [(3, 2), (4,)], [True, True]),
         ("type: 'Filter' top: 'y' bottom: 'x' bottom: 's'", [(4, 2), (4,)], [False, True]),
         ("type: 'Gather'", [(3, 2), (4,)], [True, True]),
-        ("type: 'Where'", [(4,), (4, 2), (4, 2)], [True, True, True]),
     ],
 )
 def test_indices_have_no_gradient(device: Any, text: str, shapes: list[Shape], propagate: list[bool]) -> None:
