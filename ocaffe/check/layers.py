@@ -272,6 +272,10 @@ def cases() -> list[Case]:
             lambda x, got: {"y": np.pad(x["x0"], [(0, 0), (0, 0), (1, 2), (0, 1)], "reflect")}, ("x0",),
         ),
         Case(
+            "reverse", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: 2 }"), normal(x0=(3, 5, 7, 11)), lambda x, got: {"y": x["x0"][::-1, :, ::-1]},
+            ("x0",),
+        ),
+        Case(
             "upsample", layer("Upsample", "x0", "y", "upsample_param { scale: 2 }"), normal(x0=(2, 5, 7, 9)),
             lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",),
         ),

@@ -31,6 +31,25 @@ def spatial_dropout(x: Arrays, got: Arrays) -> Arrays:
     return {"y": 2 * x["x0"] * kept if abs(kept.mean() - 0.5) < 0.1 else np.full(x["x0"].shape, np.nan)}
 
 
+def leaky(x: np.ndarray, slope: float) -> np.ndarray:
+    return np.where(x > 0, x, slope * x)
+
+
+class RandomRelu:
+    """The reference of RReLU. The device draws the divisors: the first call of a run finds them, and they must be spread over [3, 8)."""
+
+    got: Arrays | None = None
+
+    def __call__(self, x: Arrays, got: Arrays) -> Arrays:
+        if self.got is not got:
+            self.got = got
+            self.slopes = got["y"].astype(float) / x["x0"]
+            divisors = 1 / self.slopes[x["x0"] < 0]
+            spread = divisors.min() > 2.999 and divisors.max() < 8.001 and abs(divisors.mean() - 5.5) < 0.5
+            self.slopes = self.slopes if spread else np.full(self.slopes.shape, np.nan)
+        return {"y": np.where(x["x0"] > 0, x["x0"], x["x0"] * self.slopes)}
+
+
 def pairs(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Write a gray image and its label image."""
     rng = np.random.default_rng(number)
@@ -66,4 +85,28 @@ CASES = [
         "DenseImageData", layer("DenseImageData", "", "image label", 'dense_image_data_param { source: "{folder}/list.txt" batch_size: 3 is_color: false } '
         "transform_param { mean_value: 100 scale: 0.5 }"), lambda rng: {}, dense_images, prepare=write_pairs,
     ),
+    Case("CropCenter", layer("CropCenter", "x0", "y", "crop_center_param { crop_size: 0 crop_size: 0 crop_size: 1 crop_size: 2 }"), normal(x0=(2, 3, 5, 7)),
+         lambda x, got: {"y": x["x0"][:, :, 1:-1, 2:-2]}, ("x0",)),
+    Case("CropCenter channels", layer("CropCenter", "x0", "y", "crop_center_param { crop_size: 0 crop_size: 1 crop_size: 0 }"), normal(x0=(2, 5, 3)),
+         lambda x, got: {"y": x["x0"][:, 1:-1]}, ("x0",)),
+    Case("Transpose", layer("Transpose", "x0", "y", "transpose_param { dim: 3 dim: 2 dim: 0 dim: 1 }"), normal(x0=(2, 3, 4, 5)),
+         lambda x, got: {"y": x["x0"].transpose(3, 2, 0, 1)}, ("x0",)),
+    Case("Reverse", layer("Reverse", "x0", "y"), normal(x0=(4, 3, 2)), lambda x, got: {"y": x["x0"][::-1]}, ("x0",)),
+    Case("Reverse two axes", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: -2 }"), normal(x0=(4, 3, 2)),
+         lambda x, got: {"y": x["x0"][::-1, ::-1]}, ("x0",)),
+    *(Case(f"Flip {width} {height}", layer("Flip", "x0", "y", f"flip_param {{ flip_width: {width} flip_height: {height} }}"), normal(x0=(2, 3, 4, 5)),
+           lambda x, got, rows=1 - 2 * (height == "true"), columns=1 - 2 * (width == "true"): {"y": x["x0"][:, :, ::rows, ::columns]}, ("x0",))
+      for width in ("true", "false") for height in ("true", "false")),
+    *(Case(f"CReLU {axis} {slope}", layer("CReLU", "x0", "y", f"crelu_param {{ concat_axis: {axis} negative_slope: {slope} }}"), normal(x0=(2, 3, 4)),
+           lambda x, got, axis=axis, slope=slope: {"y": leaky(np.concatenate([x["x0"], -x["x0"]], axis), slope)}, ("x0",))
+      for axis, slope in ((1, 0), (0, 0.1), (-1, 0.2))),
+    Case("RReLU", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(20, 30)), RandomRelu(), ("x0",)),
+    Case("RReLU TEST", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(3, 5)),
+         lambda x, got: {"y": leaky(x["x0"], math.log(8 / 3) / 5)}, ("x0",), "TEST"),
+    Case("ContinuationIndicator", layer("ContinuationIndicator", "", "y", "continuation_indicator_param { time_step: 3 batch_size: 2 }"), normal(),
+         lambda x, got: {"y": np.array([[0, 0], [1, 1], [1, 1]])}),
+    Case("ContinuationIndicator with a bottom", layer("ContinuationIndicator", "x0", "y", "continuation_indicator_param { time_step: 2 axis: 1 }"),
+         normal(x0=(2, 3, 4)), lambda x, got: {"y": np.array([[0, 0, 0], [1, 1, 1]])}),
+    Case("PassThrough", layer("PassThrough", "x0", "y", "pass_through_param { block_height: 2 block_width: 3 }"), normal(x0=(2, 3, 4, 6)),
+         lambda x, got: {"y": x["x0"].reshape(2, 3, 2, 2, 2, 3).transpose(0, 3, 5, 1, 2, 4).reshape(2, 18, 2, 2)}, ("x0",)),
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from tests.test_golden import Case as GoldenCase
 from tests.test_golden import cases as golden_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NOT_IN_ONNX = {"DenseImageData", "SmoothL1LossOHEM", "SpatialDropout"}  # a data layer, a loss, random numbers
+NOT_IN_ONNX = {"DenseImageData", "RReLU", "SmoothL1LossOHEM", "SpatialDropout"}  # a data layer, a loss, random numbers
 
 
 def nets() -> Iterator[Any]:
