@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from PIL import Image
 
 from ocaffe.check.case import Arrays, Case, layer, normal
+from ocaffe.check.layers import ctc_cost
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -29,6 +31,22 @@ def spatial_dropout(x: Arrays, got: Arrays) -> Arrays:
     """The device draws the channels; about half of them must be kept."""
     kept = got["y"][:, :, :1] != 0
     return {"y": 2 * x["x0"] * kept if abs(kept.mean() - 0.5) < 0.1 else np.full(x["x0"].shape, np.nan)}
+
+
+def lstm(x: Arrays, got: Arrays) -> Arrays:
+    """LSTM over x0 (T x N x I) with the blobs W_x, W_h and b; x1 (T x N), where it is given, is 0 where a sequence starts."""
+    w_x, w_h, b = (x[f"y/{i}"] for i in range(3))
+    units = w_h.shape[1]
+    h = c = np.zeros((x["x0"].shape[1], units))
+    top = []
+    for t, step in enumerate(x["x0"]):
+        keep = x["x1"][t][:, None] if "x1" in x else np.full((len(step), 1), float(t > 0))
+        gates = step @ w_x.T + b + (keep * h) @ w_h.T
+        i, f, o = (1 / (1 + np.exp(-gates[:, k * units : (k + 1) * units])) for k in range(3))
+        c = f * keep * c + i * np.tanh(gates[:, 3 * units :])
+        h = o * np.tanh(c)
+        top.append(h)
+    return {"y": np.stack(top)}
 
 
 def leaky(x: np.ndarray, slope: float) -> np.ndarray:
@@ -70,6 +88,27 @@ def dense_images(x: Arrays, got: Arrays) -> Arrays:
     return {"image": 0.5 * (images - 100), "label": labels}
 
 
+def ctc(x: np.ndarray, labels: Sequence[Sequence[int]], blank: int = 0, steps: Sequence[int] | None = None) -> Arrays:
+    """The loss of scores T x N x C."""
+    lengths = steps if steps is not None else [len(x)] * len(labels)
+    return {"loss": np.asarray(np.mean([ctc_cost(x[: lengths[n], n], own, blank) if lengths[n] else 0 for n, own in enumerate(labels)]))}
+
+
+def with_labels(shape: Sequence[int], *labels: object) -> Callable[[np.random.Generator], Arrays]:
+    """`make` of a Case: normal x0, then x1, x2, .. with these values."""
+    return lambda rng: {"x0": rng.standard_normal(tuple(shape)), **{f"x{i}": np.array(values, float) for i, values in enumerate(labels, 1)}}
+
+
+PATH = [[2, 0], [2, 1], [0, 1], [2, 2], [1, 0]]  # the best classes of two samples
+
+
+def best_path(rng: np.random.Generator) -> np.ndarray:
+    """Scores whose best classes are PATH."""
+    x = rng.standard_normal((5, 2, 3))
+    np.put_along_axis(x, np.array(PATH)[..., None], 9.0, 2)
+    return x
+
+
 CASES = [
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
@@ -100,7 +139,7 @@ CASES = [
     *(Case(f"CReLU {axis} {slope}", layer("CReLU", "x0", "y", f"crelu_param {{ concat_axis: {axis} negative_slope: {slope} }}"), normal(x0=(2, 3, 4)),
            lambda x, got, axis=axis, slope=slope: {"y": leaky(np.concatenate([x["x0"], -x["x0"]], axis), slope)}, ("x0",))
       for axis, slope in ((1, 0), (0, 0.1), (-1, 0.2))),
-    Case("RReLU", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(20, 30)), RandomRelu(), ("x0",)),
+    Case("RReLU TRAIN", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(20, 30)), RandomRelu(), ("x0",)),
     Case("RReLU TEST", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(3, 5)),
          lambda x, got: {"y": leaky(x["x0"], math.log(8 / 3) / 5)}, ("x0",), "TEST"),
     Case("ContinuationIndicator", layer("ContinuationIndicator", "", "y", "continuation_indicator_param { time_step: 3 batch_size: 2 }"), normal(),
@@ -109,4 +148,28 @@ CASES = [
          normal(x0=(2, 3, 4)), lambda x, got: {"y": np.array([[0, 0, 0], [1, 1, 1]])}),
     Case("PassThrough", layer("PassThrough", "x0", "y", "pass_through_param { block_height: 2 block_width: 3 }"), normal(x0=(2, 3, 4, 6)),
          lambda x, got: {"y": x["x0"].reshape(2, 3, 2, 2, 2, 3).transpose(0, 3, 5, 1, 2, 4).reshape(2, 18, 2, 2)}, ("x0",)),
+    Case("WarpCTCLoss", layer("WarpCTCLoss", "x0 x1", "loss"), with_labels((4, 1, 3), [[1, 1]]), lambda x, got: ctc(x["x0"], [[1, 1]]), ("x0",)),
+    Case("WarpCTCLoss of a batch", layer("WarpCTCLoss", "x0 x1", "loss", "ctc_loss_param { blank_label: 2 }"),
+         with_labels((4, 3, 3), [[0, 1, 0], [1, 2, 2], [0, 0, 0]]), lambda x, got: ctc(x["x0"], [[0, 1, 0], [1], [0, 0, 0]], 2)),
+    Case("WarpCTCLoss with indicators", layer("WarpCTCLoss", "x0 x1 x2", "loss"),
+         with_labels((4, 2, 3), [[0, 0], [1, 1], [1, 1], [0, 1]], [[0, 1], [1, 0], [-1, 1], [-1, -1]]),
+         lambda x, got: ctc(x["x0"], [[1, 2], [2, 1, 2]], 0, [3, 4])),
+    Case("WarpCTCLoss with lengths", layer("WarpCTCLoss", "x0 x1 x2 x3", "loss"), with_labels((5, 1, 4), [[4]], [[2]], [[3], [1], [2]]),
+         lambda x, got: ctc(x["x0"], [[3, 1]], 0, [4]), ("x0",)),
+    Case("CtcLoss", layer("CtcLoss", "x0 x1", "loss", "loss_weight: 2 ctc_loss_param { alphabet_size: 4 time_step: 5 blank_label: 0 }"),
+         with_labels((6, 1, 4), [[2, 1, 2, 0]]), lambda x, got: ctc(x["x0"], [[2, 1, 2]], 0, [5]), ("x0",)),
+    Case("CTCGreedyDecoder", layer("CTCGreedyDecoder", "x0", "y"), lambda rng: {"x0": best_path(rng)},
+         lambda x, got: {"y": np.array([[2, 2, 1, -1, -1], [1, 2, -1, -1, -1]])[..., None, None]}),
+    Case("CTCGreedyDecoder accuracy", layer("CTCGreedyDecoder", "x0 x1", "y"), lambda rng: {"x0": best_path(rng), "x1": np.array([[2, 1, 1], [1, 2, 0]])},
+         lambda x, got: {"y": np.array([(2 / 3 + 1) / 2, 0.5]).reshape(1, 2, 1, 1)}),
+    Case("CTCGreedyDecoder with indicators", layer("CTCGreedyDecoder", "x0 x1 x2", "y score accuracy", "ctc_decoder_param { ctc_merge_repeated: false }"),
+         lambda rng: {"x0": best_path(rng), "x1": np.array([[0, 0], [1, 1], [1, 1], [1, 0], [1, 1]]),
+                      "x2": np.array([[0, 0], [1, 1], [-1, 1], [-1, -1], [-1, -1]])},
+         lambda x, got: {"y": np.array([[0, 1, -1, -1, -1], [0, 1, 1, -1, -1]])[..., None, None], "score": np.array([-45.0, -27])[:, None, None, None],
+                         "accuracy": np.ones((1, 1, 1, 1))}),
+    Case("Lstm", layer("Lstm", "x0", "y", "lstm_param { num_output: 3 }"), normal(x0=(4, 2, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,)), lstm,
+         ("x0", "y/0", "y/1", "y/2")),
+    Case("Lstm with indicators", layer("Lstm", "x0 x1", "y", "propagate_down: true propagate_down: false lstm_param { num_output: 3 batch_size: 2 }"),
+         lambda rng: {**normal(x0=(4, 2, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,))(rng), "x1": np.array([[0, 0], [1, 1], [0, 1], [1, 1]])}, lstm,
+         ("x0", "y/0", "y/1", "y/2")),
 ]  # fmt: skip
