@@ -49,6 +49,50 @@ def lstm(x: Arrays, got: Arrays) -> Arrays:
     return {"y": np.stack(top)}
 
 
+def margin(x: Arrays, m: float = 0.5, t: float = 1) -> np.ndarray:
+    """The cosines x0 with an angular margin for the labels x1."""
+    y = x["x0"].copy()
+    for row, label in zip(y, x["x1"].astype(int)):
+        if label >= 0:
+            row[label] = row[label] - m * math.sin(m) if row[label] <= -math.cos(m) else math.cos(math.acos(row[label]) + m)
+            harder = row > row[label]
+            row[harder] = t * row[harder] + t - 1
+    return y
+
+
+def normalized_loss(x: Arrays, order: int) -> Arrays:
+    p = x["x0"] / ((x["x0"] ** order).sum(1, keepdims=True) + 1e-6) ** (1 / order)
+    own = np.take_along_axis(p, x["x1"][:, None].astype(int), 1)
+    return {"loss": np.asarray(-np.log(own).mean()), "p": p}
+
+
+def clustered() -> np.ndarray:
+    """Boxes of 4 x 6 and 8 x 2.5 in 20 x 10 pixels, in two cells one below the other."""
+    boxes = [[(10 - w / 2) / 20, (y - h / 2) / 10, (10 + w / 2) / 20, (y + h / 2) / 10] for y in (2.5, 7.5) for w, h in ((4, 6), (8, 2.5))]
+    return np.array([[np.ravel(boxes), np.full(16, 0.1)]])
+
+
+class AdaCos:
+    """The reference of AdaCosAddmScale. The gradient treats the scale as a constant: that of the first call of a run."""
+
+    got: Arrays | None = None
+
+    def __call__(self, x: Arrays, got: Arrays) -> Arrays:
+        if self.got is not got:
+            self.got, cosines = got, x["x0"]
+            others = cosines * (np.arange(cosines.shape[1]) != x["x1"][:, None])
+            total = np.exp(math.sqrt(2) * math.log(cosines.shape[1] - 1) * others).sum()
+            self.scale = math.log(total / len(cosines)) / math.cos(min(math.pi / 4, np.arccos(cosines).mean()))
+        return {"y": self.scale * margin(x)}
+
+
+def cosines(rng: np.random.Generator) -> Arrays:
+    """Cosines; the angle of the first label and the margin exceed 180 degrees; the last label is -1."""
+    x = rng.uniform(-0.8, 0.8, (4, 5))
+    x[0, 2] = -0.95
+    return {"x0": x, "x1": np.array([2, 0, 4, -1])}
+
+
 def leaky(x: np.ndarray, slope: float) -> np.ndarray:
     return np.where(x > 0, x, slope * x)
 
@@ -172,4 +216,24 @@ CASES = [
     Case("Lstm with indicators", layer("Lstm", "x0 x1", "y", "propagate_down: true propagate_down: false lstm_param { num_output: 3 batch_size: 2 }"),
          lambda rng: {**normal(x0=(4, 2, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,))(rng), "x1": np.array([[0, 0], [1, 1], [0, 1], [1, 1]])}, lstm,
          ("x0", "y/0", "y/1", "y/2")),
+    Case("CosinAddm", layer("CosinAddm", "x0 x1", "y"), cosines, lambda x, got: {"y": margin(x)}, ("x0",)),
+    Case("CosinAddm with t", layer("CosinAddm", "x0 x1", "y", "cosin_add_m_param { m: 0.4 t: 1.2 }"), cosines,
+         lambda x, got: {"y": margin(x, 0.4, 1.2)}, ("x0",)),
+    Case("AdaCosAddmScale", layer("AdaCosAddmScale", "x0 x1", "y", "adacos_add_m_scale_param { num_classes: 5 }"), cosines, AdaCos(), ("x0",)),
+    Case("MTCNNEuclideanLoss", layer("MTCNNEuclideanLoss", "x0 x1", "loss"), normal(x0=(4, 3), x1=(4, 3)),
+         lambda x, got: {"loss": np.asarray(((x["x0"] - x["x1"]) ** 2).sum() / 8)}, ("x0", "x1")),
+    Case("MTCNNEuclideanLoss with labels", layer("MTCNNEuclideanLoss", "x0 x1 x2", "loss", "loss_param { ignore_label: 0 }"),
+         lambda rng: {**normal(x0=(4, 3), x1=(4, 3))(rng), "x2": np.array([1, 0, -1, 0])},
+         lambda x, got: {"loss": np.asarray(((x["x0"] - x["x1"])[::2] ** 2).sum() / 2)}),
+    Case("MTCNNEuclideanLoss of one sample", layer("MTCNNEuclideanLoss", "x0 x1 x2", "loss", "loss_param { ignore_label: 0 }"),
+         lambda rng: {**normal(x0=(1, 3), x1=(1, 3))(rng), "x2": np.array([1])},
+         lambda x, got: {"loss": np.asarray(((x["x0"] - x["x1"]) ** 2).sum() / 2)}, ("x0", "x1")),
+    Case("Scale with bounds", layer("Scale", "x0", "y", "scale_param { min_value: -0.5 max_value: 0.5 bias_term: true }"),
+         normal(x0=(3, 4, 2), y_0=(4,), y_1=(4,)),
+         lambda x, got: {"y": x["x0"] * np.clip(x["y/0"], -0.5, 0.5)[:, None] + x["y/1"][:, None]}, ("x0", "y/1")),
+    *(Case(f"SoftmaxWithLoss {kind}", layer("SoftmaxWithLoss", "x0 x1", "loss p", f'softmax_param {{ normalize_type: "{kind}" }}'),
+           lambda rng: {"x0": rng.uniform(0.5, 1, (3, 4, 2)), "x1": rng.integers(0, 4, (3, 2))},
+           lambda x, got, order=order: normalized_loss(x, order)) for kind, order in (("L1", 1), ("L2", 2))),
+    Case("PriorBoxClustered", layer("PriorBoxClustered", "x0 x1", "y", "prior_box_param { width: 4 width: 8 height: 6 height: 2.5 img_w: 20 img_h: 10 }"),
+         normal(x0=(1, 2, 2, 1), x1=(1, 3, 9, 9)), lambda x, got: {"y": clustered()}),
 ]  # fmt: skip

@@ -40,6 +40,7 @@ def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
         ("RReLU", "rrelu_param { lb: -1 ub: 2 }", "2 3", "lb is -1, ub 2"),
         ("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "2 3", "the batch size is given twice"),
         ("Lstm", "lstm_param { num_output: 2 batch_size: 3 }", "4 2 5", "batch_size is 3, bottom 0 is 4 x 2 x 5"),
+        ("Scale", "scale_param { min_value: 2 max_value: 1 }", "2 3", "min_value is 2, max_value 1"),
         ("PassThrough", "", "1 3 4 4", "block_height is 0, block_width 0"),
         ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 }", "1 3 4 5", "blocks of 2 x 2 do not divide the 4 x 5 pixels"),
         ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 num_output: 6 }", "1 3 4 4", "num_output is 6, 2 x 2 blocks of 3 channels give"),
@@ -120,3 +121,71 @@ def test_clipping_of_lstm(device: Device) -> None:
     limit = float(np.sort(np.abs(free[free != 0]))[4])
     np.testing.assert_allclose(gradient(f"clipping_threshold: {limit}"), np.clip(free, -limit, limit), rtol=1e-6)
     assert np.abs(free).max() > limit * 1.01
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "shapes", "told"),
+    [
+        ("CosinAddm", "", ("4", "4"), "bottom 0 is 4, it must be N x C"),
+        ("CosinAddm", "", ("4 3", "3"), "bottom 1 is 3, bottom 0 4 x 3"),
+        ("AdaCosAddmScale", "adacos_add_m_scale_param { num_classes: 2 }", ("4 3", "4"), "num_classes is 2"),
+        ("MTCNNEuclideanLoss", "", ("4 3", "4 3", "4"), "3 bottoms are given, and ignore_label is not set"),
+        ("MTCNNEuclideanLoss", "loss_param { ignore_label: -1 }", ("4 3", "4 3"), "2 bottoms are given, and ignore_label is -1"),
+        ("MTCNNEuclideanLoss", "loss_param { ignore_label: -1 }", ("4 3", "4 3", "3"), "bottom 2 is 3, bottom 0 4 x 3"),
+        ("SoftmaxWithLoss", 'softmax_param { normalize_type: "L3" }', ("4 3", "4"), "normalize_type is 'L3'"),
+        ("Scale", "scale_param { min_value: 0 }", ("4 3", "3"), "the scale is bottom 1"),
+        ("PriorBoxClustered", "prior_box_param { width: 3 }", ("1 2 3 3", "1 3 9 9"), "width is [3.0], height []"),
+        ("DetectionOutput", "detection_output_param { num_classes: 2 input_width: 0 }", ("1 4", "1 2", "1 2 4"), "input_width is 0, input_height 1"),
+        ("AnnotatedData", "annotated_data_param { single_class: true }", (), "no public source defines its effect on AnnotatedData"),
+    ],
+)
+def test_errors_of_fields(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
+    assert told in refusal(kind, more, *shapes)
+
+
+def run(device: Device, layers: str, inputs: dict[str, np.ndarray], phase: int = proto.TRAIN) -> Net:
+    """Return a net that has run forward with these inputs, and backward in TRAIN."""
+    case = Case("net", layers, lambda rng: inputs, lambda x, got: {}, list(inputs) if phase == proto.TRAIN else ())
+    net = Net(case.message(inputs, ""), phase, device=device, keep=list(inputs))
+    for name, values in inputs.items():
+        net.blobs[name].data[...] = values
+    net.forward()
+    if phase == proto.TRAIN:
+        net.backward()
+    return net
+
+
+def test_gradient_of_normalized_loss(device: Device) -> None:
+    """As in the fork, the gradient is that of a softmax: (p - 1 for the label) / N."""
+    inputs = {"x0": np.random.default_rng(1).uniform(0.5, 1, (3, 4)).astype(np.float32), "x1": np.array([1, 0, 3], np.float32)}
+    text = layer("SoftmaxWithLoss", "x0 x1", "loss", 'propagate_down: true propagate_down: false softmax_param { normalize_type: "L2" }')
+    p = inputs["x0"] / np.sqrt((inputs["x0"] ** 2).sum(1, keepdims=True) + 1e-6)
+    p[range(3), [1, 0, 3]] -= 1
+    np.testing.assert_allclose(run(device, text, inputs).blobs["x0"].diff, p / 3, atol=1e-6)
+
+
+def test_scale_is_limited_in_place(device: Device) -> None:
+    text = layer("Scale", "x0", "y", 'scale_param { min_value: 0 max_value: 1 filler { type: "constant" value: 3 } }')
+    net = run(device, text, {"x0": np.ones((2, 3), np.float32)}, proto.TEST)
+    assert (net.params["y"][0].data == 1).all() and (net.blobs["y"].data == 1).all()
+
+
+def test_filler_of_parameter(device: Device) -> None:
+    text = layer("Parameter", "", "y", 'parameter_param { shape { dim: 2 dim: 3 } blob_filler { type: "constant" value: 0.5 } }')
+    assert (run(device, text, {}, proto.TEST).blobs["y"].data == 0.5).all()
+
+
+def test_priors_in_pixels(device: Device) -> None:
+    """Priors in pixels with the size of the image give the detections of relative priors."""
+    rng = np.random.default_rng(1)
+    corners = rng.uniform(0, 0.4, (5, 2))
+    relative = np.stack([np.concatenate([corners, corners + 0.3], 1).ravel(), np.full(20, 0.1)])[None].astype(np.float32)
+    pixels = relative.copy()
+    pixels[0, 0] *= np.tile([40, 20], 10)
+    inputs = {"x0": rng.standard_normal((1, 20)).astype(np.float32), "x1": rng.uniform(0, 1, (1, 10)).astype(np.float32)}
+    found = []
+    for priors, more in ((relative, ""), (pixels, "input_width: 40 input_height: 20")):
+        param = f"detection_output_param {{ num_classes: 2 nms_param {{ nms_threshold: 0.45 }} code_type: CENTER_SIZE {more} }}"
+        found.append(np.array(run(device, layer("DetectionOutput", "x0 x1 x2", "y", param), {**inputs, "x2": priors}, proto.TEST).blobs["y"].data))
+    assert found[0].shape[2] > 1
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
