@@ -300,6 +300,10 @@ def cases() -> list[Case]:
             ("x0",),
         ),
         Case(
+            "steps", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 axis: 2 axis: 3 step: -1 step: 2 step: -3 }"), normal(x0=(3, 2, 7, 9)),
+            lambda x, got: {"y": x["x0"][::-1, :, ::2, ::-3]}, ("x0",),
+        ),
+        Case(
             "upsample", layer("Upsample", "x0", "y", "upsample_param { scale: 2 }"), normal(x0=(2, 5, 7, 9)),
             lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",),
         ),

@@ -59,7 +59,8 @@ class LSTM(Recurrent):
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
-        dh, dc = tops[0].diff, rec.scratch("dc", (self.sequences, self.units))
+        dh, final = tops[0].diff, self.final_diffs(tops)
+        self.dc = dc = rec.scratch("dc", (self.sequences, self.units))
         scalars = {"limit": self.limit} if self.limit else {}
 
         def step(t: int, product: Ref | None) -> None:
@@ -67,8 +68,10 @@ class LSTM(Recurrent):
             limited = "".join(f"; d_{gate} = fmin(fmax(d_{gate}, -limit), limit)" for gate in "ifog") if self.limit else ""
             text = f"c = x1; before = x2; i = m0; f = m1; o = m2; g = m3; {{}}; {BACKWARD}{limited}; m0 = d_i; m1 = d_f; m2 = d_o; m3 = d_g; {{}} = d_before"
             if product is None:
-                text = text.format("dh = x0; dc = 0", "y0")
-                pointwise(rec, text, reads=reads, writes=[dc], modifies=self._gates(t), scalars=scalars, side_effect=True)
+                more = {name: f"x{len(reads) + k}" for k, name in enumerate(final)}
+                start = f"dh = x0 + {more.get('h', 0)}; dc = {more.get('c', 0)}" if final else "dh = x0; dc = 0"
+                reads += final.values()
+                pointwise(rec, text.format(start, "y0"), reads=reads, writes=[dc], modifies=self._gates(t), scalars=scalars, side_effect=True)
             else:
                 reads += [product, self.cont_of(t + 1)]
                 text = text.format("dh = x0 + x3 * x4; dc = m4", "m4")
@@ -77,6 +80,9 @@ class LSTM(Recurrent):
         self.through_time(rec, propagate, self.steps_data, step)
         self.show(rec, "Backward", [("gate_input", self.steps_data)])
         self.finish_backward(rec, self.steps_data, tops[0].data, bottoms, propagate)
+
+    def initial_gradients(self, rec: Recorder, diffs: Ref) -> list[Ref]:
+        return [*super().initial_gradients(rec, diffs), self.dc]
 
     def _gates(self, t: int) -> list[Ref]:
         return gates_of(self.steps_data, self.sequences, self.units, t * self.sequences * GATES * self.units)

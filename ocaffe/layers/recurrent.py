@@ -1,4 +1,4 @@
-"""The base of LSTM and RNN: bottoms and tops, the state that is carried from run to run, and the products over all time steps."""
+"""The base of LSTM, RNN and GRU: bottoms and tops, the state that is carried from run to run, and the products over all time steps."""
 from __future__ import annotations
 
 import math
@@ -90,6 +90,20 @@ class Recurrent(Layer):
     # -- forward -----------------------------------------------------------------------------------------------------
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        initial = self.prepare(rec, bottoms, tops)
+        self.begin = rec.saved("begin", (self.sequences, self.units))
+        self.next = rec.scratch("next", (self.sequences, self.units))
+        more = self.keep_initial(rec)
+        text = "; ".join(["y0 = x0 * x1", *(f"y{k} = x{k + 1}" for k in range(1, 1 + len(more)))])
+        # side_effect: the launch must not be recomputed, because the last step overwrites the states that it reads.
+        pointwise(rec, text, reads=[initial[0], self.cont_of(0), *initial[1:]], writes=[self.begin, *more], side_effect=True)
+        product = rec.scratch("product", (self.sequences, self.gates * self.units))
+        for t in range(self.steps):
+            gemm(rec, self.next if t else self.begin, self._recurrent.data, product, trans_b=True, mergeable=False)
+            self.step(rec, t, product, tops[0].data)
+
+    def prepare(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> list[Ref]:
+        """Record `steps_data`, the inputs of the gates in every step without W_h h, and set `final`. Return the initial states."""
         rows, width = self.steps * self.sequences, self.gates * self.units
         self.cont = bottoms[1].data
         self.steps_data = rec.saved("steps", (rows, width))  # W_x x + b of every step; each step overwrites its rows with the values for backward
@@ -103,16 +117,7 @@ class Recurrent(Layer):
             self.final = [self._state(top.data) for top in tops[1:]]
         else:
             initial = self.final = [self._carried(name) for name in self.states]
-        self.begin = rec.saved("begin", (self.sequences, self.units))
-        self.next = rec.scratch("next", (self.sequences, self.units))
-        more = self.keep_initial(rec)
-        text = "; ".join(["y0 = x0 * x1", *(f"y{k} = x{k + 1}" for k in range(1, 1 + len(more)))])
-        # side_effect: the launch must not be recomputed, because the last step overwrites the states that it reads.
-        pointwise(rec, text, reads=[initial[0], self.cont_of(0), *initial[1:]], writes=[self.begin, *more], side_effect=True)
-        product = rec.scratch("product", (self.sequences, width))
-        for t in range(self.steps):
-            gemm(rec, self.next if t else self.begin, self._recurrent.data, product, trans_b=True, mergeable=False)
-            self.step(rec, t, product, tops[0].data)
+        return initial
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, cont, width = bottoms[0], bottoms[1], self.gates * self.units
@@ -126,11 +131,10 @@ class Recurrent(Layer):
             states = [graph.op("Squeeze", bottom, [0]) for bottom in bottoms[-self.exposed :]]
         else:  # an ONNX model keeps no state between runs
             states = [graph.constant(np.zeros((graph.fixed(cont, 1), self.units), np.float32))] * len(self.states)
-        weight = graph.parameter(self._recurrent)
 
         def step(*values: str) -> tuple[list[str], str]:
-            *before, product, keep = values
-            product = graph.op("Gemm", graph.op("Mul", before[0], keep), weight, product, transB=1)
+            *before, inputs, keep = values
+            product = self.onnx_product(graph, inputs, graph.op("Mul", before[0], keep))
             after = self.onnx_step(graph, product, before, keep)
             return after, after[0]
 
@@ -138,6 +142,10 @@ class Recurrent(Layer):
         self.onnx_top(graph, collected, tops[0])
         for top, state in zip(tops[1:], final):
             graph.op("Unsqueeze", state, [0], to=top)
+
+    def onnx_product(self, graph: OnnxGraph, inputs: str, hidden: str) -> str:
+        """Write the nodes of W_h h + inputs, the inputs of the gates (N, G), and return their value."""
+        return graph.op("Gemm", hidden, graph.parameter(self._recurrent), inputs, transB=1)
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
         """Write the nodes of one step and return the new states. `product`: the inputs of the gates (N, G); `keep`: cont (N, 1)."""
@@ -193,18 +201,45 @@ class Recurrent(Layer):
             gemm(rec, diffs, self.params[0].data, dx.view((rows, self.inputs)))
         if self.statics:
             self._static_backward(rec, diffs, bottoms[2], propagate[2])
-        for bottom, wanted in list(zip(bottoms, propagate))[2 + self.statics :]:
-            if wanted:  # the initial states: Caffe passes no gradient to them (docs/quirks.md, quirk 19)
-                assert bottom.diff is not None
-                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+        self._initial_backward(rec, diffs, bottoms, propagate)
         weight, bias = self.params[0], self._bias
         if bias.diff is not None:
             reduce(rec, "v0 = x0", reads=[diffs], writes=[bias.diff], axes=[0])
-        if self._recurrent.diff is not None:
-            gemm(rec, diffs, self._multiplied(rec, hidden), self._recurrent.diff, trans_a=True)
+        self.recurrent_gradients(rec, diffs, hidden)
         if weight.diff is not None:
             for start, part in rec.gradient_rows(weight.diff):
                 gemm(rec, diffs.view((rows, part.shape[0]), start, width), x.data.view((rows, self.inputs)), part, trans_a=True)
+
+    def recurrent_gradients(self, rec: Recorder, diffs: Ref, hidden: Ref) -> None:
+        """Record the gradients of the parameters that multiply the hidden state."""
+        if self._recurrent.diff is not None:
+            gemm(rec, diffs, self._multiplied(rec, hidden), self._recurrent.diff, trans_a=True)
+
+    def final_diffs(self, tops: list[Blob]) -> dict[str, Ref]:
+        """Return the gradients of the final states by name. Caffe passes none (docs/quirks.md, quirk 19), unless state_gradient is set."""
+        pairs = zip(self.states, tops[1:]) if self.own().state_gradient else ()
+        return {name: self._state(top.diff) for name, top in pairs if top.diff is not None}
+
+    def initial_gradients(self, rec: Recorder, diffs: Ref) -> list[Ref]:
+        """Return the gradients of the initial states (N, D) after the last launch of `through_time`. That of the hidden state lacks the factor cont."""
+        product = rec.scratch("initial", (self.sequences, self.units))
+        gemm(rec, self.at(diffs, 0), self._recurrent.data, product)
+        return [product]
+
+    def _initial_backward(self, rec: Recorder, diffs: Ref, bottoms: list[Blob], propagate: list[bool]) -> None:
+        wanted = [bottom if flag else None for bottom, flag in zip(bottoms, propagate)][2 + self.statics :]
+        if not any(wanted):
+            return
+        gradients = self.initial_gradients(rec, diffs) if self.own().state_gradient else []
+        for index, bottom in enumerate(wanted):
+            if bottom is None:
+                continue
+            assert bottom.diff is not None
+            if not gradients:  # Caffe passes no gradient to the initial states (docs/quirks.md, quirk 19)
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+            else:
+                reads: list[Read] = [gradients[index], *([] if index else [self.cont_of(0)])]
+                pointwise(rec, "y0 = x0" if index else "y0 = x0 * x1", reads=reads, writes=[self._state(bottom.diff)])
 
     def _static_backward(self, rec: Recorder, diffs: Ref, static: Blob, wanted: bool) -> None:
         weight, width = self.params[2], self.gates * self.units

@@ -22,7 +22,7 @@ from ocaffe.onnx.options import Options as Options
 if TYPE_CHECKING:
     import onnx
 
-RECURRENT = ("LSTM", "RNN")
+RECURRENT = ("LSTM", "RNN", "GRU")
 OLDEST_OPSET = 13  # older Softmax flattens its input to two axes, which is wrong for Caffe's Softmax
 BATCH, STEPS = "batch", "steps"  # symbols of a dynamic first axis; in recurrent nets it counts time steps
 

@@ -240,6 +240,10 @@ def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     return rng.integers(0, layer.own().input_dim, shape)
 
 
+def _chosen(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.integers(0, min(layer.sizes), shape)
+
+
 def _flags(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     return rng.random(shape) < 0.7
 
@@ -261,8 +265,12 @@ def _mask(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
 
 DRAWS: dict[tuple[str, int], Draw] = {  # (type, bottom index) of the layer that reads an input which is not an image
     ("Embed", 0): _whole,
+    ("Gather", 1): _chosen,
+    ("GatherElements", 1): _chosen,
+    ("GatherND", 1): _chosen,
     ("Filter", -1): _flags,
     ("LSTM", 1): _continued,
+    ("GRU", 1): _continued,
     ("RNN", 1): _continued,
     ("ROIPooling", 1): _regions,
     ("PSROIPooling", 1): _regions,
@@ -275,13 +283,15 @@ DRAWS: dict[tuple[str, int], Draw] = {  # (type, bottom index) of the layer that
 def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Collection[str] = ()) -> Feeds:
     """Draw values for all inputs: from a normal distribution, or as DRAWS says for the layer that reads the input.
 
-    `batch` replaces the batch of the first input. `pixels` are the inputs that take integers from 0 to 255.
+    `batch` replaces the batch of the first input. `pixels` are the inputs that take integers from 0 to 255 if DRAWS does not say more.
     """
     feeds = {}
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
         shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
-        draw, layer = _reader(graph, blob) if blob.name not in pixels else (_bytes, None)
+        draw, layer = _reader(graph, blob)
+        if draw is None and blob.name in pixels:
+            draw = _bytes
         feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
     return feeds
 
@@ -290,9 +300,17 @@ def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
     for node in graph.nodes:
         for index, bottom in enumerate(node.bottoms):
             for place in (index, index - len(node.bottoms)):
-                if origin(bottom) is blob and (node.type, place) in DRAWS:
+                if _source(bottom) is blob and (node.type, place) in DRAWS:
                     return DRAWS[node.type, place], node.layer
     return None, None
+
+
+def _source(blob: Any) -> Any:
+    """Return the blob whose values another one holds in another shape."""
+    blob = origin(blob)
+    while blob.producer is not None and blob.producer.type in ("Reshape", "Flatten"):
+        blob = origin(blob.producer.bottoms[0])
+    return blob
 
 
 def inputs_from(path: str, graph: Graph) -> Feeds:

@@ -1,15 +1,18 @@
-"""Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md)."""
+"""Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md).
+
+Those of forks are in fork_cases.py.
+"""
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ocaffe.check.case import Arrays, Case, layer, normal
-from ocaffe.check.layers import ctc_cost
+from tests.layers import fork_cases
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -44,85 +47,6 @@ def spatial_dropout(x: Arrays, got: Arrays) -> Arrays:
     return {"y": 2 * x["x0"] * kept if abs(kept.mean() - 0.5) < 0.1 else np.full(x["x0"].shape, np.nan)}
 
 
-def lstm(x: Arrays, got: Arrays) -> Arrays:
-    """LSTM over x0 (T x N x I) with the blobs W_x, W_h and b; x1 (T x N), where it is given, is 0 where a sequence starts."""
-    w_x, w_h, b = (x[f"y/{i}"] for i in range(3))
-    units = w_h.shape[1]
-    h = c = np.zeros((x["x0"].shape[1], units))
-    top = []
-    for t, step in enumerate(x["x0"]):
-        keep = x["x1"][t][:, None] if "x1" in x else np.full((len(step), 1), float(t > 0))
-        gates = step @ w_x.T + b + (keep * h) @ w_h.T
-        i, f, o = (1 / (1 + np.exp(-gates[:, k * units : (k + 1) * units])) for k in range(3))
-        c = f * keep * c + i * np.tanh(gates[:, 3 * units :])
-        h = o * np.tanh(c)
-        top.append(h)
-    return {"y": np.stack(top)}
-
-
-def margin(x: Arrays, m: float = 0.5, t: float = 1) -> np.ndarray:
-    """The cosines x0 with an angular margin for the labels x1."""
-    y = x["x0"].copy()
-    for row, label in zip(y, x["x1"].astype(int)):
-        if label >= 0:
-            row[label] = row[label] - m * math.sin(m) if row[label] <= -math.cos(m) else math.cos(math.acos(row[label]) + m)
-            harder = row > row[label]
-            row[harder] = t * row[harder] + t - 1
-    return y
-
-
-def normalized_loss(x: Arrays, order: int) -> Arrays:
-    p = x["x0"] / ((x["x0"] ** order).sum(1, keepdims=True) + 1e-6) ** (1 / order)
-    own = np.take_along_axis(p, x["x1"][:, None].astype(int), 1)
-    return {"loss": np.asarray(-np.log(own).mean()), "p": p}
-
-
-def clustered() -> np.ndarray:
-    """Boxes of 4 x 6 and 8 x 2.5 in 20 x 10 pixels, in two cells one below the other."""
-    boxes = [[(10 - w / 2) / 20, (y - h / 2) / 10, (10 + w / 2) / 20, (y + h / 2) / 10] for y in (2.5, 7.5) for w, h in ((4, 6), (8, 2.5))]
-    return np.array([[np.ravel(boxes), np.full(16, 0.1)]])
-
-
-class AdaCos:
-    """The reference of AdaCosAddmScale. The gradient treats the scale as a constant: that of the first call of a run."""
-
-    got: Arrays | None = None
-
-    def __call__(self, x: Arrays, got: Arrays) -> Arrays:
-        if self.got is not got:
-            self.got, cosines = got, x["x0"]
-            others = cosines * (np.arange(cosines.shape[1]) != x["x1"][:, None])
-            total = np.exp(math.sqrt(2) * math.log(cosines.shape[1] - 1) * others).sum()
-            self.scale = math.log(total / len(cosines)) / math.cos(min(math.pi / 4, np.arccos(cosines).mean()))
-        return {"y": self.scale * margin(x)}
-
-
-def cosines(rng: np.random.Generator) -> Arrays:
-    """Cosines; the angle of the first label and the margin exceed 180 degrees; the last label is -1."""
-    x = rng.uniform(-0.8, 0.8, (4, 5))
-    x[0, 2] = -0.95
-    return {"x0": x, "x1": np.array([2, 0, 4, -1])}
-
-
-def leaky(x: np.ndarray, slope: float) -> np.ndarray:
-    return np.where(x > 0, x, slope * x)
-
-
-class RandomRelu:
-    """The reference of RReLU. The device draws the divisors: the first call of a run finds them, and they must be spread over [3, 8)."""
-
-    got: Arrays | None = None
-
-    def __call__(self, x: Arrays, got: Arrays) -> Arrays:
-        if self.got is not got:
-            self.got = got
-            self.slopes = got["y"].astype(float) / x["x0"]
-            divisors = 1 / self.slopes[x["x0"] < 0]
-            spread = divisors.min() > 2.999 and divisors.max() < 8.001 and abs(divisors.mean() - 5.5) < 0.5
-            self.slopes = self.slopes if spread else np.full(self.slopes.shape, np.nan)
-        return {"y": np.where(x["x0"] > 0, x["x0"], x["x0"] * self.slopes)}
-
-
 def pairs(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Write a gray image and its label image."""
     rng = np.random.default_rng(number)
@@ -143,28 +67,53 @@ def dense_images(x: Arrays, got: Arrays) -> Arrays:
     return {"image": 0.5 * (images - 100), "label": labels}
 
 
-def ctc(x: np.ndarray, labels: Sequence[Sequence[int]], blank: int = 0, steps: Sequence[int] | None = None) -> Arrays:
-    """The loss of scores T x N x C."""
-    lengths = steps if steps is not None else [len(x)] * len(labels)
-    return {"loss": np.asarray(np.mean([ctc_cost(x[: lengths[n], n], own, blank) if lengths[n] else 0 for n, own in enumerate(labels)]))}
+def places(shape: tuple[int, ...], chosen: tuple[int, ...], low: int, high: int) -> Any:
+    """Return the `make` of a case: x0 of normal numbers, x1 of indices from low to high - 1."""
+    return lambda rng: {"x0": rng.standard_normal(shape), "x1": rng.integers(low, high, chosen)}
 
 
-def with_labels(shape: Sequence[int], *labels: object) -> Callable[[np.random.Generator], Arrays]:
-    """`make` of a Case: normal x0, then x1, x2, .. with these values."""
-    return lambda rng: {"x0": rng.standard_normal(tuple(shape)), **{f"x{i}": np.array(values, float) for i, values in enumerate(labels, 1)}}
+def lstm(x: Arrays, got: Arrays) -> Arrays:
+    """Return the outputs of an LSTM y with initial states."""
+    tops, h, c = [], x["x2"][0], x["x3"][0]
+    for step, cont in zip(x["x0"] @ x["y/0"].T + x["y/1"], x["x1"][:, :, None]):
+        i, f, o, g = np.split(step + (cont * h) @ x["y/2"].T, 4, 1)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = cont * f * c + i * np.tanh(g)
+        tops.append(h := o * np.tanh(c))
+    return {"y": np.stack(tops), "h": h[None], "c": c[None]}
 
 
-PATH = [[2, 0], [2, 1], [0, 1], [2, 2], [1, 0]]  # the best classes of two samples
+def rnn(x: Arrays, got: Arrays) -> Arrays:
+    """Return the outputs of an RNN y with an initial state."""
+    tops, h = [], x["x2"][0]
+    for step, cont in zip(x["x0"] @ x["y/0"].T + x["y/1"], x["x1"][:, :, None]):
+        h = np.tanh(step + (cont * h) @ x["y/2"].T)
+        tops.append(np.tanh(h @ x["y/3"].T + x["y/4"]))
+    return {"y": np.stack(tops), "h": h[None]}
 
 
-def best_path(rng: np.random.Generator) -> np.ndarray:
-    """Scores whose best classes are PATH."""
-    x = rng.standard_normal((5, 2, 3))
-    np.put_along_axis(x, np.array(PATH)[..., None], 9.0, 2)
-    return x
+def gru(x: Arrays, got: Arrays) -> Arrays:
+    """Return the outputs of a GRU y; with 7 parameters, the reset gate multiplies the product."""
+    w_x, b, w_z, w_r, w_n, *b_n = (x[f"y/{k}"] for k in range(sum(name.startswith("y/") for name in x)))
+    tops, h = [], x["x2"][0]
+    for step, cont in zip(x["x0"] @ w_x.T + b, x["x1"]):
+        h = cont[:, None] * h
+        z, r, n = np.split(step, 3, 1)
+        z, r = 1 / (1 + np.exp(-z - h @ w_z.T)), 1 / (1 + np.exp(-r - h @ w_r.T))
+        n = np.tanh(n + (r * (h @ w_n.T + b_n[0]) if b_n else (r * h) @ w_n.T))
+        tops.append(h := n + z * (h - n))
+    return {"y": np.stack(tops), "h": tops[-1][None]}
 
 
+def sequences(states: int, *parameters: tuple[int, ...]) -> Any:
+    """Return the `make` of a recurrent layer with 4 steps of 3 sequences, 5 inputs, and initial states of 6 units."""
+    shapes = {"x0": (4, 3, 5)} | {f"x{2 + k}": (1, 3, 6) for k in range(states)} | {f"y_{k}": shape for k, shape in enumerate(parameters)}
+    return lambda rng: {**normal(**shapes)(rng), "x1": np.array([[1, 1, 0], [1, 0, 1], [1, 1, 1], [0, 1, 1]])}
+
+
+STATES = "recurrent_param { num_output: 6 expose_hidden: true state_gradient: true"
 CASES = [
+    *fork_cases.CASES,
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
         "LayerNorm", layer("LayerNorm", "x0", "y", "layer_norm_param { eps: 0.01 }"), normal(x0=(3, 5, 7)),
@@ -192,72 +141,55 @@ CASES = [
         "DenseImageData", layer("DenseImageData", "", "image label", 'dense_image_data_param { source: "{folder}/list.txt" batch_size: 3 is_color: false } '
         "transform_param { mean_value: 100 scale: 0.5 }"), lambda rng: {}, dense_images, prepare=write_pairs,
     ),
-    Case("CropCenter", layer("CropCenter", "x0", "y", "crop_center_param { crop_size: 0 crop_size: 0 crop_size: 1 crop_size: 2 }"), normal(x0=(2, 3, 5, 7)),
-         lambda x, got: {"y": x["x0"][:, :, 1:-1, 2:-2]}, ("x0",)),
-    Case("CropCenter channels", layer("CropCenter", "x0", "y", "crop_center_param { crop_size: 0 crop_size: 1 crop_size: 0 }"), normal(x0=(2, 5, 3)),
-         lambda x, got: {"y": x["x0"][:, 1:-1]}, ("x0",)),
-    Case("Transpose", layer("Transpose", "x0", "y", "transpose_param { dim: 3 dim: 2 dim: 0 dim: 1 }"), normal(x0=(2, 3, 4, 5)),
-         lambda x, got: {"y": x["x0"].transpose(3, 2, 0, 1)}, ("x0",)),
-    Case("Reverse", layer("Reverse", "x0", "y"), normal(x0=(4, 3, 2)), lambda x, got: {"y": x["x0"][::-1]}, ("x0",)),
-    Case("Reverse two axes", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: -2 }"), normal(x0=(4, 3, 2)),
-         lambda x, got: {"y": x["x0"][::-1, ::-1]}, ("x0",)),
-    *(Case(f"Flip {width} {height}", layer("Flip", "x0", "y", f"flip_param {{ flip_width: {width} flip_height: {height} }}"), normal(x0=(2, 3, 4, 5)),
-           lambda x, got, rows=1 - 2 * (height == "true"), columns=1 - 2 * (width == "true"): {"y": x["x0"][:, :, ::rows, ::columns]}, ("x0",))
-      for width in ("true", "false") for height in ("true", "false")),
-    *(Case(f"CReLU {axis} {slope}", layer("CReLU", "x0", "y", f"crelu_param {{ concat_axis: {axis} negative_slope: {slope} }}"), normal(x0=(2, 3, 4)),
-           lambda x, got, axis=axis, slope=slope: {"y": leaky(np.concatenate([x["x0"], -x["x0"]], axis), slope)}, ("x0",))
-      for axis, slope in ((1, 0), (0, 0.1), (-1, 0.2))),
-    Case("RReLU TRAIN", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(20, 30)), RandomRelu(), ("x0",)),
-    Case("RReLU TEST", layer("RReLU", "x0", "y", "rrelu_param { lb: 3 ub: 8 }"), normal(x0=(3, 5)),
-         lambda x, got: {"y": leaky(x["x0"], math.log(8 / 3) / 5)}, ("x0",), "TEST"),
-    Case("ContinuationIndicator", layer("ContinuationIndicator", "", "y", "continuation_indicator_param { time_step: 3 batch_size: 2 }"), normal(),
-         lambda x, got: {"y": np.array([[0, 0], [1, 1], [1, 1]])}),
-    Case("ContinuationIndicator with a bottom", layer("ContinuationIndicator", "x0", "y", "continuation_indicator_param { time_step: 2 axis: 1 }"),
-         normal(x0=(2, 3, 4)), lambda x, got: {"y": np.array([[0, 0, 0], [1, 1, 1]])}),
-    Case("PassThrough", layer("PassThrough", "x0", "y", "pass_through_param { block_height: 2 block_width: 3 }"), normal(x0=(2, 3, 4, 6)),
-         lambda x, got: {"y": x["x0"].reshape(2, 3, 2, 2, 2, 3).transpose(0, 3, 5, 1, 2, 4).reshape(2, 18, 2, 2)}, ("x0",)),
-    Case("WarpCTCLoss", layer("WarpCTCLoss", "x0 x1", "loss"), with_labels((4, 1, 3), [[1, 1]]), lambda x, got: ctc(x["x0"], [[1, 1]]), ("x0",)),
-    Case("WarpCTCLoss of a batch", layer("WarpCTCLoss", "x0 x1", "loss", "ctc_loss_param { blank_label: 2 }"),
-         with_labels((4, 3, 3), [[0, 1, 0], [1, 2, 2], [0, 0, 0]]), lambda x, got: ctc(x["x0"], [[0, 1, 0], [1], [0, 0, 0]], 2)),
-    Case("WarpCTCLoss with indicators", layer("WarpCTCLoss", "x0 x1 x2", "loss"),
-         with_labels((4, 2, 3), [[0, 0], [1, 1], [1, 1], [0, 1]], [[0, 1], [1, 0], [-1, 1], [-1, -1]]),
-         lambda x, got: ctc(x["x0"], [[1, 2], [2, 1, 2]], 0, [3, 4])),
-    Case("WarpCTCLoss with lengths", layer("WarpCTCLoss", "x0 x1 x2 x3", "loss"), with_labels((5, 1, 4), [[4]], [[2]], [[3], [1], [2]]),
-         lambda x, got: ctc(x["x0"], [[3, 1]], 0, [4]), ("x0",)),
-    Case("CtcLoss", layer("CtcLoss", "x0 x1", "loss", "loss_weight: 2 ctc_loss_param { alphabet_size: 4 time_step: 5 blank_label: 0 }"),
-         with_labels((6, 1, 4), [[2, 1, 2, 0]]), lambda x, got: ctc(x["x0"], [[2, 1, 2]], 0, [5]), ("x0",)),
-    Case("CTCGreedyDecoder", layer("CTCGreedyDecoder", "x0", "y"), lambda rng: {"x0": best_path(rng)},
-         lambda x, got: {"y": np.array([[2, 2, 1, -1, -1], [1, 2, -1, -1, -1]])[..., None, None]}),
-    Case("CTCGreedyDecoder accuracy", layer("CTCGreedyDecoder", "x0 x1", "y"), lambda rng: {"x0": best_path(rng), "x1": np.array([[2, 1, 1], [1, 2, 0]])},
-         lambda x, got: {"y": np.array([(2 / 3 + 1) / 2, 0.5]).reshape(1, 2, 1, 1)}),
-    Case("CTCGreedyDecoder with indicators", layer("CTCGreedyDecoder", "x0 x1 x2", "y score accuracy", "ctc_decoder_param { ctc_merge_repeated: false }"),
-         lambda rng: {"x0": best_path(rng), "x1": np.array([[0, 0], [1, 1], [1, 1], [1, 0], [1, 1]]),
-                      "x2": np.array([[0, 0], [1, 1], [-1, 1], [-1, -1], [-1, -1]])},
-         lambda x, got: {"y": np.array([[0, 1, -1, -1, -1], [0, 1, 1, -1, -1]])[..., None, None], "score": np.array([-45.0, -27])[:, None, None, None],
-                         "accuracy": np.ones((1, 1, 1, 1))}),
-    Case("Lstm", layer("Lstm", "x0", "y", "lstm_param { num_output: 3 }"), normal(x0=(4, 2, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,)), lstm,
-         ("x0", "y/0", "y/1", "y/2")),
-    Case("Lstm with indicators", layer("Lstm", "x0 x1", "y", "propagate_down: true propagate_down: false lstm_param { num_output: 3 batch_size: 2 }"),
-         lambda rng: {**normal(x0=(4, 2, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,))(rng), "x1": np.array([[0, 0], [1, 1], [0, 1], [1, 1]])}, lstm,
-         ("x0", "y/0", "y/1", "y/2")),
-    Case("CosinAddm", layer("CosinAddm", "x0 x1", "y"), cosines, lambda x, got: {"y": margin(x)}, ("x0",)),
-    Case("CosinAddm with t", layer("CosinAddm", "x0 x1", "y", "cosin_add_m_param { m: 0.4 t: 1.2 }"), cosines,
-         lambda x, got: {"y": margin(x, 0.4, 1.2)}, ("x0",)),
-    Case("AdaCosAddmScale", layer("AdaCosAddmScale", "x0 x1", "y", "adacos_add_m_scale_param { num_classes: 5 }"), cosines, AdaCos(), ("x0",)),
-    Case("MTCNNEuclideanLoss", layer("MTCNNEuclideanLoss", "x0 x1", "loss"), normal(x0=(4, 3), x1=(4, 3)),
-         lambda x, got: {"loss": np.asarray(((x["x0"] - x["x1"]) ** 2).sum() / 8)}, ("x0", "x1")),
-    Case("MTCNNEuclideanLoss with labels", layer("MTCNNEuclideanLoss", "x0 x1 x2", "loss", "loss_param { ignore_label: 0 }"),
-         lambda rng: {**normal(x0=(4, 3), x1=(4, 3))(rng), "x2": np.array([1, 0, -1, 0])},
-         lambda x, got: {"loss": np.asarray(((x["x0"] - x["x1"])[::2] ** 2).sum() / 2)}),
-    Case("MTCNNEuclideanLoss of one sample", layer("MTCNNEuclideanLoss", "x0 x1 x2", "loss", "loss_param { ignore_label: 0 }"),
-         lambda rng: {**normal(x0=(1, 3), x1=(1, 3))(rng), "x2": np.array([1])},
-         lambda x, got: {"loss": np.asarray(((x["x0"] - x["x1"]) ** 2).sum() / 2)}, ("x0", "x1")),
-    Case("Scale with bounds", layer("Scale", "x0", "y", "scale_param { min_value: -0.5 max_value: 0.5 bias_term: true }"),
-         normal(x0=(3, 4, 2), y_0=(4,), y_1=(4,)),
-         lambda x, got: {"y": x["x0"] * np.clip(x["y/0"], -0.5, 0.5)[:, None] + x["y/1"][:, None]}, ("x0", "y/1")),
-    *(Case(f"SoftmaxWithLoss {kind}", layer("SoftmaxWithLoss", "x0 x1", "loss p", f'softmax_param {{ normalize_type: "{kind}" }}'),
-           lambda rng: {"x0": rng.uniform(0.5, 1, (3, 4, 2)), "x1": rng.integers(0, 4, (3, 2))},
-           lambda x, got, order=order: normalized_loss(x, order)) for kind, order in (("L1", 1), ("L2", 2))),
-    Case("PriorBoxClustered", layer("PriorBoxClustered", "x0 x1", "y", "prior_box_param { width: 4 width: 8 height: 6 height: 2.5 img_w: 20 img_h: 10 }"),
-         normal(x0=(1, 2, 2, 1), x1=(1, 3, 9, 9)), lambda x, got: {"y": clustered()}),
+    Case("Sin", layer("Sin", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": np.sin(x["x0"])}, ("x0",)),
+    Case("Cos", layer("Cos", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": np.cos(x["x0"])}, ("x0",)),
+    Case(
+        "StridedSlice", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 axis: 2 axis: -1 start: -1 start: 1 start: 7 end: -9 end: 6 end: 0 "
+        "step: -1 step: 2 step: -3 }"), normal(x0=(3, 2, 7, 9)), lambda x, got: {"y": x["x0"][-1:-9:-1, :, 1:6:2, 7:0:-3]}, ("x0",),
+    ),
+    Case(
+        "StridedSlice, samples", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 step: -2 }"), normal(x0=(5, 3)),
+        lambda x, got: {"y": x["x0"][::-2]}, ("x0",),
+    ),
+    Case(
+        "Gather", layer("Gather", "x0 x1", "y", "gather_param { axis: 1 }"), places((3, 5, 4), (2, 3), -5, 5),
+        lambda x, got: {"y": np.take(x["x0"], x["x1"].astype(int), 1)}, ("x0",),
+    ),
+    Case(
+        "GatherElements", layer("GatherElements", "x0 x1", "y", "gather_elements_param { axis: 1 }"), places((3, 5, 4), (2, 7, 3), -5, 5),
+        lambda x, got: {"y": np.take_along_axis(x["x0"][:2, :, :3], x["x1"].astype(int), 1)}, ("x0",),
+    ),
+    Case(
+        "GatherND", layer("GatherND", "x0 x1", "y", "gather_nd_param { batch_dims: 1 }"), places((2, 3, 4, 5), (2, 6, 2), -3, 3),
+        lambda x, got: {"y": np.stack([image[tuple(at.astype(int).T)] for image, at in zip(x["x0"], x["x1"])])}, ("x0",),
+    ),
+    *(Case(
+        f"GRU, linear_before_reset {linear}", layer("GRU", "x0 x1 x2", "y h", f"{STATES} linear_before_reset: {linear} }}"),
+        sequences(1, (18, 5), (18,), (6, 6), (6, 6), (6, 6), *[(6,)] * linear), gru, ("x0", "x2", *(f"y/{k}" for k in range(5 + linear))),
+    ) for linear in (0, 1)),
+    Case(
+        "LSTM, state_gradient", layer("LSTM", "x0 x1 x2 x3", "y h c", f"{STATES} }}"), sequences(2, (24, 5), (24,), (24, 6)), lstm,
+        ("x0", "x2", "x3", "y/0", "y/1", "y/2"),
+    ),
+    Case(
+        "RNN, state_gradient", layer("RNN", "x0 x1 x2", "y h", f"{STATES} }}"), sequences(1, (6, 5), (6,), (6, 6), (6, 6), (6,)), rnn,
+        ("x0", "x2", *(f"y/{k}" for k in range(5))),
+    ),
+    Case(
+        "Where", layer("Where", "x0 x1 x2", "y"), lambda rng: {
+            "x0": rng.integers(0, 2, (3, 4, 1)), "x1": rng.standard_normal((2, 3, 4, 5)), "x2": rng.standard_normal((4, 5)),
+        }, lambda x, got: {"y": np.where(x["x0"], x["x1"], x["x2"])}, ("x1", "x2"),
+    ),
+    Case(
+        "IsNaN", layer("Power", "x0", "p", "power_param { power: 0.5 }") + layer("IsNaN", "p", "y"), normal(x0=(3, 5)),
+        lambda x, got: {"y": np.float64(x["x0"] < 0)},
+    ),
+    *(Case(
+        f"Compare, {name}", layer("Compare", "x0 x1", "y", f"compare_param {{ operation: {name} }}"),
+        lambda rng: {"x0": rng.integers(0, 3, (2, 5, 7)), "x1": rng.integers(0, 3, (5, 1))},
+        lambda x, got, function=function: {"y": np.float64(function(x["x0"], x["x1"]))},
+    ) for name, function in {
+        "EQUAL": np.equal, "GREATER": np.greater, "GREATER_OR_EQUAL": np.greater_equal, "LESS": np.less, "LESS_OR_EQUAL": np.less_equal,
+        "AND": np.logical_and, "OR": np.logical_or, "XOR": np.logical_xor,
+    }.items()),
 ]  # fmt: skip

@@ -57,8 +57,8 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "operator unknown to ONNX": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
     "operators without a rule": (
-        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Sin(x) b = Cos(x) c = Sin(a) d = Add(b, c) y = Relu(d) }"),
-        "no Caffe layer computes these operators: Cos (1: 'b'), Sin (2: 'a', ..)"),
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Tan(x) b = Atan(x) c = Tan(a) d = Add(b, c) y = Relu(d) }"),
+        "no Caffe layer computes these operators: Atan (1: 'b'), Tan (2: 'a', ..)"),
     "shape that depends on values": (
         lambda: parse(HEAD + "(float[4, 3] x, bool[4] z) => (float[N, 3] y) { a = Compress<axis=0>(x, z) b = Slice(a, o, p, o) y = Relu(b) }",
                       o=np.array([0], np.int64), p=np.array([1], np.int64)), "no Caffe layer computes these operators: Compress (1: 'a')"),
@@ -107,6 +107,14 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
     "two bounds for one": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
+    **{f"recurrent: {message}": (
+        lambda attributes=attributes, inputs=inputs: parse(
+            HEAD + f"(float[4, 2, 3] x) => (float[4, 1, 2, 2] y) {{ y = LSTM<hidden_size=2{attributes}>(x, w, r{inputs}) }}",
+            w=np.ones((1, 8, 3), np.float32), r=np.ones((1, 8, 2), np.float32), n=np.full(2, 3, np.int32), p=np.ones((1, 6), np.float32)), message)
+       for attributes, inputs, message in (
+           ("", ", , n", "sequence_lens: sequences of different lengths"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "clip or input_forget"),
+           (', activations=["Relu", "Tanh", "Tanh"]', "", "activations Relu, Tanh, Tanh"),
+       )},
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip

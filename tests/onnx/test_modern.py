@@ -62,7 +62,8 @@ def test_modern_net(device: Any, tmp_path: Path, name: str) -> None:
     assert relative(y, result.detach().numpy()) <= 1e-4
     (result * torch.from_numpy(upstream).double()).sum().backward()
     layer, blob, parameter = first_weights(caffe, message, double)
-    error = relative(blob.diff.reshape(parameter.shape), parameter.grad.numpy())
+    tied = sum(other.diff for blobs in caffe.params.values() for other in blobs if np.array_equal(other.data, blob.data))  # gpt2 embeds and classifies with it
+    error = relative(tied.reshape(parameter.shape), parameter.grad.numpy())
     print(f"gradient of {layer} {error:.1e}")
     assert error <= 1e-4
 

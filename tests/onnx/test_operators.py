@@ -173,6 +173,39 @@ FAMILIES = {
     "constants among tensors": Family("""
         y1 = Concat<axis=1>(x, more) y2 = Max(x, channels) y3 = Min(x, z, c1) y4 = Mean(x, channels) y5 = Concat<axis=1>(more, x) y6 = Sum(x, channels, z)
         """, 17, NUMBERS | {"more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
+    "steps and computed places": Family("""
+        y1 = Slice(x, s0, s6, a2, two) y2 = Slice(x, m1, back, a2, m1) y3 = Slice(x, first, last, axes, steps) y4 = Slice(v, m1, back, a0, m1)
+        y5 = Sin(x) y6 = Cos(x) p = ArgMax<axis=2, keepdims=0>(x) y7 = Gather(table, p) y8 = Gather(cube, p) q = ArgMax<axis=1, keepdims=1>(z)
+        y9 = GatherElements<axis=1>(x, q) r = ArgMax<axis=1, keepdims=0>(v) y10 = Gather<axis=1>(x, r) y11 = Gather<axis=1>(x, many)
+        t = Unsqueeze(r, a1) y12 = GatherND<batch_dims=1>(z, t) y13 = GatherElements<axis=3>(x, mixed) y14 = Gather<axis=1>(table, p)
+        k = Cast<to=6>(p) y15 = Gather(table, k) y16 = GatherND(x, pairs) y17 = Gather<axis=3>(x, grid)
+        """, 17, {
+            "s0": ints(0), "s6": ints(6), "a2": ints(2), "two": ints(2), "m1": ints(-1), "back": ints(-100), "first": ints(-1, 5, 0), "last": ints(-9, 0, 2),
+            "axes": ints(0, 3, 1), "steps": ints(-1, -2, 1), "a0": ints(0), "a1": ints(1), "table": draw(6, 7), "cube": draw(6, 2, 3),
+            "many": np.arange(20) % 4, "mixed": np.array([[[[1, -2]] * 3] * 4] * 2), "pairs": np.array([[0, 3], [1, -1]]), "grid": np.array([[0, 5], [-1, 2]]),
+        }),
+    "choices": Family("""
+        p = Greater(x, z) y1 = Where(p, x, z) q = Less(x, one) y2 = Where(q, x, low) y3 = Where(mask, x, low) y4 = Where(mask, row, x) i = IsNaN(x)
+        y5 = Where(i, zero, x) r = GreaterOrEqual(x, row) s = And(p, r) t = Or(q, s) u = Not(t) y6 = Cast<to=1>(u) v1 = Equal(x, x) y7 = Where(v1, x, z)
+        w = LessOrEqual(zero, x) y8 = Cast<to=1>(w) a = Xor(p, w) y9 = Cast<to=1>(a) y10 = Trilu(x, k) y11 = Trilu<upper=0>(x)
+        b = Add(x, holes) c = Softmax(b) d = IsNaN(c) y12 = Where(d, zero, c)
+        """, 17, {
+            "one": np.float32(1), "zero": np.float32(0), "low": np.float32(-1e30), "mask": np.tril(np.ones((6, 6), bool)), "row": draw(6), "k": np.int64(1),
+            "holes": np.where(np.tril(np.ones((6, 6))) > 0, 0, -np.inf).astype(np.float32),
+        }),
+    "recurrent": Family("""
+        s = Reshape(x, seq) a1 = LSTM<hidden_size=3>(s, w1, r1, b1) y1 = Squeeze(a1, a1_)
+        a2, h2, y2 = LSTM<hidden_size=3, direction="bidirectional">(s, w2, r2, b2) a3 = Transpose<perm=[0, 2, 1, 3]>(a2) y3 = Reshape(a3, join)
+        h = ReduceMean<axes=[0]>(s) i = Slice(h, a0, a3_, a2_) y4, y5, y6 = LSTM<hidden_size=3, direction="reverse">(s, w1, r1, b1, , i, c)
+        y7, y8 = LSTM<hidden_size=3, direction="bidirectional">(s, w2, r2) y9 = Relu(h2) y10, y11 = GRU<hidden_size=3>(s, gw, gr, gb, , i)
+        a4 = GRU<hidden_size=3, linear_before_reset=1>(s, gw, gr, gb) y12 = Squeeze(a4, a1_)
+        y13, y14 = GRU<hidden_size=3, linear_before_reset=1, direction="reverse">(s, gw, gr, gb, , zero) y15 = GRU<hidden_size=3>(s, gw, gr)
+        , y16 = LSTM<hidden_size=3>(s, w1, r1)
+        """, 17, {
+            "seq": ints(12, 4, 6), "a1_": ints(1), "a0": ints(0), "a3_": ints(3), "a2_": ints(2), "join": ints(0, 0, -1),
+            "w1": draw(1, 12, 6), "r1": draw(1, 12, 3), "b1": draw(1, 24), "w2": draw(2, 12, 6), "r2": draw(2, 12, 3), "b2": draw(2, 24),
+            "c": draw(1, 4, 3), "gw": draw(1, 9, 6), "gr": draw(1, 9, 3), "gb": draw(1, 18), "zero": np.zeros((1, 4, 3), np.float32),
+        }),
     "outputs that are read": Family("""
         y1 = Relu(x) y2 = Identity(y1) y3 = Neg(y1) a = Identity(y3) y4 = Identity(a) y5 = Abs(y4)
         """),
