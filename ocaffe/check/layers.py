@@ -1,6 +1,8 @@
 """Cases for the kernels of ordinary layers, with numpy references: convolution, products, pooling, normalisation, pointwise, reductions, copies."""
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Callable, Sequence
 
@@ -28,6 +30,23 @@ def convolve(
         taps = tuple(range(2 + len(axes), 2 + 2 * len(axes)))
         parts.append(np.tensordot(images, filters, ((1, *taps), tuple(range(1, 2 + len(axes))))))
     return np.moveaxis(np.concatenate(parts, -1) + b, -1, 1)
+
+
+def ctc_cost(scores: np.ndarray, labels: Sequence[int], blank: int) -> float:
+    """-log of the sum of the probabilities of all paths (T x C scores): every path is tried."""
+    log_p = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    total = 0.0
+    for path in itertools.product(range(scores.shape[1]), repeat=len(scores)):
+        merged = [label for label, _ in itertools.groupby(path) if label != blank]
+        if merged == list(labels):
+            total += math.exp(sum(log_p[t, label] for t, label in enumerate(path)))
+    return -math.log(total) if total else 0.0
+
+
+def greedy(scores: np.ndarray) -> np.ndarray:
+    """The classes of the best path (T x C scores) without 0 and repetitions, as 1 x T x 1 x 1 with -1 after the end."""
+    found = [label for label, _ in itertools.groupby(scores.argmax(1)) if label]
+    return np.array(found + [-1] * (len(scores) - len(found)))[None, :, None, None]
 
 
 def conv_case(name: str, shape: Sequence[int], outputs: int, kernel: int, text: str = "", **how: int) -> Case:
@@ -288,6 +307,15 @@ def cases() -> list[Case]:
         Case(
             "border", layer("Pad", "x0", "y", "pad_param { begin: 1 begin: 0 end: 2 end: 1 mode: REFLECT }"), normal(x0=(2, 3, 6, 7)),
             lambda x, got: {"y": np.pad(x["x0"], [(0, 0), (0, 0), (1, 2), (0, 1)], "reflect")}, ("x0",),
+        ),
+        Case(
+            "ctc", layer("WarpCTCLoss", "x0 x1", "loss") + layer("CTCGreedyDecoder", "x0", "y"),
+            lambda rng: {"x0": rng.standard_normal((5, 1, 3)), "x1": np.array([[1, 1, 2]])},
+            lambda x, got: {"loss": np.asarray(ctc_cost(x["x0"][:, 0], [1, 1, 2], 0)), "y": greedy(x["x0"][:, 0])}, ("x0",),
+        ),
+        Case(
+            "reverse", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: 2 }"), normal(x0=(3, 5, 7, 11)), lambda x, got: {"y": x["x0"][::-1, :, ::-1]},
+            ("x0",),
         ),
         Case(
             "steps", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 axis: 2 axis: 3 step: -1 step: 2 step: -3 }"), normal(x0=(3, 2, 7, 9)),

@@ -107,7 +107,7 @@ class Recurrent(Layer):
         rows, width = self.steps * self.sequences, self.gates * self.units
         self.cont = bottoms[1].data
         self.steps_data = rec.saved("steps", (rows, width))  # W_x x + b of every step; each step overwrites its rows with the values for backward
-        gemm(rec, bottoms[0].data.view((rows, self.inputs)), self.params[0].data, self.steps_data, trans_b=True, bias=self.params[1].data, mergeable=False)
+        gemm(rec, bottoms[0].data.view((rows, self.inputs)), self.params[0].data, self.steps_data, trans_b=True, bias=self._bias.data, mergeable=False)
         if self.statics:
             static = rec.scratch("static", (self.sequences, width))
             gemm(rec, self._static(bottoms[2].data), self.params[2].data, static, trans_b=True, mergeable=False)
@@ -122,7 +122,7 @@ class Recurrent(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, cont, width = bottoms[0], bottoms[1], self.gates * self.units
         rows = graph.reshape(x, (-1, self.inputs))
-        y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self.params[1]), transB=1)
+        y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self._bias), transB=1)
         y = graph.reshape(y, (*graph.shape(cont), width))
         if self.statics:
             static = graph.reshape(bottoms[2], (-1, self.static_inputs))
@@ -202,7 +202,7 @@ class Recurrent(Layer):
         if self.statics:
             self._static_backward(rec, diffs, bottoms[2], propagate[2])
         self._initial_backward(rec, diffs, bottoms, propagate)
-        weight, bias = self.params[:2]
+        weight, bias = self.params[0], self._bias
         if bias.diff is not None:
             reduce(rec, "v0 = x0", reads=[diffs], writes=[bias.diff], axes=[0])
         self.recurrent_gradients(rec, diffs, hidden)
@@ -289,6 +289,10 @@ class Recurrent(Layer):
 
     def _static(self, ref: Ref) -> Ref:
         return ref.view((self.sequences, self.static_inputs))
+
+    @property
+    def _bias(self) -> Parameter:
+        return self.params[1]
 
     @property
     def _recurrent(self) -> Parameter:

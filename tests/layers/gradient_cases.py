@@ -1,4 +1,7 @@
-"""Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md)."""
+"""Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md).
+
+Those of forks are in fork_cases.py.
+"""
 from __future__ import annotations
 
 import math
@@ -9,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.check.case import Arrays, Case, layer, normal
+from tests.layers import fork_cases
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -146,6 +150,7 @@ def roi_align(x: np.ndarray, regions: np.ndarray, bins: tuple[int, int], scale: 
 
 STATES = "recurrent_param { num_output: 6 expose_hidden: true state_gradient: true"
 CASES = [
+    *fork_cases.CASES,
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
         "LayerNorm", layer("LayerNorm", "x0", "y", "layer_norm_param { eps: 0.01 }"), normal(x0=(3, 5, 7)),

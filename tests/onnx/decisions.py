@@ -37,26 +37,50 @@ RULES: dict[str, tuple[str, Callable[..., Values]]] = {
 }
 
 
+def _normalized(
+    x: Values, mean: Values, variance: Values, weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Values:  # fmt: skip
+    """Batch normalization with running statistics, in single operations.
+
+    PyTorch 2.14.1's own backward on CPUs is wrong if the gradient is a transposed tensor: it exchanges the axes of the image.
+    """
+    if training or variance is None:
+        return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    y = (x - mean.view(shape)) / (variance.view(shape) + eps).sqrt()
+    return y if weight is None else y * weight.view(shape) + bias.view(shape)
+
+
 class Decided(TorchFunctionMode):
     """While it is active, functions that decide take the decisions of `caffe`, an ocaffe.Net after forward.
 
-    The layers of `message` must be in the order in which the network calls the functions.
+    The layers of `message` must be in the order in which the network calls the functions. A call on other values than the next layer's decides itself:
+    it computes constants, for which there are no layers. At the end every layer must have been used.
     """
 
     def __init__(self, caffe: Any, message: Any) -> None:
         super().__init__()
         self.likes = {kind: _inputs(caffe, message, kind) for kind, _ in RULES.values()}
+        self.next = {kind: next(likes, None) for kind, likes in self.likes.items()}
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        rule = RULES.get(getattr(func, "__name__", "").rstrip("_"))
+        name = getattr(func, "__name__", "").rstrip("_")
+        if name == "batch_norm":
+            return _normalized(*args, **(kwargs or {}))
+        rule = RULES.get(name)
         if rule is None:
             return func(*args, **(kwargs or {}))
         kind, decide = rule
         x, *rest = args
-        like = next(self.likes[kind])
-        assert like.shape == x.shape
-        assert (like - x).abs().max() <= 1e-3 * x.abs().max()  # decisions are for nearly the same values
+        like = self.next[kind]
+        if like is None or like.shape != x.shape or (like - x).abs().max() > 1e-3 * x.abs().max():
+            return func(*args, **(kwargs or {}))
+        self.next[kind] = next(self.likes[kind], None)
         return decide(x, like, *rest, **(kwargs or {}))
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        assert problem[0] is not None or not any(like is not None for like in self.next.values()), "the network did not decide as often as ocaffe's net"
 
 
 def _inputs(caffe: Any, message: Any, kind: str) -> Iterator[Values]:

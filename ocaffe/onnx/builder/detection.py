@@ -66,6 +66,8 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
 def _decoded(graph: OnnxGraph, d: Detection, loc: Blob, priors: Blob) -> str:
     """Return the predicted boxes (corners) of all priors."""
     known = graph.reshape(priors, (2, d.priors, 1, 4))
+    if d.size != (1, 1):
+        known = graph.op("Div", known, d.units[:, None])
     prior, variance = (graph.reshape(graph.part(known, 0, i, i + 1), (d.priors, 1, 4)) for i in range(2))
     way: Value = graph.reshape(loc, (-1, d.priors, d.classes_with_boxes, 4))
     if not d.variance_in_target:

@@ -1,0 +1,191 @@
+"""Errors of layer types that text recognition, detection and face recognition forks define."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ocaffe import proto
+from ocaffe.api.net import Net
+from ocaffe.check.case import Case, layer
+from ocaffe.cl.device import Device
+from ocaffe.errors import Error
+from ocaffe.graph.build import build
+from ocaffe.model.text import parse
+
+
+def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
+    """Return the text of the Error for a layer with bottoms of these shapes."""
+    names = [f"x{i}" for i in range(len(shapes))]
+    inputs = "".join(
+        f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in shape.split())} }} }} }}\n'
+        for name, shape in zip(names, shapes)
+    )
+    with pytest.raises(Error) as caught:
+        build(parse(inputs + layer(kind, " ".join(names), "y", more), proto.NetParameter, "net"), phase)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "shape", "told"),
+    [
+        ("CropCenter", "crop_center_param { crop_size: 1 }", "1 3 5 5", "1 crop_size for the 4 axes of bottom 1 x 3 x 5 x 5"),
+        ("CropCenter", "crop_center_param { crop_size: 0 crop_size: 2 }", "5 4", "crop_size 0, 2 leaves nothing of bottom 5 x 4"),
+        ("Transpose", "", "2 3", "dim is empty does not name each of the 2 axes of bottom 2 x 3 once"),
+        ("Transpose", "transpose_param { dim: 0 dim: 0 }", "2 3", "dim 0, 0 does not name each of the 2 axes"),
+        ("Reverse", "reverse_param { axis: 1 axis: -1 }", "2 3", "axis 1, -1 names an axis of bottom 2 x 3 twice"),
+        ("Reverse", "reverse_param { axis: 2 }", "2 3", "axis 2 is outside the 2 axes of bottom 2 x 3"),
+        ("Flip", "", "2 3", "bottom 0 is 2 x 3, it must be N x C x H x W"),
+        ("CReLU", "crelu_param { concat_axis: 2 }", "2 3", "concat_axis 2 is outside the 2 axes"),
+        ("RReLU", "rrelu_param { lb: 3 }", "2 3", "rrelu_param has no lb or no ub"),
+        ("RReLU", "rrelu_param { lb: -1 ub: 2 }", "2 3", "lb is -1, ub 2"),
+        ("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "2 3", "the batch size is given twice"),
+        ("Lstm", "lstm_param { num_output: 2 batch_size: 3 }", "4 2 5", "batch_size is 3, bottom 0 is 4 x 2 x 5"),
+        ("Scale", "scale_param { min_value: 2 max_value: 1 }", "2 3", "min_value is 2, max_value 1"),
+        ("PassThrough", "", "1 3 4 4", "block_height is 0, block_width 0"),
+        ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 }", "1 3 4 5", "blocks of 2 x 2 do not divide the 4 x 5 pixels"),
+        ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 num_output: 6 }", "1 3 4 4", "num_output is 6, 2 x 2 blocks of 3 channels give"),
+    ],
+)
+def test_errors(kind: str, more: str, shape: str, told: str) -> None:
+    assert told in refusal(kind, more, shape)
+
+
+def test_no_batch_size() -> None:
+    assert "time_step is 2, batch_size 0" in refusal("ContinuationIndicator", "continuation_indicator_param { time_step: 2 }")
+
+
+@pytest.mark.parametrize(
+    ("more", "shapes", "told"),
+    [
+        ("", ("4 2", "2 3"), "bottom 0 is 4 x 2, it must be T x N x C"),
+        ("", ("4 2 3", "3 3"), "bottom 0 is 4 x 2 x 3, bottom 1 3 x 3"),
+        ("", ("4 2 3", "4 2", "3 2"), "bottom 1 4 x 2, bottom 2 3 x 2"),
+        ("", ("4 2 3", "2", "3", "5 2"), "bottom 1 2, bottom 2 3, bottom 3 5 x 2"),
+        ("ctc_loss_param { alphabet_size: 4 }", ("4 2 3", "2 3"), "alphabet_size is 4, bottom 0 has 3 classes"),
+        ("ctc_loss_param { time_step: 5 }", ("4 2 3", "2 3"), "time_step is 5, bottom 0 has 4 time steps"),
+        ("ctc_loss_param { blank_label: 3 }", ("4 2 3", "2 3"), "blank_label is 3, there are 3 classes"),
+    ],
+)
+def test_errors_of_ctc(more: str, shapes: tuple[str, ...], told: str) -> None:
+    assert told in refusal("WarpCTCLoss", more, *shapes)
+
+
+@pytest.mark.parametrize(
+    ("more", "shapes", "told"),
+    [
+        ("", ("4 2",), "bottom 0 is 4 x 2, it must be T x N x C"),
+        ("", ("4 2 3", "3 2"), "bottoms are 4 x 2 x 3, 3 x 2"),
+        ('top: "z"', ("4 2 3",), "2 tops for 1 bottoms"),
+        ("ctc_decoder_param { blank_index: 3 }", ("4 2 3",), "the blank is 3, there are 3 classes"),
+    ],
+)
+def test_errors_of_the_decoder(more: str, shapes: tuple[str, ...], told: str) -> None:
+    assert told in refusal("CTCGreedyDecoder", more, *shapes)
+
+
+def test_gradient_of_a_batch_of_sequences(device: Device) -> None:
+    """The gradient of each sample is that of the sample alone: it is not divided by the batch size. A sample without a path has no gradient."""
+    rng = np.random.default_rng(1)
+    scores, labels = rng.standard_normal((4, 3, 5)).astype(np.float32), np.array([[1, 2, 0], [3, 3, 3], [4, 0, 0]], np.float32)
+
+    def gradient(chosen: list[int]) -> np.ndarray:
+        inputs = {"x0": scores[:, chosen], "x1": labels[chosen]}
+        case = Case("ctc", layer("WarpCTCLoss", "x0 x1", "loss", "loss_weight: 0.5"), lambda rng: inputs, lambda x, got: {}, ["x0"])
+        net = Net(case.message(inputs, ""), proto.TRAIN, device=device, keep=["x0"])
+        for name, values in inputs.items():
+            net.blobs[name].data[...] = values
+        net.forward()
+        net.backward()
+        return np.array(net.blobs["x0"].diff)
+
+    together = gradient([0, 1, 2])
+    for sample in (0, 2):
+        np.testing.assert_allclose(together[:, [sample]], gradient([sample]), atol=1e-6)
+    assert np.abs(together[:, 0]).max() > 0.01 and not together[:, 1].any()
+
+
+def test_clipping_of_lstm(device: Device) -> None:
+    """clipping_threshold limits the gradients of the gates' inputs. With one step, their sum over the samples is the gradient of the bias."""
+
+    def gradient(more: str) -> np.ndarray:
+        inputs = {"x0": np.random.default_rng(1).standard_normal((1, 1, 4)).astype(np.float32)}
+        text = layer("Lstm", "x0", "y", f'lstm_param {{ num_output: 3 {more} weight_filler {{ type: "constant" value: 0.5 }} }}')
+        case = Case("lstm", text + layer("Reduction", "y", "loss", "loss_weight: 1"), lambda rng: inputs, lambda x, got: {}, ["x0"])
+        net = Net(case.message(inputs, ""), proto.TRAIN, device=device)
+        net.blobs["x0"].data[...] = inputs["x0"]
+        net.forward()
+        net.backward()
+        return np.array(net.params["y"][2].diff)
+
+    free = gradient("")
+    limit = float(np.sort(np.abs(free[free != 0]))[4])
+    np.testing.assert_allclose(gradient(f"clipping_threshold: {limit}"), np.clip(free, -limit, limit), rtol=1e-6)
+    assert np.abs(free).max() > limit * 1.01
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "shapes", "told"),
+    [
+        ("CosinAddm", "", ("4", "4"), "bottom 0 is 4, it must be N x C"),
+        ("CosinAddm", "", ("4 3", "3"), "bottom 1 is 3, bottom 0 4 x 3"),
+        ("AdaCosAddmScale", "adacos_add_m_scale_param { num_classes: 2 }", ("4 3", "4"), "num_classes is 2"),
+        ("MTCNNEuclideanLoss", "", ("4 3", "4 3", "4"), "3 bottoms are given, and ignore_label is not set"),
+        ("MTCNNEuclideanLoss", "loss_param { ignore_label: -1 }", ("4 3", "4 3"), "2 bottoms are given, and ignore_label is -1"),
+        ("MTCNNEuclideanLoss", "loss_param { ignore_label: -1 }", ("4 3", "4 3", "3"), "bottom 2 is 3, bottom 0 4 x 3"),
+        ("SoftmaxWithLoss", 'softmax_param { normalize_type: "L3" }', ("4 3", "4"), "normalize_type is 'L3'"),
+        ("Scale", "scale_param { min_value: 0 }", ("4 3", "3"), "the scale is bottom 1"),
+        ("PriorBoxClustered", "prior_box_param { width: 3 }", ("1 2 3 3", "1 3 9 9"), "width is [3.0], height []"),
+        ("DetectionOutput", "detection_output_param { num_classes: 2 input_width: 0 }", ("1 4", "1 2", "1 2 4"), "input_width is 0, input_height 1"),
+        ("AnnotatedData", "annotated_data_param { single_class: true }", (), "no public source defines its effect on AnnotatedData"),
+    ],
+)
+def test_errors_of_fields(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
+    assert told in refusal(kind, more, *shapes)
+
+
+def run(device: Device, layers: str, inputs: dict[str, np.ndarray], phase: int = proto.TRAIN) -> Net:
+    """Return a net that has run forward with these inputs, and backward in TRAIN."""
+    case = Case("net", layers, lambda rng: inputs, lambda x, got: {}, list(inputs) if phase == proto.TRAIN else ())
+    net = Net(case.message(inputs, ""), phase, device=device, keep=list(inputs))
+    for name, values in inputs.items():
+        net.blobs[name].data[...] = values
+    net.forward()
+    if phase == proto.TRAIN:
+        net.backward()
+    return net
+
+
+def test_gradient_of_normalized_loss(device: Device) -> None:
+    """As in the fork, the gradient is that of a softmax: (p - 1 for the label) / N."""
+    inputs = {"x0": np.random.default_rng(1).uniform(0.5, 1, (3, 4)).astype(np.float32), "x1": np.array([1, 0, 3], np.float32)}
+    text = layer("SoftmaxWithLoss", "x0 x1", "loss", 'propagate_down: true propagate_down: false softmax_param { normalize_type: "L2" }')
+    p = inputs["x0"] / np.sqrt((inputs["x0"] ** 2).sum(1, keepdims=True) + 1e-6)
+    p[range(3), [1, 0, 3]] -= 1
+    np.testing.assert_allclose(run(device, text, inputs).blobs["x0"].diff, p / 3, atol=1e-6)
+
+
+def test_scale_is_limited_in_place(device: Device) -> None:
+    text = layer("Scale", "x0", "y", 'scale_param { min_value: 0 max_value: 1 filler { type: "constant" value: 3 } }')
+    net = run(device, text, {"x0": np.ones((2, 3), np.float32)}, proto.TEST)
+    assert (net.params["y"][0].data == 1).all() and (net.blobs["y"].data == 1).all()
+
+
+def test_filler_of_parameter(device: Device) -> None:
+    text = layer("Parameter", "", "y", 'parameter_param { shape { dim: 2 dim: 3 } blob_filler { type: "constant" value: 0.5 } }')
+    assert (run(device, text, {}, proto.TEST).blobs["y"].data == 0.5).all()
+
+
+def test_priors_in_pixels(device: Device) -> None:
+    """Priors in pixels with the size of the image give the detections of relative priors."""
+    rng = np.random.default_rng(1)
+    corners = rng.uniform(0, 0.4, (5, 2))
+    relative = np.stack([np.concatenate([corners, corners + 0.3], 1).ravel(), np.full(20, 0.1)])[None].astype(np.float32)
+    pixels = relative.copy()
+    pixels[0, 0] *= np.tile([40, 20], 10)
+    inputs = {"x0": rng.standard_normal((1, 20)).astype(np.float32), "x1": rng.uniform(0, 1, (1, 10)).astype(np.float32)}
+    found = []
+    for priors, more in ((relative, ""), (pixels, "input_width: 40 input_height: 20")):
+        param = f"detection_output_param {{ num_classes: 2 nms_param {{ nms_threshold: 0.45 }} code_type: CENTER_SIZE {more} }}"
+        found.append(np.array(run(device, layer("DetectionOutput", "x0 x1 x2", "y", param), {**inputs, "x2": priors}, proto.TEST).blobs["y"].data))
+    assert found[0].shape[2] > 1
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
