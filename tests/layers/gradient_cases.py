@@ -178,6 +178,10 @@ CASES = [
         "DenseImageData", layer("DenseImageData", "", "image label", 'dense_image_data_param { source: "{folder}/list.txt" batch_size: 3 is_color: false } '
         "transform_param { mean_value: 100 scale: 0.5 }"), lambda rng: {}, dense_images, prepare=write_pairs,
     ),
+    Case(
+        "RMSNorm", layer("RMSNorm", "x0", "y", "rms_norm_param { axis: 1 eps: 0.01 }"), normal(x0=(3, 5, 7)),
+        lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).mean((1, 2), keepdims=True) + 0.01)}, ("x0",),
+    ),
     Case("Sin", layer("Sin", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": np.sin(x["x0"])}, ("x0",)),
     Case("Cos", layer("Cos", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": np.cos(x["x0"])}, ("x0",)),
     Case(

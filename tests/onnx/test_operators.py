@@ -121,6 +121,13 @@ FAMILIES = {
         """, 17, {"s": np.abs(draw(4)) + 1, "b": draw(4), "m": draw(4, seed=1), "t": np.abs(draw(5)) + 1,
             "row": draw(6), "line": draw(6, seed=1), "plane": draw(6, 6), "c1": np.float32(0.1), "c2": np.float32(2)}),
     "new": Family("y1 = GroupNormalization<num_groups=2>(x, s, b)", 21, {"s": draw(4), "b": draw(4, seed=1)}),
+    "root mean squares": Family("""
+        a1 = Pow(x, c2) a2 = ReduceMean(a1, last) a3 = Add(a2, c0_1) a4 = Sqrt(a3) a5 = Reciprocal(a4) a6 = Mul(x, a5) y1 = Mul(s, a6)
+        b1 = Mul(x, x) b2 = ReduceMean(b1, image) b3 = Add(b2, c0_1) b4 = Sqrt(b3) y2 = Div(x, b4) y4 = Div(z, b4)
+        d1 = Pow(x, c2) d2 = ReduceMean(d1, middle) d3 = Add(d2, c0_1) d4 = Sqrt(d3) y3 = Div(x, d4)
+        e1 = Mul(z, z) e2 = ReduceMean(e1, last) e3 = Add(c0_1, e2) e4 = Sqrt(e3) e5 = Div(c1, e4) y5 = Mul(e5, z)
+        """, 18, NUMBERS | {"c0_1": np.float32(0.1), "last": ints(-1), "image": ints(2, 3), "middle": ints(2), "s": draw(6)}),
+    "root mean squares of opset 23": Family("y1 = RMSNormalization<axis=2>(x, s) y2 = RMSNormalization<epsilon=0.1>(z, t)", 23, {"s": draw(6, 6), "t": draw(6)}),
     "old softmax": Family("y1 = Softmax<axis=1>(x) y2 = LogSoftmax<axis=2>(x) y3 = Softmax(v)", 11),
     "shapes": Family("""
         y1 = Flatten(x) y2 = Reshape(x, halves) y3 = Reshape(x, open) g = GlobalAveragePool(x) y4 = Squeeze(g, two) y5 = Unsqueeze(v, two)

@@ -48,7 +48,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_table, _masks, _norms, _shuffles, _biases, _transposed, _pads, _slices, _directions):
+    for step in (_table, _masks, _norms, _root_means, _root_means, _shuffles, _biases, _transposed, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 
@@ -105,6 +105,29 @@ def _reductions(producers: dict[str, Node], node: Node) -> list[Node]:
     centred, root = (producers[name] for name in node.inputs)
     summed = producers[root.inputs[0]]
     return [producers[centred.inputs[1]], next(producers[name] for name in summed.inputs if name in producers)]
+
+
+_ROOT = ("Sqrt", ("Add", "m", "E"))
+_SCALED = [("Mul", "x", ("Reciprocal", _ROOT)), ("Mul", "x", ("Div", 1.0, _ROOT)), ("Div", "x", _ROOT)]
+_SQUARE = [("Pow", "x", 2.0), ("Mul", "x", "x")]
+_MEAN = [form for square in _SQUARE for form in (("ReduceMean", square), ("ReduceMean", square, "A"))]  # the axes are an attribute or an input
+
+
+def _root_means(graph: Graph) -> None:
+    """Recombine the operators that exporters write for an RMS norm before opset 23. The scale follows as a Mul."""
+    producers = graph.producers()
+    for node in list(graph.nodes):
+        found = next(filter(None, (match(graph, producers, form, node) for form in _SCALED)), None)
+        if found is None or found["m"] not in producers or graph.constants[found["E"]].size != 1:
+            continue
+        means = [match(graph, producers, form, producers[found["m"]]) for form in _MEAN]
+        if not any(bound is not None and bound["x"] == found["x"] for bound in means):
+            continue
+        shape, kept = graph.shape(found["x"]), graph.shape(found["m"])
+        first = next((axis for axis, (size, mean) in enumerate(zip(shape, kept)) if size != mean), len(shape) - 1)
+        if len(kept) == len(shape) and set(kept[first:]) == {1}:
+            attributes = {"axis": first, "epsilon": float(graph.constants[found["E"]].reshape(()))}
+            _replace(graph, node, Node("RMSNormalization", [found["x"]], node.outputs, attributes, node.name))
 
 
 def _shuffles(graph: Graph) -> None:

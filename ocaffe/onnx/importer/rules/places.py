@@ -45,7 +45,7 @@ def top_k(net: Builder, node: Node) -> None:
     x, k = net.bottom(node), int(net.number(node, "k", 1))
     axis = node.get("axis", -1) % len(net.shape(x))
     chosen = x if node.get("largest", 1) else net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
-    chosen = net.layer(node, "StridedSlice", [chosen], {"axis": [axis], "step": [-1]}, part="reversed")
+    chosen = net.layer(node, "Reverse", [chosen], {"axis": [axis]}, part="reversed")
     chosen = net.layer(node, "ArgMax", [chosen], {"axis": axis, "top_k": k}, part="argmax")
     chosen = net.layer(node, "Power", [chosen], {"scale": -1.0, "shift": net.shape(x)[axis] - 1}, part="indices")
     if node.outputs[0] in net.wanted and node.outputs[0]:

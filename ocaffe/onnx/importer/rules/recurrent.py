@@ -47,7 +47,7 @@ KINDS = {"LSTM": Kind(2, ["Sigmoid", "Tanh", "Tanh"], _lstm), "GRU": Kind(1, ["S
 
 @operator(*KINDS)
 def recurrent(net: Builder, node: Node) -> None:
-    """Add a layer for each direction. The backward direction is between two StridedSlice layers that reverse the time.
+    """Add a layer for each direction. The backward direction is between two Reverse layers.
 
     With initial states of zero, cont is 0 in the first step. Given initial states, and a final cell that the net reads, need expose_hidden.
     """
@@ -121,7 +121,7 @@ def _cont(net: Builder, node: Node, x: str, steps: int, exposed: bool) -> str:
 
 
 def _reversed(net: Builder, node: Node, x: str, part: str) -> str:
-    return net.layer(node, "StridedSlice", [x], {"axis": [0], "step": [-1]}, part=part)
+    return net.layer(node, "Reverse", [x], part=part)
 
 
 def _initial(net: Builder, node: Node, kind: Kind, index: int, direction: int, part: str) -> str:
