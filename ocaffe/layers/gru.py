@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -85,6 +87,18 @@ class GRU(Recurrent):
             text = f"n = tanh(m0 + x0); h = n + x1 * (x2 - n); m0 = n; y0 = h{more}"
             write = [self.at(top, t), *writes]
             pointwise(rec, text, reads=[products[2], gates[0], before, *reads], writes=write, modifies=gates[2:], side_effect=True)
+
+    def onnx_weights(self, graph: OnnxGraph) -> list[str]:
+        """ONNX has two biases; only that of the candidate is used by linear_before_reset."""
+        bias = graph.array(self.params[1])
+        second = np.zeros_like(bias)
+        if self.linear:
+            second[2 * self.units :] = graph.array(self.params[-1])
+        arrays = graph.array(self.params[0]), np.concatenate([graph.array(weight) for weight in self.weights]), np.concatenate([bias, second])
+        return [graph.constant(array[None], str(parameter)) for array, parameter in zip(arrays, (self.params[0], self.weights[0], self.params[1]))]
+
+    def onnx_attributes(self) -> dict[str, int]:
+        return {"linear_before_reset": int(self.linear)}
 
     def onnx_product(self, graph: OnnxGraph, inputs: str, hidden: str) -> str:
         """Return h of the step: the gates need h' twice."""

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -52,6 +54,15 @@ class LSTM(Recurrent):
             modifies=self._gates(t),
             side_effect=True,
         )
+
+    def onnx_weights(self, graph: OnnxGraph) -> list[str]:
+        """ONNX has the gates in the order i, o, f, g, and two biases."""
+        weights = []
+        for parameter in (self.params[0], self.params[2], self.params[1]):
+            i, f, o, g = np.split(graph.array(parameter), GATES)
+            array = np.concatenate([i, o, f, g])
+            weights.append(graph.constant((array if array.ndim > 1 else np.concatenate([array, 0 * array]))[None], str(parameter)))
+        return weights
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
         c, h = cell(graph, graph.split(product, [None] * GATES, 1), before[1], keep, [None, None])

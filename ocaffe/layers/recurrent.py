@@ -13,7 +13,7 @@ from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, ParamBlob
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph, origin
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 
@@ -120,6 +120,26 @@ class Recurrent(Layer):
         return initial
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        first = None if self.statics else _first_of_continued(graph, bottoms[1])
+        weights = None if first is None else self.onnx_weights(graph)
+        if weights is None:
+            self._onnx_loop(graph, bottoms, tops)
+            return
+        x = graph.values[bottoms[0]] if len(bottoms[0].shape) == 3 else graph.reshape(bottoms[0], (*graph.shape(bottoms[1]), self.inputs))
+        states = [graph.values[bottom] for bottom in bottoms[2:]] if first else []  # an ONNX model keeps no state between runs
+        y, *_ = graph.ops(self.type, x, *weights, None, *states, to=[None, *tops[1:]], hidden_size=self.units, **self.onnx_attributes())
+        graph.op("Squeeze", y, [1], to=tops[0])
+
+    def onnx_weights(self, graph: OnnxGraph) -> list[str] | None:
+        """Return the weights of the ONNX operator of the layer's type: of the inputs, of the states, biases. Return None if there is no operator."""
+        return None
+
+    def onnx_attributes(self) -> dict[str, int]:
+        """Return the attributes of the operator besides its size."""
+        return {}
+
+    def _onnx_loop(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Write a Scan over the time steps, for any cont."""
         x, cont, width = bottoms[0], bottoms[1], self.gates * self.units
         rows = graph.reshape(x, (-1, self.inputs))
         y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self._bias), transB=1)
@@ -325,3 +345,19 @@ class Recurrent(Layer):
                     log.info(place, f"    [{phase}] Layer {layer}_{t}, {what.format(f'{name}_{t}')}: {log.number(value[t - 1])}")
 
         rec.host(run, reads=means, what="debug_info")
+
+
+def _first_of_continued(graph: OnnxGraph, cont: Blob) -> bool | None:
+    """Return whether the first step continues, if cont is known and all other steps continue; else None.
+
+    It is known where it is computed as the ONNX importer writes it: zeros from a Reduction with coeff 0, plus a Bias for each step.
+    """
+    bias = origin(cont).producer
+    if bias is None or bias.type != "Bias" or len(bias.bottoms) != 1:
+        return None
+    zeros = origin(bias.bottoms[0]).producer
+    if zeros is None or zeros.type != "Reduction" or zeros.layer.param.reduction_param.coeff != 0:
+        return None
+    values = graph.weights[bias.layer.params[0]]
+    known = values.shape == cont.shape[:1] and (values[1:] == 1).all() and values[0] in (0, 1)
+    return bool(values[0]) if known else None

@@ -62,6 +62,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
     _walk(graph, onnx_graph, deployed)
     outputs = [graph.blobs[name] for name in deployed.outputs]
+    onnx_graph.prune([onnx_graph.values[blob] for blob in outputs])
     onnx_graph.named(outputs, graph.blobs)
     if options.fold:
         fold(onnx_graph)
