@@ -72,6 +72,23 @@ def clustered() -> np.ndarray:
     return np.array([[np.ravel(boxes), np.full(16, 0.1)]])
 
 
+def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear resampling with output i of n at i H / n, and zeros beyond the last row and column."""
+    for axis, outputs in ((2, height), (3, width)):
+        n = x.shape[axis]
+        at = np.arange(outputs, dtype=np.float32) * (np.float32(n) / np.float32(outputs))
+        first = np.floor(at).astype(int)
+        weights = np.zeros((outputs, n + 1))
+        weights[range(outputs), first] += 1 - (at - first)
+        weights[range(outputs), first + 1] += at - first
+        x = np.moveaxis(np.moveaxis(x, axis, -1) @ weights[:, :n].T, -1, axis)
+    return x
+
+
+def distance(x: Arrays, order: int) -> np.ndarray:
+    return (np.abs(x["x0"].reshape(len(x["x0"]), 1, -1) - x["w"]) ** order).sum(2)
+
+
 class AdaCos:
     """The reference of AdaCosAddmScale. The gradient treats the scale as a constant: that of the first call of a run."""
 
@@ -236,4 +253,18 @@ CASES = [
            lambda x, got, order=order: normalized_loss(x, order)) for kind, order in (("L1", 1), ("L2", 2))),
     Case("PriorBoxClustered", layer("PriorBoxClustered", "x0 x1", "y", "prior_box_param { width: 4 width: 8 height: 6 height: 2.5 img_w: 20 img_h: 10 }"),
          normal(x0=(1, 2, 2, 1), x1=(1, 3, 9, 9)), lambda x, got: {"y": clustered()}),
+    *(Case(f"Resize {more}", layer("Resize", "x0", "y", f"resize_param {{ {more} }}"), normal(x0=(2, 3, 5, 6)),
+           lambda x, got, height=height, width=width: {"y": resized(x["x0"], height, width)}, ("x0",))
+      for more, height, width in (("height: 8 width: 13", 8, 13), ("height: 3 width: 2", 3, 2),
+                                  ("is_pyramid_test: true out_height_scale: 2 out_width_scale: 0.5", 10, 3))),
+    *(Case(f"InnerDistance {kind}", layer("InnerDistance", "x0", "y", f'inner_distance_param {{ num_output: 5 bias_term: true distance_type: "{kind}" }}'),
+           normal(x0=(4, 3, 2), y_0=(5, 6), y_1=(5,)), lambda x, got, order=order: {"y": distance({**x, "w": x["y/0"]}, order) + x["y/1"]},
+           ("x0", "y/0", "y/1")) for kind, order in (("L2", 2), ("L1", 1))),
+    Case("InnerDistance transposed", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 5 bias_term: false transpose: true }"),
+         normal(x0=(4, 6), y_0=(6, 5)), lambda x, got: {"y": distance({**x, "w": x["y/0"].T}, 2)}, ("x0", "y/0")),
+    Case("InnerDistance of bottoms", layer("InnerDistance", "x0 x1 x2", "y", "inner_distance_param { num_output: 5 bias_term: true }"),
+         normal(x0=(4, 6), x1=(5, 6), x2=(5,)), lambda x, got: {"y": distance({**x, "w": x["x1"]}, 2) + x["x2"]}, ("x0", "x1", "x2")),
+    Case("InnerDistance normalized", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 5 bias_term: false normalize: true }"),
+         normal(x0=(4, 6), y_0=(5, 6)),
+         lambda x, got: {"y": distance({**x, "w": x["y/0"] / np.sqrt((x["y/0"] ** 2).sum(1, keepdims=True) + 1e-6)}, 2)}, ("x0",)),
 ]  # fmt: skip
