@@ -314,6 +314,10 @@ def cases() -> list[Case]:
             lambda x, got: {"loss": np.asarray(ctc_cost(x["x0"][:, 0], [1, 1, 2], 0)), "y": greedy(x["x0"][:, 0])}, ("x0",),
         ),
         Case(
+            "distance", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 7 bias_term: false }"), normal(x0=(9, 33), y_0=(7, 33)),
+            lambda x, got: {"y": ((x["x0"][:, None] - x["y/0"]) ** 2).sum(2)}, ("x0", "y/0"),
+        ),
+        Case(
             "reverse", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: 2 }"), normal(x0=(3, 5, 7, 11)), lambda x, got: {"y": x["x0"][::-1, :, ::-1]},
             ("x0",),
         ),
