@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -232,10 +232,6 @@ class OnnxSession:
 Draw = Callable[[np.random.Generator, Shape, Any], np.ndarray]
 
 
-def _bytes(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
-    return rng.integers(0, 256, shape)
-
-
 def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     return rng.integers(0, layer.own().input_dim, shape)
 
@@ -281,19 +277,19 @@ DRAWS: dict[tuple[str, int], Draw] = {  # (type, bottom index) of the layer that
 }
 
 
-def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Collection[str] = ()) -> Feeds:
+def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Mapping[str, int] | None = None) -> Feeds:
     """Draw values for all inputs: from a normal distribution, or as DRAWS says for the layer that reads the input.
 
-    `batch` replaces the batch of the first input. `pixels` are the inputs that take integers from 0 to 255 if DRAWS does not say more.
+    `batch` replaces the batch of the first input. `pixels` are inputs that take integers from 0 to below a number, unless DRAWS says more.
     """
     feeds = {}
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
         shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
         draw, layer = _reader(graph, blob)
-        if draw is None and blob.name in pixels:
-            draw = _bytes
-        feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
+        bound = (pixels or {}).get(blob.name)
+        values = draw(rng, shape, layer) if draw else rng.integers(0, bound, shape) if bound else rng.standard_normal(shape)
+        feeds[blob.name] = np.asarray(values, np.float32)
     return feeds
 
 

@@ -123,14 +123,16 @@ def near(values: np.ndarray, expected: Any) -> None:
     assert np.abs(values.reshape(expected.shape) - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-def test_other_batch(device: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, axis", [("reader", 0), ("translator", 1)])
+def test_other_batch(device: Any, tmp_path: Path, name: str, axis: int) -> None:
     """The net takes another number of sequences than the model had."""
     log.quiet()
     torch.manual_seed(0)
-    net = Reader()
-    export(net, torch.randn(1, 1, 8, 12), tmp_path / "net.onnx", 17, False)
+    make, shape = NETS[name]
+    net, x = make(), torch.randn(*shape)
+    export(net, x, tmp_path / "net.onnx", 17, False)
     convert(tmp_path / "net.onnx", tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
     imported = ocaffe.Net(str(tmp_path / "net.prototxt"), ocaffe.TEST, weights=str(tmp_path / "net.caffemodel"), device=device)
-    x = torch.randn(5, 1, 8, 12)
+    x = torch.cat([x, -x, 2 * x], axis)
     imported.blobs["input"].reshape(*x.shape)
     near(imported.forward(input=x.numpy())["output"], net(x).detach())

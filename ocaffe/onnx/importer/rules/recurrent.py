@@ -56,12 +56,16 @@ def recurrent(net: Builder, node: Node) -> None:
     directions, _, units = net.constant(node, 2).shape
     node.outputs[0] = node.outputs[0] or net.free(f"{node.name}_steps")  # an omitted output; blobs are named after it
     _check(net, node, kind, directions)
-    exposed = not _zero(net, node, kind) or _reads(net, node, 2)
-    cont = _cont(net, node, x, steps, exposed)
+    given = not all(_is_zero(net, node.input(index)) for index in range(STATE, STATE + kind.states))
+    exposed = given or _reads(net, node, 2)
+    zeros = net.layer(node, "Reduction", [x], {"axis": 2, "coeff": 0}, part="zeros")  # T x N, so that the net takes any batch
+    indicator = np.array([given] + [True] * (steps - 1), np.float32)
+    cont = net.layer(node, "Bias", [zeros], {"axis": 0}, part="cont", blobs=[indicator], learn=False)
+    initial = _initial_states(net, node, kind, zeros) if exposed else []
     fields: dict[str, Any] = {"num_output": units} | ({"expose_hidden": True, "state_gradient": True} if exposed else {})
     if node.get("linear_before_reset", 0):
         fields["linear_before_reset"] = 1
-    parts = [_direction(net, node, kind, x, cont, fields, number) for number in range(directions)]
+    parts = [_direction(net, node, kind, [x, cont, *initial], fields, number) for number in range(directions)]
     if _reads(net, node, 0):
         hidden = [_reversed(net, node, tops[0], "restored") if name == "reverse" else tops[0] for name, tops in parts]
         if not node.get("joined"):
@@ -78,17 +82,20 @@ def recurrent(net: Builder, node: Node) -> None:
         net.layer(node, "Silence", unread, part="rest", tops=[])
 
 
-def _direction(net: Builder, node: Node, kind: Kind, x: str, cont: str, fields: dict[str, Any], number: int) -> tuple[str, list[str]]:
-    """Add the layer of a direction. Return the direction's name and the layer's tops. In the backward direction they are in reversed time."""
+def _direction(net: Builder, node: Node, kind: Kind, bottoms: list[str], fields: dict[str, Any], number: int) -> tuple[str, list[str]]:
+    """Add the layer of a direction. Return the direction's name and the layer's tops. In the backward direction they are in reversed time.
+
+    `bottoms` are the input, cont, and the initial states of all directions.
+    """
     name = "reverse" if number or node.get("direction", "forward") == "reverse" else "forward"
     weight, product = net.constant(node, 1), net.constant(node, 2)
     bias = net.constant(node, 3, np.zeros((len(weight), 2 * weight.shape[1]), np.float32))
-    exposed = "expose_hidden" in fields
-    bottoms = [_reversed(net, node, x, "reversed") if name == "reverse" else x, cont]
-    bottoms += [_initial(net, node, kind, index, number, name) for index in range(kind.states)] if exposed else []
-    tops = [net.free(f"{node.outputs[0]}_{name}{state}") for state in ("", "_h", "_c")[: 1 + exposed * kind.states]]
-    blobs, passed = kind.blobs(node, weight[number], product[number], bias[number]), [index != 1 for index in range(len(bottoms))]
-    net.layer(node, node.op, bottoms, fields, part=name, tops=tops, blobs=blobs, propagate=passed)
+    x, cont, *states = bottoms
+    own = [_reversed(net, node, x, "reversed") if name == "reverse" else x, cont]
+    own += [slice_axes(net, node, state, {0: (number, number + 1)}, f"{name}_state{index}_", last=False) for index, state in enumerate(states)]
+    tops = [net.free(f"{node.outputs[0]}_{name}{state}") for state in ("", "_h", "_c")[: len(own) - 1]]
+    blobs, passed = kind.blobs(node, weight[number], product[number], bias[number]), [index != 1 for index in range(len(own))]
+    net.layer(node, node.op, own, fields, part=name, tops=tops, blobs=blobs, propagate=passed)
     return name, tops
 
 
@@ -102,36 +109,32 @@ def _check(net: Builder, node: Node, kind: Kind, directions: int) -> None:
     net.check(node, not node.input(7), "peepholes (input P)", "--cut_at with a tensor before it")
 
 
-def _zero(net: Builder, node: Node, kind: Kind) -> bool:
-    """Whether all initial states are zeros."""
-    inputs = [node.input(STATE + index) for index in range(kind.states)]
-    return all(not name or (name in net.graph.constants and not net.graph.constants[name].any()) for name in inputs)
+def _is_zero(net: Builder, tensor: str) -> bool:
+    """Whether an initial state is omitted or zeros."""
+    return not tensor or (tensor in net.graph.constants and not net.graph.constants[tensor].any())
 
 
 def _reads(net: Builder, node: Node, output: int) -> bool:
     return output < len(node.outputs) and node.outputs[output] in net.wanted
 
 
-def _cont(net: Builder, node: Node, x: str, steps: int, exposed: bool) -> str:
-    """Add layers that compute cont (T x N) from x, so that the net takes any batch: 0 in the first step unless it has an initial state."""
-    zeros = net.layer(node, "Reduction", [x], {"axis": 2, "coeff": 0}, part="zeros")
-    ones = np.ones(steps, np.float32)
-    ones[0] = exposed
-    return net.layer(node, "Bias", [zeros], {"axis": 0}, part="cont", blobs=[ones], learn=False)
-
-
 def _reversed(net: Builder, node: Node, x: str, part: str) -> str:
     return net.layer(node, "Reverse", [x], part=part)
 
 
-def _initial(net: Builder, node: Node, kind: Kind, index: int, direction: int, part: str) -> str:
-    """Return the initial state (1 x N x H) of a direction. An omitted one is zeros."""
-    tensor = node.input(STATE + index)
-    if not tensor:
-        node.inputs += [""] * (STATE + kind.states - len(node.inputs))
-        tensor = node.inputs[STATE + index] = net.free(f"{node.outputs[0]}_zeros")
-        net.graph.constants[tensor] = np.zeros((net.constant(node, 2).shape[0], net.shape(net.bottom(node))[1], net.constant(node, 2).shape[2]), np.float32)
-    return slice_axes(net, node, net.bottom(node, STATE + index), {0: (direction, direction + 1)}, f"{part}_state{index}_", last=False)
+def _initial_states(net: Builder, node: Node, kind: Kind, zeros: str) -> list[str]:
+    """Return the initial states (directions x N x H). Zeros are computed, so that the net takes any batch."""
+    directions, _, units = net.constant(node, 2).shape
+    states = []
+    for index in range(STATE, STATE + kind.states):
+        if not _is_zero(net, node.input(index)):
+            states.append(net.bottom(node, index))
+            continue
+        top = slice_axes(net, node, zeros, {0: (0, 1)}, f"state{index}_", last=False)
+        top = net.layer(node, "Reshape", [top], {"shape": {"dim": [0, 0, 1]}}, part=f"state{index}_axes")
+        top = net.layer(node, "Tile", [top], {"axis": 2, "tiles": units}, part=f"state{index}_units")
+        states.append(top if directions == 1 else net.layer(node, "Tile", [top], {"axis": 0, "tiles": directions}, part=f"state{index}"))
+    return states
 
 
 def _joined(net: Builder, node: Node, blobs: list[str], axis: int, part: str) -> str:
