@@ -27,7 +27,7 @@ class Gathered(Layer):
     sizes: Sequence[int]  # of the axes that the indices name; a negative index counts from the end
     weights: Sequence[int]  # rows from one value to the next along each of these axes
     base: np.ndarray  # one number for each row of the top
-    repeats: tuple[int, int] = (1, 1)  # the indices are repeated as a whole so often, and each index so often
+    copies: int = 1  # the indices are used so often, one copy after another
     values: int  # of a row
 
     def plan(self, x: Shape, named: Sequence[int], inner: int, top: Shape) -> Sequence[Shape]:
@@ -43,19 +43,16 @@ class Gathered(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         self.numbers = (rec.saved if rec.train else rec.scratch)("rows", (self.base.size,), np.int32)
-        count, (whole, each) = len(self.sizes), self.repeats
-        ids = bottoms[1].data.view((self.base.size // whole // each, count))
-        parts = [ids.view((ids.shape[0], 1), k, count) for k in range(count)]
-        domain = (whole, ids.shape[0], each)
-        reads: list[Read] = [(part, 1) for part in parts]
-        valid = []
-        text = f"r = x{count}"
-        for k, (size, weight) in enumerate(zip(self.sizes, self.weights)):
-            text += f"; i{k} = trunc(x{k}); p{k} = i{k} < 0 ? i{k} + {size} : i{k}; r = r + p{k} * {weight}"
-            valid.append(f"p{k} >= 0 && p{k} < {size}")
-        base = rec.constant("base", self.base.astype(np.int32).reshape(domain))
-        write = self.numbers.view(domain)
-        pointwise(rec, f"{text}; y0 = {' && '.join(valid)} ? r : -1", reads=[*reads, base], writes=[write])
+        count, tuples = len(self.sizes), self.base.size // self.copies
+        parts = [bottoms[1].data.view((tuples,), k, count) for k in range(count)]
+        steps = [f"i{k} = trunc(x{k}); p{k} = i{k} < 0 ? i{k} + size{k} : i{k}" for k in range(count)]
+        row = " + ".join([f"x{count}", *(f"p{k} * weight{k}" for k in range(count))])
+        valid = " && ".join(f"p{k} >= 0 && p{k} < size{k}" for k in range(count))
+        scalars = {f"{name}{k}": float(value) for name, values in (("size", self.sizes), ("weight", self.weights)) for k, value in enumerate(values)}
+        base, domain = rec.constant("base", self.base.astype(np.int32).reshape(-1)), (self.copies, tuples)
+        reads: list[Read] = [*((part, 1) for part in parts), base]
+        text = "; ".join([*steps, f"y0 = {valid} ? {row} : -1"])
+        pointwise(rec, text, reads=reads, writes=[self.numbers.view(domain)], scalars=scalars)
         gather(rec, self._rows(bottoms[0].data, self.rows), self.numbers, self._rows(tops[0].data, self.base.size))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
@@ -83,7 +80,7 @@ class Gather(Gathered):
         x, ids = bottoms
         axis = self.axis(self.own().axis, x)
         before, count = math.prod(x[:axis]), math.prod(ids)
-        self.weights, self.repeats = [1], (before, 1)
+        self.weights, self.copies = [1], before
         self.base = np.repeat(np.arange(before) * x[axis], count)
         return self.plan(x, [axis], math.prod(x[axis + 1 :]), (*x[:axis], *ids, *x[axis + 1 :]))
 
