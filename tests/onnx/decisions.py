@@ -85,7 +85,9 @@ class Decided(TorchFunctionMode):
 
 def _inputs(caffe: Any, message: Any, kind: str) -> Iterator[Values]:
     for layer in message.layer:
-        if layer.type == kind and not layer.pooling_param.global_pooling and layer.pooling_param.pool == layer.pooling_param.MAX:
+        window = layer.pooling_param
+        chooses = window.pool == window.MAX and not window.global_pooling and window.kernel_size != 1  # a window of one pixel is a slice with steps
+        if layer.type == kind and chooses:
             yield torch.from_numpy(caffe.blobs[layer.bottom[0]].data.copy())
 
 
