@@ -332,7 +332,7 @@ def test_choices_among_equals_are_compared_for_the_same_inputs(small: Any, devic
     with opened(exported, device, ["best"]) as own:
         ours = run_net(own, exported, feeds, ["best"])["best"]
     assert not np.array_equal(ours, OnnxSession(exported.model, ["best"]).run(feeds)[0])
-    assert set(verify(exported, [feeds], device).differences) >= {"fc", "best", "shifted"}
+    assert verify(exported, [feeds], device).differences["shifted"] > 1e-4  # another choice, which is right for the input of the layer
     tampered = next(node for node in exported.model.graph.node if node.name == "shifted")
     tampered.op_type = "Sub"
     with pytest.raises(Error, match="the first blob that differs is 'shifted'"):

@@ -47,7 +47,7 @@ def test_the_first_tensor_that_differs(tmp_path: Path, convert: Any, text: str, 
     source = saved(tmp_path, text)
     assert convert(source) == 1
     error = capsys.readouterr().err
-    assert "output 'y' differs" in error and "the first blob that differs is 'b'" in error and "(AbsVal)" in error
+    assert "the first blob that differs is 'b'" in error and "(AbsVal)" in error
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     assert convert(source, "--noverify") == 0
     assert "not verified (--noverify)" in capsys.readouterr().out
