@@ -101,7 +101,9 @@ def perturbed(feeds: Arrays, unit: float) -> Iterator[dict[str, np.ndarray]]:
     for seed, whole in enumerate(SAMPLES):
         rng = np.random.default_rng(seed)
         noise = {name: 1 + rng.standard_normal(x.shape, np.float32) * np.float32(NOISE * unit) for name, x in feeds.items()}
-        yield {name: np.where((x == np.rint(x)) & (not whole), x, x * noise[name]).astype(x.dtype) for name, x in feeds.items()}
+        with np.errstate(all="ignore"):  # of values that overflow
+            sample = {name: np.where((x == np.rint(x)) & (not whole), x, x * noise[name]).astype(x.dtype) for name, x in feeds.items()}
+        yield sample
 
 
 def rounding(piece: Piece, value: np.ndarray, moved: list[np.ndarray], feeds: Arrays, unit: float) -> float:
@@ -111,7 +113,9 @@ def rounding(piece: Piece, value: np.ndarray, moved: list[np.ndarray], feeds: Ar
     """
     finite, sums = np.isfinite(value), bool(piece.operators & SUMMING)
     moved = [other for other, whole in zip(moved, SAMPLES) if sums or not whole]
-    terms = max((float(np.abs(np.where(finite & np.isfinite(other), other - value, 0)).max(initial=0)) for other in moved), default=0.0) / NOISE
+    with np.errstate(all="ignore"):
+        changes = [np.abs(np.where(finite & np.isfinite(other), other - value, 0)) for other in moved]
+    terms = max((float(change.max(initial=0)) for change in changes), default=0.0) / NOISE
     total = terms + unit * float(np.abs(value[finite]).max(initial=0))
     if piece.operators & SATURATING:
         sizes = (float(np.abs(feeds[name][np.isfinite(feeds[name])]).max(initial=0)) for name in piece.inputs if name in feeds)

@@ -100,6 +100,8 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
     finite = np.isfinite(expected)
     if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
         return float("inf")
+    if not np.isfinite(actual[finite]).all():
+        return float("inf")
     scale = max(float(np.abs(expected[finite]).max(initial=0)), 1e-30)
     return float(np.abs(actual[finite].astype(np.float64) - expected[finite]).max(initial=0)) / scale
 

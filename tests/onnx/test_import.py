@@ -96,7 +96,7 @@ def test_an_edited_prototxt_stays(tmp_path: Path, convert: Any, capsys: pytest.C
     capsys.readouterr()
     assert convert(source, "--noverify") == 1
     error = capsys.readouterr().err
-    assert "the file exists and differs from the net of the model" in error and "--force" in error
+    assert "the file exists and differs from the one to write" in error and "--force" in error
     assert net.read_bytes() == written + b"# mine\n" and weights.stat().st_ino == before
     assert convert(source, "--noverify", "--force") == 0
     assert net.read_bytes() == written

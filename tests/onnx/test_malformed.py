@@ -216,6 +216,11 @@ def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
     assert "Invalid tensor data type 59" in refused(saved(tmp_path, model))
 
 
+def test_bounds_of_a_slice_that_are_numbers(tmp_path: Path) -> None:
+    model = parse(HEAD + "(float[1, 4] x) => (float[1, 2] y) { a = Slice(x, o, p, q) y = Relu(a) }", o=np.int64(1), p=np.array([3]), q=np.array([1]))
+    assert "its starts and ends are not lists" in refused(saved(tmp_path, model))
+
+
 @pytest.mark.parametrize("size", [-1, 1 << 40])
 def test_an_attribute_outside_the_range(tmp_path: Path, size: int) -> None:
     model = parse(HEAD + f"(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ y = LRN<size={size}>(x) }}")

@@ -8,9 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ocaffe import log, proto
+from ocaffe import log
 from ocaffe.errors import Error
-from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.import_model import to_caffe
 from ocaffe.onnx.import_verify import comparable
 from ocaffe.onnx.verify import random_inputs, verify
