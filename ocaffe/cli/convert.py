@@ -18,7 +18,11 @@ VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of the
 FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt "
          "WEIGHTS.caffemodel, or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
 EXPORT = "torch.onnx.export(net.eval(), (x,), 'model.onnx', {})"
-EXPORTS = {"TorchScript": EXPORT.format(EXPORT_OPTIONS), "dynamo": EXPORT.format("dynamo=True, optimize=False")}  # that keep batch normalization
+EXPORTS = {  # calls that keep batch normalization
+    "TorchScript": EXPORT.format(EXPORT_OPTIONS),
+    "dynamo": EXPORT.format("dynamo=True, optimize=False"),
+    "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
+}
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
@@ -98,7 +102,7 @@ def import_onnx(options: argparse.Namespace) -> None:
     write(message, blobs, source, net, weights)
     print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
     if exporter:
-        print(f"note: batch normalization is merged into the convolutions of {source}. To train the net with it, export the model again:\n  {EXPORTS[exporter]}")
+        print(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:\n  {EXPORTS[exporter]}")
 
 
 def transcode(options: argparse.Namespace) -> None:

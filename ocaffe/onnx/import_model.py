@@ -121,13 +121,17 @@ def _warn_of_training(graph: Graph) -> None:
 
 
 def merged_norms(model: Any) -> str:
-    """Return the exporter of PyTorch that has merged batch normalization into convolutions, or an empty text.
+    """Return the exporter that has merged batch normalization into convolutions, or an empty text.
 
-    That for TorchScript numbers such weights and names others after their module. That of dynamo names the rule in the metadata of the node.
+    PyTorch's exporter for TorchScript numbers such weights and names others after their module. That of dynamo names the rule in the metadata of the node.
+    tf2onnx (tf2onnx/optimizer/back_to_back_optimizer.py) adds an ending to the name.
     """
+    names = [tensor.name for tensor in model.graph.initializer]
+    if any(name.endswith("_weights_fused_bn") for name in names):
+        return "tf2onnx"
     if model.producer_name != "pytorch":
         return ""
-    if any(re.fullmatch(r"onnx::Conv(Transpose)?_\d+", tensor.name) for tensor in model.graph.initializer):
+    if any(re.fullmatch(r"onnx::Conv(Transpose)?_\d+", name) for name in names):
         return "TorchScript"
     rules = (entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == "pkg.onnxscript.rewriter.rule_name")
     return "dynamo" if any("FuseBatchNorm" in rule for rule in rules) else ""

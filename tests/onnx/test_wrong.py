@@ -23,7 +23,7 @@ def draw(*shape: int) -> np.ndarray:
 
 
 WEIGHTS: dict[str, np.ndarray] = {
-    "w": draw(4, 4, 3, 3), "g": draw(4, 2, 3, 3), "k": draw(4), "s": 1 + np.abs(draw(4)), "m": draw(4) / 2, "v": 0.5 + np.abs(draw(4)) ** 2, "t": draw(4, 4, 2, 2),
+    "w": draw(4, 4, 3, 3), "g": draw(4, 2, 3, 3), "k": draw(4), "s": 1 + np.abs(draw(4)), "m": draw(4) / 2, "v": 0.5 + draw(4) ** 2, "t": draw(4, 4, 2, 2),
     "q": draw(6, 6), "e": 1 + draw(6) ** 2, "f": draw(6), "p": np.abs(draw(4, 1, 1)), "c": np.float32(2.5), "lo": np.float32(-0.5), "hi": np.float32(0.5),
     "one": np.array([1], np.int64), "three": np.array([3], np.int64), "last": np.array([3], np.int64), "up": np.array([1, 1, 2, 2], np.float32),
     "rows": np.array([2, 24, 6], np.int64), "same": np.array([2, 4, 6, 6], np.int64), "halves": np.array([2, 2, 2, 6, 6], np.int64),
