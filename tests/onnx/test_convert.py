@@ -431,7 +431,8 @@ def trained(tmp_path: pathlib.Path, data: str = TRAINED) -> tuple[str, str]:
     message = upgrade_net(read_net(str(net)))
     rng = np.random.default_rng(0)
     blobs = {"conv": [(4, 3, 3, 3), (4,)], "fc": [(5, 196), (5,)]}
-    write_weights(weights, message, {layer.name: [rng.standard_normal(shape).astype(np.float32) for shape in blobs.get(layer.name, ())] for layer in message.layer})
+    drawn = {layer.name: [rng.standard_normal(shape).astype(np.float32) for shape in blobs.get(layer.name, ())] for layer in message.layer}
+    write_weights(weights, message, drawn)
     return str(net), str(weights)
 
 

@@ -8,8 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from ocaffe import log
+from ocaffe import log, proto
 from ocaffe.errors import Error
+from ocaffe.graph.build import build
+from ocaffe.model.text import parse
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.model.weights import LayerWeights, Weights
+from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.import_model import to_caffe
 from ocaffe.onnx.import_verify import comparable
 from ocaffe.onnx.verify import random_inputs, verify
@@ -177,3 +182,94 @@ def test_wrong_imports_are_refused(name: str, device: Any) -> None:
     plant.change(next(layer for layer in net.layer if layer.type == plant.layer), blobs)
     with pytest.raises(Error, match=f"the first blob that differs is '{plant.first}'"):
         check(model, net, blobs, device)
+
+
+# -- exports ---------------------------------------------------------------------------------------------------------
+
+LAYERS = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 4 dim: 9 dim: 9 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 pad: 1 stride: 2 group: 2 } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "scale" type: "Scale" bottom: "bn" top: "scale" scale_param { bias_term: true } }
+layer { name: "leaky" type: "ReLU" bottom: "scale" top: "leaky" relu_param { negative_slope: 0.1 } }
+layer { name: "average" type: "Pooling" bottom: "leaky" top: "average" pooling_param { pool: AVE kernel_size: 3 stride: 1 pad: 1 } }
+layer { name: "up" type: "Deconvolution" bottom: "leaky" top: "up" convolution_param { num_output: 4 kernel_size: 2 stride: 2 } }
+layer { name: "both" type: "Concat" bottom: "average" bottom: "leaky" top: "both" }
+layer { name: "lrn" type: "LRN" bottom: "both" top: "lrn" lrn_param { local_size: 3 alpha: 0.3 } }
+layer { name: "fc" type: "InnerProduct" bottom: "lrn" top: "fc" inner_product_param { num_output: 8 } }
+layer { name: "square" type: "InnerProduct" bottom: "fc" top: "square" inner_product_param { num_output: 8 } }
+layer { name: "prob" type: "Softmax" bottom: "square" top: "prob" }
+"""
+
+Mutation = Callable[[onnx.NodeProto, dict[str, onnx.TensorProto]], None]
+
+
+def attribute(name: str, value: Any) -> Mutation:
+    def change(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+        kept = [own for own in node.attribute if own.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+
+    return change
+
+
+def tensor(index: int, how: Callable[[np.ndarray], np.ndarray]) -> Mutation:
+    """Change the weights that the node reads as input `index`."""
+
+    def change(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+        own = weights[node.input[index]]
+        own.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(how(onnx.numpy_helper.to_array(own))), own.name))
+
+    return change
+
+
+def inputs_exchanged(one: int, two: int) -> Mutation:
+    def change(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
+        node.input[one], node.input[two] = node.input[two], node.input[one]
+
+    return change
+
+
+def kind_of(name: str) -> Mutation:
+    return lambda node, weights: setattr(node, "op_type", name)
+
+
+# Name of the mistake: the layer, the operator of its node, the mistake, and the first blob that differs.
+MUTATIONS: dict[str, tuple[str, str, Mutation, str]] = {
+    "pads shifted": ("conv", "Conv", attribute("pads", [0, 0, 2, 2]), "conv"),
+    "order of groups": ("conv", "Conv", tensor(1, lambda w: w[[2, 3, 0, 1]]), "conv"),
+    "kernel flipped": ("conv", "Conv", tensor(1, lambda w: w[..., ::-1]), "conv"),
+    "bias dropped": ("conv", "Conv", lambda node, weights: node.input.pop() and None, "conv"),
+    "slope": ("leaky", "LeakyRelu", attribute("alpha", 0.11), "leaky"),
+    "rectifier": ("leaky", "LeakyRelu", kind_of("Elu"), "leaky"),
+    "deconvolution transposed": ("up", "ConvTranspose", tensor(1, lambda w: w.transpose(1, 0, 2, 3)), "up"),
+    "order of the concatenation": ("both", "Concat", inputs_exchanged(0, 1), "both"),
+    "alpha of LRN": ("lrn", "LRN", attribute("alpha", 0.1), "lrn"),
+    "beta of LRN": ("lrn", "LRN", attribute("beta", 0.74), "lrn"),
+    "no transposition": ("square", "Gemm", attribute("transB", 0), "square"),
+    "rows swapped": ("fc", "Gemm", tensor(1, exchanged), "fc"),
+    "axis of softmax": ("prob", "Softmax", attribute("axis", 0), "prob"),
+}
+
+
+def exported() -> Any:
+    """Return an exported model with drawn weights."""
+    net = upgrade_net(parse(LAYERS, proto.NetParameter))
+    weights = [LayerWeights(node.name, blobs=[0.5 + np.abs(draw(*blob.shape)) if node.type == "BatchNorm" else draw(*blob.shape) for blob in node.params])
+               for node in build(net, proto.TEST).nodes if node.params]  # fmt: skip
+    return export(net, Weights("", weights, "drawn"), Options())
+
+
+def test_a_right_export_is_accepted(device: Any) -> None:
+    made = exported()
+    verify(made, [random_inputs(made.graph)], device)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_wrong_exports_are_refused(name: str, device: Any) -> None:
+    layer, operator, change, first = MUTATIONS[name]
+    made = exported()
+    node = next(node for node in made.model.graph.node if f"layer '{layer}'" in node.doc_string and node.op_type == operator)
+    change(node, {tensor.name: tensor for tensor in made.model.graph.initializer})
+    with pytest.raises(Error, match=f"the first blob that differs is '{first}'"):
+        verify(made, [random_inputs(made.graph)], device)
