@@ -3,15 +3,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import os
 import re
 import secrets
 import shutil
 import socket
 import stat
+import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,6 +51,20 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield stream
     except OSError as problem:
         raise _refused(Path(path), target.parent, problem) from problem
+
+
+def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+    """Raise Error if the file exists with other content than `write` would give it: a user may have changed it.
+
+    `write` gets the name of a temporary file of the same ending beside it.
+    """
+    target = Path(path)
+    if not target.is_file():
+        return
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        write(Path(folder, target.name))
+        if not filecmp.cmp(Path(folder, target.name), target, shallow=False):
+            raise Error("the file exists and differs from the one to write", place=str(target), fix="another name, or --force to write over it")
 
 
 @contextlib.contextmanager

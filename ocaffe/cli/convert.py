@@ -10,13 +10,19 @@ from ocaffe import log
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import input_text, read_sidecar
+from ocaffe.files import refuse_other
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
 VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of these kinds
-FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
-         "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
-EXPORT = f"torch.onnx.export(net.eval(), (x,), 'model.onnx', {EXPORT_OPTIONS})"
+FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt "
+         "WEIGHTS.caffemodel, or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
+EXPORT = "torch.onnx.export(net.eval(), (x,), 'model.onnx', {})"
+EXPORTS = {  # calls that keep batch normalization
+    "TorchScript": EXPORT.format(EXPORT_OPTIONS),
+    "dynamo": EXPORT.format("dynamo=True, optimize=False"),
+    "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
+}
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
@@ -25,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", nargs="*", help=FORMS)
     parser.flag("summary", "", "show the contents of a file: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
-    parser.flag("force", False, "write over a prototxt with other content")
+    parser.flag("force", False, "write over files with other content")
+    parser.flag("for_training", False, "refuse a model whose batch normalization the exporter has merged into convolutions")
     device_flags(parser)
     state_flags(parser)
     log.quiet()
@@ -70,17 +77,22 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut_at are those of the export.
     """
-    from ocaffe.onnx.import_model import is_training, merged_norms, prototxt_of, to_caffe, write
+    from ocaffe.onnx.import_model import is_training, merged_norms, prototxt_of, to_caffe, write, write_blobs
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
     source, net, weights = options.files
     outputs = [name for name in options.cut_at.split(",") if name]
     model = read_model(source)
+    exporter = merged_norms(model)
+    if exporter and options.for_training:
+        fact = f"{exporter}'s exporter has merged batch normalization into the convolutions, so a training would have none"
+        raise Error(fact, place=source, fix=f"{EXPORTS[exporter]}, or leave out --for-training")
     shapes = _shapes(options.shape)
     message, blobs = to_caffe(model, source, shapes=shapes, outputs=outputs)
     if not options.force:
-        _refuse_other_content(Path(net), prototxt_of(message, source))
+        refuse_other(net, lambda path: path.write_bytes(prototxt_of(message, source)))
+        refuse_other(weights, lambda path: write_blobs(path, message, blobs))
     if options.verify is None:
         verdict = "not verified (--noverify)"
     elif any(map(is_training, model.graph.node)):
@@ -89,14 +101,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         verdict = _verified(comparable(model, message, blobs, shapes=shapes, outputs=outputs), options)
     write(message, blobs, source, net, weights)
     print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
-    if merged_norms(model):
-        print(f"note: batch normalization is merged into the convolutions of {source}. To train the net with it, export the model again:\n  {EXPORT}")
-
-
-def _refuse_other_content(path: Path, content: bytes) -> None:
-    """Raise Error if the file exists with other content: a user may have edited it."""
-    if path.is_file() and path.read_bytes() != content:
-        raise Error("the file exists and differs from the net of the model", place=str(path), fix="another name, or --force to write over it")
+    if exporter:
+        print(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:\n  {EXPORTS[exporter]}")
 
 
 def transcode(options: argparse.Namespace) -> None:
@@ -104,6 +110,8 @@ def transcode(options: argparse.Namespace) -> None:
     from ocaffe.model.transcode import convert_weights
 
     *net, source, target = options.files
+    if not options.force:
+        refuse_other(target, lambda path: convert_weights(source, path, net[0] if net else None))
     convert_weights(source, target, net[0] if net else None)
     print(f"{target}: the weights of {source}")
 
@@ -122,7 +130,7 @@ def export_flags(parser: Parser) -> None:
     parser.flag("bake_preprocessing", False, "include the mean and scale of the data layer in the model")
     parser.flag("fillers", False, "use the fillers for layers that the weights lack")
     parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; a data layer then needs no data")
-    parser.flag("tolerance", 0.0, "largest accepted difference, as a share of a blob's largest magnitude; 0 means 1e-4, with --fp16 2e-2")
+    parser.flag("tolerance", 0.0, "largest accepted difference of a layer, as a share of its largest magnitude; 0 means what rounding explains")
     what = "compare with ocaffe on this image or .npz; by default on random numbers"
     parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
     parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
@@ -133,7 +141,8 @@ def export_onnx(options: argparse.Namespace) -> None:
     from ocaffe.onnx.export import Options, export
     from ocaffe.onnx.model import save
 
-    net, *weights, target = options.files
+    *inputs, target = options.files
+    net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
     wanted = Options(
         opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16, raw_detection=options.raw_detection,
         bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
@@ -147,6 +156,20 @@ def export_onnx(options: argparse.Namespace) -> None:
     found = read_sidecar(weights[0]) if weights and not wanted.bake else None
     if found:
         print(f"the model expects images as in the training: {input_text(found[0])}")
+
+
+def _net_in(weights: str) -> Any:
+    """Return the net that a .caffemodel holds beside the weights, without them. Raises Error if there is none."""
+    from ocaffe.model.binary import read_net_binary
+    from ocaffe.model.sniff import is_hdf5, open_head
+
+    net = None if is_hdf5(open_head(weights, "a caffemodel")) else read_net_binary(weights)
+    layers = [] if net is None else [*net.layer, *net.layers]
+    if not any(layer.bottom for layer in layers):
+        raise Error("the file has weights, but no net", place=weights, fix=f"give its prototxt too: {USAGE}")
+    for layer in layers:
+        layer.ClearField("blobs")
+    return net
 
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:
@@ -187,11 +210,12 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
 CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] = {
     ("prototxt", "weights", "onnx"): export_onnx,
     ("prototxt", "onnx"): export_onnx,
+    ("weights", "onnx"): export_onnx,
     ("onnx", "prototxt", "weights"): import_onnx,
     ("weights", "weights"): transcode,
     ("prototxt", "weights", "weights"): transcode,
 }
 READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of conversions that do not support all
-    import_onnx: ("cut_at", "shape", "verify", "tolerance", "force", "gpu", "device"),
-    transcode: (),
+    import_onnx: ("cut_at", "shape", "verify", "tolerance", "force", "for_training", "gpu", "device"),
+    transcode: ("force",),
 }

@@ -85,6 +85,7 @@ def deploy(
     removed = _measures(deployed)
     outputs = _cut(deployed, cut_at) if cut_at else _outputs(deployed, readers, roots, removed, labels)
     _prune(deployed, outputs, removed if not cut_at else set())
+    _refuse_missing(deployed)
     return Deployed(deployed, outputs, {name: how for name, how in preprocessing.items() if any(name in layer.top for layer in deployed.layer)})
 
 
@@ -142,6 +143,18 @@ def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
     layers += [proto.LayerParameter.FromString(layer.SerializeToString()) for layer in net.layer]
     del net.layer[:]
     net.layer.extend(layers)
+
+
+def _refuse_missing(net: Any) -> None:
+    """Raise Error for a bottom that no layer makes. In the net of another phase a data layer may have made it."""
+    tops = set[str]()
+    for layer in net.layer:
+        for name in layer.bottom:
+            if name not in tops:
+                fix = f"--shape={name}:1x3x224x224 (with the real size) makes it an input; else name the top of an earlier layer"
+                place = Place(net.source_file, layer.source_line) if net.source_file else None
+                raise Error(f"unknown bottom blob '{name}'", place=place, layer=f"'{layer.name}' ({layer.type})", fix=fix)
+        tops.update(layer.top)
 
 
 def _reshape(layer: Any, top: int, shape: Shape) -> None:

@@ -46,12 +46,19 @@ def convert(
 
 def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
     """Write the result of `load` or `to_caffe` for `source`: both files or none."""
-    write_blobs: Any = write_weights
-    if str(caffemodel).endswith(".h5"):
-        from ocaffe.model.hdf5 import write_weights_hdf5 as write_blobs
     with atomic_write(prototxt) as stream:  # if one file cannot be written, neither is kept
         stream.write(prototxt_of(net, source))
         write_blobs(caffemodel, net, blobs)
+
+
+def write_blobs(path: str | Path, net: Any, blobs: Mapping[str, Sequence[np.ndarray]]) -> None:
+    """Write the weights of a net in the format that the name of the file tells."""
+    if str(path).endswith(".h5"):
+        from ocaffe.model.hdf5 import write_weights_hdf5
+
+        write_weights_hdf5(path, net, blobs)
+    else:
+        write_weights(path, net, blobs)
 
 
 def prototxt_of(net: Any, source: str | Path) -> bytes:
@@ -113,9 +120,21 @@ def _warn_of_training(graph: Graph) -> None:
         log.warning("convert.py:1", f"{graph.place}: {text}; the Caffe net does so in TRAIN, and in TEST takes the running statistics of the file")
 
 
-def merged_norms(model: Any) -> bool:
-    """Return whether PyTorch's exporter has merged batch normalization into convolutions. It numbers such weights, and names others after their module."""
-    return model.producer_name == "pytorch" and any(re.fullmatch(r"onnx::Conv_\d+", tensor.name) for tensor in model.graph.initializer)
+def merged_norms(model: Any) -> str:
+    """Return the exporter that has merged batch normalization into convolutions, or an empty text.
+
+    PyTorch's exporter for TorchScript numbers such weights and names others after their module. That of dynamo names the rule in the metadata of the node.
+    tf2onnx (tf2onnx/optimizer/back_to_back_optimizer.py) adds an ending to the name.
+    """
+    names = [tensor.name for tensor in model.graph.initializer]
+    if any(name.endswith("_weights_fused_bn") for name in names):
+        return "tf2onnx"
+    if model.producer_name != "pytorch":
+        return ""
+    if any(re.fullmatch(r"onnx::Conv(Transpose)?_\d+", name) for name in names):
+        return "TorchScript"
+    rules = (entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == "pkg.onnxscript.rewriter.rule_name")
+    return "dynamo" if any("FuseBatchNorm" in rule for rule in rules) else ""
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

@@ -23,6 +23,7 @@ SMOKE = {  # flags of the parts; a minute in all
     "fuzz": ("--count", "150"),
     "nets": ("--count", "60"),
     "devices": ("--count", "8"),
+    "converts": ("--count", "60"),
     "images": ("--count", "200"),
     "kills": ("--count", "5", "--section", "all"),
     "disks": ("--count", "7"),
@@ -31,9 +32,10 @@ SMOKE = {  # flags of the parts; a minute in all
     "syscalls": ("--count", "2"),
     "endurance": ("--count", "400"),
 }
-MINUTES = {"nets": 4, "devices": 8, "images": 1, "kills": 6, "disks": 2, "caches": 3, "writers": 1, "syscalls": 2, "endurance": 4}  # 20 minutes on two cores
+# 22 minutes on two cores
+MINUTES = {"nets": 4, "devices": 8, "converts": 4, "images": 1, "kills": 6, "disks": 2, "caches": 3, "writers": 1, "syscalls": 2, "endurance": 4}
 FUZZ = 9 * 60 / len(SECTIONS)  # seconds of a section
-ON_DEVICE = {"devices", "kills", "disks", "caches", "writers", "syscalls", "endurance"}
+ON_DEVICE = {"devices", "converts", "kills", "disks", "caches", "writers", "syscalls", "endurance"}
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs fork and /proc of Linux")
 needs = {

@@ -147,11 +147,31 @@ def onnx_models() -> tuple[Any, ...]:
          "y = Concat<axis = 1>(b, c) }", {"w": (4, 4, 2, 2)}),
         ("(float[1, 2, 6] x) => (float[1, 6, 2] y) { a = Transpose<perm = [0, 2, 1]>(x) b = MatMul(a, w) c = Add(b, k) d = Clip(c, lo, hi) y = Tanh(d) }",
          {"w": (2, 2), "k": (2,), "lo": (), "hi": ()}),
+        ("(float[1, 4, 6, 6] x) => (float[1, 4, 6, 6] y) { a = Conv<group = 4, pads = [1, 1, 1, 1]>(x, w) b = HardSwish(a) c = GlobalAveragePool(b) "
+         "d = HardSigmoid(c) e = Mul(b, d) y = Add(e, x) }", {"w": (4, 1, 3, 3)}),
+        ("(float[2, 3, 8] x) => (float[2, 3, 4] y) { a = LayerNormalization<axis = -1>(x, s, b) c = Tanh(a) d = MatMul(c, w) y = Softmax<axis = -1>(d) }",
+         {"s": (8,), "b": (8,), "w": (8, 4)}),
+        ("(float[1, 4, 6, 6] x) => (float[1, 4, 2, 2] y) { a, b = Split<axis = 1>(x) c = Concat<axis = 1>(b, a) d = PRelu(c, s) "
+         "y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 0>(d) }", {"s": (4, 1, 1)}),
+        ("(float[1, 3, 6, 6] x) => (float[1, 3, 1, 1] y) { a = InstanceNormalization(x, s, b) c = LeakyRelu<alpha = 0.1>(a) d = ReduceMean<axes = [2, 3]>(c) "
+         "e = Sqrt(k) f = Abs(d) y = Div(f, e) }", {"s": (3,), "b": (3,), "k": ()}),
+        ("(float[2, 4, 4, 4] x) => (float[2, 4, 4, 4] y) { a = Elu(x) b = Sub(x, k) c = Max(a, b) d = Exp(c) e = Pow(d, k) f = Neg(e) y = Sum(a, f) }",
+         {"k": ()}),
+        ("(float[1, 4, 4, 4] x, float[1, 4, 4, 4] z) => (float[1, 2, 4, 2] y) { a = Mul(x, z) b = Gather<axis = 1>(a, i) c = Slice(b, o, p, q) "
+         "y = Celu(c) }", {"i": [0, 2], "o": [1], "p": [3], "q": [3]}),
+        ("(float[1, 8, 4, 4] x) => (float[1, 2, 8, 8] y) { a = DepthToSpace<blocksize = 2>(x) b = Softplus(a) c = Reshape(b, r) "
+         "d = Transpose<perm = [0, 2, 1]>(c) e = Reshape(d, r2) y = Tanh(e) }", {"r": [1, 2, 64], "r2": [1, 2, 8, 8]}),
+        ("(float[1, 2, 4, 4] x) => (float[1, 2, 8, 8] y) { a = Resize<mode = \"nearest\">(x, , s) b = Pad(a, p) "
+         "c = MaxPool<kernel_shape = [3, 3]>(b) y = Relu(c) }",
+         {"s": (4,), "p": [0, 0, 1, 1, 0, 0, 1, 1]}),
     )  # fmt: skip
     made = []
     for text, weights in texts:
         model = onnx.parser.parse_model(head + text)
-        for name, shape in weights.items():
-            model.graph.initializer.append(onnx.numpy_helper.from_array(np.full(shape, 6 if name == "hi" else 0.5, np.float32), name))
+        for name, shape in weights.items():  # a tuple is a shape, a list has values
+            array = np.array(shape, np.int64) if isinstance(shape, list) else np.full(shape, 6 if name == "hi" else 0.5, np.float32)
+            if text.count("Resize") and name == "s":
+                array = np.array([1, 1, 2, 2], np.float32)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
         made.append(model)
     return tuple(made)

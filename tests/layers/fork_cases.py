@@ -66,6 +66,93 @@ def distance(x: Arrays, order: int) -> np.ndarray:
     return (np.abs(x["x0"].reshape(len(x["x0"]), 1, -1) - x["w"]) ** order).sum(2)
 
 
+def dense_block(x: Arrays, got: Arrays, running: bool = False) -> Arrays:
+    """Two transitions; with 21 blobs each has a 1 x 1 convolution first."""
+    y, bottleneck = x["x0"], "y/20" in x
+
+    def normalized(y: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        mean, variance = y.mean((0, 2, 3), keepdims=True), y.var((0, 2, 3), keepdims=True)
+        if running:
+            mean, variance = (x[f"y/{k + i}"] / x["y/10"] for k in (6, 8))
+        return np.maximum((y - mean) / np.sqrt(variance + 1e-5) * scale + bias, 0)
+
+    for i in range(2):
+        new = normalized(y, x[f"y/{2 + i}"], x[f"y/{4 + i}"])
+        if bottleneck:
+            new = convolve(new, x[f"y/{10 + i}"], np.zeros(8))
+            new = normalized(new, x[f"y/{12 + i}"], x[f"y/{14 + i}"])
+        y = np.concatenate([y, convolve(new, x[f"y/{i}"], np.zeros(2), pad=1)], 1)
+    return {"y": y}
+
+
+def dense_blobs(bottleneck: bool) -> Callable[[np.random.Generator], Arrays]:
+    """x0 (2 x 3 x 4 x 5) and the blobs of a block of two transitions with growth rate 2."""
+    each = [(2, 8 if bottleneck else 3, 3, 3), (2, 8 if bottleneck else 5, 3, 3), *[(1, 3, 1, 1), (1, 5, 1, 1)] * 4]
+    narrow = [(8, 3, 1, 1), (8, 5, 1, 1), *[(1, 8, 1, 1)] * 8]
+    shapes = {f"y_{i}": shape for i, shape in enumerate([*each, *(narrow if bottleneck else []), (1,)])}
+    return normal(x0=(2, 3, 4, 5), **shapes)
+
+
+def frame(video: int, number: int, kind: str = "") -> np.ndarray:
+    rng = np.random.default_rng([video, number, len(kind), ord((kind or "z")[0])])
+    return rng.integers(0, 256, (6, 8) if kind else (6, 8, 3), np.uint8)
+
+
+def write_videos(folder: str) -> None:
+    """Two videos of 8 and 9 frames, with flow, and their list."""
+    lines = []
+    for video, frames in enumerate((8, 9)):
+        own = os.path.join(folder, f"video {video}")
+        os.mkdir(own)
+        for number in range(1, frames + 1):
+            Image.fromarray(frame(video, number)).save(os.path.join(own, f"img_{number:05d}.png"))
+            for kind in "xy":
+                Image.fromarray(frame(video, number, kind)).save(os.path.join(own, f"flow_{kind}_{number:05d}.png"))
+        lines.append(f"{own} {frames} {video + 3}\n")
+    with open(os.path.join(folder, "list.txt"), "w") as out:
+        out.writelines(lines)
+
+
+def video_frames(numbers: Sequence[int], kinds: Sequence[str]) -> Arrays:
+    """The channels of both videos for these frames, BGR without `kinds`, cropped to the middle 4 x 4 pixels."""
+    samples = [
+        [plane for n in numbers for plane in ([frame(video, n, kind) for kind in kinds] if kinds else frame(video, n)[:, :, ::-1].transpose(2, 0, 1))]
+        for video in range(2)
+    ]
+    return {"data": np.array(samples, float)[:, :, 1:5, 2:6] - 10, "label": np.array([3.0, 4]).reshape(2, 1, 1, 1)}
+
+
+def write_faces(folder: str) -> None:
+    """A database of three MTCNNDatums."""
+    with LmdbWriter(os.path.join(folder, "faces")) as writer:
+        for n in range(3):
+            record = proto.MTCNNDatum(pts=[n + i / 10 for i in range(10)])
+            record.datum.CopyFrom(proto.Datum(channels=3, height=4, width=5, data=bytes(range(n, n + 60)), label=n - 1))
+            record.rois.xmin, record.rois.ymin, record.rois.xmax, record.rois.ymax = 0.1 * n, 0.2, 0.3, 0.4
+            writer.put(b"%05d" % n, record.SerializeToString())
+
+
+def faces(x: Arrays, got: Arrays) -> Arrays:
+    images = np.stack([np.arange(n, n + 60).reshape(3, 4, 5) for n in range(3)])
+    return {
+        "data": (images - 127.5) * 0.5, "label": np.array([-1.0, 0, 1]), "roi": np.array([[0.1 * n, 0.2, 0.3, 0.4] for n in range(3)]),
+        "pts": np.array([[n + i / 10 for i in range(10)] for n in range(3)]),
+    }  # fmt: skip
+
+
+def excited(x: Arrays, got: Arrays) -> Arrays:
+    """The first box covers rows 1 to 2 and columns 2 to 5 of the first image; the second image has two boxes."""
+    mask = np.zeros((2, 1, 4, 8))
+    mask[0, 0, 1:3, 2:6] = mask[1, 0, 0:2, 0:2] = mask[1, 0, :, 7:] = 1
+    return {"y": x["x0"] + mask * x["x2"]}
+
+
+def boxes(rng: np.random.Generator) -> Arrays:
+    labels = np.zeros((2, 1, 3, 5))
+    labels[0, 0, 0], labels[1, 0, 0], labels[1, 0, 1] = [3, 0.5, 0.5, 0.5, 0.5], [1, 0.125, 0.25, 0.25, 0.5], [1, 0.95, 0.5, 0.2, 1.5]
+    return {**normal(x0=(2, 3, 4, 8), x2=(2, 1, 4, 8))(rng), "x1": labels}
+
+
 class AdaCos:
     """The reference of AdaCosAddmScale. The gradient treats the scale as a constant: that of the first call of a run."""
 
@@ -210,4 +297,19 @@ CASES = [
     Case("InnerDistance normalized", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 5 bias_term: false normalize: true }"),
          normal(x0=(4, 6), y_0=(5, 6)),
          lambda x, got: {"y": distance({**x, "w": x["y/0"] / np.sqrt((x["y/0"] ** 2).sum(1, keepdims=True) + 1e-6)}, 2)}, ("x0",)),
+    Case("DenseBlock", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 }"), dense_blobs(False), dense_block,
+         ("x0", *(f"y/{i}" for i in range(6)))),
+    Case("DenseBlock with use_BC", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 use_BC: true }"),
+         dense_blobs(True), dense_block, ("x0", *(f"y/{i}" for i in (0, 1, 2, 3, 10, 11, 12, 13, 14, 15)))),
+    Case("DenseBlock TEST", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 }"),
+         lambda rng: {name: np.abs(array) for name, array in dense_blobs(False)(rng).items()}, lambda x, got: dense_block(x, got, running=True),
+         ("x0", *(f"y/{i}" for i in range(6))), "TEST"),
+    Case("AssistedExcitation TRAIN", layer("AssistedExcitation", "x0 x1 x2", "y", "assisted_excitation_param { max_iter: 10 }"), boxes, excited, ("x0",)),
+    Case("AssistedExcitation TEST", layer("AssistedExcitation", "x0 x1 x2", "y"), boxes, lambda x, got: {"y": x["x0"]}, ("x0",), "TEST"),
+    Case("MTCNNData", layer("MTCNNData", "", "data label roi pts", 'data_param { source: "{folder}/faces" backend: LMDB batch_size: 3 } '
+         "transform_param { mean_value: 127.5 scale: 0.5 }"), lambda rng: {}, faces, prepare=write_faces),
+    *(Case(f"VideoData {modality}", layer("VideoData", "", "data label", 'video_data_param { source: "{folder}/list.txt" batch_size: 2 new_length: 2 '
+           f'num_segments: 2 modality: {modality} name_pattern: "{pattern}" }} transform_param {{ crop_size: 4 mean_value: 10 }}'),
+           lambda rng: {}, lambda x, got, kinds=kinds: video_frames((2, 3, 6, 7), kinds), phase="TEST", prepare=write_videos)
+      for modality, pattern, kinds in (("RGB", "img_%05d.png", ""), ("FLOW", "flow_%c_%05d.png", "xy"))),
 ]  # fmt: skip

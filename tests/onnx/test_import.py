@@ -48,7 +48,7 @@ def test_the_first_tensor_that_differs(tmp_path: Path, convert: Any, text: str, 
     source = saved(tmp_path, text)
     assert convert(source) == 1
     error = capsys.readouterr().err
-    assert "output 'y' differs" in error and "the first blob that differs is 'b'" in error and "(AbsVal)" in error
+    assert "the first blob that differs is 'b'" in error and "(AbsVal)" in error
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     assert convert(source, "--noverify") == 0
     assert "not verified (--noverify)" in capsys.readouterr().out
@@ -64,17 +64,36 @@ def test_a_model_in_training_form(tmp_path: Path, convert: Any, mode: str, verdi
     assert verdict in captured.out and ("take the statistics of the batch" in captured.err) == warned
 
 
-@pytest.mark.parametrize(("producer", "name", "noted"), [
-    ("pytorch", "onnx::Conv_12", True), ("pytorch", "conv1.weight", False), ("tf2onnx", "onnx::Conv_12", False),
+@pytest.mark.parametrize(("producer", "name", "rule", "call"), [
+    ("pytorch", "onnx::Conv_12", "", "TrainingMode.PRESERVE"), ("pytorch", "conv1.weight", "RemoveBias, FuseBatchNormIntoConv", "dynamo=True, optimize=False"),
+    ("tf2onnx", "model/conv_weights_fused_bn", "", "remove_back_to_back"), ("pytorch", "conv1.weight", "", ""), ("tf2onnx", "onnx::Conv_12", "", ""),
 ])  # fmt: skip
-def test_merged_norms_are_noted(tmp_path: Path, producer: str, name: str, noted: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merged_norms_are_noted(tmp_path: Path, producer: str, name: str, rule: str, call: str, capsys: pytest.CaptureFixture[str]) -> None:
     source = saved(tmp_path, CONV)
     model = onnx.load(source)
     model.producer_name, model.graph.initializer[0].name, model.graph.node[0].input[1] = producer, name, name
+    if rule:
+        model.graph.node[0].metadata_props.add(key="pkg.onnxscript.rewriter.rule_name", value=rule)
     onnx.save(model, source)
-    assert main(["convert", source, str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"), "--noverify"]) == 0
+    command = ["convert", source, str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"), "--noverify"]
+    assert main([*command, "--for-training"]) == bool(call)
+    error = capsys.readouterr().err
+    assert (tmp_path / "n.prototxt").exists() != bool(call)
+    assert not call or ("a training would have none" in error and call in error)
+    assert main(command) == 0
     printed = capsys.readouterr().out
-    assert ("batch normalization is merged" in printed) == noted == ("TrainingMode.PRESERVE" in printed)
+    assert ("batch normalization is merged" in printed) == bool(call) and call in printed
+
+
+@pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])
+def test_changed_weights_stay(tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = tmp_path / f"n.{ending}"
+    command = ["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(weights), "--noverify"]
+    assert main(command) == 0 and main(command) == 0  # the same content again
+    whole = weights.read_bytes()
+    weights.write_bytes(whole + b"mine")
+    assert main(command) == 1 and "--force" in capsys.readouterr().err and weights.read_bytes() == whole + b"mine"
+    assert main([*command, "--force"]) == 0 and weights.read_bytes() == whole
 
 
 def test_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +116,7 @@ def test_an_edited_prototxt_stays(tmp_path: Path, convert: Any, capsys: pytest.C
     capsys.readouterr()
     assert convert(source, "--noverify") == 1
     error = capsys.readouterr().err
-    assert "the file exists and differs from the net of the model" in error and "--force" in error
+    assert "the file exists and differs from the one to write" in error and "--force" in error
     assert net.read_bytes() == written + b"# mine\n" and weights.stat().st_ino == before
     assert convert(source, "--noverify", "--force") == 0
     assert net.read_bytes() == written

@@ -124,6 +124,12 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'), "mode 'max'"),
     "floats as integers": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "the net has a cast to integers"),
+    "scale of a layer norm": (
+        lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = LayerNormalization(x, s) }", s=np.ones((8, 4), np.float32)),
+        "a scale or bias of 8 x 4 for 8"),
+    "scale of a group norm": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 21]> net (float[2, 8, 4] x) => (float[2, 8, 4] y) { y = GroupNormalization<num_groups=2>(x, s, s) }',
+                      s=np.ones(5, np.float32)), "groups, scale and bias are [2, 5, 5] for 8 channels"),
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip
@@ -233,7 +239,24 @@ def test_external_data_that_no_file_can_have(tmp_path: Path, key: str, value: st
 def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
     model = parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, c) }", c=np.ones(3, np.float32))
     model.graph.input[0].type.tensor_type.elem_type = 59
-    assert "Invalid tensor data type 59" in refused(saved(tmp_path, model))
+    assert "input 'x' is no tensor of a known type" in refused(saved(tmp_path, model))
+
+
+def test_bounds_of_a_slice_that_are_numbers(tmp_path: Path) -> None:
+    model = parse(HEAD + "(float[1, 4] x) => (float[1, 2] y) { a = Slice(x, o, p, q) y = Relu(a) }", o=np.int64(1), p=np.array([3]), q=np.array([1]))
+    assert "its starts and ends are not lists" in refused(saved(tmp_path, model))
+
+
+def test_no_outputs(tmp_path: Path) -> None:
+    model = conv()
+    del model.graph.output[:]
+    assert "has no outputs" in refused(saved(tmp_path, model))
+
+
+def test_an_input_of_no_type(tmp_path: Path) -> None:
+    model = conv()
+    model.graph.input[0].type.tensor_type.elem_type = -(1 << 31)
+    assert "input 'x' is no tensor of a known type" in refused(saved(tmp_path, model))
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 40])

@@ -217,7 +217,7 @@ def _slices(graph: Graph) -> None:
 
 def _cut(graph: Graph, node: Node, x: str) -> tuple[int, int, int] | None:
     """Return axis, start and end of a Slice with constant bounds along one axis with step 1, else None."""
-    settings = [node.get(name) or (graph.constants[tensor].tolist() if (tensor := node.input(1 + index)) in graph.constants else None)
+    settings = [node.get(name) or (graph.constants[tensor].ravel().tolist() if (tensor := node.input(1 + index)) in graph.constants else None)
                 for index, name in enumerate(("starts", "ends", "axes", "steps"))]  # fmt: skip
     starts, ends, axes, steps = settings
     if not starts or not ends or len(starts) != 1 or (steps or [1]) != [1]:

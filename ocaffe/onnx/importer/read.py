@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import checker, defs, external_data_helper, inliner
+from onnx import checker, defs, external_data_helper, helper, inliner
 
 from ocaffe.errors import Error
 from ocaffe.model.sniff import is_hdf5, open_head
@@ -36,6 +36,8 @@ def read_model(path: str | Path) -> Any:
         raise Error("is damaged: a name in it is not valid text", place=place, fix="copy or download it again")
     if not all(node.output for node in model.graph.node):
         raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
+    if not model.graph.output:
+        raise Error("has no outputs: it is damaged", place=place, fix="copy or download it again")
     opset = opset_of(model, place)
     if model.functions:
         model = inliner.inline_local_functions(model)
@@ -45,6 +47,9 @@ def read_model(path: str | Path) -> Any:
         checker.check_model(model if size < _LIMIT else place)
     except (checker.ValidationError, ValueError) as problem:  # ValueError: the checker's own copy of protobuf refuses the bytes
         raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
+    for info in model.graph.input:
+        if info.type.tensor_type.elem_type not in helper.get_all_tensor_dtypes():
+            raise Error(f"input '{info.name}' is no tensor of a known type", place=place, fix="export it again")
     return model
 
 

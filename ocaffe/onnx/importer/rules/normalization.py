@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.errors import shape_text
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
@@ -55,6 +56,9 @@ def layer_normalization(net: Builder, node: Node) -> None:
     top = net.layer(node, "LayerNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
     if scale is not None:
         normalized = net.shape(x)[axis:]
+        for values in filter(lambda values: values is not None, (scale, bias)):
+            fits = values.ndim <= len(normalized) and all(size in (1, own) for size, own in zip(values.shape[::-1], normalized[::-1]))
+            net.check(node, fits, f"a scale or bias of {shape_text(values.shape)} for {shape_text(normalized)}", "export it again")
         _affine(net, node, top, np.broadcast_to(scale, normalized), None if bias is None else np.broadcast_to(bias, normalized), axis)
 
 
@@ -74,6 +78,8 @@ def group_normalization(net: Builder, node: Node) -> None:
     """Add LayerNorm over groups and a Scale. Up to opset 20 there is one scale per group, later one per channel."""
     x, groups = net.bottom(node), node.get("num_groups")
     shape = net.shape(x)
+    sizes = [groups, *(net.constant(node, index, np.empty(0)).size for index in (1, 2))]
+    net.check(node, all(size and size > 0 and shape[1] % size == 0 for size in sizes), f"groups, scale and bias are {sizes} for {shape[1]} channels")
     top = flatten_to(net, node, x, (shape[0], groups, math.prod(shape[1:]) // groups), "groups")
     top = net.layer(node, "LayerNorm", [top], {"axis": 2, "eps": node.get("epsilon", 1e-5)}, part="norm", suffix="")
     top = flatten_to(net, node, top, shape, "channels")
