@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ocaffe import log
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
@@ -16,6 +18,7 @@ KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights"
 VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of these kinds
 FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt WEIGHTS.caffemodel, "
          "or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
+RUNTIMES = ("opencv", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
 EXPORT = f"torch.onnx.export(net.eval(), (x,), 'model.onnx', {EXPORT_OPTIONS})"
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
@@ -25,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", nargs="*", help=FORMS)
     parser.flag("summary", "", "show the contents of a file: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
-    parser.flag("force", False, "write over a prototxt with other content")
+    parser.flag("force", False, "write over a prototxt or ONNX model with other content")
     device_flags(parser)
     state_flags(parser)
     log.quiet()
@@ -93,6 +96,14 @@ def import_onnx(options: argparse.Namespace) -> None:
         print(f"note: batch normalization is merged into the convolutions of {source}. To train the net with it, export the model again:\n  {EXPORT}")
 
 
+def _refuse_other_model(path: Path, model: Any) -> None:
+    """Raise Error if the file exists with another model. The user may have changed it."""
+    from ocaffe.onnx.model import holds
+
+    if path.is_file() and not holds(path, model):
+        raise Error("the file exists and differs from the model of the net", place=str(path), fix="another name, or --force to write over it")
+
+
 def _refuse_other_content(path: Path, content: bytes) -> None:
     """Raise Error if the file exists with other content: a user may have edited it."""
     if path.is_file() and path.read_bytes() != content:
@@ -125,6 +136,7 @@ def export_flags(parser: Parser) -> None:
     parser.flag("tolerance", 0.0, "largest accepted difference, as a share of a blob's largest magnitude; 0 means 1e-4, with --fp16 2e-2")
     what = "compare with ocaffe on this image or .npz; by default on random numbers"
     parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
+    parser.flag("verify_in", "", f"compare in this runtime, in a process of its own: {', '.join(RUNTIMES)}")
     parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
 
 
@@ -134,19 +146,40 @@ def export_onnx(options: argparse.Namespace) -> None:
     from ocaffe.onnx.model import save
 
     net, *weights, target = options.files
+    if options.verify_in and options.verify_in not in RUNTIMES:
+        raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"one of {', '.join(RUNTIMES)}")
+    if options.verify_in and options.verify is None:
+        raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="one of both")
     wanted = Options(
         opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16, raw_detection=options.raw_detection,
-        bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
+        bake=options.bake_preprocessing, beside=_beside(weights[0]) if weights and options.bake_preprocessing else None, activate=options.activate_losses, fillers=options.fillers,
         cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
         level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
+    if not options.force:
+        _refuse_other_model(Path(target), exported.model)
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
     found = read_sidecar(weights[0]) if weights and not wanted.bake else None
     if found:
         print(f"the model expects images as in the training: {input_text(found[0])}")
+
+
+def _beside(weights: str) -> Any:
+    """Return the pixel transform that the training wrote beside the weights, None without that file. A mean image is cropped to the net's input."""
+    from ocaffe.onnx.deploy import Preprocessing
+
+    found = read_sidecar(weights)
+    if found is None:
+        return None
+    settings, _ = found
+    mean = settings.mean if settings.mean.ndim == 3 else settings.mean.reshape(-1, 1, 1)
+    if settings.mean.ndim == 3:
+        top, left = ((whole - part) // 2 for whole, part in zip(settings.resized, settings.shape[1:]))
+        mean = mean[:, top : top + settings.shape[1], left : left + settings.shape[2]]
+    return Preprocessing(mean.astype(np.float32) if mean.any() else None, settings.scale)
 
 
 def _verified(exported: Any, options: argparse.Namespace) -> str:
@@ -163,6 +196,10 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
             runs = [random_inputs(exported.graph, batch=batch, pixels=pixels(exported.model)) for batch in batches]
+        if options.verify_in:
+            from ocaffe.onnx.consumers import verify_in
+
+            return str(verify_in(options.verify_in, exported, runs, device, options.tolerance))
         return str(verify(exported, runs, device, options.tolerance))
     finally:
         device.close()

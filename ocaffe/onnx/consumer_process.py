@@ -29,7 +29,7 @@ def reference(model: str) -> tuple[str, Run]:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(model)
-    return onnx.__version__, lambda feeds, names: evaluator.run(names, feeds)
+    return onnx.__version__, lambda feeds, names: list(evaluator.run(names, feeds))
 
 
 def openvino(model: str) -> tuple[str, Run]:

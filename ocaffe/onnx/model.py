@@ -111,6 +111,13 @@ def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
     return [target, beside]
 
 
+def holds(path: str | Path, model: onnx.ModelProto) -> bool:
+    """Whether `save` wrote the file from an equal model. Weights in a second file are not compared."""
+    target = Path(path)
+    same = detached(model, f"{target.name}.data")[0] if is_large(model) else model
+    return target.read_bytes() == same.SerializeToString()
+
+
 def is_large(model: onnx.ModelProto) -> bool:
     """Whether the weights are too large for one file."""
     return sum(_bytes(tensor) for tensor in model.graph.initializer) > LARGEST
