@@ -14,7 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.onnx import consumers
 from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.verify import random_inputs
-from tests.onnx.test_convert import ROOT, random_weights, small  # noqa: F401
+from tests.onnx.test_convert import HEAD, ROOT, random_weights, small  # noqa: F401
 
 SSD = str(ROOT / "tests" / "golden" / "forks" / "Net-SSD-TEST-share.prototxt")
 FAILURES = {  # the code of a runtime -> text in the error
@@ -32,7 +32,8 @@ def test_the_command_knows_all_runtimes() -> None:
 
 @pytest.mark.parametrize("runtime, module", [("reference", "onnx"), ("onnxruntime", "onnxruntime"), ("openvino", "openvino"), ("opencv", "cv2")])
 def test_the_command(runtime: str, module: str, small: Any, device: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
-    status = main(["convert", *small(), str(tmp_path / "m.onnx"), "--verify-in", runtime, "--dynamic-batch", "--device", str(device.number)])
+    # HEAD alone: onnx 1.23's reference fails at a ConvTranspose with two groups.
+    status = main(["convert", *small(HEAD), str(tmp_path / "m.onnx"), "--verify-in", runtime, "--dynamic-batch", "--device", str(device.number)])
     output = capsys.readouterr()
     if importlib.util.find_spec(module) is None:
         assert status == 1 and f"'{module}' of {runtime} is not installed" in output.err and "pip install" in output.err
