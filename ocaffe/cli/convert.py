@@ -151,8 +151,9 @@ def export_onnx(options: argparse.Namespace) -> None:
     if options.verify_in and options.verify is None:
         raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="one of both")
     wanted = Options(
-        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16, raw_detection=options.raw_detection,
-        bake=options.bake_preprocessing, beside=_beside(weights[0]) if weights and options.bake_preprocessing else None, activate=options.activate_losses, fillers=options.fillers,
+        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
+        raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,
+        bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
         cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
         level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
     )  # fmt: skip
@@ -167,11 +168,11 @@ def export_onnx(options: argparse.Namespace) -> None:
         print(f"the model expects images as in the training: {input_text(found[0])}")
 
 
-def _beside(weights: str) -> Any:
-    """Return the pixel transform that the training wrote beside the weights, None without that file. A mean image is cropped to the net's input."""
+def _beside(weights: Sequence[str]) -> Any:
+    """Return the pixel transform that the training wrote beside the weights, None without it. A mean image is cropped to the net's input."""
     from ocaffe.onnx.deploy import Preprocessing
 
-    found = read_sidecar(weights)
+    found = read_sidecar(weights[0]) if weights else None
     if found is None:
         return None
     settings, _ = found
