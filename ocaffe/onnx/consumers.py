@@ -35,14 +35,17 @@ def verify_in(
     with equal inputs differ, or if the runtime cannot run the model.
     """
     tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
-    names = exported.deployed.outputs
+    names, before = exported.deployed.outputs, _before(exported)
     values = [info.name for info in exported.model.graph.output]
     worst, version = dict.fromkeys(names, 0.0), ""
-    with tempfile.TemporaryDirectory(prefix="ocaffe") as folder, opened(exported, device, names) as net:
+    with tempfile.TemporaryDirectory(prefix="ocaffe") as folder, opened(exported, device, [*names, *before]) as net:
         model = Path(folder) / "model.onnx"
         save(exported.model, model)
         for given in feeds:
-            expected = run_net(net, exported, given, names)
+            expected = run_net(net, exported, given, [*names, *before])
+            for name, value in expected.items():
+                if not np.isfinite(value).all():
+                    raise Error(f"blob '{name}' has values in ocaffe that are not finite, for which runtimes give different results", fix=FINITE)
             try:
                 version, results = run_in(consumer, model, given, values, python=python)
             except Error as problem:
@@ -64,6 +67,15 @@ def verify_in(
 
 
 OTHER = "the file was not written; convert without --verify-in compares in onnxruntime and names the first blob that differs"
+
+
+FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
+
+
+def _before(exported: Exported) -> list[str]:
+    """Return the inputs of the last layers. Their overflow may not show in an output: DetectionOutput drops scores that are not a number."""
+    producers = [exported.graph.blobs[name].producer for name in exported.deployed.outputs]
+    return sorted({origin(bottom).name for producer in producers if producer for bottom in producer.bottoms} - set(exported.deployed.outputs))
 
 
 def _text(array: np.ndarray) -> str:

@@ -67,6 +67,13 @@ def test_other_outputs_are_errors(small: Any, device: Any, monkeypatch: pytest.M
             consumers.verify_in("opencv", exported, feeds, device)
 
 
+def test_overflow_is_an_error(device: Any) -> None:
+    exported = export(SSD, None, Options(fillers=True))
+    feeds = {name: np.full_like(value, np.inf) for name, value in random_inputs(exported.graph).items()}
+    with pytest.raises(Error, match="in ocaffe that are not finite"):
+        consumers.verify_in("reference", exported, [feeds], device)
+
+
 def test_a_detector_is_to_be_cut(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exported = export(SSD, None, Options(fillers=True))
     results(monkeypatch, np.zeros(3))

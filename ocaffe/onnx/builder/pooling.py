@@ -69,7 +69,9 @@ def _sums(graph: OnnxGraph, p: Pool, x: Value, end: list[int]) -> str:
 
 
 def padded(graph: OnnxGraph, x: Value, begin: list[int], end: list[int], value: np.float32) -> Value:
-    return graph.op("Pad", x, [0, 0, *begin, 0, 0, *end], np.asarray(value)) if any(begin + end) else x
+    if not any(begin + end):
+        return x
+    return graph.op("Pad", x, [0, 0, *begin, 0, 0, *end], np.asarray(value), mode="constant")  # pnnx does not know that this mode is the default
 
 
 def _shares(p: Pool) -> np.ndarray:
