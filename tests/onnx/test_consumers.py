@@ -14,6 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.onnx import consumers
 from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.verify import random_inputs
+from tests.docs.test_after_opencv5 import opencv5  # noqa: F401
 from tests.onnx.test_convert import HEAD, ROOT, random_weights, small  # noqa: F401
 
 SSD = str(ROOT / "tests" / "golden" / "forks" / "Net-SSD-TEST-share.prototxt")
@@ -102,3 +103,24 @@ def test_the_detector_runs_in_the_reference(device: Any) -> None:
     message = phase_net(upgrade_net(read_net(SSD)), proto.TEST)
     exported = export(message, random_weights(message), Options())
     assert consumers.verify_in("reference", exported, [random_inputs(exported.graph)], device, python=sys.executable).worst <= 1e-4
+
+
+IMAGE = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 8 dim: 15 dim: 15 } } }'
+FORMS = {  # forms of nodes that were chosen because OpenCV 5.0 computes others wrong, and the engines
+    "AVE pooling with pads": (IMAGE + """
+layer { name: "pool" type: "Pooling" bottom: "data" top: "pool" pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }""", ("classic", "new", "auto")),
+    "LRN within a channel": (IMAGE + """
+layer { name: "norm" type: "LRN" bottom: "data" top: "norm" lrn_param { local_size: 5 alpha: 0.1 norm_region: WITHIN_CHANNEL } }""", ("classic", "new", "auto")),
+    "Proposal": ("""
+layer { name: "data" type: "Input" top: "scores" top: "deltas" top: "im_info"
+        input_param { shape { dim: 1 dim: 18 dim: 14 dim: 14 } shape { dim: 1 dim: 36 dim: 14 dim: 14 } shape { dim: 1 dim: 3 } } }
+layer { name: "rois" type: "Proposal" bottom: "scores" bottom: "deltas" bottom: "im_info" top: "rois" proposal_param { feat_stride: 16 } }""", ("new", "auto")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, engine", [(name, engine) for name, (_, engines) in FORMS.items() for engine in engines])
+def test_forms_for_opencv(name: str, engine: str, opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
+    net = tmp_path / "net.prototxt"
+    net.write_text(FORMS[name][0])
+    exported = export(str(net), None, Options())
+    assert consumers.verify_in(f"opencv-{engine}", exported, [random_inputs(exported.graph)], device, python=opencv5).worst <= 1e-4
