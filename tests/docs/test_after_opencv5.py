@@ -52,14 +52,14 @@ def detector(classes: int) -> str:
     own = f"num_classes: {classes} background_label_id: 0 nms_param {{ nms_threshold: 0.45 top_k: 100 }} code_type: CENTER_SIZE keep_top_k: 50"
     ends = [text for kind, outputs in (("loc", 16), ("conf", 4 * classes)) for text in (
         convolution(kind, "normal", outputs), layer(f"{kind}_perm", "Permute", kind, "permute_param { order: 0 order: 2 order: 3 order: 1 }"),
-        layer(f"{kind}_flat", "Flatten", f"{kind}_perm"))]  # fmt: skip
+        layer("mbox_loc" if kind == "loc" else "conf_flat", "Flatten", f"{kind}_perm"))]  # fmt: skip
     return net(
         3, 300, 300, convolution("conv1", "data", 8, 7, 8), layer("relu1", "ReLU", "conv1"), convolution("conv2", "relu1", 8, 3, 4),
         layer("normal", "Normalize", "conv2", "norm_param { across_spatial: false }"), *ends,
-        layer("priors", "PriorBox", "normal data", f"prior_box_param {{ {boxes} }}"),
+        layer("mbox_priorbox", "PriorBox", "normal data", f"prior_box_param {{ {boxes} }}"),
         layer("rows", "Reshape", "conf_flat", f"reshape_param {{ shape {{ dim: 0 dim: -1 dim: {classes} }} }}"),
-        layer("softmax", "Softmax", "rows", "softmax_param { axis: 2 }"), layer("scores", "Flatten", "softmax"),
-        layer("detection_out", "DetectionOutput", "loc_flat scores priors", f"detection_output_param {{ {own} confidence_threshold: 0.01 }}"),
+        layer("softmax", "Softmax", "rows", "softmax_param { axis: 2 }"), layer("mbox_conf_flatten", "Flatten", "softmax"),
+        layer("detection_out", "DetectionOutput", "mbox_loc mbox_conf_flatten mbox_priorbox", f"detection_output_param {{ {own} confidence_threshold: 0.01 }}"),
     )  # fmt: skip
 
 
@@ -87,6 +87,9 @@ NETS = {
 }  # fmt: skip
 
 
+RAW = "Boxes that you decode yourself"
+
+
 def sections() -> dict[str, list[str]]:
     """Return title -> the programs before and after."""
     found: dict[str, list[str]] = {}
@@ -110,7 +113,7 @@ def opencv5() -> str:
 
 
 def test_every_section_has_a_net() -> None:
-    assert set(sections()) == set(NETS)
+    assert set(sections()) == {*NETS, RAW}
 
 
 @pytest.mark.parametrize("title", NETS)
@@ -123,19 +126,37 @@ def test_one_line_changes(title: str) -> None:
 
 @pytest.mark.parametrize("title", NETS)
 def test_the_program_after(title: str, opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:
-    files = [str(tmp_path / name) for name in ("deploy.prototxt", "weights.caffemodel", "model.onnx")]
-    pathlib.Path(files[0]).write_text(NETS[title])
+    values, expected, _ = both(sections()[title][1] + SAVED, NETS[title], "model.onnx", opencv5, device, tmp_path)
+    assert difference(values["out"], expected) <= 1e-4
+
+
+def test_decoded_boxes(opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:
+    [program] = sections()[RAW]
+    assert "0.5, 0.45" in program  # random weights have low scores
+    _, expected, text = both(program.replace("0.5, 0.45", "0.01, 0.45") + "\nout = loc" + SAVED, NETS["Detection (SSD)"], "raw.onnx", opencv5, device, tmp_path)
+    rows = np.array([line.split() for line in text.splitlines()], np.float32)
+    rows[:, 4:] += rows[:, 2:4]
+    best = rows[np.argsort(-rows[:, 1], kind="stable")][: expected.shape[2]]
+    ours = expected[0, 0, :, 1:]
+    ours = ours[np.argsort(-ours[:, 1], kind="stable")]
+    assert len(ours) == 50 and np.abs(best - ours).max() <= 1e-4
+
+
+def both(program: str, net: str, target: str, python: str, device: Any, folder: pathlib.Path) -> tuple[Any, np.ndarray, str]:
+    """Convert the net, run the program, and return what it saved, ocaffe's output for the same input, and what the program printed."""
+    files = [str(folder / name) for name in ("deploy.prototxt", "weights.caffemodel", target)]
+    pathlib.Path(files[0]).write_text(net)
     message = upgrade_net(read_net(files[0]))
     weights = {layer.name: layer.blobs for layer in random_weights(message).layers}
     write_weights(files[1], message, dict.fromkeys((layer.name for layer in message.layer), ()) | weights)
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3)).astype(np.uint8)).save(tmp_path / "image.jpg")
-    assert main(["convert", *files, "--device", str(device.number)]) == 0
-    done = subprocess.run([opencv5, "-c", sections()[title][1] + SAVED], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3)).astype(np.uint8)).save(folder / "image.jpg")
+    assert main(["convert", *files, "--device", str(device.number), *["--raw-detection"] * (target == "raw.onnx")]) == 0
+    done = subprocess.run([python, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    values = np.load(tmp_path / "values.npz")
+    values = np.load(folder / "values.npz")
     own = ocaffe.Net(files[0], proto.TEST, weights=files[1], device=device)
     try:
         (expected,) = own.forward(data=values["blob"]).values()
-        assert difference(values["out"], np.array(expected)) <= 1e-4
+        return values, np.array(expected), done.stdout
     finally:
         own.close()

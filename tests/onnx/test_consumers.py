@@ -110,7 +110,7 @@ FORMS = {  # forms of nodes that were chosen because OpenCV 5.0 computes others 
     "AVE pooling with pads": (IMAGE + """
 layer { name: "pool" type: "Pooling" bottom: "data" top: "pool" pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }""", ("classic", "new", "auto")),
     "LRN within a channel": (IMAGE + """
-layer { name: "norm" type: "LRN" bottom: "data" top: "norm" lrn_param { local_size: 5 alpha: 0.1 norm_region: WITHIN_CHANNEL } }""", ("classic", "new", "auto")),
+layer { name: "norm" type: "LRN" bottom: "data" top: "norm" lrn_param { local_size: 5 norm_region: WITHIN_CHANNEL } }""", ("classic", "new", "auto")),
     "Proposal": ("""
 layer { name: "data" type: "Input" top: "scores" top: "deltas" top: "im_info"
         input_param { shape { dim: 1 dim: 18 dim: 14 dim: 14 } shape { dim: 1 dim: 36 dim: 14 dim: 14 } shape { dim: 1 dim: 3 } } }
