@@ -127,6 +127,7 @@ layer { name: "rois" type: "Proposal" bottom: "scores" bottom: "deltas" bottom: 
         proposal_param { feat_stride: 16 ratio: 0.5 ratio: 1 ratio: 2 scale: 8 scale: 16 scale: 32 } }""",
     "SSD VGG 300": vgg_ssd(300),
     "SSD VGG 512": vgg_ssd(512),
+    "SSD VGG 300, --cut-at": vgg_ssd(300),
 }  # fmt: skip
 
 
@@ -144,17 +145,20 @@ def nets() -> dict[str, tuple[Any, str | None, Mapping[str, tuple[int, ...]]]]:
         (net,) = weights.parent.glob("*.prototxt")
         found[f"{weights.parent.name} (trained)"] = (str(net), str(weights), {})
     for path in real.glob("prototxts/*/voc/MobileNetSSD_test.prototxt"):
-        found |= {f"MobileNet-SSD {size}": (str(path), None, {"data": (1, 3, size, size)}) for size in (300, 512)}
+        for size, end in ((300, ""), (512, ""), (512, ", --cut-at")):
+            found[f"MobileNet-SSD {size}{end}"] = (str(path), None, {"data": (1, 3, size, size)})
     zoo = sorted((ROOT / "ocaffe" / "zoo" / "nets").glob("*/deploy.prototxt"))
     return found | {path.parent.name: (str(path), None, {}) for path in zoo}
 
 
-def exported(net: Any, weights: str | None, shapes: Mapping[str, tuple[int, ...]]) -> Exported:
+def exported(net: Any, weights: str | None, shapes: Mapping[str, tuple[int, ...]], cut: bool) -> Exported:
+    """Return the model. With `cut` it ends with the locations and confidences of an SSD."""
     message = upgrade_net(read_net(net, allow_unknown_fields=True) if isinstance(net, str) else net)
     for layer in message.layer if isinstance(net, str) else ():
         for shape in layer.input_param.shape:
             shape.dim[0] = 1  # ncnn has no batch
-    options = Options(shapes=shapes, activate=True)
+    cuts = [layer.bottom[i] for layer in message.layer if layer.type == "DetectionOutput" for i in range(2)] if cut else []
+    options = Options(shapes=shapes, activate=True, cut_at=cuts)
     own = None if weights else random_weights(deploy(phase_net(message, proto.TEST), shapes=shapes, activate=True).message)
     return export(message, weights or own, options)
 
@@ -181,7 +185,7 @@ def main(wanted: list[str]) -> None:
     for name, (net, weights, shapes) in nets().items():
         if wanted and name not in wanted:
             continue
-        made = exported(net, weights, shapes)
+        made = exported(net, weights, shapes, name.endswith("--cut-at"))
         feeds = random_inputs(made.graph)
         with opened(made, device, made.deployed.outputs) as own:
             values = run_net(own, made, feeds, made.deployed.outputs)

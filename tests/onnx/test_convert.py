@@ -447,3 +447,9 @@ def test_a_model_with_other_content_is_not_overwritten(small: Any, tmp_path: pat
     error = capsys.readouterr().err
     assert str(target) in error and "the file exists and differs from the model of the net" in error and "--force" in error
     assert main([*command, "--fold", "--force"]) == 0 and target.read_bytes() != first
+
+
+def test_a_constant_output_has_the_name_of_its_blob(small: Any) -> None:
+    prior = 'layer { name: "boxes" type: "PriorBox" bottom: "conv" bottom: "data" top: "boxes" prior_box_param { min_size: 4 } }'
+    net, weights = small(HEAD + prior)
+    assert [info.name for info in of((net, weights), cut_at=["conv", "boxes"]).model.graph.output] == ["conv", "boxes"]
