@@ -52,7 +52,7 @@ class PriorBox(Layer):
         for bottom in bottoms:
             for axis in (2, 3):
                 graph.fixed(bottom, axis)
-        graph.alias(tops[0], graph.constant(self.boxes[None], tops[0].name))
+        graph.alias(tops[0], graph.constant(self.boxes[None]))
 
     def _boxes(self, cells: Shape, image: Shape) -> np.ndarray:
         """Return boxes and variances, 2 x 4P. Every step uses the types of SSD's code, so that the last bits agree."""

@@ -53,7 +53,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     if named is not None:
         recognise(message, named)
     cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
-    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake)
+    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake, beside=options.beside)
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
     _refuse_python(deployed.message)

@@ -124,8 +124,10 @@ def propose(graph: OnnxGraph, p: Any, anchors: np.ndarray, listed: int, most: in
     boxes = graph.op("Gather", boxes, places)
     # Both corner pixels belong to the box, so its sides are longer by one.
     solid = graph.op("Add", boxes, np.array([0, 0, 1, 1], np.float32))
-    kept = graph.op("NonMaxSuppression", graph.op("Unsqueeze", solid, [0]), graph.op("Unsqueeze", values, [0, 1]), np.array([most], np.int64),
-                    _one(min(p.nms_thresh, 1)), _one(LOWEST))  # fmt: skip
+    # Ranks take the place of scores, because the NonMaxSuppression of OpenCV 5.0 refuses a score threshold below 0.
+    ranks = graph.op("Where", graph.op("Greater", values, LOWEST), np.arange(listed, 0, -1, dtype=np.float32), 0.0)
+    kept = graph.op("NonMaxSuppression", graph.op("Unsqueeze", solid, [0]), graph.op("Unsqueeze", ranks, [0, 1]), np.array([most], np.int64),
+                    _one(min(p.nms_thresh, 1)), _one(0))  # fmt: skip
     chosen = graph.reshape(graph.part(kept, 1, 2, 3), (-1,))
     graph.op("Pad", graph.op("Gather", boxes, chosen), [0, 1, 0, 0], np.zeros((), np.float32), to=tops[0])
     for top in tops[1:]:
