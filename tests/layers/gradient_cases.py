@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.check.case import Arrays, Case, layer, normal
-from ocaffe.check.layers import ctc_cost
+from ocaffe.check.layers import convolve, ctc_cost
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -87,6 +87,33 @@ def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
 
 def distance(x: Arrays, order: int) -> np.ndarray:
     return (np.abs(x["x0"].reshape(len(x["x0"]), 1, -1) - x["w"]) ** order).sum(2)
+
+
+def dense_block(x: Arrays, got: Arrays, running: bool = False) -> Arrays:
+    """Two transitions; with 21 blobs each has a 1 x 1 convolution first."""
+    y, bottleneck = x["x0"], "y/20" in x
+
+    def normalized(y: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        mean, variance = y.mean((0, 2, 3), keepdims=True), y.var((0, 2, 3), keepdims=True)
+        if running:
+            mean, variance = (x[f"y/{k + i}"] / x["y/10"] for k in (6, 8))
+        return np.maximum((y - mean) / np.sqrt(variance + 1e-5) * scale + bias, 0)
+
+    for i in range(2):
+        new = normalized(y, x[f"y/{2 + i}"], x[f"y/{4 + i}"])
+        if bottleneck:
+            new = convolve(new, x[f"y/{10 + i}"], np.zeros(8))
+            new = normalized(new, x[f"y/{12 + i}"], x[f"y/{14 + i}"])
+        y = np.concatenate([y, convolve(new, x[f"y/{i}"], np.zeros(2), pad=1)], 1)
+    return {"y": y}
+
+
+def dense_blobs(bottleneck: bool) -> Callable[[np.random.Generator], Arrays]:
+    """x0 (2 x 3 x 4 x 5) and the blobs of a block of two transitions with growth rate 2."""
+    each = [(2, 8 if bottleneck else 3, 3, 3), (2, 8 if bottleneck else 5, 3, 3), *[(1, 3, 1, 1), (1, 5, 1, 1)] * 4]
+    narrow = [(8, 3, 1, 1), (8, 5, 1, 1), *[(1, 8, 1, 1)] * 8]
+    shapes = {f"y_{i}": shape for i, shape in enumerate([*each, *(narrow if bottleneck else []), (1,)])}
+    return normal(x0=(2, 3, 4, 5), **shapes)
 
 
 class AdaCos:
@@ -267,4 +294,11 @@ CASES = [
     Case("InnerDistance normalized", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 5 bias_term: false normalize: true }"),
          normal(x0=(4, 6), y_0=(5, 6)),
          lambda x, got: {"y": distance({**x, "w": x["y/0"] / np.sqrt((x["y/0"] ** 2).sum(1, keepdims=True) + 1e-6)}, 2)}, ("x0",)),
+    Case("DenseBlock", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 }"), dense_blobs(False), dense_block,
+         ("x0", *(f"y/{i}" for i in range(6)))),
+    Case("DenseBlock with use_BC", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 use_BC: true }"),
+         dense_blobs(True), dense_block, ("x0", *(f"y/{i}" for i in (0, 1, 2, 3, 10, 11, 12, 13, 14, 15)))),
+    Case("DenseBlock TEST", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 }"),
+         lambda rng: {name: np.abs(array) for name, array in dense_blobs(False)(rng).items()}, lambda x, got: dense_block(x, got, running=True),
+         ("x0", *(f"y/{i}" for i in range(6))), "TEST"),
 ]  # fmt: skip

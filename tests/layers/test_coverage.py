@@ -60,7 +60,7 @@ def test_onnx(case: Case) -> None:
     """The exported layer gives the values of the reference in onnxruntime."""
     arrays = case.arrays()
     blobs: dict[str, list[np.ndarray | None]] = {}
-    for name in sorted(name for name in arrays if "/" in name):
+    for name in sorted((name for name in arrays if "/" in name), key=lambda name: int(name.rpartition("/")[2])):
         blobs.setdefault(name.partition("/")[0], []).append(arrays.pop(name))
     weights = Weights("", [LayerWeights(name, blobs=parameters) for name, parameters in blobs.items()])
     model = export(case.message(arrays, ""), weights, Options(phase=getattr(proto, case.phase))).model

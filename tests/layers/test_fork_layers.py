@@ -48,6 +48,9 @@ def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
         ("InnerDistance", "inner_distance_param { num_output: 2 }", "4 6", "bias_term is missing"),
         ("InnerDistance", 'inner_distance_param { num_output: 2 bias_term: false distance_type: "L3" }', "4 6", "distance_type is 'L3'"),
         ("InnerDistance", "inner_distance_param { num_output: 2 bias_term: false normalize: true transpose: true }", "4 6", "normalize and transpose"),
+        ("DenseBlock", "", "1 3 4 4", "numTransition is 0, growthRate 0"),
+        ("DenseBlock", "", "3 4", "bottom 0 is 3 x 4, it must be N x C x H x W"),
+        ("DenseBlock", "denseblock_param { numTransition: 1 growthRate: 2 use_dropout: true }", "1 3 4 4", "use_dropout: true } is not supported"),
         ("PassThrough", "", "1 3 4 4", "block_height is 0, block_width 0"),
         ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 }", "1 3 4 5", "blocks of 2 x 2 do not divide the 4 x 5 pixels"),
         ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 num_output: 6 }", "1 3 4 4", "num_output is 6, 2 x 2 blocks of 3 channels give"),
@@ -196,3 +199,13 @@ def test_priors_in_pixels(device: Device) -> None:
         found.append(np.array(run(device, layer("DetectionOutput", "x0 x1 x2", "y", param), {**inputs, "x2": priors}, proto.TEST).blobs["y"].data))
     assert found[0].shape[2] > 1
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+def test_running_statistics_of_dense_block(device: Device) -> None:
+    """Each forward pass in TRAIN adds the batch's mean to the sums, and 1 to the weight of all transitions."""
+    inputs = {"x0": np.random.default_rng(1).standard_normal((2, 3, 4, 5)).astype(np.float32)}
+    net = run(device, layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 moving_average_fraction: 0.5 }"), inputs)
+    net.forward()
+    blobs = net.params["y"]
+    np.testing.assert_allclose(blobs[6].data.ravel(), 1.5 * inputs["x0"].mean((0, 2, 3)), atol=1e-6)
+    assert blobs[10].data == 1.5
