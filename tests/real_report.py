@@ -109,6 +109,8 @@ def run(net: Any, phase: str, given: dict[str, Any]) -> tuple[int, str]:
         if node.type in ("BatchNorm", "BN"):  # without statistics every layer would multiply by 1 / sqrt(eps)
             for blob in made.params[node.name]:
                 blob.data[...] = 1
+        if node.type == "DenseBlock":
+            made.params[node.name][-1].data[...] = 1
     for blobs in made.params.values():
         for blob in blobs:
             if len(blob.shape) > 1 and not blob.data.any():  # without a filler all activations would be zero

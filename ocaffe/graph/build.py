@@ -262,7 +262,9 @@ def mark_backward(graph: Graph, force: bool, log: Log) -> None:
         )  # fmt: skip
         node.propagate = [param.propagate_down[i] if count else wants[blob] for i, blob in enumerate(node.bottoms)]
         learns = any(parameter.learned for parameter in node.params)
-        node.backward = learns or any(wants[blob] for blob in node.bottoms)
+        if node.layer.reads_shapes:
+            node.propagate = [False] * len(node.bottoms)
+        node.backward = learns or (not node.layer.reads_shapes and any(wants[blob] for blob in node.bottoms))
         wants.update(dict.fromkeys(node.tops, node.backward))
     under_loss: set[str] = set()
     skipped: set[str] = set()

@@ -60,6 +60,16 @@ def test_errors(kind: str, more: str, shape: str, told: str) -> None:
     assert told in refusal(kind, more, shape)
 
 
+def test_indicator_of_learned_values(device: Device) -> None:
+    """The bottom of ContinuationIndicator may need a gradient; the indicators need none, so that LSTM accepts them."""
+    text = layer("InnerProduct", "x0", "p", "inner_product_param { num_output: 3 axis: 2 }")
+    text += layer("ContinuationIndicator", "p", "c", "continuation_indicator_param { time_step: 4 axis: 1 }")
+    text += layer("LSTM", "p c", "h", 'recurrent_param { num_output: 2 weight_filler { type: "constant" value: 0.1 } }')
+    text += layer("Reduction", "h", "loss", "loss_weight: 1")
+    net = run(device, text, {"x0": np.ones((4, 2, 5), np.float32)})
+    assert np.abs(net.params["p"][1].diff).min() > 0
+
+
 def test_no_batch_size() -> None:
     assert "time_step is 2, batch_size 0" in refusal("ContinuationIndicator", "continuation_indicator_param { time_step: 2 }")
 
