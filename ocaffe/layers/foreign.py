@@ -52,7 +52,6 @@ FOREIGN = {
     "TRT": "NVIDIA/caffe",
     "UnPooling": "ParseNet",
     "UniqueLabel": "DeepLab and PSPNet",
-    "VideoData": "SSD and yjxiong/caffe",
     "VolumeData": "C3D",
     "Convolution3D": "C3D",
     "Pooling3D": "C3D",

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from PIL import Image
 
+from ocaffe import proto
 from ocaffe.check.case import Arrays, Case, layer, normal
 from ocaffe.check.layers import convolve, ctc_cost
+from ocaffe.data.writer import LmdbWriter
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -114,6 +116,53 @@ def dense_blobs(bottleneck: bool) -> Callable[[np.random.Generator], Arrays]:
     narrow = [(8, 3, 1, 1), (8, 5, 1, 1), *[(1, 8, 1, 1)] * 8]
     shapes = {f"y_{i}": shape for i, shape in enumerate([*each, *(narrow if bottleneck else []), (1,)])}
     return normal(x0=(2, 3, 4, 5), **shapes)
+
+
+def frame(video: int, number: int, kind: str = "") -> np.ndarray:
+    rng = np.random.default_rng([video, number, len(kind), ord((kind or "z")[0])])
+    return rng.integers(0, 256, (6, 8) if kind else (6, 8, 3), np.uint8)
+
+
+def write_videos(folder: str) -> None:
+    """Two videos of 8 and 9 frames, with flow, and their list."""
+    lines = []
+    for video, frames in enumerate((8, 9)):
+        own = os.path.join(folder, f"video {video}")
+        os.mkdir(own)
+        for number in range(1, frames + 1):
+            Image.fromarray(frame(video, number)).save(os.path.join(own, f"img_{number:05d}.png"))
+            for kind in "xy":
+                Image.fromarray(frame(video, number, kind)).save(os.path.join(own, f"flow_{kind}_{number:05d}.png"))
+        lines.append(f"{own} {frames} {video + 3}\n")
+    with open(os.path.join(folder, "list.txt"), "w") as out:
+        out.writelines(lines)
+
+
+def video_frames(numbers: Sequence[int], kinds: Sequence[str]) -> Arrays:
+    """The channels of both videos for these frames, BGR without `kinds`, cropped to the middle 4 x 4 pixels."""
+    samples = [
+        [plane for n in numbers for plane in ([frame(video, n, kind) for kind in kinds] if kinds else frame(video, n)[:, :, ::-1].transpose(2, 0, 1))]
+        for video in range(2)
+    ]
+    return {"data": np.array(samples, float)[:, :, 1:5, 2:6] - 10, "label": np.array([3.0, 4]).reshape(2, 1, 1, 1)}
+
+
+def write_faces(folder: str) -> None:
+    """A database of three MTCNNDatums."""
+    with LmdbWriter(os.path.join(folder, "faces")) as writer:
+        for n in range(3):
+            record = proto.MTCNNDatum(pts=[n + i / 10 for i in range(10)])
+            record.datum.CopyFrom(proto.Datum(channels=3, height=4, width=5, data=bytes(range(n, n + 60)), label=n - 1))
+            record.rois.xmin, record.rois.ymin, record.rois.xmax, record.rois.ymax = 0.1 * n, 0.2, 0.3, 0.4
+            writer.put(b"%05d" % n, record.SerializeToString())
+
+
+def faces(x: Arrays, got: Arrays) -> Arrays:
+    images = np.stack([np.arange(n, n + 60).reshape(3, 4, 5) for n in range(3)])
+    return {
+        "data": (images - 127.5) * 0.5, "label": np.array([-1.0, 0, 1]), "roi": np.array([[0.1 * n, 0.2, 0.3, 0.4] for n in range(3)]),
+        "pts": np.array([[n + i / 10 for i in range(10)] for n in range(3)]),
+    }  # fmt: skip
 
 
 class AdaCos:
@@ -301,4 +350,10 @@ CASES = [
     Case("DenseBlock TEST", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 }"),
          lambda rng: {name: np.abs(array) for name, array in dense_blobs(False)(rng).items()}, lambda x, got: dense_block(x, got, running=True),
          ("x0", *(f"y/{i}" for i in range(6))), "TEST"),
+    Case("MTCNNData", layer("MTCNNData", "", "data label roi pts", 'data_param { source: "{folder}/faces" backend: LMDB batch_size: 3 } '
+         "transform_param { mean_value: 127.5 scale: 0.5 }"), lambda rng: {}, faces, prepare=write_faces),
+    *(Case(f"VideoData {modality}", layer("VideoData", "", "data label", 'video_data_param { source: "{folder}/list.txt" batch_size: 2 new_length: 2 '
+           f'num_segments: 2 modality: {modality} name_pattern: "{pattern}" }} transform_param {{ crop_size: 4 mean_value: 10 }}'),
+           lambda rng: {}, lambda x, got, kinds=kinds: video_frames((2, 3, 6, 7), kinds), phase="TEST", prepare=write_videos)
+      for modality, pattern, kinds in (("RGB", "img_%05d.png", ""), ("FLOW", "flow_%c_%05d.png", "xy"))),
 ]  # fmt: skip

@@ -1,6 +1,8 @@
 """Errors of layer types that text recognition, detection and face recognition forks define."""
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,11 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.check.case import Case, layer
 from ocaffe.cl.device import Device
+from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.model.text import parse
+from tests.layers.gradient_cases import frame, write_faces, write_videos
 
 
 def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
@@ -219,3 +223,69 @@ def test_running_statistics_of_dense_block(device: Device) -> None:
     blobs = net.params["y"]
     np.testing.assert_allclose(blobs[6].data.ravel(), 1.5 * inputs["x0"].mean((0, 2, 3)), atol=1e-6)
     assert blobs[10].data == 1.5
+
+
+VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "img_%05d.png"'
+
+
+@pytest.mark.parametrize(
+    ("param", "more", "told"),
+    [
+        ('video_type: VIDEO video_file: "a.mp4"', "", "a.mp4 is to be read (SSD's VideoData), and ocaffe has no decoder of videos"),
+        ("video_type: WEBCAM", "", "a camera is to be read"),
+        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png'"),
+        (f"{VIDEO} new_length: 9", "", "line 1: 8 frames make 1 segments of 8"),
+        (f"{VIDEO} num_segments: 0", "", "num_segments 0"),
+        (f"{VIDEO} encoded: true", "", "encoded"),
+        (VIDEO.replace("img_%05d", "image_%05d"), "", "image_00005.png"),
+        (VIDEO, "transform_param { is_flow: true mirror: true }", "is_flow and mirror are given"),
+    ],
+)
+def test_errors_of_videos(param: str, more: str, told: str, tmp_path: pathlib.Path) -> None:
+    write_videos(str(tmp_path))
+    assert told in refusal("VideoData", f"video_data_param {{ {param.replace('{folder}', str(tmp_path))} }} {more}")
+
+
+def test_videos_in_train(device: Device, tmp_path: pathlib.Path) -> None:
+    """In TRAIN each sample has consecutive frames of its video from a random one on, and batches repeat with the seed."""
+    write_videos(str(tmp_path))
+    text = layer("VideoData", "", "data", f"video_data_param {{ {VIDEO.replace('{folder}', str(tmp_path))} new_length: 2 }}")
+    firsts = []
+    for _ in range(2):
+        net = Net(Case("videos", text, lambda rng: {}, lambda x, got: {}).message({}, ""), proto.TRAIN, device=device, seed=1)
+        for _ in range(6):
+            data = net.forward()["data"]
+            for video, frames in enumerate((8, 9)):
+                found = [n for n in range(1, frames) if np.array_equal(data[video], planes(video, n))]
+                assert len(found) == 1
+                firsts.append(found[0])
+        net.close()
+    assert firsts[:12] == firsts[12:] and len(set(firsts)) > 3
+
+
+def planes(video: int, first: int) -> np.ndarray:
+    return np.concatenate([frame(video, n)[:, :, ::-1].transpose(2, 0, 1) for n in (first, first + 1)])
+
+
+@pytest.mark.parametrize(
+    ("value", "tops", "told"),
+    [
+        (b"\xff\xff", "", "it is not an MTCNNDatum"),
+        (proto.Datum(channels=1, height=1, width=1, data=b"a").SerializeToString(), "", "the MTCNNDatum has no datum"),
+        (proto.MTCNNDatum(pts=[1]).SerializeToString(), "", "the MTCNNDatum has no datum"),
+        (proto.MTCNNDatum(datum=proto.Datum(channels=1, height=1, width=1, data=b"a"), pts=[1, 2]).SerializeToString(), 'top: "b" top: "c" top: "d"', "it has 2 pts"),
+    ],
+)
+def test_errors_of_faces(value: bytes, tops: str, told: str, tmp_path: pathlib.Path) -> None:
+    with LmdbWriter(str(tmp_path / "db")) as writer:
+        writer.put(b"0", value)
+    assert told in refusal("MTCNNData", f'{tops} data_param {{ source: "{tmp_path}/db" backend: LMDB batch_size: 1 }}')
+
+
+def test_faces_without_points(device: Device, tmp_path: pathlib.Path) -> None:
+    """Three tops need no points."""
+    write_faces(str(tmp_path))
+    text = layer("MTCNNData", "", "data label roi", f'data_param {{ source: "{tmp_path}/faces" backend: LMDB batch_size: 1 }}')
+    net = run(device, text, {}, proto.TEST)
+    assert [net.blobs[name].data.shape for name in ("data", "label", "roi")] == [(1, 3, 4, 5), (1,), (1, 4)]
+    assert net.blobs["label"].data == -1
