@@ -165,6 +165,19 @@ def faces(x: Arrays, got: Arrays) -> Arrays:
     }  # fmt: skip
 
 
+def excited(x: Arrays, got: Arrays) -> Arrays:
+    """The first box covers rows 1 to 2 and columns 2 to 5 of the first image; the second image has two boxes."""
+    mask = np.zeros((2, 1, 4, 8))
+    mask[0, 0, 1:3, 2:6] = mask[1, 0, 0:2, 0:2] = mask[1, 0, :, 7:] = 1
+    return {"y": x["x0"] + mask * x["x2"]}
+
+
+def boxes(rng: np.random.Generator) -> Arrays:
+    labels = np.zeros((2, 1, 3, 5))
+    labels[0, 0, 0], labels[1, 0, 0], labels[1, 0, 1] = [3, 0.5, 0.5, 0.5, 0.5], [1, 0.125, 0.25, 0.25, 0.5], [1, 0.95, 0.5, 0.2, 1.5]
+    return {**normal(x0=(2, 3, 4, 8), x2=(2, 1, 4, 8))(rng), "x1": labels}
+
+
 class AdaCos:
     """The reference of AdaCosAddmScale. The gradient treats the scale as a constant: that of the first call of a run."""
 
@@ -350,6 +363,8 @@ CASES = [
     Case("DenseBlock TEST", layer("DenseBlock", "x0", "y", "denseblock_param { numTransition: 2 growthRate: 2 }"),
          lambda rng: {name: np.abs(array) for name, array in dense_blobs(False)(rng).items()}, lambda x, got: dense_block(x, got, running=True),
          ("x0", *(f"y/{i}" for i in range(6))), "TEST"),
+    Case("AssistedExcitation TRAIN", layer("AssistedExcitation", "x0 x1 x2", "y", "assisted_excitation_param { max_iter: 10 }"), boxes, excited, ("x0",)),
+    Case("AssistedExcitation TEST", layer("AssistedExcitation", "x0 x1 x2", "y"), boxes, lambda x, got: {"y": x["x0"]}, ("x0",), "TEST"),
     Case("MTCNNData", layer("MTCNNData", "", "data label roi pts", 'data_param { source: "{folder}/faces" backend: LMDB batch_size: 3 } '
          "transform_param { mean_value: 127.5 scale: 0.5 }"), lambda rng: {}, faces, prepare=write_faces),
     *(Case(f"VideoData {modality}", layer("VideoData", "", "data label", 'video_data_param { source: "{folder}/list.txt" batch_size: 2 new_length: 2 '

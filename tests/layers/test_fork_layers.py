@@ -8,6 +8,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.api.net import Net
+from ocaffe.api.pysolver import Solver
 from ocaffe.check.case import Case, layer
 from ocaffe.cl.device import Device
 from ocaffe.data.writer import LmdbWriter
@@ -160,6 +161,8 @@ def test_clipping_of_lstm(device: Device) -> None:
         ("Scale", "scale_param { min_value: 0 }", ("4 3", "3"), "the scale is bottom 1"),
         ("PriorBoxClustered", "prior_box_param { width: 3 }", ("1 2 3 3", "1 3 9 9"), "width is [3.0], height []"),
         ("DetectionOutput", "detection_output_param { num_classes: 2 input_width: 0 }", ("1 4", "1 2", "1 2 4"), "input_width is 0, input_height 1"),
+        ("AssistedExcitation", "", ("1 3 4 4", "1 1 9 4", "1 1 4 4"), "bottom 1 is 1 x 1 x 9 x 4, bottom 0 1 x 3 x 4 x 4"),
+        ("AssistedExcitation", "", ("1 3 4 4", "1 1 9 5", "1 3 4 4"), "bottom 2 is 1 x 3 x 4 x 4, bottom 0 1 x 3 x 4 x 4"),
         ("AnnotatedData", "annotated_data_param { single_class: true }", (), "no public source defines its effect on AnnotatedData"),
     ],
 )
@@ -273,7 +276,7 @@ def planes(video: int, first: int) -> np.ndarray:
         (b"\xff\xff", "", "it is not an MTCNNDatum"),
         (proto.Datum(channels=1, height=1, width=1, data=b"a").SerializeToString(), "", "the MTCNNDatum has no datum"),
         (proto.MTCNNDatum(pts=[1]).SerializeToString(), "", "the MTCNNDatum has no datum"),
-        (proto.MTCNNDatum(datum=proto.Datum(channels=1, height=1, width=1, data=b"a"), pts=[1, 2]).SerializeToString(), 'top: "b" top: "c" top: "d"', "it has 2 pts"),
+        (proto.MTCNNDatum(datum=proto.Datum(channels=1), pts=[1, 2]).SerializeToString(), 'top: "b" top: "c" top: "d"', "it has 2 pts"),
     ],
 )
 def test_errors_of_faces(value: bytes, tops: str, told: str, tmp_path: pathlib.Path) -> None:
@@ -289,3 +292,22 @@ def test_faces_without_points(device: Device, tmp_path: pathlib.Path) -> None:
     net = run(device, text, {}, proto.TEST)
     assert [net.blobs[name].data.shape for name in ("data", "label", "roi")] == [(1, 3, 4, 5), (1,), (1, 4)]
     assert net.blobs["label"].data == -1
+
+
+def test_excitation_ends_with_the_training(device: Device, tmp_path: pathlib.Path) -> None:
+    """The solver tells its max_iter, and the excitation falls with the cosine of the iteration."""
+    assert "max_iter is not known" in refusal("AssistedExcitation", "", "1 1 2 2", "1 1 1 5", "1 1 2 2", phase=proto.TRAIN)
+    fills = {"x": 0, "b": 0.5, "m": 1}
+    text = ""
+    for name, rows, columns in (("x", 2, 2), ("b", 1, 5), ("m", 2, 2)):
+        shape = f"shape {{ dim: 1 dim: 1 dim: {rows} dim: {columns} }}"
+        text += layer("DummyData", "", name, f"dummy_data_param {{ {shape} data_filler {{ value: {fills[name]} }} }}")
+    text += layer("AssistedExcitation", "x b m", "y") + layer("Scale", "y", "z") + layer("Reduction", "z", "loss", "loss_weight: 1")
+    (tmp_path / "net.prototxt").write_text(text)
+    settings = f'net: "{tmp_path}/net.prototxt" base_lr: 0 lr_policy: "fixed" max_iter: 4 snapshot_prefix: "{tmp_path}/s"'
+    solver = Solver(parse(settings, proto.SolverParameter, ""), device=device)
+    values = []
+    for _ in range(4):
+        solver.step(1)
+        values.append(float(solver.net.blobs["y"].data.max()))
+    np.testing.assert_allclose(values, np.cos(np.pi / 2 * np.arange(4) / 4), atol=1e-6)
