@@ -18,6 +18,9 @@ from ocaffe.model.text import parse
 from tests.layers.gradient_cases import frame, write_faces, write_videos
 
 
+INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: 2 dim: 3 } } }\n'
+
+
 def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
     """Return the text of the Error for a layer with bottoms of these shapes."""
     names = [f"x{i}" for i in range(len(shapes))]
@@ -180,6 +183,13 @@ def run(device: Device, layers: str, inputs: dict[str, np.ndarray], phase: int =
     if phase == proto.TRAIN:
         net.backward()
     return net
+
+
+def test_learning_rates_of_nvidias_batch_norm() -> None:
+    """With scale_bias, lr_mult holds for the scale and the bias (blobs 3 and 4); the statistics do not learn."""
+    text = layer("BatchNorm", "x0", "y", "param { lr_mult: 3 } " * 3 + "param { lr_mult: 2 } param { lr_mult: 0.5 } batch_norm_param { scale_bias: true }")
+    graph = build(parse(INPUT + text, proto.NetParameter, "net"), proto.TRAIN)
+    assert [parameter.lr_mult for parameter in graph.params] == [0, 0, 0, 2, 0.5]
 
 
 def test_gradient_of_normalized_loss(device: Device) -> None:
