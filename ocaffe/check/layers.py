@@ -318,6 +318,11 @@ def cases() -> list[Case]:
             lambda x, got: {"y": ((x["x0"][:, None] - x["y/0"]) ** 2).sum(2)}, ("x0", "y/0"),
         ),
         Case(
+            "excitation", layer("AssistedExcitation", "x0 x1 x2", "y", "assisted_excitation_param { max_iter: 9 }"),
+            lambda rng: {**normal(x0=(1, 3, 4, 8), x2=(1, 1, 4, 8))(rng), "x1": np.array([[[[1, 0.5, 0.25, 0.5, 0.5]]]])},
+            lambda x, got: {"y": x["x0"] + np.pad(x["x2"][:, :, :2, 2:6], [(0, 0), (0, 0), (0, 2), (2, 2)])}, ("x0",),
+        ),
+        Case(
             "reverse", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: 2 }"), normal(x0=(3, 5, 7, 11)), lambda x, got: {"y": x["x0"][::-1, :, ::-1]},
             ("x0",),
         ),

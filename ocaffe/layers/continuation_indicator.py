@@ -24,6 +24,8 @@ class ContinuationIndicator(Layer):
 
     origin = "Intel Caffe, jolibrain"
     bottoms = (0, 1)
+    reads_shapes = True
+    has_backward = False
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, batch = self.own(), self.own().batch_size
@@ -42,11 +44,6 @@ class ContinuationIndicator(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         graph.op("Expand", self.column(tops[0].shape[0]), [tops[0].shape[0], graph.fixed(tops[0], 1)], to=tops[0])
-
-    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        for bottom in bottoms if any(propagate) else []:
-            assert bottom.diff is not None
-            pointwise(rec, "y0 = 0", writes=[bottom.diff])
 
     @staticmethod
     def column(steps: int) -> np.ndarray:

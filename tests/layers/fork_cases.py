@@ -2,12 +2,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from PIL import Image
 
+from ocaffe import proto
 from ocaffe.check.case import Arrays, Case, layer, normal
-from ocaffe.check.layers import ctc_cost
+from ocaffe.check.layers import convolve, ctc_cost
+from ocaffe.data.writer import LmdbWriter
 
 
 def lstm(x: Arrays, got: Arrays) -> Arrays:
