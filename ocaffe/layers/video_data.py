@@ -11,6 +11,8 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.data import transform_of
 
+CROPS = frozenset({"is_flow", "multi_scale", "fix_crop", "more_fix_crop", "max_distort", "scale_ratios"})
+
 
 @register("VideoData")
 class VideoData(Layer):
@@ -19,8 +21,8 @@ class VideoData(Layer):
     A line of `source` is a folder, its number of frames, and the label. name_pattern names a frame by its number, from 1 on: "img_%05d.jpg", and with
     modality FLOW two files: "flow_%c_%05d.jpg" with x and y for %c. In TRAIN a segment's frames start at random, else they are in its middle.
 
-    Sources: the VideoData of temporal-segment-networks. SSD's VideoData, which decodes a video file or reads a camera, is refused. TSN's multi_scale,
-    fix_crop and more_fix_crop are refused, and is_flow with mirror.
+    In TRAIN, multi_scale, fix_crop and more_fix_crop choose the sizes and places of crops, which are resized to crop_size. Source: the VideoData of
+    temporal-segment-networks. Its is_flow with mirror is refused, and SSD's VideoData, which decodes a video file or reads a camera.
     """
 
     bottoms, tops = 0, (1, 2)
@@ -31,8 +33,8 @@ class VideoData(Layer):
         if self.source is None:
             p = self.param.transform_param
             self.check(not (p.is_flow and p.mirror), "is_flow and mirror are given", "one of them: mirrored flow would need the opposite sign")
-            transform = transform_of(self, frozenset({"is_flow"}))
-            self.source = VideoSource(self.own(), transform, len(self.param.top) > 1, place=self.place, layer=self.title)
+            transform = transform_of(self, CROPS)
+            self.source = VideoSource(self.own(), p, transform, len(self.param.top) > 1, place=self.place, layer=self.title)
             self.source.key = key_of(self.seed, self.param.name)
             self.notes = self.source.notes
         return self.source.shapes()

@@ -11,6 +11,8 @@ from ocaffe.api.net import Net
 from ocaffe.api.pysolver import Solver
 from ocaffe.check.case import Case, layer
 from ocaffe.cl.device import Device
+from ocaffe.data.dice import Dice
+from ocaffe.data.video import RATIOS, RandomCrops
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
@@ -250,12 +252,14 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
         (f"{VIDEO} num_segments: 0", "", "num_segments 0"),
         (f"{VIDEO} encoded: true", "", "encoded"),
         (VIDEO.replace("img_%05d", "image_%05d"), "", "image_00005.png"),
+        (VIDEO, "transform_param { multi_scale: true }", "multi_scale or fix_crop is set, and crop_size is not"),
         (VIDEO, "transform_param { is_flow: true mirror: true }", "is_flow and mirror are given"),
     ],
 )
 def test_errors_of_videos(param: str, more: str, told: str, tmp_path: pathlib.Path) -> None:
     write_videos(str(tmp_path))
-    assert told in refusal("VideoData", f"video_data_param {{ {param.replace('{folder}', str(tmp_path))} }} {more}")
+    phase = proto.TRAIN if "crop" in told else proto.TEST
+    assert told in refusal("VideoData", f"video_data_param {{ {param.replace('{folder}', str(tmp_path))} }} {more}", phase=phase)
 
 
 def test_videos_in_train(device: Device, tmp_path: pathlib.Path) -> None:
@@ -273,6 +277,31 @@ def test_videos_in_train(device: Device, tmp_path: pathlib.Path) -> None:
                 firsts.append(found[0])
         net.close()
     assert firsts[:12] == firsts[12:] and len(set(firsts)) > 3
+
+
+def test_crops_of_videos(device: Device, tmp_path: pathlib.Path) -> None:
+    """With fix_crop, a crop of the net's size is one of the five of a frame. With multi_scale it is resized, and so other crops occur."""
+    write_videos(str(tmp_path))
+    five = [planes(0, 1)[:3, y : y + 3, x : x + 3] for y, x in ((0, 0), (0, 4), (0, 4), (0, 2))]
+    found = []
+    for more in ("fix_crop: true", "fix_crop: true more_fix_crop: true multi_scale: true max_distort: 1 scale_ratios: [1, 0.5]"):
+        param = VIDEO.replace("{folder}", str(tmp_path)).replace("batch_size: 2", "batch_size: 8")
+        text = layer("VideoData", "", "data", f"video_data_param {{ {param} new_length: 8 }} transform_param {{ crop_size: 3 {more} }}")
+        net = Net(Case("videos", text, lambda rng: {}, lambda x, got: {}).message({}, ""), proto.TRAIN, device=device, seed=1)
+        crops = [crop[:3] for _ in range(4) for crop in net.forward()["data"][::2]]
+        found.append(sum(any(np.array_equal(crop, other) for other in five) for crop in crops) / len(crops))
+        net.close()
+    assert found[0] == 1 and found[1] < 1
+
+
+def test_sizes_and_places_of_crops() -> None:
+    with pytest.raises(Error, match="multi_scale or fix_crop is set, and mean_file"):
+        RandomCrops.of(proto.TransformationParameter(fix_crop=True, mean_file="mean"), (4, 4))
+    crops = RandomCrops((224, 224), RATIOS, 1, fixed=True, more=False)
+    windows = {crops.draw(Dice((1, 2), n), 256, 340) for n in range(2000)}
+    assert {(w.height, w.width) for w in windows} == {(256, 256), (256, 224), (224, 256), (224, 224), (224, 192), (192, 224), (192, 192), (192, 168),
+                                                      (168, 192), (168, 168)}
+    assert {(w.y, w.x) for w in windows if (w.height, w.width) == (224, 224)} == {(0, 0), (0, 116), (32, 0), (32, 116), (16, 58)}
 
 
 def planes(video: int, first: int) -> np.ndarray:
