@@ -53,6 +53,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "no graph": (lambda: onnx.ModelProto(ir_version=8), "has no graph with nodes"),
     "old opset": (lambda: opsets(("", 5)), "is of opset 5, opsets 7 to"),
     "new opset": (lambda: opsets(("", 999)), "is of opset 999, opsets 7 to"),
+    "two opsets": (lambda: opsets(("", 17), ("", 18)), "is of opsets 17 and 18"),
     "no opset": (lambda: opsets(("other", 1)), "does not say which opset"),
     "operator unknown to ONNX": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
