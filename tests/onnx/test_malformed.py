@@ -105,6 +105,9 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
     "two bounds for one": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
+    "axis that does not exist": (
+        lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = Softmax<axis=-144115188075855873>(x) }"),
+        "axis -144115188075855873 of 'x', which is 2 x 8"),
     "scale of a layer norm": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = LayerNormalization(x, s) }", s=np.ones((8, 4), np.float32)),
         "a scale or bias of 8 x 4 for 8"),
@@ -225,7 +228,7 @@ def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_bounds_of_a_slice_that_are_numbers(tmp_path: Path) -> None:
     model = parse(HEAD + "(float[1, 4] x) => (float[1, 2] y) { a = Slice(x, o, p, q) y = Relu(a) }", o=np.int64(1), p=np.array([3]), q=np.array([1]))
-    assert "its starts and ends are not lists" in refused(saved(tmp_path, model))
+    assert "are not lists of whole numbers" in refused(saved(tmp_path, model))
 
 
 def test_no_outputs(tmp_path: Path) -> None:
