@@ -1,6 +1,8 @@
 """Cases for the kernels of ordinary layers, with numpy references: convolution, products, pooling, normalisation, pointwise, reductions, copies."""
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Callable, Sequence
 
@@ -28,6 +30,23 @@ def convolve(
         taps = tuple(range(2 + len(axes), 2 + 2 * len(axes)))
         parts.append(np.tensordot(images, filters, ((1, *taps), tuple(range(1, 2 + len(axes))))))
     return np.moveaxis(np.concatenate(parts, -1) + b, -1, 1)
+
+
+def ctc_cost(scores: np.ndarray, labels: Sequence[int], blank: int) -> float:
+    """-log of the sum of the probabilities of all paths (T x C scores): every path is tried."""
+    log_p = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    total = 0.0
+    for path in itertools.product(range(scores.shape[1]), repeat=len(scores)):
+        merged = [label for label, _ in itertools.groupby(path) if label != blank]
+        if merged == list(labels):
+            total += math.exp(sum(log_p[t, label] for t, label in enumerate(path)))
+    return -math.log(total) if total else 0.0
+
+
+def greedy(scores: np.ndarray) -> np.ndarray:
+    """The classes of the best path (T x C scores) without 0 and repetitions, as 1 x T x 1 x 1 with -1 after the end."""
+    found = [label for label, _ in itertools.groupby(scores.argmax(1)) if label]
+    return np.array(found + [-1] * (len(scores) - len(found)))[None, :, None, None]
 
 
 def conv_case(name: str, shape: Sequence[int], outputs: int, kernel: int, text: str = "", **how: int) -> Case:
@@ -132,6 +151,24 @@ def bilinear(x: np.ndarray, height: int, width: int) -> np.ndarray:
         share = (at - low).reshape([-1 if a == axis else 1 for a in range(4)])
         x = np.take(x, low, axis) * (1 - share) + np.take(x, low + 1, axis) * share
     return x
+
+
+def interpolated(x: np.ndarray, images: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Bilinear values of images (N x C x H x W) at places (.., row and column) within them, with the channels as axis 1."""
+    low = np.minimum(np.floor(places).astype(int), np.array(x.shape[2:]) - 2)
+    total: np.ndarray = np.zeros((*low.shape[:-1], x.shape[1]))
+    for step in np.ndindex(2, 2):
+        weight = np.prod(1 - np.abs(places - low - step), -1, keepdims=True)
+        total += weight * x[images, :, low[..., 0] + step[0], low[..., 1] + step[1]]
+    return np.moveaxis(total, -1, 1)
+
+
+def aligned(x: Arrays, got: Arrays) -> Arrays:
+    """The values at the centers of 2 x 3 bins."""
+    images, *corners = (values[:, None, None] for values in x["x1"].T)
+    rows, columns = np.meshgrid((np.arange(2) + 0.5) / 2, (np.arange(3) + 0.5) / 3, indexing="ij")
+    places = np.stack([corners[1] + rows * (corners[3] - corners[1]), corners[0] + columns * (corners[2] - corners[0])], -1)
+    return {"y": interpolated(x["x0"], images.astype(int), places)}
 
 
 def batch_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
@@ -270,6 +307,38 @@ def cases() -> list[Case]:
         Case(
             "border", layer("Pad", "x0", "y", "pad_param { begin: 1 begin: 0 end: 2 end: 1 mode: REFLECT }"), normal(x0=(2, 3, 6, 7)),
             lambda x, got: {"y": np.pad(x["x0"], [(0, 0), (0, 0), (1, 2), (0, 1)], "reflect")}, ("x0",),
+        ),
+        Case(
+            "ctc", layer("WarpCTCLoss", "x0 x1", "loss") + layer("CTCGreedyDecoder", "x0", "y"),
+            lambda rng: {"x0": rng.standard_normal((5, 1, 3)), "x1": np.array([[1, 1, 2]])},
+            lambda x, got: {"loss": np.asarray(ctc_cost(x["x0"][:, 0], [1, 1, 2], 0)), "y": greedy(x["x0"][:, 0])}, ("x0",),
+        ),
+        Case(
+            "distance", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 7 bias_term: false }"), normal(x0=(9, 33), y_0=(7, 33)),
+            lambda x, got: {"y": ((x["x0"][:, None] - x["y/0"]) ** 2).sum(2)}, ("x0", "y/0"),
+        ),
+        Case(
+            "excitation", layer("AssistedExcitation", "x0 x1 x2", "y", "assisted_excitation_param { max_iter: 9 }"),
+            lambda rng: {**normal(x0=(1, 3, 4, 8), x2=(1, 1, 4, 8))(rng), "x1": np.array([[[[1, 0.5, 0.25, 0.5, 0.5]]]])},
+            lambda x, got: {"y": x["x0"] + np.pad(x["x2"][:, :, :2, 2:6], [(0, 0), (0, 0), (0, 2), (2, 2)])}, ("x0",),
+        ),
+        Case(
+            "reverse", layer("Reverse", "x0", "y", "reverse_param { axis: 0 axis: 2 }"), normal(x0=(3, 5, 7, 11)), lambda x, got: {"y": x["x0"][::-1, :, ::-1]},
+            ("x0",),
+        ),
+        Case(
+            "steps", layer("StridedSlice", "x0", "y", "strided_slice_param { axis: 0 axis: 2 axis: 3 step: -1 step: 2 step: -3 }"), normal(x0=(3, 2, 7, 9)),
+            lambda x, got: {"y": x["x0"][::-1, :, ::2, ::-3]}, ("x0",),
+        ),
+        Case(
+            "grid", layer("GridSample", "x0 x1", "y", "grid_sample_param { align_corners: true }"),
+            lambda rng: {"x0": rng.standard_normal((2, 3, 6, 7)), "x1": rng.uniform(-1, 1, (2, 4, 5, 2))},
+            lambda x, got: {"y": interpolated(x["x0"], np.arange(2)[:, None, None], (x["x1"][..., ::-1] + 1) / 2 * [5, 6])}, ("x0", "x1"),
+        ),
+        Case(
+            "aligned regions", layer("ROIAlign", "x0 x1", "y", "propagate_down: true propagate_down: false "
+            "roi_align_param { pooled_h: 2 pooled_w: 3 sampling_ratio: 1 }"),
+            lambda rng: {"x0": rng.standard_normal((2, 3, 9, 10)), "x1": np.array([[1, 1, 0, 7, 6], [0, 2.5, 1, 8.5, 7.5]])}, aligned, ("x0",),
         ),
         Case(
             "upsample", layer("Upsample", "x0", "y", "upsample_param { scale: 2 }"), normal(x0=(2, 5, 7, 9)),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ocaffe import log
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
@@ -23,6 +25,7 @@ EXPORTS = {  # calls that keep batch normalization
     "dynamo": EXPORT.format("dynamo=True, optimize=False"),
     "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
 }
+RUNTIMES = ("opencv", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
@@ -133,6 +136,7 @@ def export_flags(parser: Parser) -> None:
     parser.flag("tolerance", 0.0, "largest accepted difference of a layer, as a share of its largest magnitude; 0 means what rounding explains")
     what = "compare with ocaffe on this image or .npz; by default on random numbers"
     parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
+    parser.flag("verify_in", "", f"compare in this runtime, in a process of its own: {', '.join(RUNTIMES)}")
     parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
 
 
@@ -143,13 +147,20 @@ def export_onnx(options: argparse.Namespace) -> None:
 
     *inputs, target = options.files
     net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
+    if options.verify_in and options.verify_in not in RUNTIMES:
+        raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"one of {', '.join(RUNTIMES)}")
+    if options.verify_in and options.verify is None:
+        raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="one of both")
     wanted = Options(
-        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16, raw_detection=options.raw_detection,
+        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
+        raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,
         bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
         cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
         level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
+    if not options.force:
+        refuse_other(target, lambda path: save(exported.model, path))
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
@@ -172,6 +183,21 @@ def _net_in(weights: str) -> Any:
     return net
 
 
+def _beside(weights: Sequence[str]) -> Any:
+    """Return the pixel transform that the training wrote beside the weights, None without it. A mean image is cropped to the net's input."""
+    from ocaffe.onnx.deploy import Preprocessing
+
+    found = read_sidecar(weights[0]) if weights else None
+    if found is None:
+        return None
+    settings, _ = found
+    mean = settings.mean if settings.mean.ndim == 3 else settings.mean.reshape(-1, 1, 1)
+    if settings.mean.ndim == 3:
+        top, left = ((whole - part) // 2 for whole, part in zip(settings.resized, settings.shape[1:]))
+        mean = mean[:, top : top + settings.shape[1], left : left + settings.shape[2]]
+    return Preprocessing(mean.astype(np.float32) if mean.any() else None, settings.scale)
+
+
 def _verified(exported: Any, options: argparse.Namespace) -> str:
     from ocaffe.cl.device import list_devices, select_device
     from ocaffe.onnx.import_verify import pixels
@@ -186,6 +212,10 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
             runs = [random_inputs(exported.graph, batch=batch, pixels=pixels(exported.model)) for batch in batches]
+        if options.verify_in:
+            from ocaffe.onnx.consumers import verify_in
+
+            return str(verify_in(options.verify_in, exported, runs, device, options.tolerance))
         return str(verify(exported, runs, device, options.tolerance))
     finally:
         device.close()

@@ -34,7 +34,7 @@ class ImageSource(PictureSource):
         with self.located():
             check_fields(param, FIELDS, "data_param", "remove it")
             color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
-            store = DatumStore(open_database(param.source, param.backend), bool(param.shuffle))
+            store = self.open(open_database(param.source, param.backend), bool(param.shuffle))
             workers = workers or param.parser_threads or param.threads
             super().__init__(store, param, transform, labels, color, workers, restart=RESTART, place=place, layer=layer)
         kind = proto.DataParameter.DB.Name(param.backend).lower()
@@ -42,6 +42,10 @@ class ImageSource(PictureSource):
         self.notes = ((f"db_{kind}.cpp:35", f"Opened {kind} {param.source}"), *transform.notes, ("data_layer.cpp:45", f"output data size: {size}"))
         if transform.color is not Color.UNCHANGED and not self.encoded:
             self.notes += (("data_transformer.cpp:55", "force_color and force_gray only for encoded datum"),)
+
+    def open(self, database: Database, random: bool) -> DatumStore:
+        """Return the store of a database. `random`: it is read in random order."""
+        return DatumStore(database, random)
 
 
 class Records:

@@ -135,9 +135,9 @@ class _Builder:
     def unknown(self, param: Any, place: Place) -> Error:
         """The error for a layer type that does not exist."""
         by_case = {name.lower(): name for name in registry()}
-        near = difflib.get_close_matches(param.type.lower(), by_case, 3, 0.6)
         forks = forks_of(param.type)
-        fact = f"unknown layer type '{param.type}'" + (f", which {forks} defines" if forks else "")
+        near = [] if forks else difflib.get_close_matches(param.type.lower(), by_case, 3, 0.6)
+        fact = f"unknown layer type '{param.type}'" + (f", a type of {forks}" if forks else "")
         meant = f"did you mean {' or '.join(repr(by_case[name]) for name in near)}? " if near else ""
         fix = f"{meant}`ocaffe layers` lists all types; a type of your own can be a Python layer"
         return Error(fact, place=place, layer=f"'{param.name}'", fix=fix)
@@ -262,7 +262,9 @@ def mark_backward(graph: Graph, force: bool, log: Log) -> None:
         )  # fmt: skip
         node.propagate = [param.propagate_down[i] if count else wants[blob] for i, blob in enumerate(node.bottoms)]
         learns = any(parameter.learned for parameter in node.params)
-        node.backward = learns or any(wants[blob] for blob in node.bottoms)
+        if node.layer.reads_shapes:
+            node.propagate = [False] * len(node.bottoms)
+        node.backward = learns or (not node.layer.reads_shapes and any(wants[blob] for blob in node.bottoms))
         wants.update(dict.fromkeys(node.tops, node.backward))
     under_loss: set[str] = set()
     skipped: set[str] = set()

@@ -39,6 +39,7 @@ class AbstractLayer:
     bottoms: ClassVar[Arity] = 1
     tops: ClassVar[Arity] = 1
     is_loss: ClassVar[bool] = False  # the first top has loss weight 1 unless the prototxt says otherwise; tops may be automatic
+    reads_shapes: ClassVar[bool] = False  # True: the tops depend only on the shapes of the bottoms, so that no gradient is needed (ContinuationIndicator)
     has_backward: ClassVar[bool] = True  # False: backward is refused (Accuracy, ArgMax)
     source: Any = None  # the ocaffe.data.source.Source of a data layer
     notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)

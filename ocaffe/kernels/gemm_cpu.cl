@@ -6,7 +6,8 @@
    op(a) is packed as panels of MR rows (product_parts_cpu.cl). `transposed`: b is stored as N x K.
    Work-item: `wide` panels of NR columns of c, a block of `rows` rows. It copies `deep` rows of op(b) at a time to private memory, in
    the order of the inner loop, and multiplies all its rows by them. A panel of op(a) is fetched once for all panels of columns.
-   A transposed b only changes the copy. deep * wide is at most KC * WIDE. */
+   A transposed b only changes the copy. deep * wide is at most KC * WIDE.
+   The third dimension counts products of one size, whose matrices follow each other in each operand. */
 #include "common.h"
 #include "tile_cpu.h"
 
@@ -47,6 +48,10 @@ SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const f
           OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate,
           ACTIVATION) {
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);
+  const ulong product = get_global_id(2);
+  packed += product * packed_stride;
+  b += product * (transposed ? N : K) * b_stride;
+  c += product * M * c_stride;
   const int n0 = get_global_id(0) * wide * NR, n1 = min(N, n0 + wide * NR);
   const int first = get_global_id(1) * rows, last = min(M, first + rows);
   const int step = deep * NR; /* distance between two panels of columns */

@@ -85,6 +85,32 @@ class AbsVal(Activation):
         graph.op("Abs", bottoms[0], to=tops[0])
 
 
+@register("Sin")
+class Sin(Activation):
+    """y = sin x."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "sin(x)"
+    derivative = "cos(x)"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Sin", bottoms[0], to=tops[0])
+
+
+@register("Cos")
+class Cos(Activation):
+    """y = cos x."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "cos(x)"
+    derivative = "-sin(x)"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Cos", bottoms[0], to=tops[0])
+
+
 @register("BNLL")
 class BNLL(Activation):
     """y = log(1 + e^x), computed without overflow."""
@@ -219,6 +245,19 @@ class Threshold(Activation):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         graph.cast(graph.op("Greater", bottoms[0], self.scalars["threshold"]), np.float32, tops[0])
+
+
+@register("IsNaN")
+class IsNaN(Activation):
+    """y = 1 where x is not a number, else 0."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "x != x"
+    has_backward = False
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.cast(graph.op("IsNaN", bottoms[0]), np.float32, tops[0])
 
 
 class _Logarithmic(Activation):

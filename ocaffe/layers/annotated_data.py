@@ -27,6 +27,9 @@ class AnnotatedData(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
             p = self.param
+            for field in ("single_class", "seg_scales"):
+                fact = f"annotated_data_param {{ {field} }} (MobileNet-YOLO): no public source defines its effect on AnnotatedData"
+                self.check(not self.own().HasField(field), fact, f"remove {field}")
             self.source = AnnotatedSource(
                 p.data_param,
                 self.own(),

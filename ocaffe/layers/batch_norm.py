@@ -386,7 +386,7 @@ class BatchNorm(ChannelNorm):
     def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
         if self.own().update_global_stats and self.phase == proto.TRAIN:
             raise graph.refused("update_global_stats takes the variance of the batch in TRAIN", "export the TEST phase")
-        mean, variance, weight = (graph.array(parameter) for parameter in self.params[:3])
+        mean, variance, weight = (graph.array(parameter).reshape(-1) for parameter in self.params[:3])
         rate = np.float32(0 if weight.item() == 0 else 1 / weight.item())
         return mean * rate, variance * rate
 

@@ -1,4 +1,4 @@
-"""Crop."""
+"""Crop, and the base that it shares with CropCenter."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,36 +15,17 @@ from ocaffe.ops.expression import pointwise
 from ocaffe.ops.rearrange import crop, uncrop
 
 
-@register("Crop")
-class Crop(Layer):
-    """A part of bottom 0 that starts at `offset` (one for all axes, or one per axis) and has the size of bottom 1 from `axis` on.
+class Cropped(Layer):
+    """Base of layers whose top is a part of bottom 0. If the part is the whole bottom, no data moves."""
 
-    Only the size of bottom 1 is used; its diff is zero. If the sizes are equal, no data moves.
-    """
-
-    bottoms = 2
     inplace_top = False
+    starts: Sequence[int]
 
-    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        p, (x, like) = self.own(), bottoms
-        first = self.axis(p.axis, x)
-        offsets, cut = list(p.offset) or [0], len(x) - first
-        self.check(len(offsets) in (1, cut), f"{len(offsets)} offsets for the {cut} axes from axis {first} on", f"one offset, or {cut}")
-        self.check(len(like) == len(x), f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}", "bottoms with as many axes")
-        self.starts = [0] * first + (offsets * cut if len(offsets) == 1 else offsets)
-        for axis in range(first, len(x)):
-            self.check(
-                self.starts[axis] + like[axis] <= x[axis],
-                f"axis {axis}: offset {self.starts[axis]} and size {like[axis]} (bottom 1 is {shape_text(like)}) go beyond {x[axis]} "
-                f"(bottom 0 is {shape_text(x)})",
-                "a smaller offset",
-            )
-        top = (*x[:first], *like[first:])
-        self.moves_data = top != x
-        return [top]
-
-    def force_backward(self, bottom: int) -> bool:
-        return bottom == 0
+    def plan(self, x: Shape, starts: Sequence[int], y: Shape) -> Sequence[Shape]:
+        """Set the first index of the part along each axis of a bottom of shape x. Return the shape y of the part as the top shapes."""
+        self.starts = starts
+        self.moves_data = y != x
+        return [y]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, y = bottoms[0].data, tops[0].data
@@ -72,6 +53,38 @@ class Crop(Layer):
             uncrop(rec, tops[0].diff, bottoms[0].diff, self.starts)
         elif propagate[0]:
             alias_diff(rec, bottoms[0], tops[0])
+
+
+@register("Crop")
+class Crop(Cropped):
+    """A part of bottom 0 that starts at `offset` (one for all axes, or one per axis) and has the size of bottom 1 from `axis` on.
+
+    Only the size of bottom 1 is used; its diff is zero. If the sizes are equal, no data moves.
+    """
+
+    bottoms = 2
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, (x, like) = self.own(), bottoms
+        first = self.axis(p.axis, x)
+        offsets, cut = list(p.offset) or [0], len(x) - first
+        self.check(len(offsets) in (1, cut), f"{len(offsets)} offsets for the {cut} axes from axis {first} on", f"one offset, or {cut}")
+        self.check(len(like) == len(x), f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}", "bottoms with as many axes")
+        starts = [0] * first + (offsets * cut if len(offsets) == 1 else offsets)
+        for axis in range(first, len(x)):
+            self.check(
+                starts[axis] + like[axis] <= x[axis],
+                f"axis {axis}: offset {starts[axis]} and size {like[axis]} (bottom 1 is {shape_text(like)}) go beyond {x[axis]} "
+                f"(bottom 0 is {shape_text(x)})",
+                "a smaller offset",
+            )
+        return self.plan(x, starts, (*x[:first], *like[first:]))
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        super().backward(rec, tops, bottoms, propagate)
         if propagate[1]:
             if bottoms[1].diff is None:  # no diff exists yet if no data moves
                 bottoms[1].diff = Ref(f"{bottoms[1].name}.diff", bottoms[1].shape, Role.DIFF)

@@ -38,6 +38,8 @@ class DetectionOutput(Layer):
     Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes, priors 1 x 2 x 4P. The confidences are used
     without a softmax. Top 1 x 1 x n x 7: image, label, score, xmin, ymin, xmax, ymax, ordered by image, label and descending score. Images without
     detections have no row. If no image has a detection, each image has one row: its number and then -1.
+
+    Priors in pixels are divided by input_width and input_height (OpenVINO).
     """
 
     origin = "SSD"
@@ -53,6 +55,8 @@ class DetectionOutput(Layer):
         nms = p.nms_param
         self.check(nms.nms_threshold >= 0, f"nms_threshold is {nms.nms_threshold:g}", "an overlap of 0 or more: 0.45")
         self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "above 0, at most 1: 1 leaves nms_threshold as it is")
+        size = f"input_width is {p.input_width}, input_height {p.input_height}"
+        self.check(min(p.input_width, p.input_height) > 0, size, "1 or more: the size of the image in pixels, if the priors are in pixels")
         if p.save_output_param.output_directory or p.visualize:
             self.notes = [("detection_output_layer.cpp:31", "save_output_param and visualize are ignored: detections are the top")]
         self.detection = Detection(
@@ -67,6 +71,7 @@ class DetectionOutput(Layer):
             p.keep_top_k if p.keep_top_k >= 0 else None,
             p.code_type,
             p.variance_encoded_in_target,
+            (p.input_width, p.input_height),
         )
         images = loc[0]
         (rows,) = self.extent or (images * self.detection.most,)

@@ -17,7 +17,7 @@ from ocaffe.ops.expression import Read, pointwise, reduce
 class Distance(Layer):
     """Sum of a function of d = bottom 0 - bottom 1, divided by the batch size. Both bottoms get a gradient.
 
-    `value` is the function and `slope` its derivative, as texts in d and the names in `scalars`.
+    `value` is the function and `slope` its derivative, as texts in d and the names in `scalars`. `divisor` and `total` divide the gradient and the sum.
     """
 
     bottoms: ClassVar[Arity] = 2
@@ -33,7 +33,7 @@ class Distance(Layer):
             fact = f"bottom 0 is {shape_text(bottoms[0])}, bottom {index} is {shape_text(other)}: they must have equally many values"
             self.check(math.prod(other) == math.prod(bottoms[0]), fact, "the same shape for all")
         self.scalars: dict[str, float] = {}
-        self.divisor = float(max(bottoms[0][0], 1)) if bottoms[0] else 1.0
+        self.divisor = self.total = float(max(bottoms[0][0], 1)) if bottoms[0] else 1.0
         return [()]
 
     def force_backward(self, bottom: int) -> bool:
@@ -52,7 +52,7 @@ class Distance(Layer):
         reads = self.flat(bottoms)
         text = f"d = {self.difference}; v0 = {self.weighted(len(reads))}({self.value})"
         axes = range(len(bottoms[0].shape or (1,)))
-        scalars = {**self.scalars, "n": self.divisor}
+        scalars = {**self.scalars, "n": self.total}
         reduce(rec, text, reads=reads, writes=[tops[0].data], axes=axes, finish="y0 = v0 / n", scalars=scalars)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
@@ -86,6 +86,36 @@ class EuclideanLoss(Distance):
 
     value = "0.5 * d * d"
     slope = "d"
+
+
+@register("MTCNNEuclideanLoss")
+class MTCNNEuclideanLoss(EuclideanLoss):
+    """EuclideanLoss; with loss_param { ignore_label } half the sum of the squared differences of the samples whose label (bottom 2) is another one.
+
+    As in the fork, this sum is not divided by the batch size N, but its gradient is. Source: dlunion/CC4.0,
+    src/caffe/layers/mtcnn_euclidean_loss_layer.cpp at 1225991.
+    """
+
+    origin = "MTCNN forks"
+    bottoms = (2, 3)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        loss, labelled = self.param.loss_param, len(bottoms) == 3
+        fact = f"{len(bottoms)} bottoms are given, and ignore_label is {loss.ignore_label if loss.HasField('ignore_label') else 'not set'}"
+        self.check(labelled == loss.HasField("ignore_label"), fact, "labels as bottom 2 with ignore_label, two bottoms without")
+        tops = super().infer(*bottoms[:2])
+        if labelled:
+            fact = f"bottom 2 is {shape_text(bottoms[2])}, bottom 0 {shape_text(bottoms[0])}"
+            self.check(math.prod(bottoms[2]) == bottoms[0][0], fact, "one label for each sample")
+            self.scalars["ignored"] = float(loss.ignore_label)
+            self.total = 1.0
+        return tops
+
+    def flat(self, bottoms: list[Blob]) -> list[Read]:
+        return [*super().flat(bottoms[:2]), *((bottom.data.view((bottom.count,)), 0) for bottom in bottoms[2:])]
+
+    def weighted(self, count: int) -> str:
+        return "(trunc(x2) != ignored) * " if count == 3 else ""
 
 
 @register("L1Loss")

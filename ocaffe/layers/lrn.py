@@ -3,12 +3,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.builder.pooling import padded
 from ocaffe.ops.lrn import Response
 
 
@@ -41,8 +44,8 @@ class LRN(Layer):
             graph.op("LRN", x, to=tops[0], size=r.size, alpha=r.alpha, beta=r.beta, bias=r.k)
             return
         half = r.size // 2
-        squares = graph.op("Mul", x, x)
-        mean = graph.op("AveragePool", squares, kernel_shape=[r.size] * 2, strides=[1, 1], pads=[half] * 4, count_include_pad=1)
+        squares = padded(graph, graph.op("Mul", x, x), [half] * 2, [half] * 2, np.float32(0))
+        mean = graph.op("AveragePool", squares, kernel_shape=[r.size] * 2, strides=[1, 1])
         graph.op("Div", x, graph.op("Pow", graph.affine(mean, r.alpha, 1), r.beta), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:

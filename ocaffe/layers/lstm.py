@@ -1,10 +1,14 @@
 """LSTM over the time steps of a batch of sequences."""
 from __future__ import annotations
 
+from typing import ClassVar
+
+import numpy as np
+
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.layers.base import register
+from ocaffe.layers.base import Arity, register
 from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, cell, gates_of
 from ocaffe.layers.recurrent import Recurrent
 from ocaffe.onnx.builder.graph import OnnxGraph
@@ -19,11 +23,12 @@ class LSTM(Recurrent):
     Bottoms, tops and blobs: see `Recurrent`. Backward reads the gates, the cells and the top. It overwrites the gates with their inputs' gradients.
     """
 
-    bottoms = (2, 5)
-    tops = (1, 3)
+    bottoms: ClassVar[Arity] = (2, 5)
+    tops: ClassVar[Arity] = (1, 3)
     gates = GATES
     states = ("h", "c")
     inside = "unit"
+    limit = 0.0  # of the magnitude of the gradients of the gates' inputs; 0: none
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         super().forward(rec, bottoms, tops)
@@ -50,26 +55,45 @@ class LSTM(Recurrent):
             side_effect=True,
         )
 
+    def onnx_weights(self, graph: OnnxGraph) -> list[str]:
+        """ONNX has the gates in the order i, o, f, g, and two biases."""
+        weights = []
+        for parameter in (self.params[0], self.params[2], self.params[1]):
+            i, f, o, g = np.split(graph.array(parameter), GATES)
+            array = np.concatenate([i, o, f, g])
+            weights.append(graph.constant((array if array.ndim > 1 else np.concatenate([array, 0 * array]))[None], str(parameter)))
+        return weights
+
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
         c, h = cell(graph, graph.split(product, [None] * GATES, 1), before[1], keep, [None, None])
         return [h, c]
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
-        dh, dc = tops[0].diff, rec.scratch("dc", (self.sequences, self.units))
+        dh, final = tops[0].diff, self.final_diffs(tops)
+        self.dc = dc = rec.scratch("dc", (self.sequences, self.units))
+        scalars = {"limit": self.limit} if self.limit else {}
 
         def step(t: int, product: Ref | None) -> None:
             reads: list[Read] = [self.at(dh, t), self._cell(t + 1), self._cell(t)]
-            text = f"c = x1; before = x2; i = m0; f = m1; o = m2; g = m3; {{}}; {BACKWARD}; m0 = d_i; m1 = d_f; m2 = d_o; m3 = d_g; {{}} = d_before"
+            limited = "".join(f"; d_{gate} = fmin(fmax(d_{gate}, -limit), limit)" for gate in "ifog") if self.limit else ""
+            text = f"c = x1; before = x2; i = m0; f = m1; o = m2; g = m3; {{}}; {BACKWARD}{limited}; m0 = d_i; m1 = d_f; m2 = d_o; m3 = d_g; {{}} = d_before"
             if product is None:
-                pointwise(rec, text.format("dh = x0; dc = 0", "y0"), reads=reads, writes=[dc], modifies=self._gates(t), side_effect=True)
+                more = {name: f"x{len(reads) + k}" for k, name in enumerate(final)}
+                start = f"dh = x0 + {more.get('h', 0)}; dc = {more.get('c', 0)}" if final else "dh = x0; dc = 0"
+                reads += final.values()
+                pointwise(rec, text.format(start, "y0"), reads=reads, writes=[dc], modifies=self._gates(t), scalars=scalars, side_effect=True)
             else:
                 reads += [product, self.cont_of(t + 1)]
-                pointwise(rec, text.format("dh = x0 + x3 * x4; dc = m4", "m4"), reads=reads, modifies=[*self._gates(t), dc], side_effect=True)
+                text = text.format("dh = x0 + x3 * x4; dc = m4", "m4")
+                pointwise(rec, text, reads=reads, modifies=[*self._gates(t), dc], scalars=scalars, side_effect=True)
 
         self.through_time(rec, propagate, self.steps_data, step)
         self.show(rec, "Backward", [("gate_input", self.steps_data)])
         self.finish_backward(rec, self.steps_data, tops[0].data, bottoms, propagate)
+
+    def initial_gradients(self, rec: Recorder, diffs: Ref) -> list[Ref]:
+        return [*super().initial_gradients(rec, diffs), self.dc]
 
     def _gates(self, t: int) -> list[Ref]:
         return gates_of(self.steps_data, self.sequences, self.units, t * self.sequences * GATES * self.units)

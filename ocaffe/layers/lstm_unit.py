@@ -24,9 +24,9 @@ BACKWARD = (
 )
 
 
-def gates_of(ref: Ref, rows: int, units: int, first: int = 0) -> list[Ref]:
-    """Return views of i, f, o and g in `rows` rows of 4 x `units` elements, in which they are adjacent. The rows start at element `first`."""
-    return [ref.view((rows, units), first + k * units, GATES * units) for k in range(GATES)]
+def gates_of(ref: Ref, rows: int, units: int, first: int = 0, gates: int = GATES) -> list[Ref]:
+    """Return views of the gates in `rows` rows of `gates` x `units` elements, in which they are adjacent. The rows start at element `first`."""
+    return [ref.view((rows, units), first + k * units, gates * units) for k in range(gates)]
 
 
 def cell(graph: OnnxGraph, gates: Sequence[str], before: str, cont: str, to: Sequence[Blob | None]) -> list[str]:

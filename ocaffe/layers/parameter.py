@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe import proto
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -14,7 +13,7 @@ from ocaffe.ops.expression import pointwise
 
 @register("Parameter")
 class Parameter(Layer):
-    """The top is a learned tensor of the given `shape`, initially zero. Blob: the tensor."""
+    """The top is a learned tensor of the given `shape`, initially zero, or filled by blob_filler (NormFace). Blob: the tensor."""
 
     bottoms = 0
     moves_data = False
@@ -26,7 +25,7 @@ class Parameter(Layer):
         return [self.shape]
 
     def parameters(self) -> Sequence[ParamBlob]:
-        return [ParamBlob(self.shape, proto.FillerParameter())]
+        return [ParamBlob(self.shape, self.own().blob_filler)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         tops[0].data = self.params[0].data.view(self.shape, name=tops[0].name)

@@ -18,15 +18,19 @@ MOST_BOXES = 1 << 24  # they are computed on the host, in about 200 bytes each; 
 SAME = 1e-6  # ratios whose difference is smaller count as equal
 
 
-@register("PriorBox")
+@register("PriorBox", "PriorBoxClustered")
 class PriorBox(Layer):
     """Prior boxes of several sizes and aspect ratios, centred in every cell of a feature map and relative to the image, and their variances.
 
     Bottoms: the feature map and the image; only their shapes are used. Top 1 x 2 x 4P with P = height * width * boxes per cell: first xmin, ymin,
     xmax, ymax of each box, then its four variances. The top is a constant, computed on the host. Sizes are truncated to whole pixels, as in SSD.
+
+    With `width` and `height`, which PriorBoxClustered needs, box i has the size width[i] x height[i], and min_size, max_size, aspect_ratio and flip
+    are not used. Source: openvinotoolkit/training_toolbox_caffe, src/caffe/layers/prior_box_clustered_layer.cpp at 2c1f3de.
     """
 
-    origin = "SSD"
+    origin = "SSD, OpenVINO"
+    message = "prior_box_param"
     bottoms = 2
     inplace_top = False
     moves_data = False
@@ -48,7 +52,7 @@ class PriorBox(Layer):
         for bottom in bottoms:
             for axis in (2, 3):
                 graph.fixed(bottom, axis)
-        graph.alias(tops[0], graph.constant(self.boxes[None], tops[0].name))
+        graph.alias(tops[0], graph.constant(self.boxes[None]))
 
     def _boxes(self, cells: Shape, image: Shape) -> np.ndarray:
         """Return boxes and variances, 2 x 4P. Every step uses the types of SSD's code, so that the last bits agree."""
@@ -67,6 +71,11 @@ class PriorBox(Layer):
 
     def _sides(self, p: Any) -> np.ndarray:
         """Return the width and height of each box of a cell."""
+        widths, heights = list(p.width), list(p.height)
+        if widths or heights or self.param.type == "PriorBoxClustered":
+            fits = widths and len(widths) == len(heights) and min(*widths, *heights) > 0
+            self.check(fits, f"width is {widths}, height {heights}", "one width and one height per box, each above 0")
+            return np.array([*zip(widths, heights)], np.float32)
         least, most = list(p.min_size), list(p.max_size)
         self.check(least and min(least) > 0, f"min_size is {least}", "at least one min_size, each above 0")
         self.check(len(most) in (0, len(least)), f"{len(most)} max_size given for {len(least)} min_size", "as many, or none")

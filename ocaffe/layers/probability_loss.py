@@ -56,6 +56,10 @@ class ProbabilityLoss(Layer):
         """Return further reads, which broadcast to (outer, classes, inner)."""
         return []
 
+    def probabilities(self, rec: Recorder, x: Ref) -> None:
+        """Record the launches that write `prob`."""
+        softmax(rec, x, self.prob, self.class_axis)
+
     def operands(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
         outer, classes, inner = self.folded
         numbers = rec.constant("classes", np.arange(classes, dtype=np.float32))
@@ -73,7 +77,7 @@ class ProbabilityLoss(Layer):
         keep = rec.saved if rec.train else rec.scratch
         self.prob: Ref = tops[1].data if len(tops) > 1 else keep("prob", bottoms[0].shape)
         self.total = keep("divisor", ())
-        softmax(rec, bottoms[0].data, self.prob, self.class_axis)
+        self.probabilities(rec, bottoms[0].data)
         begin, scalars = self.names()
         counted = self.divisor == COUNTED
         scalars["n"] = float(self.folded[1]) if counted else self.divisor
@@ -95,6 +99,32 @@ class ProbabilityLoss(Layer):
         used = {name: value for name, value in scalars.items() if name in text}
         reads += [(tops[0].diff.view(()), 0), (self.total, 0)]
         pointwise(rec, text, reads=reads, writes=[bottoms[0].diff.view(self.folded)], scalars=used)
+
+
+class NormalizedLoss(ProbabilityLoss):
+    """-log of x / norm instead of the softmax, with norm = sqrt(sum of x^2 + 1e-6) or sum of |x| + 1e-6 for softmax_param { normalize_type } L2 or L1.
+
+    As in the fork, the gradient is that of a softmax with these probabilities, (p - 1 or 0) / normalizer. Source: NormFace and happynear/caffe-windows,
+    src/caffe/layers/softmax_loss_layer.cpp.
+    """
+
+    origin = "NormFace"
+    message = "softmax_param"
+    value = "l * -log(fmax(p, FLT_MIN))"
+    slope = "p - l"
+    norms: ClassVar[dict[str, tuple[str, str]]] = {"L2": ("x0 * x0", "sqrt(v0 + 1e-6)"), "L1": ("fabs(x0)", "v0 + 1e-6")}
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        kind = self.param.softmax_param.normalize_type
+        self.check(kind in self.norms, f"normalize_type is {kind!r}", f"one of Softmax, {', '.join(self.norms)}")
+        return super().infer(*bottoms)
+
+    def probabilities(self, rec: Recorder, x: Ref) -> None:
+        term, norm = self.norms[self.param.softmax_param.normalize_type]
+        outer, _, inner = self.folded
+        norms = rec.scratch("norms", (outer, 1, inner))
+        reduce(rec, f"v0 = {term}", reads=[x.view(self.folded)], writes=[norms], axes=[1], finish=f"y0 = {norm}")
+        pointwise(rec, "y0 = x0 / x1", reads=[x.view(self.folded), (norms, 0)], writes=[self.prob.view(self.folded)])
 
 
 class WeightedSoftmaxWithLoss(ProbabilityLoss):

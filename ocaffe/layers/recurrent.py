@@ -1,4 +1,4 @@
-"""The base of LSTM and RNN: bottoms and tops, the state that is carried from run to run, and the products over all time steps."""
+"""The base of LSTM, RNN and GRU: bottoms and tops, the state that is carried from run to run, and the products over all time steps."""
 from __future__ import annotations
 
 import math
@@ -13,7 +13,7 @@ from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import Layer, ParamBlob
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.builder.graph import OnnxGraph, origin
 from ocaffe.ops.expression import Read, pointwise, reduce
 from ocaffe.ops.gemm import gemm
 
@@ -90,10 +90,24 @@ class Recurrent(Layer):
     # -- forward -----------------------------------------------------------------------------------------------------
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        initial = self.prepare(rec, bottoms, tops)
+        self.begin = rec.saved("begin", (self.sequences, self.units))
+        self.next = rec.scratch("next", (self.sequences, self.units))
+        more = self.keep_initial(rec)
+        text = "; ".join(["y0 = x0 * x1", *(f"y{k} = x{k + 1}" for k in range(1, 1 + len(more)))])
+        # side_effect: the launch must not be recomputed, because the last step overwrites the states that it reads.
+        pointwise(rec, text, reads=[initial[0], self.cont_of(0), *initial[1:]], writes=[self.begin, *more], side_effect=True)
+        product = rec.scratch("product", (self.sequences, self.gates * self.units))
+        for t in range(self.steps):
+            gemm(rec, self.next if t else self.begin, self._recurrent.data, product, trans_b=True, mergeable=False)
+            self.step(rec, t, product, tops[0].data)
+
+    def prepare(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> list[Ref]:
+        """Record `steps_data`, the inputs of the gates in every step without W_h h, and set `final`. Return the initial states."""
         rows, width = self.steps * self.sequences, self.gates * self.units
         self.cont = bottoms[1].data
         self.steps_data = rec.saved("steps", (rows, width))  # W_x x + b of every step; each step overwrites its rows with the values for backward
-        gemm(rec, bottoms[0].data.view((rows, self.inputs)), self.params[0].data, self.steps_data, trans_b=True, bias=self.params[1].data, mergeable=False)
+        gemm(rec, bottoms[0].data.view((rows, self.inputs)), self.params[0].data, self.steps_data, trans_b=True, bias=self._bias.data, mergeable=False)
         if self.statics:
             static = rec.scratch("static", (self.sequences, width))
             gemm(rec, self._static(bottoms[2].data), self.params[2].data, static, trans_b=True, mergeable=False)
@@ -103,21 +117,32 @@ class Recurrent(Layer):
             self.final = [self._state(top.data) for top in tops[1:]]
         else:
             initial = self.final = [self._carried(name) for name in self.states]
-        self.begin = rec.saved("begin", (self.sequences, self.units))
-        self.next = rec.scratch("next", (self.sequences, self.units))
-        more = self.keep_initial(rec)
-        text = "; ".join(["y0 = x0 * x1", *(f"y{k} = x{k + 1}" for k in range(1, 1 + len(more)))])
-        # side_effect: the launch must not be recomputed, because the last step overwrites the states that it reads.
-        pointwise(rec, text, reads=[initial[0], self.cont_of(0), *initial[1:]], writes=[self.begin, *more], side_effect=True)
-        product = rec.scratch("product", (self.sequences, width))
-        for t in range(self.steps):
-            gemm(rec, self.next if t else self.begin, self._recurrent.data, product, trans_b=True, mergeable=False)
-            self.step(rec, t, product, tops[0].data)
+        return initial
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        first = None if self.statics else _first_of_continued(graph, bottoms[1])
+        weights = None if first is None else self.onnx_weights(graph)
+        if weights is None:
+            self._onnx_loop(graph, bottoms, tops)
+            return
+        x = graph.values[bottoms[0]] if len(bottoms[0].shape) == 3 else graph.reshape(bottoms[0], (*graph.shape(bottoms[1]), self.inputs))
+        states = [graph.values[bottom] for bottom in bottoms[2:]] if first else []  # an ONNX model keeps no state between runs
+        y, *_ = graph.ops(self.type, x, *weights, None, *states, to=[None, *tops[1:]], hidden_size=self.units, **self.onnx_attributes())
+        graph.op("Squeeze", y, [1], to=tops[0])
+
+    def onnx_weights(self, graph: OnnxGraph) -> list[str] | None:
+        """Return the weights of the ONNX operator of the layer's type: of the inputs, of the states, biases. Return None if there is no operator."""
+        return None
+
+    def onnx_attributes(self) -> dict[str, int]:
+        """Return the attributes of the operator besides its size."""
+        return {}
+
+    def _onnx_loop(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Write a Scan over the time steps, for any cont."""
         x, cont, width = bottoms[0], bottoms[1], self.gates * self.units
         rows = graph.reshape(x, (-1, self.inputs))
-        y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self.params[1]), transB=1)
+        y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self._bias), transB=1)
         y = graph.reshape(y, (*graph.shape(cont), width))
         if self.statics:
             static = graph.reshape(bottoms[2], (-1, self.static_inputs))
@@ -126,11 +151,10 @@ class Recurrent(Layer):
             states = [graph.op("Squeeze", bottom, [0]) for bottom in bottoms[-self.exposed :]]
         else:  # an ONNX model keeps no state between runs
             states = [graph.constant(np.zeros((graph.fixed(cont, 1), self.units), np.float32))] * len(self.states)
-        weight = graph.parameter(self._recurrent)
 
         def step(*values: str) -> tuple[list[str], str]:
-            *before, product, keep = values
-            product = graph.op("Gemm", graph.op("Mul", before[0], keep), weight, product, transB=1)
+            *before, inputs, keep = values
+            product = self.onnx_product(graph, inputs, graph.op("Mul", before[0], keep))
             after = self.onnx_step(graph, product, before, keep)
             return after, after[0]
 
@@ -138,6 +162,10 @@ class Recurrent(Layer):
         self.onnx_top(graph, collected, tops[0])
         for top, state in zip(tops[1:], final):
             graph.op("Unsqueeze", state, [0], to=top)
+
+    def onnx_product(self, graph: OnnxGraph, inputs: str, hidden: str) -> str:
+        """Write the nodes of W_h h + inputs, the inputs of the gates (N, G), and return their value."""
+        return graph.op("Gemm", hidden, graph.parameter(self._recurrent), inputs, transB=1)
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
         """Write the nodes of one step and return the new states. `product`: the inputs of the gates (N, G); `keep`: cont (N, 1)."""
@@ -193,18 +221,45 @@ class Recurrent(Layer):
             gemm(rec, diffs, self.params[0].data, dx.view((rows, self.inputs)))
         if self.statics:
             self._static_backward(rec, diffs, bottoms[2], propagate[2])
-        for bottom, wanted in list(zip(bottoms, propagate))[2 + self.statics :]:
-            if wanted:  # the initial states: Caffe passes no gradient to them (docs/quirks.md, quirk 19)
-                assert bottom.diff is not None
-                pointwise(rec, "y0 = 0", writes=[bottom.diff])
-        weight, bias = self.params[:2]
+        self._initial_backward(rec, diffs, bottoms, propagate)
+        weight, bias = self.params[0], self._bias
         if bias.diff is not None:
             reduce(rec, "v0 = x0", reads=[diffs], writes=[bias.diff], axes=[0])
-        if self._recurrent.diff is not None:
-            gemm(rec, diffs, self._multiplied(rec, hidden), self._recurrent.diff, trans_a=True)
+        self.recurrent_gradients(rec, diffs, hidden)
         if weight.diff is not None:
             for start, part in rec.gradient_rows(weight.diff):
                 gemm(rec, diffs.view((rows, part.shape[0]), start, width), x.data.view((rows, self.inputs)), part, trans_a=True)
+
+    def recurrent_gradients(self, rec: Recorder, diffs: Ref, hidden: Ref) -> None:
+        """Record the gradients of the parameters that multiply the hidden state."""
+        if self._recurrent.diff is not None:
+            gemm(rec, diffs, self._multiplied(rec, hidden), self._recurrent.diff, trans_a=True)
+
+    def final_diffs(self, tops: list[Blob]) -> dict[str, Ref]:
+        """Return the gradients of the final states by name. Caffe passes none (docs/quirks.md, quirk 19), unless state_gradient is set."""
+        pairs = zip(self.states, tops[1:]) if self.own().state_gradient else ()
+        return {name: self._state(top.diff) for name, top in pairs if top.diff is not None}
+
+    def initial_gradients(self, rec: Recorder, diffs: Ref) -> list[Ref]:
+        """Return the gradients of the initial states (N, D) after the last launch of `through_time`. That of the hidden state lacks the factor cont."""
+        product = rec.scratch("initial", (self.sequences, self.units))
+        gemm(rec, self.at(diffs, 0), self._recurrent.data, product)
+        return [product]
+
+    def _initial_backward(self, rec: Recorder, diffs: Ref, bottoms: list[Blob], propagate: list[bool]) -> None:
+        wanted = [bottom if flag else None for bottom, flag in zip(bottoms, propagate)][2 + self.statics :]
+        if not any(wanted):
+            return
+        gradients = self.initial_gradients(rec, diffs) if self.own().state_gradient else []
+        for index, bottom in enumerate(wanted):
+            if bottom is None:
+                continue
+            assert bottom.diff is not None
+            if not gradients:  # Caffe passes no gradient to the initial states (docs/quirks.md, quirk 19)
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+            else:
+                reads: list[Read] = [gradients[index], *([] if index else [self.cont_of(0)])]
+                pointwise(rec, "y0 = x0" if index else "y0 = x0 * x1", reads=reads, writes=[self._state(bottom.diff)])
 
     def _static_backward(self, rec: Recorder, diffs: Ref, static: Blob, wanted: bool) -> None:
         weight, width = self.params[2], self.gates * self.units
@@ -256,6 +311,10 @@ class Recurrent(Layer):
         return ref.view((self.sequences, self.static_inputs))
 
     @property
+    def _bias(self) -> Parameter:
+        return self.params[1]
+
+    @property
     def _recurrent(self) -> Parameter:
         return self.params[2 + self.statics]
 
@@ -286,3 +345,19 @@ class Recurrent(Layer):
                     log.info(place, f"    [{phase}] Layer {layer}_{t}, {what.format(f'{name}_{t}')}: {log.number(value[t - 1])}")
 
         rec.host(run, reads=means, what="debug_info")
+
+
+def _first_of_continued(graph: OnnxGraph, cont: Blob) -> bool | None:
+    """Return whether the first step continues, if cont is known and all other steps continue; else None.
+
+    It is known where it is computed as the ONNX importer writes it: zeros from a Reduction with coeff 0, plus a Bias for each step.
+    """
+    bias = origin(cont).producer
+    if bias is None or bias.type != "Bias" or len(bias.bottoms) != 1:
+        return None
+    zeros = origin(bias.bottoms[0]).producer
+    if zeros is None or zeros.type != "Reduction" or zeros.layer.param.reduction_param.coeff != 0:
+        return None
+    values = graph.weights[bias.layer.params[0]]
+    known = values.shape == cont.shape[:1] and (values[1:] == 1).all() and values[0] in (0, 1)
+    return bool(values[0]) if known else None

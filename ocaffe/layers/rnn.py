@@ -64,10 +64,13 @@ class RNN(Recurrent):
         if weight.diff is not None:
             gemm(rec, output, self.steps_data, weight.diff, trans_a=True)
         gemm(rec, output, weight.data, hidden)
+        final = self.final_diffs(tops)
 
         def step(t: int, product: Ref | None) -> None:
             own, reads, text = self.at(hidden, t), [self.at(self.steps_data, t)], "m0"
-            more: list[Read] = []
+            more: list[Read] = list(final.values()) if product is None else []
+            if more:
+                text = "(m0 + x1)"
             if product is not None:
                 more, text = [product, self.cont_of(t + 1)], "(m0 + x1 * x2)"
             pointwise(rec, f"m0 = {text} * (1 - x0 * x0)", reads=[*reads, *more], modifies=[own], side_effect=True)

@@ -1,6 +1,7 @@
 """Scale, with an optional bias."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ocaffe import proto
@@ -17,11 +18,17 @@ from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 class Scale(Broadcast):
     """y = x * s, or x * s + b with bias_term; s and b are broadcast.
 
-    s is the second bottom if there is one, else a parameter. b is always a parameter.
+    s is the second bottom if there is one, else a parameter. b is always a parameter. Forward limits a parameter s to min_value and max_value, where a
+    prototxt of a fork gives them.
     """
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.biased = bool(self.own().bias_term)
+        p = self.own()
+        self.biased = bool(p.bias_term)
+        self.bounds = [float(getattr(p, name)) if p.HasField(name) else bound for name, bound in (("min_value", -math.inf), ("max_value", math.inf))]
+        self.bounded = p.HasField("min_value") or p.HasField("max_value")
+        self.check(self.bounds[0] <= self.bounds[1], f"min_value is {self.bounds[0]:g}, max_value {self.bounds[1]:g}", "min_value below max_value")
+        self.check(not self.bounded or len(bottoms) == 1, "min_value or max_value is given, and the scale is bottom 1", "they limit a learned scale only")
         return super().infer(*bottoms)
 
     def parameters(self) -> Sequence[ParamBlob]:
@@ -31,6 +38,9 @@ class Scale(Broadcast):
         return [*blobs, ParamBlob(self.shape, p.bias_filler)] if self.biased else blobs
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.bounded:
+            text, scalars = "m0 = fmin(fmax(m0, low), high)", dict(zip(("low", "high"), self.bounds))
+            pointwise(rec, text, modifies=[self.params[0].data], scalars=scalars, side_effect=True)
         reads: list[Read] = [bottoms[0].data, (self.operand(bottoms), self.first)]
         if self.biased:
             reads.append((self.params[-1].data, self.first))
@@ -39,7 +49,10 @@ class Scale(Broadcast):
             pointwise(rec, "y0 = x0 * x1", reads=reads, writes=[tops[0].data], means=ChannelAffine("", "x1", "0"))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        y = graph.op("Mul", bottoms[0], self.onnx_operand(graph, bottoms), to=None if self.biased else tops[0])
+        scale = self.onnx_operand(graph, bottoms)
+        if self.bounded:
+            scale = graph.op("Clip", scale, *self.bounds)
+        y = graph.op("Mul", bottoms[0], scale, to=None if self.biased else tops[0])
         if self.biased:
             graph.op("Add", y, graph.parameter(self.params[-1], self.spread), to=tops[0])
 

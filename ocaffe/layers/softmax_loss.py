@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.base import Layer, LayerClass, register
 from ocaffe.layers.loss import check_batch, check_labels, ignored, is_soft, label_bottom, label_smoothing, normalizer, segnet_default
-from ocaffe.layers.probability_loss import WeightedSoftmaxWithLoss
+from ocaffe.layers.probability_loss import NormalizedLoss, WeightedSoftmaxWithLoss
 from ocaffe.ops.softmax import soft_loss, soft_loss_backward, softmax_loss, softmax_loss_backward
 
 
@@ -32,7 +32,9 @@ class SoftmaxWithLoss(Layer):
 
     @classmethod
     def implementation(cls, param: Any) -> LayerClass:
-        """Return the weighted loss if weight_by_label_freqs is set, as in SegNet's fork."""
+        """Return the weighted loss if weight_by_label_freqs is set, as in SegNet's fork, and the normalized loss for another normalize_type."""
+        if param.softmax_param.normalize_type != "Softmax":
+            return NormalizedLoss
         return WeightedSoftmaxWithLoss if param.loss_param.weight_by_label_freqs else cls
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:

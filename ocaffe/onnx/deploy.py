@@ -17,8 +17,8 @@ from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 
-DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MemoryData", "WindowData"}
-PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData"}  # data layers that apply transform_param as a mean and a scale
+DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MTCNNData", "MemoryData", "VideoData", "WindowData"}
+PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "MTCNNData", "VideoData"}  # data layers that apply transform_param as a mean and a scale
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
 # Layers that measure a net's quality and are not losses.
 MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}
@@ -47,13 +47,14 @@ class Deployed:
 
 
 def deploy(
-    net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = (), prepare: bool = False
-) -> Deployed:
+    net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = (), prepare: bool = False,
+    beside: Preprocessing | None = None,
+) -> Deployed:  # fmt: skip
     """Return the part of `net` (upgraded, filtered) that computes its outputs, or the blobs `cut_at`.
 
     `shapes` holds shapes of inputs and data tops. A data layer whose top is missing there is opened to read its shape. With `activate`, a loss leaves
-    its Softmax or Sigmoid as an output. With `prepare`, the pixel transforms of data layers are returned. Raises Error where a shape cannot be
-    determined or a blob does not exist.
+    its Softmax or Sigmoid as an output. With `prepare`, the pixel transforms of data layers are returned. `beside` is that of the file beside the
+    weights, for the one input of images of a net without such a layer. Raises Error where a shape cannot be determined or a blob does not exist.
     """
     given = dict(shapes or {})
     deployed = type(net)()
@@ -72,8 +73,12 @@ def deploy(
                 if top in given:
                     _reshape(layer, j, given[top])
     if prepare and not preprocessing:
-        fact = "--bake-preprocessing is given, but no data layer of the net has a mean or a scale"
-        raise Error(fact, place=net.source_file or None, fix="leave it out, or give the train_val prototxt, whose data layer has the transform_param")
+        images = [top for layer in deployed.layer if layer.type == "Input" for top in layer.top]
+        if beside is None or len(images) != 1:
+            fact = "--bake-preprocessing is given, but no data layer of the net has a mean or a scale"
+            fix = "leave it out, or give the train_val prototxt, whose data layer has the transform_param, or the weights with their .json of the training"
+            raise Error(fact, place=net.source_file or None, fix=fix)
+        preprocessing[images[0]] = beside
     used = {top for layer in deployed.layer for top in layer.top}
     unknown = set(given) - {top for layer in deployed.layer if layer.type == "Input" for top in layer.top}
     if unknown:

@@ -22,7 +22,7 @@ from ocaffe.onnx.options import Options as Options
 if TYPE_CHECKING:
     import onnx
 
-RECURRENT = ("LSTM", "RNN")
+RECURRENT = ("LSTM", "RNN", "GRU")
 OLDEST_OPSET = 13  # older Softmax flattens its input to two axes, which is wrong for Caffe's Softmax
 BATCH, STEPS = "batch", "steps"  # symbols of a dynamic first axis; in recurrent nets it counts time steps
 
@@ -53,7 +53,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     if named is not None:
         recognise(message, named)
     cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
-    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake)
+    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake, beside=options.beside)
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
     _refuse_python(deployed.message)
@@ -62,6 +62,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
     _walk(graph, onnx_graph, deployed)
     outputs = [graph.blobs[name] for name in deployed.outputs]
+    onnx_graph.prune([onnx_graph.values[blob] for blob in outputs])
     onnx_graph.named(outputs, graph.blobs)
     if options.fold:
         fold(onnx_graph)

@@ -39,9 +39,10 @@ def comparable(
     return Exported(model, Deployed(net, [info.name for info in model.graph.output]), graph, values, of_blobs, weights, Options(fp16=half))
 
 
-def pixels(model: onnx.ModelProto) -> set[str]:
-    """Return the inputs that are not floats: mostly images of bytes."""
-    return {info.name for info in model.graph.input if info.type.tensor_type.elem_type not in FLOATS}
+def pixels(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the inputs that are not floats, mostly images of bytes, and how many values they take."""
+    kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
+    return {name: 2 if kind == onnx.TensorProto.BOOL else 256 for name, kind in kinds.items() if kind not in FLOATS}
 
 
 def _reshape(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:

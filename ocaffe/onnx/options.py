@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ocaffe import proto
 from ocaffe.ir.tensor import Shape
+from ocaffe.onnx.deploy import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class Options:
     """The settings of an export.
 
     `activate`: losses are replaced by their Softmax or Sigmoid. `cut_at`: the blobs that become outputs. `shapes`: shapes of inputs. `fillers`:
-    parameters without weights get the values of their fillers. `bake`: mean and scale of the data layer become part of the model.
+    parameters without weights get the values of their fillers. `bake`: mean and scale of the data layer become part of the model;
+    `beside` are those of a net without a data layer.
     """
 
     opset: int = 17
@@ -22,6 +24,7 @@ class Options:
     fp16: bool = False
     raw_detection: bool = False
     bake: bool = False
+    beside: Preprocessing | None = None
     activate: bool = False
     fillers: bool = False
     cut_at: Sequence[str] = ()

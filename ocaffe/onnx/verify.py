@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ def _chooses(node: Node) -> bool:
     return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
-CHOOSING = {"ArgMax", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
+CHOOSING = {"ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 
 
@@ -214,12 +214,12 @@ class OnnxSession:
 Draw = Callable[[np.random.Generator, Shape, Any], np.ndarray]
 
 
-def _bytes(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
-    return rng.integers(0, 256, shape)
-
-
 def _whole(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
     return rng.integers(0, layer.own().input_dim, shape)
+
+
+def _chosen(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
+    return rng.integers(0, min(layer.sizes), shape)
 
 
 def _flags(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
@@ -243,28 +243,35 @@ def _mask(rng: np.random.Generator, shape: Shape, layer: Any) -> np.ndarray:
 
 DRAWS: dict[tuple[str, int], Draw] = {  # (type, bottom index) of the layer that reads an input which is not an image
     ("Embed", 0): _whole,
+    ("Gather", 1): _chosen,
+    ("GatherElements", 1): _chosen,
+    ("GatherND", 1): _chosen,
     ("Filter", -1): _flags,
     ("LSTM", 1): _continued,
+    ("GRU", 1): _continued,
     ("RNN", 1): _continued,
     ("ROIPooling", 1): _regions,
     ("PSROIPooling", 1): _regions,
+    ("ROIAlign", 1): _regions,
     ("Upsample", 1): _mask,
     ("BatchReindex", 1): lambda rng, shape, layer: np.zeros(shape),
     ("Proposal", 2): lambda rng, shape, layer: np.array([200, 300, 1.0] + [1.0] * (int(np.prod(shape)) - 3)).reshape(shape),
 }
 
 
-def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Collection[str] = ()) -> Feeds:
+def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels: Mapping[str, int] | None = None) -> Feeds:
     """Draw values for all inputs: from a normal distribution, or as DRAWS says for the layer that reads the input.
 
-    `batch` replaces the batch of the first input. `pixels` are the inputs that take integers from 0 to 255.
+    `batch` replaces the batch of the first input. `pixels` are inputs that take integers from 0 to below a number, unless DRAWS says more.
     """
     feeds = {}
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
         shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
-        draw, layer = _reader(graph, blob) if blob.name not in pixels else (_bytes, None)
-        feeds[blob.name] = np.asarray(draw(rng, shape, layer) if draw else rng.standard_normal(shape), np.float32)
+        draw, layer = _reader(graph, blob)
+        bound = (pixels or {}).get(blob.name)
+        values = draw(rng, shape, layer) if draw else rng.integers(0, bound, shape) if bound else rng.standard_normal(shape)
+        feeds[blob.name] = np.asarray(values, np.float32)
     return feeds
 
 
@@ -272,9 +279,17 @@ def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
     for node in graph.nodes:
         for index, bottom in enumerate(node.bottoms):
             for place in (index, index - len(node.bottoms)):
-                if origin(bottom) is blob and (node.type, place) in DRAWS:
+                if _source(bottom) is blob and (node.type, place) in DRAWS:
                     return DRAWS[node.type, place], node.layer
     return None, None
+
+
+def _source(blob: Any) -> Any:
+    """Return the blob whose values another one holds in another shape."""
+    blob = origin(blob)
+    while blob.producer is not None and blob.producer.type in ("Reshape", "Flatten"):
+        blob = origin(blob.producer.bottoms[0])
+    return blob
 
 
 def inputs_from(path: str, graph: Graph) -> Feeds:

@@ -8,6 +8,7 @@ import numpy as np
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.boxes import over
+from ocaffe.ops.expression import pointwise
 from ocaffe.ops.nms import ALL, rank, suppress
 
 NOTHING = float("inf")  # a threshold that no score exceeds
@@ -28,6 +29,7 @@ class Detection:
     keep_top_k: int | None  # number of best boxes per image that are reported
     code: int
     variance_in_target: bool
+    size: tuple[int, int] = (1, 1)  # width and height in the unit of the priors
 
     @property
     def listed(self) -> int:
@@ -44,10 +46,19 @@ class Detection:
     def classes_with_boxes(self) -> int:
         return self.classes if self.own_boxes else 1
 
+    @property
+    def units(self) -> np.ndarray:
+        """The divisors of the priors and of their variances, 2 x 1 x 4."""
+        return np.array([[self.size * 2], [(1,) * 4]], np.float32)
+
     def find(self, rec: Recorder, loc: Ref, conf: Ref, priors: Ref) -> Found:
         """Record all launches up to the computation of the number of rows."""
         images, own = conf.shape[0], self.classes_with_boxes
         boxes = rec.scratch("boxes", (images, self.priors, own, 4))
+        if self.size != (1, 1):
+            relative, units = rec.scratch("priors", (2, self.priors, 4)), rec.constant("units", self.units)
+            pointwise(rec, "y0 = x0 / x1", reads=[priors.view(relative.shape), (units, 0)], writes=[relative])
+            priors = relative.view(priors.shape)
         over(rec, "detection.decode", (self.priors * own, images), [loc, priors], [boxes], own, self.code, self.variance_in_target)
         lists, classes = (images, self.classes, self.listed), (images, self.classes)
         order, kept = (rec.scratch(name, lists, np.int32) for name in ("order", "kept"))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-_UNARY = "fabs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh erf floor ceil rint trunc sign"
+_UNARY = "acos fabs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh erf floor ceil rint trunc sign"
 _BINARY = "fmin fmax pow fmod copysign"
 FUNCTIONS = dict.fromkeys(_UNARY.split(), 1) | dict.fromkeys(_BINARY.split(), 2)
 CONSTANTS = frozenset({"FLT_MIN", "FLT_MAX", "FLT_EPSILON", "INFINITY", "NAN", "M_PI_F"})

@@ -26,3 +26,19 @@ def gemm(
     if not mergeable:
         for launch in rec.launches[first:]:
             launch.epilogue = None
+
+
+def batched_gemm(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, *, trans_a: bool = False, trans_b: bool = False) -> None:
+    """c[i] = op(a[i]) @ op(b[i]) for each of `batches` products. If c accumulates, the products are added to it.
+
+    a, b and c are two-dimensional Refs as in `gemm`, with the matrices of all products one below the other.
+    """
+    if batches == 1:
+        gemm(rec, a, b, c, trans_a=trans_a, trans_b=trans_b, mergeable=False)
+        return
+    m, n = c.shape[0] // batches, c.shape[1]
+    k = a.shape[0] // batches if trans_a else a.shape[1]
+    shapes = ((batches * k, m) if trans_a else (batches * m, k), (batches * n, k) if trans_b else (batches * k, n), (batches * m, n))
+    assert (a.shape, b.shape, c.shape) == shapes, f"{batches} products: {a.shape} x {b.shape} -> {c.shape}, transposed {trans_a} {trans_b}"
+    with rec.counted(2 * batches * m * n * k):
+        import_module(f"ocaffe.ops.gemm_{rec.target.kind}").record_batches(rec, a, b, c, batches, trans_a, trans_b)

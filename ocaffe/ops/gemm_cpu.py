@@ -43,15 +43,36 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
     steps = [0, 1, 1, 0, 0, 0] if trans_a else [0, 0, k, 0, 1, 0]  # see the kernel: strides of groups, rows and columns, and the offset
     pack(rec, a, packed, m, m, k, steps, defines["MR"])
     problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
-    deep, wide = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
-    rows = _rows_each(rec, panels_a, panels_c, wide)
-    args = [m, n, k, trans_b, deep, wide, rows * defines["MR"], EpilogueScalars(bias is not None, rec.accumulates(c))]
+    block = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
+    rows = _rows_each(rec, panels_a, panels_c, block.wide)
+    _product(rec, packed, b, c, (m, n, k), trans_b, block, rows, EpilogueScalars(bias is not None, rec.accumulates(c)), bias)
+
+
+def record_batches(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, trans_a: bool, trans_b: bool) -> None:
+    """Record the products of `ocaffe.ops.gemm.batched_gemm` as two launches: all packing, and all products."""
+    (m, n), k = (c.shape[0] // batches, c.shape[1]), a.shape[0] // batches if trans_a else a.shape[1]
+    defines = tile(rec.target)
+    panels_a, panels_c = ceil(m, defines["MR"]), ceil(n, columns(defines))
+    packed = rec.scratch("packed", (batches, panels_a, k, defines["MR"]))
+    pack(rec, a, packed, m, m, k, [m * k, 1, 1, 0, 0, 0] if trans_a else [m * k, 0, k, 0, 1, 0], defines["MR"])
+    deep = max(1, min(k, defines["KC"]))
+    wide = min(WIDE * defines["KC"] // deep, panels_c)
+    rows = ceil(panels_a, share_out(rec, ceil(panels_c, wide) * batches, panels_a))
+    _product(rec, packed, b, c, (m, n, k), trans_b, Block(deep, wide), rows, EpilogueScalars(False, rec.accumulates(c), fusable=False), batches=batches)
+
+
+def _product(
+    rec: Recorder, packed: Ref, b: Ref, c: Ref, sizes: tuple[int, int, int], trans_b: bool, block: Block, rows: int, epilogue: EpilogueScalars,
+    bias: Ref | None = None, batches: int = 1,
+) -> None:  # fmt: skip
+    """Record the product of packed panels and b. A work-item computes `rows` panels of rows."""
+    defines = tile(rec.target)
     rec.launch(
         "gemm_cpu.gemm",
         reads=[packed, b, bias or packed],
         writes=[c],
-        args=args,
-        size=(ceil(panels_c, wide), ceil(panels_a, rows), 1),
+        args=[*sizes, trans_b, *block, rows * defines["MR"], epilogue],
+        size=(ceil(ceil(sizes[1], columns(defines)), block.wide), ceil(packed.shape[-3], rows), batches),
         local=ONE,
         defines=defines,
     )

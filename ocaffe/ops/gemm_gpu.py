@@ -294,7 +294,7 @@ def record(
 def batched(
     rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, choice: Choice, *, trans_a: bool = False, trans_b: bool = False, add: bool = False
 ) -> None:
-    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth. `add` accumulates on c.
+    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth. `add` accumulates on c, as does a c that accumulates.
 
     Each operand is a matrix with the rows of all batches in order. c has choice.splits times as many rows.
     """
@@ -303,8 +303,15 @@ def batched(
     part, _ = parts_of_depth(depth, choice)
     family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
     reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
-    args: list[int | EpilogueScalars] = [*layout, EpilogueScalars(False, add, SLOPE_ONLY, fusable=False)]
+    args: list[int | EpilogueScalars] = [*layout, EpilogueScalars(False, add or rec.accumulates(c), SLOPE_ONLY, fusable=False)]
     _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, args, modifies=modifies)
+
+
+def record_batches(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, trans_a: bool, trans_b: bool) -> None:
+    """Record the products of `ocaffe.ops.gemm.batched_gemm` as one launch. The depth is not split: a batch has many tiles."""
+    rows, columns, depth = c.shape[0] // batches, c.shape[1], a.shape[0] // batches if trans_a else a.shape[1]
+    candidates = [choice for choice in ranked(rec.target, tiles_for(rec.target), rows, columns, depth, batches) if choice.splits == 1]
+    batched(rec, a, b, c, batches, candidates[0], trans_a=trans_a, trans_b=trans_b)
 
 
 def parts_of_depth(depth: int, choice: Choice) -> tuple[int, int]:

@@ -18,16 +18,21 @@ CPU_PIECE = 2048  # elements per CPU work-item
 class Resampling:
     """Resampling of a part of each plane to `outputs`. Pairs are (height, width).
 
-    The part has the size `part` and starts `begin` pixels from the top and from the left.
+    The part has the size `part` and starts `begin` pixels from the top and from the left. `ratios`: the distances of neighbouring outputs in the
+    image, by default those that align the corners.
     """
 
     begin: int
     part: Pair
     outputs: Pair
+    ratios: tuple[np.float32, np.float32] | None = None
+
+    def ratio(self, axis: int) -> np.float32:
+        return _ratio(self.part[axis], self.outputs[axis]) if self.ratios is None else self.ratios[axis]
 
     def forward(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """y = the resampled part of x, both N x C x H x W."""
-        args = [*x.shape[2:], self.begin, *self.part, *self.outputs, *map(_ratio, self.part, self.outputs)]
+        args = [*x.shape[2:], self.begin, *self.part, *self.outputs, self.ratio(0), self.ratio(1)]
         _launch(rec, "forward", x, y, args)
 
     def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
@@ -40,7 +45,7 @@ class Resampling:
     def _axis(self, axis: int, inner: int) -> list[Any]:
         """Return the arguments of `backward` along an axis: begin, ins, outs, inner, ratio, scale."""
         ins, outs = self.part[axis], self.outputs[axis]
-        ratio = _ratio(ins, outs)
+        ratio = self.ratio(axis)
         # A distance of `scale` in the outputs is a distance of 1 in the image. With ratio 0 all outputs are at position 0, and all are read.
         scale = 1 / float(ratio) if ratio > 0 else float(outs)
         return [self.begin, ins, outs, inner, ratio, scale]

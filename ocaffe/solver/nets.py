@@ -39,6 +39,9 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
 
     def message(source: Any, phase: int, state: Any) -> Any:
         net = phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
+        for layer in net.layer:
+            if layer.type == "AssistedExcitation" and not layer.assisted_excitation_param.HasField("max_iter"):
+                layer.assisted_excitation_param.max_iter = param.max_iter
         return skip_bad_records(net, param.skip_bad_records)
 
     def train() -> Any:

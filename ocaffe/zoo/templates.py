@@ -23,7 +23,7 @@ DATA = frozenset({"Data", "ImageData", "Input"})
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.
 MOVED = "affine { rotation: 10 translation: 0.08 min_zoom: 0.9 max_zoom: 1.1 border: REPLICATE }"
-AUGMENT = {"lenet": MOVED, "lenet_digits": MOVED, "resnet20": MOVED, "cifar10_quick": MOVED}
+AUGMENT = {"lenet": MOVED, "lenet_digits": MOVED, "vit_digits": MOVED, "resnet20": MOVED, "cifar10_quick": MOVED}
 AVERAGED = 0.95  # of BatchNorm: statistics of the last 20 iterations. Caffe has 0.999, and a training of your own may have some hundred iterations
 OWN = "mirror: true"  # of nets that are not in AUGMENT, as the nets of ImageNet were published
 OWN_SCALE = 0.017  # of other people's nets: pixels about as large as PyTorch's, whose standard deviations are near 1 / 0.017

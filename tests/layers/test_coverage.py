@@ -26,7 +26,10 @@ from tests.test_golden import Case as GoldenCase
 from tests.test_golden import cases as golden_cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NOT_IN_ONNX = {"DenseImageData", "SmoothL1LossOHEM", "SpatialDropout"}  # a data layer, a loss, random numbers
+NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that depend on a training, decoded sequences
+    "AdaCosAddmScale", "AssistedExcitation TRAIN", "CTCGreedyDecoder", "CosinAddm", "CtcLoss", "DenseImageData", "MTCNNData", "MTCNNEuclideanLoss",
+    "RReLU TRAIN", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "VideoData", "WarpCTCLoss",
+)  # fmt: skip
 
 
 def nets() -> Iterator[Any]:
@@ -52,12 +55,12 @@ def test_case(device: Any, case: Case) -> None:
     case.check(device)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name not in NOT_IN_ONNX], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.name.startswith(NOT_IN_ONNX)], ids=lambda case: case.name)
 def test_onnx(case: Case) -> None:
     """The exported layer gives the values of the reference in onnxruntime."""
     arrays = case.arrays()
     blobs: dict[str, list[np.ndarray | None]] = {}
-    for name in sorted(name for name in arrays if "/" in name):
+    for name in sorted((name for name in arrays if "/" in name), key=lambda name: int(name.rpartition("/")[2])):
         blobs.setdefault(name.partition("/")[0], []).append(arrays.pop(name))
     weights = Weights("", [LayerWeights(name, blobs=parameters) for name, parameters in blobs.items()])
     model = export(case.message(arrays, ""), weights, Options(phase=getattr(proto, case.phase))).model

@@ -247,11 +247,40 @@ def test_masks_that_are_no_place(device: Any, kind: str) -> None:
         (UNPOOL.format("upsample_h: 0 upsample_w: 3"), [(2, 3, 4, 5)] * 2, "the top would be 0 x 3 pixels"),
         (UNPOOL.format("scale: 3 pad_out_h: true"), [(2, 3, 4, 5)] * 2, "pad_out_h and pad_out_w go with a scale of 2, it is 3 x 3"),
         (UNPOOL.format("scale: 0"), [(2, 3, 4, 5)] * 2, "the scale is 0 x 0"),
+        ("type: 'Gather' gather_param { axis: 2 }", [(3, 2), (4,)], "axis 2 is outside the 2 axes of bottom 3 x 2"),
+        ("type: 'Gather'", [(0, 2), (4,)], "bottom 0 is 0 x 2"),
+        ("type: 'GatherElements'", [(3, 2), (4, 3)], "bottom 1 is 4 x 3, bottom 0 3 x 2"),
+        ("type: 'GatherND' gather_nd_param { batch_dims: 1 }", [(3, 2), (4, 1)], "bottom 1 is 4 x 1, bottom 0 3 x 2, batch_dims 1"),
+        ("type: 'GridSample'", [(2, 3, 4), (2, 3, 4, 2)], "bottom 0 is 2 x 3 x 4, it must be N x C x H x W"),
+        ("type: 'GridSample'", [(2, 3, 4, 5), (2, 3, 4, 3)], "bottom 1 is 2 x 3 x 4 x 3, bottom 0 2 x 3 x 4 x 5"),
+        ("type: 'ROIAlign'", [(2, 3, 4, 5), (2, 5)], "pooled_h is 0, pooled_w 0"),
+        ("type: 'ROIAlign' roi_align_param { pooled_h: 1 pooled_w: 1 }", [(2, 3, 4, 5), (2, 4)], "bottom 1 is 2 x 4, it must be R x 5"),
+        ("type: 'ROIAlign' roi_align_param { pooled_h: 1 pooled_w: 1 roi_end_mode: 1 }", [(2, 3, 4, 5), (2, 5)], "roi_end_mode is 1"),
+        ("type: 'Where'", [(3, 2), (3, 1), (4,)], "the bottoms are 3 x 2, 3 x 1, 4"),
+        ("type: 'Compare'", [(3, 2), (3,)], "the bottoms are 3 x 2, 3"),
+        ("type: 'StridedSlice' strided_slice_param { axis: 0 axis: -2 }", [(3, 2)], "axis 0, 0 names an axis twice"),
+        ("type: 'StridedSlice' strided_slice_param { axis: 0 start: 1 start: 2 }", [(3, 2)], "2 times start for 1 axes"),
+        ("type: 'StridedSlice' strided_slice_param { axis: 1 step: 0 }", [(3, 2)], "the step along axis 1 is 0"),
+        ("type: 'StridedSlice' strided_slice_param { axis: 1 start: 2 }", [(3, 2)], "the slice 2::1 of axis 1 of bottom 3 x 2 is empty"),
     ],
 )
 def test_mistakes(text: str, shapes: list[Shape], fact: str) -> None:
     with pytest.raises(Error, match=fact):
         layer_of(text).infer(*shapes)
+
+
+def test_an_index_out_of_range(device: Any) -> None:
+    """It gives NaN and no gradient."""
+    x, ids, dy = draw(3, 2), np.array([2.0, -1, 3, -4, 0]), np.ones((5, 2), np.float32)
+    got = run(device, "cpu", "type: 'Gather'", [x, ids], [dy], propagate=[True, False])
+    close(got.tops[0], np.stack([x[2], x[2], [NAN, NAN], [NAN, NAN], x[0]]))
+    close(got.diffs[0], np.array([[1, 1], [0, 0], [2, 2]]))
+
+
+def test_a_condition_has_no_gradient(device: Any) -> None:
+    with pytest.raises(Error, match=r"there is no gradient for the condition \(bottom 0\)"):
+        run(device, "cpu", "type: 'Where'", [draw(4, 2)] * 3, [draw(4, 2)], propagate=[True, False, False])
+    assert not layer_of("type: 'Where'").force_backward(0)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +289,7 @@ def test_mistakes(text: str, shapes: list[Shape], fact: str) -> None:
         (embed_text(3, 2, False), [(4,)], [True]),
         ("type: 'BatchReindex'", [(3, 2), (4,)], [True, True]),
         ("type: 'Filter' top: 'y' bottom: 'x' bottom: 's'", [(4, 2), (4,)], [False, True]),
+        ("type: 'Gather'", [(3, 2), (4,)], [True, True]),
     ],
 )
 def test_indices_have_no_gradient(device: Any, text: str, shapes: list[Shape], propagate: list[bool]) -> None:

@@ -1,6 +1,7 @@
 """`ocaffe convert` to ONNX: the options, verification, errors."""
 from __future__ import annotations
 
+import json
 import pathlib
 import sys
 from collections.abc import Callable
@@ -111,7 +112,7 @@ def test_options_leave_the_numbers_alone(small: Any, options: dict[str, Any], de
 
 
 def test_fold_leaves_products_alone(small: Any) -> None:
-    assert kinds(of(small(), fold=True)) == ["Conv", "Relu", "AveragePool", "ConvTranspose", "Flatten", "Gemm", "Softmax"]
+    assert kinds(of(small(), fold=True)) == ["Conv", "Relu", "Pad", "AveragePool", "ConvTranspose", "Flatten", "Gemm", "Softmax"]
 
 
 def test_fp16_stores_half_of_the_bytes(small: Any) -> None:
@@ -147,7 +148,7 @@ def test_weights_of_more_than_one_file_go_into_a_second(small: Any, device: Any,
     target, beside = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
     target.write_text("what was there")
     beside.mkdir()  # a folder, so that the file cannot be written
-    command = ["convert", *small(), str(target), "--device", str(device.number), *["--fp16"] * fp16]
+    command = ["convert", *small(), str(target), "--device", str(device.number), *["--fp16"] * fp16, "--force"]
     assert main(command) == 1 and "m.onnx.data" in capsys.readouterr().err and target.read_text() == "what was there"
     beside.rmdir()
     assert main(command) == 0 and f"{target}, {beside}: " in capsys.readouterr().out
@@ -241,6 +242,23 @@ def test_a_mean_file_is_baked_in_as_the_data_layer_applies_it(tmp_path: pathlib.
     finally:
         for net in nets:
             net.close()
+
+
+@pytest.mark.parametrize("kind", ["values", "image"])
+def test_preprocessing_of_the_file_beside_the_weights(small: Any, kind: str, device: Any, tmp_path: pathlib.Path) -> None:
+    files = small()
+    rng = np.random.default_rng(0)
+    image = rng.uniform(0, 255, (3, 11, 13)).astype(np.float32)
+    np.save(tmp_path / "net.mean.npy", image)
+    mean: Any = "net.mean.npy" if kind == "image" else [1, 2, 3]
+    record = {"size": [3, 9, 9], "resize": [11, 13], "mean": mean, "scale": 0.5, "channel_order": "BGR", "labels": []}
+    (tmp_path / "net.json").write_text(json.dumps(record))
+    assert main(["convert", *files, str(tmp_path / "m.onnx"), "--bake-preprocessing", "--device", str(device.number)]) == 0
+    plain, baked = of(files).model, onnx.load(tmp_path / "m.onnx")
+    pixels = rng.integers(0, 256, (2, 3, 9, 9)).astype(np.float32)
+    mean = image[:, 1:10, 2:11] if kind == "image" else np.array([1, 2, 3], np.float32).reshape(3, 1, 1)
+    (expected,), (actual,) = OnnxSession(plain, ["prob"]).run({"data": (pixels - mean) / 2}), OnnxSession(baked, ["prob"]).run({"data": pixels})
+    assert np.allclose(actual, expected, atol=1e-5)
 
 
 def test_data_that_is_not_there_can_be_done_without(tmp_path: pathlib.Path) -> None:
@@ -346,9 +364,9 @@ def test_a_model_that_differs_is_not_written(small: Any, device: Any, monkeypatc
     monkeypatch.setattr(ReLU, "onnx", lambda self, graph, bottoms, tops: graph.op("Abs", bottoms[0], to=tops[0]))
     target = tmp_path / "model.onnx"
     target.write_text("what was there")
-    assert main(["convert", *small(), str(target), "--device", str(device.number)]) == 1
+    assert main(["convert", *small(), str(target), "--force", "--device", str(device.number)]) == 1
     assert "the first blob that differs is 'conv'" in capsys.readouterr().err and target.read_text() == "what was there"
-    assert main(["convert", *small(), str(target), "--noverify"]) == 0
+    assert main(["convert", *small(), str(target), "--noverify", "--force"]) == 0
     assert "not verified" in capsys.readouterr().out
     onnx.load(target)
 
@@ -374,7 +392,7 @@ def test_flags_that_choose_the_outputs(small: Any, tmp_path: pathlib.Path) -> No
     ssd, target = str(ROOT / "tests" / "golden" / "forks" / "Net-SSD-TEST-share.prototxt"), str(tmp_path / "m.onnx")
     for arguments, outputs in (([*small(HEAD + TRAINING), "--activate_losses"], ["prob"]), ([ssd, "--raw-detection", "--fillers"], 3), ([ssd, "--fillers"], 1)):
         files, flags = [arg for arg in arguments if arg[0] != "-"], [arg for arg in arguments if arg[0] == "-"]
-        assert main(["convert", *files, target, "--noverify", *flags]) == 0
+        assert main(["convert", *files, target, "--noverify", "--force", *flags]) == 0
         names = [info.name for info in onnx.load(target).graph.output]
         assert names == outputs or len(names) == outputs
 
@@ -468,3 +486,20 @@ def test_changed_weights_stay(small: Any, tmp_path: pathlib.Path, capsys: pytest
 
 def test_fillers_are_exported_when_asked_for(small: Any, tmp_path: pathlib.Path) -> None:
     assert main(["convert", small()[0], str(tmp_path / "m.onnx"), "--fillers", "--noverify"]) == 0
+
+
+def test_a_model_with_other_content_is_not_overwritten(small: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, target = small(), tmp_path / "m.onnx"
+    command = ["convert", *files, str(target), "--noverify"]
+    assert main(command) == 0 and main(command) == 0  # the same model again
+    first = target.read_bytes()
+    assert main([*command, "--fold"]) == 1 and target.read_bytes() == first
+    error = capsys.readouterr().err
+    assert str(target) in error and "the file exists and differs from the one to write" in error and "--force" in error
+    assert main([*command, "--fold", "--force"]) == 0 and target.read_bytes() != first
+
+
+def test_a_constant_output_has_the_name_of_its_blob(small: Any) -> None:
+    prior = 'layer { name: "boxes" type: "PriorBox" bottom: "conv" bottom: "data" top: "boxes" prior_box_param { min_size: 4 } }'
+    net, weights = small(HEAD + prior)
+    assert [info.name for info in of((net, weights), cut_at=["conv", "boxes"]).model.graph.output] == ["conv", "boxes"]

@@ -16,7 +16,7 @@ NORM = "y = BatchNormalization<MODE>(x, s, s, s, s)"
 
 
 def saved(tmp_path: Path, text: str, dtype: Any = np.float32) -> str:
-    image, kind = ("uint8", np.float32) if dtype == np.uint8 else ("float", dtype)
+    image, kind = (np.dtype(dtype).name, np.float32) if dtype in (np.uint8, np.bool_) else ("float", dtype)
     weights = {"w": np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(kind), "s": np.ones(3, np.float32)}
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net ({image}[2, 3, 8, 8] x) => (float[n, c, h, w] y) {{ {text} }}')
     used = {name for node in model.graph.node for name in node.input}
@@ -34,6 +34,7 @@ def convert(tmp_path: Path, device: Any) -> Any:
 @pytest.mark.parametrize("text, dtype, flags", [
     (CONV, np.float32, ()), (CONV, np.float32, ("--cut_at=a,b",)), (CONV, np.float32, ("--shape=x:3x3x9x7",)),
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.uint8, ()),
+    ("f = Cast<to=1>(x) y = Conv(f, w)", np.bool_, ()), ("n = Not(x) y = Cast<to=1>(n)", np.bool_, ()),
     ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()),
 ])  # fmt: skip
 def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

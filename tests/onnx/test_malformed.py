@@ -58,8 +58,8 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "operator unknown to ONNX": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
     "operators without a rule": (
-        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Sin(x) b = Cos(x) c = Sin(a) d = Add(b, c) y = Relu(d) }"),
-        "no Caffe layer computes these operators: Cos (1: 'b'), Sin (2: 'a', ..)"),
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Tan(x) b = Atan(x) c = Tan(a) d = Add(b, c) y = Relu(d) }"),
+        "no Caffe layer computes these operators: Atan (1: 'b'), Tan (2: 'a', ..)"),
     "shape that depends on values": (
         lambda: parse(HEAD + "(float[4, 3] x, bool[4] z) => (float[N, 3] y) { a = Compress<axis=0>(x, z) b = Slice(a, o, p, o) y = Relu(b) }",
                       o=np.array([0], np.int64), p=np.array([1], np.int64)), "no Caffe layer computes these operators: Compress (1: 'a')"),
@@ -86,8 +86,11 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
                    "input 'x' is ? x 3 x ? x ?: only the batch may be unknown"),
     "nothing depends on the input": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
-    "two matrices": (
-        lambda: parse(HEAD + "(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = MatMul(x, z) }"), "neither factor is a matrix of weights"),
+    "sum in one tensor alone": (
+        lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2] y) { y = Einsum<equation="ij,jk->i">(x, z) }'), "sums over k in one tensor alone"),
+    "three tensors": (
+        lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = Einsum<equation="ij,ij,jk->ik">(x, x, z) }'),
+        "two tensors with one letter"),
     "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "a division by 0"),
     "antialias": (
         lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y) '
@@ -108,6 +111,23 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "axis that does not exist": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = Softmax<axis=-144115188075855873>(x) }"),
         "axis -144115188075855873 of 'x', which is 2 x 8"),
+    **{f"recurrent: {message}": (
+        lambda attributes=attributes, inputs=inputs: parse(
+            HEAD + f"(float[4, 2, 3] x) => (float[4, 1, 2, 2] y) {{ y = LSTM<hidden_size=2{attributes}>(x, w, r{inputs}) }}",
+            w=np.ones((1, 8, 3), np.float32), r=np.ones((1, 8, 2), np.float32), n=np.full(2, 3, np.int32), p=np.ones((1, 6), np.float32)), message)
+       for attributes, inputs, message in (
+           ("", ", , n", "sequence_lens: sequences of different lengths"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "clip or input_forget"),
+           (', activations=["Relu", "Tanh", "Tanh"]', "", "activations Relu, Tanh, Tanh"),
+       )},
+    "cubic grid": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<mode="bicubic">(x, g) }'), "mode 'bicubic'"),
+    "reflected grid": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<padding_mode="reflection">(x, g) }'),
+        "padding_mode 'reflection'"),
+    "maxima of regions": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'), "mode 'max'"),
+    "floats as integers": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "the net has a cast to integers"),
     "scale of a layer norm": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = LayerNormalization(x, s) }", s=np.ones((8, 4), np.float32)),
         "a scale or bias of 8 x 4 for 8"),

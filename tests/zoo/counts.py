@@ -28,7 +28,7 @@ from ocaffe.solver.update import Updater
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = pathlib.Path(__file__).with_name("counts.json")
 BATCH = 16
-IMAGES = {"lenet": (1, 28, 28), "lenet_digits": (1, 28, 28), "cifar10_quick": (3, 32, 32), "alexnet": (3, 227, 227)}
+IMAGES = {"lenet": (1, 28, 28), "lenet_digits": (1, 28, 28), "vit_digits": (1, 28, 28), "cifar10_quick": (3, 32, 32), "alexnet": (3, 227, 227)}
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
               max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
 TARGETS = {

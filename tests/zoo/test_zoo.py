@@ -33,6 +33,8 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "resnet50": (25_557_032, 25_557_032),
     "mobilenet_v1": (4_231_976, 4_231_976),
     "mobilenet_v2": (3_504_872, 3_504_872),
+    "vit_tiny": (5_717_224, 5_717_224),  # DeiT-Tiny's 5,717,416 less the class token, which is part of the table of positions
+    "vit_digits": (205_002, 205_002),
 }
 LAST_MAP = {  # input of the last pooling: channels, height
     "lenet": (50, 8),
@@ -48,9 +50,12 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "resnet50": (2048, 7),
     "mobilenet_v1": (1024, 7),
     "mobilenet_v2": (1280, 7),
+    "vit_tiny": (192, 14),  # of a ViT: the patches
+    "vit_digits": (64, 7),
 }
-IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "cifar10_quick": (3, 32), "resnet20": (3, 32)}  # channels, side; for data sets that are not cropped
-TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000}
+# channels, side; for data sets that are not cropped
+IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "vit_digits": (1, 28), "cifar10_quick": (3, 32), "resnet20": (3, 32)}
+TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000}
 IMAGENET_TEST_IMAGES = 50_000
 
 
@@ -82,11 +87,12 @@ def pooled(shape: list[int], p: Any) -> list[int]:
 
 
 def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]], list[int], list[list[int]]]]:
-    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. Only BVLC Caffe's layers are supported."""
+    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. The layers are BVLC Caffe's and those of a ViT."""
     blobs: dict[str, list[int]] = {}
     for layer in layers(name, file, phase):
         bottoms = [blobs[bottom] for bottom in layer.bottom]
         parameters: list[list[int]] = []
+        others: list[list[int]] = []  # the tops after the first
         top = bottoms[0] if bottoms else []
         if layer.type == "Input":
             top = list(layer.input_param.shape[0].dim)
@@ -101,8 +107,8 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
             top = convolved(top, p)
         elif layer.type == "InnerProduct":
             p = layer.inner_product_param
-            parameters = [[p.num_output, math.prod(top[1:])], *([[p.num_output]] if p.bias_term else [])]
-            top = [top[0], p.num_output]
+            parameters = [[p.num_output, math.prod(top[p.axis :])], *([[p.num_output]] if p.bias_term else [])]
+            top = [*top[: p.axis], p.num_output]
         elif layer.type == "Pooling":
             top = pooled(top, layer.pooling_param)
         elif layer.type == "Concat":
@@ -111,19 +117,41 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
         elif layer.type == "Eltwise":
             assert len(bottoms) == 2 and bottoms[0] == bottoms[1]
         elif layer.type == "Scale":
-            parameters = [[top[1]], [top[1]]]
+            parameters = [[top[layer.scale_param.axis]]] * 2
             assert layer.scale_param.bias_term
+        elif layer.type == "Bias":
+            assert (layer.bias_param.axis, layer.bias_param.num_axes) == (1, 2)
+            parameters = [top[1:]]
+        elif layer.type == "Reshape":
+            shape = [top[axis] if dim == 0 else dim for axis, dim in enumerate(layer.reshape_param.shape.dim)]
+            top = [dim if dim > 0 else math.prod(top) // -math.prod(shape) for dim in shape]
+        elif layer.type == "Permute":
+            top = [top[axis] for axis in layer.permute_param.order]
+        elif layer.type == "Pad":
+            assert layer.pad_param.axis == 1
+            top = [top[0], *(sum(sizes) for sizes in zip(top[1:], layer.pad_param.begin, layer.pad_param.end))]
+        elif layer.type == "Slice":
+            p = layer.slice_param
+            sizes = [p.slice_point[0], top[p.axis] - p.slice_point[0]] if p.slice_point else [top[p.axis] // len(layer.top)] * len(layer.top)
+            parts = [[*top[: p.axis], size, *top[p.axis + 1 :]] for size in sizes]
+            top, *others = parts
+        elif layer.type == "MatMul":
+            (*batch, m, k), (*other, p, q) = bottoms
+            assert batch == other and k == (q if layer.matmul_param.transpose_b else p)
+            top = [*batch, m, p if layer.matmul_param.transpose_b else q]
+        elif layer.type == "Silence":
+            continue
         elif layer.type == "Clip":
             assert layer.top[0] != layer.bottom[0], "Clip's gradient reads its input"
         elif layer.type in ("Accuracy", "SoftmaxWithLoss"):
             assert bottoms[1] == top[:1] and all(side == 1 for side in top[2:])
             top = []
         else:
-            assert layer.type in ("ReLU", "LRN", "Dropout", "BatchNorm", "Softmax")
+            assert layer.type in ("ReLU", "LRN", "Dropout", "BatchNorm", "Softmax", "LayerNorm", "Gelu", "Power")
         assert top == [] or min(top) > 0
         for blob in layer.top:
             assert blob not in blobs or blob in layer.bottom or blob == "label", f"{layer.name} writes {blob} again"
-        blobs[layer.top[0]] = top
+        blobs |= dict(zip(layer.top, [top, *others]))
         yield layer, bottoms, top, parameters
 
 
@@ -150,7 +178,7 @@ def test_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_last_map(name: str) -> None:
-    sizes = [bottoms[0][1:3] for layer, bottoms, _, _ in walk(name, "deploy", proto.TEST) if layer.type == "Pooling"]
+    sizes = [bottoms[0][1:3] for layer, bottoms, _, _ in walk(name, "deploy", proto.TEST) if layer.type == "Pooling" or layer.name == "patches/flat"]
     assert sizes[-1] == list(LAST_MAP[name])
 
 
@@ -191,6 +219,9 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
                     if layer.HasField(field):
                         getattr(layer, field).ClearField("weight_filler")
                         getattr(layer, field).ClearField("bias_filler")
+                layer.bias_param.ClearField("filler")
+                if not layer.bias_param.ByteSize():
+                    layer.ClearField("bias_param")
                 kept.append(str(layer))
         return kept
 

@@ -66,6 +66,8 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
 def _decoded(graph: OnnxGraph, d: Detection, loc: Blob, priors: Blob) -> str:
     """Return the predicted boxes (corners) of all priors."""
     known = graph.reshape(priors, (2, d.priors, 1, 4))
+    if d.size != (1, 1):
+        known = graph.op("Div", known, d.units[:, None])
     prior, variance = (graph.reshape(graph.part(known, 0, i, i + 1), (d.priors, 1, 4)) for i in range(2))
     way: Value = graph.reshape(loc, (-1, d.priors, d.classes_with_boxes, 4))
     if not d.variance_in_target:
@@ -122,8 +124,10 @@ def propose(graph: OnnxGraph, p: Any, anchors: np.ndarray, listed: int, most: in
     boxes = graph.op("Gather", boxes, places)
     # Both corner pixels belong to the box, so its sides are longer by one.
     solid = graph.op("Add", boxes, np.array([0, 0, 1, 1], np.float32))
-    kept = graph.op("NonMaxSuppression", graph.op("Unsqueeze", solid, [0]), graph.op("Unsqueeze", values, [0, 1]), np.array([most], np.int64),
-                    _one(min(p.nms_thresh, 1)), _one(LOWEST))  # fmt: skip
+    # Ranks take the place of scores, because the NonMaxSuppression of OpenCV 5.0 refuses a score threshold below 0.
+    ranks = graph.op("Where", graph.op("Greater", values, LOWEST), np.arange(listed, 0, -1, dtype=np.float32), 0.0)
+    kept = graph.op("NonMaxSuppression", graph.op("Unsqueeze", solid, [0]), graph.op("Unsqueeze", ranks, [0, 1]), np.array([most], np.int64),
+                    _one(min(p.nms_thresh, 1)), _one(0))  # fmt: skip
     chosen = graph.reshape(graph.part(kept, 1, 2, 3), (-1,))
     graph.op("Pad", graph.op("Gather", boxes, chosen), [0, 1, 0, 0], np.zeros((), np.float32), to=tops[0])
     for top in tops[1:]:

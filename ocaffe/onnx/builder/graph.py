@@ -219,6 +219,16 @@ class OnnxGraph:
         cut = f"--cut-at={','.join(before)} exports the part before it" if before else ""
         return node.layer.error(fact, "; ".join(text for text in (fix, cut) if text))
 
+    def prune(self, outputs: Sequence[str]) -> None:
+        """Drop the nodes that no output needs, such as those that compute the sequence indicator of an LSTM operator."""
+        needed, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(name for inner in all_nodes([node]) for name in inner.inputs)
+                needed.update(name for inner in all_nodes([node]) if (body := body_of(inner)) for name in body.outputs)
+                kept.append(node)
+        self.nodes = kept[::-1]
+
     # -- names -------------------------------------------------------------------------------------------------------
 
     def named(self, outputs: Sequence[Blob], last: Mapping[str, Blob]) -> None:

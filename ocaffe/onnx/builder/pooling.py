@@ -39,7 +39,7 @@ def _max(graph: OnnxGraph, p: Pool, x: Value, begin: list[int], end: list[int], 
     if any(pad >= k for pad, k in zip(end, p.kernel)):  # a window outside the image, which ONNX forbids; it needs stride > kernel
         if mask is not None:
             raise graph.refused("the last window is outside the image, so its maximum has no position", "set round_mode: FLOOR or stride <= kernel_size")
-        x, begin, end = _padded(graph, x, begin, end, LOWEST), [0] * len(begin), [0] * len(end)
+        x, begin, end = padded(graph, x, begin, end, LOWEST), [0] * len(begin), [0] * len(end)
     if mask is None:
         return graph.op("MaxPool", x, to=to, pads=begin + end, **settings)
     y, places = graph.ops("MaxPool", x, to=[to, None], pads=begin + end, **settings)
@@ -57,21 +57,21 @@ def _average(graph: OnnxGraph, p: Pool, x: Value, begin: list[int], end: list[in
         return graph.op("AveragePool", x, to=to, **settings)
     if not p.include_pad:
         return graph.op("AveragePool", x, to=to, pads=begin + end, count_include_pad=0, **settings)
-    if begin == end:
-        return graph.op("AveragePool", x, to=to, pads=begin + end, count_include_pad=1, **settings)
-    # Pad with explicit zeros: runtimes differ on pads that differ between begin and end.
+    # Pad with explicit zeros: runtimes differ on pads that differ between begin and end, and the classic engine of OpenCV 5.0 ignores count_include_pad.
     share = _shares(p)
-    y = graph.op("AveragePool", _padded(graph, x, begin, end, np.float32(0)), to=to if (share == 1).all() else None, **settings)
+    y = graph.op("AveragePool", padded(graph, x, begin, end, np.float32(0)), to=to if (share == 1).all() else None, **settings)
     return y if (share == 1).all() else graph.op("Mul", y, share, to=to)
 
 
 def _sums(graph: OnnxGraph, p: Pool, x: Value, end: list[int]) -> str:
     """Return means over whole windows, with zeros outside the image."""
-    return graph.op("AveragePool", _padded(graph, x, [0] * len(end), end, np.float32(0)), kernel_shape=p.kernel, strides=p.stride)
+    return graph.op("AveragePool", padded(graph, x, [0] * len(end), end, np.float32(0)), kernel_shape=p.kernel, strides=p.stride)
 
 
-def _padded(graph: OnnxGraph, x: Value, begin: list[int], end: list[int], value: np.float32) -> Value:
-    return graph.op("Pad", x, [0, 0, *begin, 0, 0, *end], np.asarray(value)) if any(begin + end) else x
+def padded(graph: OnnxGraph, x: Value, begin: list[int], end: list[int], value: np.float32) -> Value:
+    if not any(begin + end):
+        return x
+    return graph.op("Pad", x, [0, 0, *begin, 0, 0, *end], np.asarray(value), mode="constant")  # pnnx does not know that this mode is the default
 
 
 def _shares(p: Pool) -> np.ndarray:

@@ -11,7 +11,7 @@ from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import param_field, registry
-from ocaffe.onnx.importer.graph import Graph, Node
+from ocaffe.onnx.importer.graph import FLOATS, Graph, Node
 
 FROZEN = {"lr_mult": 0, "decay_mult": 0}
 
@@ -74,6 +74,10 @@ class Builder:
     def shape(self, blob: str) -> Shape:
         return self.shapes[blob]
 
+    def is_float(self, node: Node, index: int = 0) -> bool:
+        """Whether an input that is no constant has floats in the ONNX graph."""
+        return self.graph.types[node.input(index)].tensor_type.elem_type in FLOATS
+
     @functools.cached_property
     def wanted(self) -> frozenset[str]:
         """The tensors that a node reads, and the outputs of the graph."""
@@ -97,12 +101,13 @@ class Builder:
         tops: Sequence[str] | None = None,
         blobs: Sequence[np.ndarray] = (),
         learn: bool = True,
+        propagate: Sequence[bool] = (),
     ) -> str:
         """Add a layer and return its first top, if it has one.
 
         `fields` are those of the layer's parameter message, such as pooling_param for Pooling. `part` names an intermediate layer; its top is `tops` or
         is named after the part. Without `part` the tops are the node's outputs. The layer's name is the node's name plus `suffix` (default: the part).
-        Blobs are frozen unless `learn`.
+        Blobs are frozen unless `learn`. `propagate` is propagate_down, one for each bottom.
         """
         suffix = part if suffix is None else suffix
         name = self._unique(self._title(node) + (f"_{suffix}" if suffix else ""))
@@ -110,7 +115,7 @@ class Builder:
             tops = [self.free(f"{node.outputs[0]}_{part}")] if part else node.outputs[:1]
         own = {param_field(kind): fields} if fields else {}
         try:
-            param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), **own)
+            param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), propagate_down=list(propagate), **own)
         except ValueError as problem:  # the field is unsigned, or has fewer bits
             raise self.error(node, f"its attributes are outside the range of Caffe's {kind}: {problem} in {fields}", "correct the model") from None
         for _ in blobs if not learn else ():
@@ -132,10 +137,11 @@ class Builder:
         return tops[0] if tops else ""
 
     def _parameter(self, node: Node, tensor: str) -> str:
-        array = np.asarray(self.graph.constants[tensor], np.float32)
+        given = self.graph.constants[tensor]
+        array = np.asarray(given, np.float32)
         self.check(node, array.size, f"'{tensor}' is {shape_text(array.shape)}: it has no values")
         held = Node("Parameter", [], [self.free(tensor)], name=tensor)
-        return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained)
+        return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained and given.dtype.kind == "f")
 
     def alias(self, node: Node, blob: str, output: int = 0) -> None:
         """Make an existing blob the value of an output of the node."""

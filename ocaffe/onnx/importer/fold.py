@@ -116,7 +116,7 @@ def _infer(graph: Graph, node: Node) -> None:
         raise _failed(graph, node, problem) from None
     if node.op in LIKE_INPUT and not found:
         found = {node.outputs[0]: types[node.inputs[0]]}
-    for name in node.outputs:
+    for name in filter(None, node.outputs):
         if name in found and found[name].tensor_type.HasField("shape") and all(dim.HasField("dim_value") for dim in found[name].tensor_type.shape.dim):
             kind = found[name].tensor_type
             kind.elem_type = FLOATS[0] if kind.elem_type in FLOATS else kind.elem_type

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ocaffe.onnx.importer.graph import Graph, Node
 from ocaffe.onnx.importer.match import match
 
@@ -46,7 +48,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_table, _norms, _shuffles, _biases, _pads, _slices):
+    for step in (_table, _masks, _norms, _root_means, _root_means, _shuffles, _biases, _transposed, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 
@@ -65,6 +67,21 @@ def _table(graph: Graph) -> None:
                 _replace(graph, node, new)
                 producers.update(dict.fromkeys(new.outputs, new))
                 break
+
+
+def _masks(graph: Graph) -> None:
+    """Remove the replacement of NaN behind a softmax of masked values if the mask is constant and leaves a value in each row: then there is no NaN."""
+    producers = graph.producers()
+    for node in list(graph.nodes):
+        found = match(graph, producers, ("Where", ("IsNaN", "x"), 0.0, "x"), node)
+        if found is None or node.outputs[0] in graph.outputs or producers[found["x"]].op != "Softmax":
+            continue
+        masked = match(graph, producers, ("Softmax", ("Add", "y", "M")), producers[found["x"]])
+        if masked is not None and producers[found["x"]].get("axis", -1) in (-1, len(graph.shape(found["x"])) - 1):
+            mask = graph.constants[masked["M"]]
+            if mask.shape[-1:] == graph.shape(found["x"])[-1:] and np.isfinite(mask).any(-1).all() and not np.isnan(mask).any():
+                for other in graph.nodes:
+                    other.inputs = [found["x"] if name == node.outputs[0] else name for name in other.inputs]
 
 
 def _norms(graph: Graph) -> None:
@@ -88,6 +105,29 @@ def _reductions(producers: dict[str, Node], node: Node) -> list[Node]:
     centred, root = (producers[name] for name in node.inputs)
     summed = producers[root.inputs[0]]
     return [producers[centred.inputs[1]], next(producers[name] for name in summed.inputs if name in producers)]
+
+
+_ROOT = ("Sqrt", ("Add", "m", "E"))
+_SCALED = [("Mul", "x", ("Reciprocal", _ROOT)), ("Mul", "x", ("Div", 1.0, _ROOT)), ("Div", "x", _ROOT)]
+_SQUARE = [("Pow", "x", 2.0), ("Mul", "x", "x")]
+_MEAN = [form for square in _SQUARE for form in (("ReduceMean", square), ("ReduceMean", square, "A"))]  # the axes are an attribute or an input
+
+
+def _root_means(graph: Graph) -> None:
+    """Recombine the operators that exporters write for an RMS norm before opset 23. The scale follows as a Mul."""
+    producers = graph.producers()
+    for node in list(graph.nodes):
+        found = next(filter(None, (match(graph, producers, form, node) for form in _SCALED)), None)
+        if found is None or found["m"] not in producers or graph.constants[found["E"]].size != 1:
+            continue
+        means = [match(graph, producers, form, producers[found["m"]]) for form in _MEAN]
+        if not any(bound is not None and bound["x"] == found["x"] for bound in means):
+            continue
+        shape, kept = graph.shape(found["x"]), graph.shape(found["m"])
+        first = next((axis for axis, (size, mean) in enumerate(zip(shape, kept)) if size != mean), len(shape) - 1)
+        if len(kept) == len(shape) and set(kept[first:]) == {1}:
+            attributes = {"axis": first, "epsilon": float(graph.constants[found["E"]].reshape(()))}
+            _replace(graph, node, Node("RMSNormalization", [found["x"]], node.outputs, attributes, node.name))
 
 
 def _shuffles(graph: Graph) -> None:
@@ -117,6 +157,19 @@ def _biases(graph: Graph) -> None:
         if row and consumers[product.outputs[0]] == [node] and product.outputs[0] not in graph.outputs:
             graph.constants[found["B"]] = bias.reshape(-1)
             _replace(graph, node, Node("MatMul", [found["x"], found["W"], found["B"]], node.outputs, {}, product.name))
+
+
+def _transposed(graph: Graph) -> None:
+    """Fuse a Transpose of the last two axes into the following product of two computed tensors, as attention has it."""
+    producers = graph.producers()
+    for node in graph.nodes:
+        before = producers.get(node.inputs[1]) if node.op == "MatMul" else None
+        if before is None or before.op != "Transpose":
+            continue
+        axes = len(graph.shape(before.inputs[0]))
+        if axes > 1 and list(before.get("perm", range(axes)[::-1])) == [*range(axes - 2), axes - 1, axes - 2]:
+            node.inputs[1] = before.inputs[0]
+            node.attributes["transpose_b"] = True
 
 
 def _pads(graph: Graph) -> None:
@@ -172,3 +225,21 @@ def _cut(graph: Graph, node: Node, x: str) -> tuple[int, int, int] | None:
     axis = (axes or [0])[0] % len(graph.shape(x))
     start, end, _ = slice(starts[0], ends[0]).indices(graph.shape(x)[axis])
     return (axis, start, end) if start < end else None
+
+
+def _directions(graph: Graph) -> None:
+    """Let a recurrent node with the attribute `joined` write T x N x directions H. Exporters join its directions by a Squeeze, or a Transpose and a Reshape."""
+    consumers = graph.consumers()
+    for node in list(graph.nodes):
+        if node.op not in ("LSTM", "GRU") or not node.outputs[0]:
+            continue
+        steps, directions, sequences, units = graph.shape(node.outputs[0])
+        chain = [node]
+        for op in ("Squeeze",) if directions == 1 else ("Transpose", "Reshape"):
+            readers = consumers.get(chain[-1].outputs[0], [])
+            if len(readers) == 1 and readers[0].op == op and chain[-1].outputs[0] not in graph.outputs and readers[0].get("perm", [0, 2, 1, 3]) == [0, 2, 1, 3]:
+                chain.append(readers[0])
+        if len(chain) == 1 + directions and graph.shape(chain[-1].outputs[0]) == (steps, sequences, directions * units):
+            node.outputs[0] = chain[-1].outputs[0]
+            node.attributes["joined"] = 1
+            graph.nodes = [other for other in graph.nodes if other not in chain[1:]]

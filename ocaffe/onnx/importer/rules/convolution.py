@@ -1,15 +1,13 @@
-"""Rules of Conv, ConvTranspose, Gemm, MatMul."""
+"""Rules of Conv and ConvTranspose."""
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ocaffe.errors import shape_text
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
-from ocaffe.onnx.importer.rules.shape import flatten_to, slice_axes
+from ocaffe.onnx.importer.rules.product import blobs_of
+from ocaffe.onnx.importer.rules.shape import slice_axes
 from ocaffe.onnx.importer.rules.windows import Windows, padded
 
 
@@ -20,7 +18,7 @@ def conv(net: Builder, node: Node) -> None:
     if not windows.symmetric:  # TensorFlow's SAME padding may add one pixel more at the end
         x = padded(net, node, x, windows)
         windows = windows.without_pads()
-    net.layer(node, "Convolution", [x], _parameters(node, windows, weight.shape[0], bias is not None), blobs=_blobs(weight, bias))
+    net.layer(node, "Convolution", [x], _parameters(node, windows, weight.shape[0], bias is not None), blobs=blobs_of(weight, bias))
 
 
 @operator("ConvTranspose")
@@ -39,7 +37,7 @@ def conv_transpose(net: Builder, node: Node) -> None:
     late = bias is not None and any(beyond)  # pixels outside all windows hold only the bias
     if late:
         parameters["bias_term"] = False
-    top = net.layer(node, "Deconvolution", [x], parameters, part="" if exact else "whole", blobs=_blobs(weight, None if late else bias))
+    top = net.layer(node, "Deconvolution", [x], parameters, part="" if exact else "whole", blobs=blobs_of(weight, None if late else bias))
     if exact:
         return
     cut = {2 + i: (b - p, b - p + w - more) for i, (b, p, w, more) in enumerate(zip(begin, pad, wanted, beyond))}
@@ -73,39 +71,3 @@ def _parameters(node: Node, windows: Windows, outputs: int, biased: bool) -> dic
 
 def _short(values: tuple[int, ...]) -> list[int]:
     return [values[0]] if len(set(values)) == 1 else list(values)
-
-
-def _blobs(weight: np.ndarray, bias: np.ndarray | None) -> list[np.ndarray]:
-    return [weight] if bias is None else [weight, bias]
-
-
-@operator("Gemm")
-def gemm(net: Builder, node: Node) -> None:
-    x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
-    net.check(node, not node.get("transA"), "transA: a Caffe layer has the batch in its first axis")
-    weight = weight * np.float32(node.get("alpha", 1.0))
-    outputs = weight.shape[0 if node.get("transB") else 1]
-    if bias is not None:
-        row = bias.size == 1 or (bias.size == outputs and bias.shape[-1] == outputs)
-        net.check(node, row, f"C is {shape_text(bias.shape)}, a row of {outputs} values is expected", "--cut_at with a tensor before it")
-        bias = np.broadcast_to(bias.reshape(-1) * np.float32(node.get("beta", 1.0)), (outputs,))
-    _inner_product(net, node, x, weight if node.get("transB") else weight.T, bias)
-
-
-@operator("MatMul")
-def matmul(net: Builder, node: Node) -> None:
-    """Convert a product with constant weights. `patterns` adds the bias as input 2, from a following Add."""
-    net.check(node, net.is_constant(node, 1) and net.constant(node, 1).ndim == 2, "neither factor is a matrix of weights", "--cut_at with a tensor before it")
-    _inner_product(net, node, net.bottom(node), net.constant(node, 1).T, net.constant(node, 2))
-
-
-def _inner_product(net: Builder, node: Node, x: str, weight: np.ndarray, bias: np.ndarray | None) -> None:
-    parameters: dict[str, Any] = {"num_output": weight.shape[0]}
-    axes = len(net.shape(x))
-    if axes > 2:
-        parameters["axis"] = axes - 1
-    elif axes == 1:
-        x = flatten_to(net, node, x, (1, *net.shape(x)), "row")
-    if bias is None:
-        parameters["bias_term"] = False
-    net.layer(node, "InnerProduct", [x], parameters, blobs=_blobs(weight, bias))

@@ -62,6 +62,17 @@ def layer_normalization(net: Builder, node: Node) -> None:
         _affine(net, node, top, np.broadcast_to(scale, normalized), None if bias is None else np.broadcast_to(bias, normalized), axis)
 
 
+@operator("RMSNormalization")
+def rms_normalization(net: Builder, node: Node) -> None:
+    """Add RMSNorm and Scale. The scale (input 1) may be omitted: the pattern for models before opset 23 does not include it."""
+    x, scale = net.bottom(node), net.constant(node, 1)
+    axis = node.get("axis", -1) % len(net.shape(x))
+    part = "norm" if scale is not None else ""
+    top = net.layer(node, "RMSNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
+    if scale is not None:
+        _affine(net, node, top, np.broadcast_to(scale, net.shape(x)[axis:]), None, axis)
+
+
 @operator("GroupNormalization")
 def group_normalization(net: Builder, node: Node) -> None:
     """Add LayerNorm over groups and a Scale. Up to opset 20 there is one scale per group, later one per channel."""

@@ -23,6 +23,8 @@ TABLE: dict[str, tuple[str, dict[str, tuple[str, Any]]]] = {
     "Softplus": ("BNLL", {}),
     "Exp": ("Exp", {}),
     "Log": ("Log", {}),
+    "Sin": ("Sin", {}),
+    "Cos": ("Cos", {}),
     "HardSigmoid": ("HardSigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
     "HardSwish": ("HardSwish", {}),
     "Mish": ("Mish", {}),
@@ -99,5 +101,6 @@ def dropout(net: Builder, node: Node) -> None:
 @operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
     """Make the input the output. `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats."""
-    net.check(node, node.op != "Cast" or node.get("to") in FLOATS, "the net has a cast to integers", "apply the cast to the output of the net")
+    exact = node.op != "Cast" or node.get("to") in FLOATS or not net.is_float(node)
+    net.check(node, exact, "the net has a cast to integers", "apply the cast to the output of the net")
     net.alias(node, net.bottom(node))

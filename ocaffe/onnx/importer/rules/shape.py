@@ -4,12 +4,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ocaffe.errors import shape_text
+import numpy as np
+
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
 
+FARTHEST = 2**31 - 1  # a bound beyond every axis
+FEW = 16  # constant indices that become slices
 
 def flatten_to(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:
     """Reshape x to `wanted`. Axes that x shares with `wanted` are copied (dim 0), so that the net takes any batch."""
@@ -86,7 +89,7 @@ def split(net: Builder, node: Node) -> None:
 
 
 def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int, int, int]]:
-    """Return start, end and step along each axis of a Slice, with start and end clipped to the axis."""
+    """Return start, end and step along each axis of a Slice, with start and end clipped to the axis. End is -1 if a step goes back to the first value."""
     starts, ends = net.setting(node, "starts", 1), net.setting(node, "ends", 2)
     count = len(starts) if isinstance(starts, list) else 0
     axes, steps = net.setting(node, "axes", 3, list(range(count))), net.setting(node, "steps", 4, [1] * count)
@@ -94,7 +97,6 @@ def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int,
     net.check(node, whole, "its starts, ends, axes and steps are not lists of whole numbers", "export it again")
     bounds = {}
     for axis, start, end, step in zip(axes, starts, ends, steps):
-        net.check(node, step > 0, f"a step of {step}: a Caffe layer slices only forward")
         first, behind, _ = slice(start, end, step).indices(shape[axis])
         bounds[axis % len(shape)] = first, behind, step
     return bounds
@@ -102,35 +104,53 @@ def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int,
 
 @operator("Slice")
 def slice_(net: Builder, node: Node) -> None:
-    """Add Slice layers. Steps over rows and columns are a MAX Pooling with a window of one pixel."""
+    """Add Slice layers. Steps over rows and columns are a MAX Pooling with a window of one pixel, other steps a StridedSlice."""
     x = net.bottom(node)
     shape = net.shape(x)
     bounds = slice_bounds(net, node, shape)
     steps = [bounds.get(axis, (0, 0, 1))[2] for axis in range(len(shape))]
-    stepping = [axis for axis, step in enumerate(steps) if step > 1]
-    possible = not stepping or (len(shape) == 4 and min(stepping) > 1)
-    net.check(node, possible, f"steps of {steps} over {shape_text(shape)}; only rows and columns can be skipped")
-    whole = all((start, end) == (0, shape[axis]) for axis, (start, end, _) in bounds.items())
-    if whole and not stepping:
+    stepping = [axis for axis, step in enumerate(steps) if step != 1]
+    if all((start, end, step) == (0, shape[axis], 1) for axis, (start, end, step) in bounds.items()):
         net.alias(node, x)
-        return
-    x = slice_axes(net, node, x, {axis: (start, end) for axis, (start, end, _) in bounds.items()}, "axis", last=not stepping)
-    if stepping:
-        parameters = {"pool": "MAX", "kernel_size": 1, "stride_h": steps[2], "stride_w": steps[3], "round_mode": "FLOOR"}
-        net.layer(node, "Pooling", [x], parameters)
+    elif min(steps) < 0 or (stepping and (len(shape) != 4 or min(stepping) < 2)):
+        parts = [(axis, start, end if end >= 0 else -FARTHEST, step) for axis, (start, end, step) in bounds.items()]
+        net.layer(node, "StridedSlice", [x], dict(zip(("axis", "start", "end", "step"), zip(*parts))))
+    else:
+        x = slice_axes(net, node, x, {axis: (start, end) for axis, (start, end, _) in bounds.items()}, "axis", last=not stepping)
+        if stepping:
+            parameters = {"pool": "MAX", "kernel_size": 1, "stride_h": steps[2], "stride_w": steps[3], "round_mode": "FLOOR"}
+            net.layer(node, "Pooling", [x], parameters)
 
 
-@operator("Gather", "GatherND")
+@operator("Gather")
 def gather(net: Builder, node: Node) -> None:
-    """Convert a Gather with constant indices to slices. A single scalar index also removes the axis."""
-    x, indices = net.bottom(node), net.constant(node, 1)
+    """Add an Embed if the values are a constant table, Slice layers if the indices are few constants, else a Gather layer."""
+    if net.is_constant(node, 0) and node.get("axis", 0) == 0:
+        _embed(net, node)
+    elif net.is_constant(node, 1) and net.constant(node, 1).ndim < 2 and net.constant(node, 1).size <= FEW:
+        _slices(net, node, node.get("axis", 0) % len(net.shape(net.bottom(node))), net.constant(node, 1))
+    else:
+        net.layer(node, "Gather", [net.bottom(node, 0), net.bottom(node, 1)], {"axis": node.get("axis", 0)})
+
+
+def _embed(net: Builder, node: Node) -> None:
+    """Add an Embed layer, whose rows have one axis."""
+    table, ids = net.constant(node, 0), net.bottom(node, 1)
+    rows = table.reshape(len(table), -1)
+    single = not net.shape(ids)
+    if single:
+        ids = net.layer(node, "Reshape", [ids], {"shape": {"dim": [1]}}, part="row")
+    exact = table.ndim == 2 and not single
+    fields = {"num_output": rows.shape[1], "input_dim": len(rows), "bias_term": False}
+    top = net.layer(node, "Embed", [ids], fields, part="" if exact else "rows", suffix="", blobs=[rows], learn=node.input(0) in net.graph.trained)
+    if not exact:
+        flatten_to(net, node, top, net.output_shape(node))
+
+
+def _slices(net: Builder, node: Node, axis: int, indices: np.ndarray) -> None:
+    """Convert constant indices to slices. A single scalar index also removes the axis."""
+    x = net.bottom(node)
     shape = net.shape(x)
-    axis = node.get("axis", 0) % len(shape)
-    if node.op == "GatherND":  # PyTorch writes x[:, [2, 1, 0]] as a GatherND on one axis between two transpositions
-        axis = node.get("batch_dims", 0)
-        net.check(node, indices.shape[-1] == 1, f"indices of {indices.shape[-1]} axes", "index one axis")
-        indices = indices[..., 0]
-    net.check(node, indices.ndim < 2 and indices.size <= 16, f"{indices.size} indices of {shape_text(indices.shape)}; up to 16 in a row can be sliced")
     beyond = [int(index) for index in indices.reshape(-1) if not -shape[axis] <= index < shape[axis]]
     net.check(node, not beyond, f"index {beyond[:1]} of an axis of {shape[axis]}", "export it again")
     chosen = [int(index) % shape[axis] for index in indices.reshape(-1)]
@@ -140,6 +160,21 @@ def gather(net: Builder, node: Node) -> None:
         return
     tops = [slice_axes(net, node, x, {axis: (index, index + 1)}, f"{number}_", last=False) for number, index in enumerate(chosen)]
     net.layer(node, "Concat", tops, {"axis": axis})
+
+
+@operator("GatherElements")
+def gather_elements(net: Builder, node: Node) -> None:
+    net.layer(node, "GatherElements", [net.bottom(node, 0), net.bottom(node, 1)], {"axis": node.get("axis", 0)})
+
+
+@operator("GatherND")
+def gather_nd(net: Builder, node: Node) -> None:
+    """Add Slice layers for few constant indices of one axis, else a GatherND layer. PyTorch writes x[:, [2, 1, 0]] so, between two transpositions."""
+    batch = node.get("batch_dims", 0)
+    if net.is_constant(node, 1) and net.constant(node, 1).shape[1:] == (1,) and net.constant(node, 1).size <= FEW and not batch:
+        _slices(net, node, 0, net.constant(node, 1)[:, 0])
+    else:
+        net.layer(node, "GatherND", [net.bottom(node, 0), net.bottom(node, 1)], {"batch_dims": batch})
 
 
 def repeat(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:

@@ -1,0 +1,203 @@
+"""Run exported nets in the runtimes that read ONNX, and write benchmarks/onnx_consumers.json: `python benchmarks/onnx_consumers.py [NET ..]`.
+
+The weights are random. Each runtime runs a net 5 times. A result is the largest difference from ocaffe's outputs, as a share of the largest magnitude
+of an output, or the error. Each runtime needs a Python that has it: OCAFFE_OPENCV5_PYTHON for OpenCV, OCAFFE_CONSUMERS_PYTHON for the others, by
+default this Python. `docs/make_onnx_consumers.py` makes the page from the file.
+"""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.cl.device import select_device
+from ocaffe.compiler.network import phase_net
+from ocaffe.errors import Error
+from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
+from ocaffe.onnx.consumers import run_in
+from ocaffe.onnx.deploy import deploy
+from ocaffe.onnx.export import Exported, Options, export
+from ocaffe.onnx.model import save
+from ocaffe.onnx.verify import difference, opened, random_inputs, run_net
+from tests.onnx.test_convert import random_weights
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIMIT = 60.0  # seconds; onnx's reference needs more for the larger nets
+RESULTS = pathlib.Path(__file__).with_suffix(".json")
+OTHERS, OPENCV = (os.environ.get(f"OCAFFE_{name}_PYTHON") or sys.executable for name in ("CONSUMERS", "OPENCV5"))
+RUNTIMES = dict.fromkeys(("onnxruntime", "reference", "openvino", "ncnn"), OTHERS) | dict.fromkeys(("opencv-classic", "opencv-new", "opencv-auto"), OPENCV)
+
+
+def vgg_ssd(size: int) -> str:
+    """Return SSD with the layers of VGG-16 at a width of a quarter, six or seven maps of predictions, and DetectionOutput."""
+    lines = [f'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: 3 dim: {size} dim: {size} }} }} }}']
+    last = "data"
+
+    def add(name: str, kind: str, param: str = "", bottom: str = "") -> str:
+        nonlocal last
+        bottoms = bottom or f'bottom: "{last}"'
+        lines.append(f'layer {{ name: "{name}" type: "{kind}" {bottoms} top: "{name}" {param} }}')
+        last = name
+        return name
+
+    def conv(name: str, outputs: int, kernel: int = 3, pad: int = 1, stride: int = 1, dilation: int = 1) -> str:
+        numbers = f"num_output: {outputs} kernel_size: {kernel} pad: {pad} stride: {stride} dilation: {dilation}"
+        add(name, "Convolution", f"convolution_param {{ {numbers} }}")
+        lines.append(f'layer {{ name: "{name}_relu" type: "ReLU" bottom: "{name}" top: "{name}" }}')
+        return name
+
+    sources = []
+    for block, (repeats, outputs) in enumerate(((2, 16), (2, 32), (3, 64), (3, 128), (3, 128)), 1):
+        for number in range(1, repeats + 1):
+            conv(f"conv{block}_{number}", outputs)
+        if block == 4:
+            sources.append(add("conv4_3_norm", "Normalize", "norm_param { across_spatial: false channel_shared: false }"))
+            last = "conv4_3"
+        add(f"pool{block}", "Pooling", "pooling_param { pool: MAX kernel_size: 2 stride: 2 }" if block < 5 else
+            "pooling_param { pool: MAX kernel_size: 3 stride: 1 pad: 1 }")  # fmt: skip
+    conv("fc6", 256, 3, 6, 1, 6)
+    sources.append(conv("fc7", 256, 1, 0))
+    for number in range(6, 9 if size == 300 else 10):
+        conv(f"conv{number}_1", 64, 1, 0)
+        sources.append(conv(f"conv{number}_2", 128, 3, 1, 2))
+    ends: dict[str, list[str]] = {"loc": [], "conf": [], "prior": []}
+    for number, source in enumerate(sources):
+        for kind, outputs in (("loc", 16), ("conf", 84)):
+            last = source
+            add(f"{source}_{kind}", "Convolution", f"convolution_param {{ num_output: {outputs} kernel_size: 3 pad: 1 }}")
+            add(f"{source}_{kind}_perm", "Permute", "permute_param { order: 0 order: 2 order: 3 order: 1 }")
+            ends[kind].append(add(f"{source}_{kind}_flat", "Flatten", "flatten_param { axis: 1 }"))
+        least = size * (0.1 + 0.13 * number)
+        boxes = f"min_size: {least:.0f} max_size: {least + 0.13 * size:.0f} aspect_ratio: 2 flip: true variance: 0.1 variance: 0.1 variance: 0.2 variance: 0.2"
+        ends["prior"].append(add(f"{source}_prior", "PriorBox", f"prior_box_param {{ {boxes} }}", f'bottom: "{source}" bottom: "data"'))
+    for kind, axis in (("loc", 1), ("conf", 1), ("prior", 2)):
+        add(f"mbox_{kind}", "Concat", f"concat_param {{ axis: {axis} }}", " ".join(f'bottom: "{name}"' for name in ends[kind]))
+    add("rows", "Reshape", "reshape_param { shape { dim: 0 dim: -1 dim: 21 } }", 'bottom: "mbox_conf"')
+    add("softmax", "Softmax", "softmax_param { axis: 2 }")
+    add("scores", "Flatten", "flatten_param { axis: 1 }")
+    own = "num_classes: 21 share_location: true background_label_id: 0 nms_param { nms_threshold: 0.45 top_k: 400 } code_type: CENTER_SIZE keep_top_k: 200"
+    add("detection_out", "DetectionOutput", f"detection_output_param {{ {own} confidence_threshold: 0.01 }}",
+        'bottom: "mbox_loc" bottom: "scores" bottom: "mbox_prior"')  # fmt: skip
+    return "\n".join(lines)
+
+
+IMAGE = 'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: {} dim: {} dim: {} }} }} }}'
+SMALL = {  # nets of the layers that the zoo lacks
+    "SegNet (Upsample)": IMAGE.format(3, 32, 32) + """
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 8 kernel_size: 3 pad: 1 } }
+layer { name: "bn1" type: "BN" bottom: "conv1" top: "conv1" bn_param { bn_mode: INFERENCE } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" top: "mask" pooling_param { pool: MAX kernel_size: 2 stride: 2 } }
+layer { name: "up1" type: "Upsample" bottom: "pool1" bottom: "mask" top: "up1" upsample_param { scale: 2 } }
+layer { name: "conv2" type: "Convolution" bottom: "up1" top: "conv2" convolution_param { num_output: 4 kernel_size: 3 pad: 1 } }
+layer { name: "prob" type: "Softmax" bottom: "conv2" top: "prob" }""",
+    "FCN (Crop)": IMAGE.format(3, 32, 32) + """
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1" convolution_param { num_output: 8 kernel_size: 3 pad: 10 } }
+layer { name: "pool1" type: "Pooling" bottom: "conv1" top: "pool1" pooling_param { pool: MAX kernel_size: 2 stride: 2 } }
+layer { name: "score" type: "Convolution" bottom: "pool1" top: "score" convolution_param { num_output: 5 kernel_size: 1 } }
+layer { name: "up" type: "Deconvolution" bottom: "score" top: "up" convolution_param { num_output: 5 kernel_size: 4 stride: 2 bias_term: false } }
+layer { name: "crop" type: "Crop" bottom: "up" bottom: "data" top: "crop" crop_param { axis: 2 offset: 9 } }""",
+    "LSTM": """
+layer { name: "data" type: "Input" top: "data" top: "cont" input_param { shape { dim: 6 dim: 2 dim: 5 } shape { dim: 6 dim: 2 } } }
+layer { name: "lstm" type: "LSTM" bottom: "data" bottom: "cont" top: "lstm" recurrent_param { num_output: 7 } }""",
+    "Deconvolution in groups": IMAGE.format(4, 8, 8) + """
+layer { name: "up" type: "Deconvolution" bottom: "data" top: "up" convolution_param { num_output: 4 group: 4 kernel_size: 4 stride: 2 pad: 1 } }""",
+    "LRN, AVE pooling": IMAGE.format(8, 15, 15) + """
+layer { name: "norm" type: "LRN" bottom: "data" top: "norm" lrn_param { local_size: 5 alpha: 0.1 beta: 0.75 } }
+layer { name: "pool" type: "Pooling" bottom: "norm" top: "pool" pooling_param { pool: AVE kernel_size: 3 stride: 2 pad: 1 } }""",
+    "PSROIPooling": """
+layer { name: "data" type: "Input" top: "data" top: "rois" input_param { shape { dim: 1 dim: 18 dim: 14 dim: 14 } shape { dim: 4 dim: 5 } } }
+layer { name: "pool" type: "PSROIPooling" bottom: "data" bottom: "rois" top: "pool"
+        psroi_pooling_param { spatial_scale: 0.0625 output_dim: 2 group_size: 3 } }""",
+    "ROIPooling": """
+layer { name: "data" type: "Input" top: "data" top: "rois" input_param { shape { dim: 1 dim: 8 dim: 14 dim: 14 } shape { dim: 4 dim: 5 } } }
+layer { name: "pool" type: "ROIPooling" bottom: "data" bottom: "rois" top: "pool" roi_pooling_param { pooled_w: 3 pooled_h: 3 spatial_scale: 0.0625 } }""",
+    "Proposal": """
+layer { name: "data" type: "Input" top: "scores" top: "deltas" top: "im_info"
+        input_param { shape { dim: 1 dim: 18 dim: 14 dim: 14 } shape { dim: 1 dim: 36 dim: 14 dim: 14 } shape { dim: 1 dim: 3 } } }
+layer { name: "rois" type: "Proposal" bottom: "scores" bottom: "deltas" bottom: "im_info" top: "rois"
+        proposal_param { feat_stride: 16 ratio: 0.5 ratio: 1 ratio: 2 scale: 8 scale: 16 scale: 32 } }""",
+    "SSD VGG 300": vgg_ssd(300),
+    "SSD VGG 512": vgg_ssd(512),
+    "SSD VGG 300, --cut-at": vgg_ssd(300),
+}  # fmt: skip
+
+
+def nets() -> dict[str, tuple[Any, str | None, Mapping[str, tuple[int, ...]]]]:
+    """Return name -> (NetParameter, weights or None, shapes of inputs)."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in SMALL.items():
+            path = pathlib.Path(folder) / "net.prototxt"
+            path.write_text(text)
+            found[name] = (read_net(str(path)), None, {})
+    real = ROOT.parent / "shared" / "real"  # nets of others, only where they are
+    real = pathlib.Path(os.environ.get("OCAFFE_REAL", real))
+    for weights in sorted(real.glob("models/*/*.caffemodel")):
+        (net,) = weights.parent.glob("*.prototxt")
+        found[f"{weights.parent.name} (trained)"] = (str(net), str(weights), {})
+    for path in real.glob("prototxts/*/voc/MobileNetSSD_test.prototxt"):
+        for size, end in ((300, ""), (512, ""), (512, ", --cut-at")):
+            found[f"MobileNet-SSD {size}{end}"] = (str(path), None, {"data": (1, 3, size, size)})
+    zoo = sorted((ROOT / "ocaffe" / "zoo" / "nets").glob("*/deploy.prototxt"))
+    return found | {path.parent.name: (str(path), None, {}) for path in zoo}
+
+
+def exported(net: Any, weights: str | None, shapes: Mapping[str, tuple[int, ...]], cut: bool) -> Exported:
+    """Return the model. With `cut` it ends with the locations and confidences of an SSD."""
+    message = upgrade_net(read_net(net, allow_unknown_fields=True) if isinstance(net, str) else net)
+    for layer in message.layer if isinstance(net, str) else ():
+        for shape in layer.input_param.shape:
+            shape.dim[0] = 1  # ncnn has no batch
+    cuts = [layer.bottom[i] for layer in message.layer if layer.type == "DetectionOutput" for i in range(2)] if cut else []
+    options = Options(shapes=shapes, activate=True, cut_at=cuts)
+    own = None if weights else random_weights(deploy(phase_net(message, proto.TEST), shapes=shapes, activate=True).message)
+    return export(message, weights or own, options)
+
+
+def result(runtime: str, model: pathlib.Path, feeds: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
+    """Return the version and the largest difference, or the error."""
+    runs = 1 if runtime == "reference" else 5
+    try:
+        version, results = run_in(runtime, model, feeds, list(expected), runs=runs, python=RUNTIMES[runtime], limit=LIMIT)
+    except Error as problem:
+        return {"error": problem.fact}
+    for run in results[1:]:
+        if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(run, results[0])):
+            return {"version": version, "error": "the runs differ"}
+    for actual, wanted in zip(results[0], expected.values()):
+        if actual.shape != wanted.shape:
+            return {"version": version, "error": f"the shape is {actual.shape}, not {wanted.shape}"}
+    return {"version": version, "difference": max(difference(actual, wanted) for actual, wanted in zip(results[0], expected.values()))}
+
+
+def main(wanted: list[str]) -> None:
+    device = select_device(os.environ.get("OCAFFE_DEVICE"))
+    record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name, (net, weights, shapes) in nets().items():
+        if wanted and name not in wanted:
+            continue
+        made = exported(net, weights, shapes, name.endswith("--cut-at"))
+        feeds = random_inputs(made.graph)
+        with opened(made, device, made.deployed.outputs) as own:
+            values = run_net(own, made, feeds, made.deployed.outputs)
+        outputs = {info.name: values[blob] for info, blob in zip(made.model.graph.output, made.deployed.outputs)}
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.onnx"
+            save(made.model, model)
+            record[name] = {runtime: result(runtime, model, feeds, outputs) for runtime in RUNTIMES}
+        print(name, record[name], flush=True)
+        RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+    device.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

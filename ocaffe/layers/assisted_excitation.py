@@ -1,0 +1,83 @@
+"""AssistedExcitation: activations inside the boxes of objects are increased early in a training."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import STEP, Recorder
+from ocaffe.ir.tensor import Shape, split_axes
+from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
+from ocaffe.ops.expression import Read, pointwise
+
+GPU_GROUP = 64
+
+
+@register("AssistedExcitation")
+class AssistedExcitation(Layer):
+    """TRAIN: all channels of bottom 0 plus cos(90 degrees iteration / max_iter) times bottom 2 (N x 1 x H x W) inside boxes; TEST: bottom 0.
+
+    Bottom 1 has the boxes, N x 1 x 300 x 5: class, centre x, centre y, width, height, as AnnotatedData makes them for YOLO. A solver sets max_iter to
+    its own. Only bottom 0 gets a gradient, as in the fork.
+
+    Source: eric612/MobileNet-YOLO, src/caffe/layers/assisted_excitation_layer.cpp at 2b83740. There, only the first image of a batch is increased, which
+    is a mistake that is not kept. The fork does not define the iteration in TEST.
+    """
+
+    origin = "MobileNet-YOLO"
+    bottoms = 3
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x, boxes, mean = bottoms
+        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        fits = boxes[:1] == x[:1] and boxes[-1:] == (5,) and len(boxes) > 2
+        self.check(fits, f"bottom 1 is {shape_text(boxes)}, bottom 0 {shape_text(x)}", "boxes N x 1 x 300 x 5: class, centre x, centre y, width, height")
+        self.check(mean == (x[0], 1, *x[2:]), f"bottom 2 is {shape_text(mean)}, bottom 0 {shape_text(x)}", f"{shape_text((x[0], 1, *x[2:]))}")
+        self.training = self.phase == proto.TRAIN
+        fix = "train with a solver, or set assisted_excitation_param { max_iter }"
+        self.check(not self.training or self.own().max_iter > 0, "max_iter is not known", fix)
+        self.moves_data = self.training
+        return [x]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom == 0
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if not self.training:
+            rec.alias(tops[0], bottoms[0])
+            return
+        x, boxes, mean = bottoms
+        pixels, mask = x.shape[2] * x.shape[3], rec.scratch("mask", mean.shape)
+        rec.launch(
+            "excitation.mask",
+            reads=[boxes.data, mean.data, rec.step],
+            writes=[mask],
+            args=[*x.shape[2:], boxes.count // boxes.shape[0] // 5, float(self.own().max_iter)],
+            size=(pixels, x.shape[0]),
+            local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
+            defines={"STEP_ITERATION": STEP["ITERATION"]},
+        )
+        planes = split_axes(x.shape, 1)
+        reads: list[Read] = [x.data.view(planes), (mask.view((planes[0], 1, planes[2])), 0)]
+        pointwise(rec, "y0 = x0 + x1", reads=reads, writes=[tops[0].data.view(planes)])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.training:
+            raise graph.refused("it depends on the iteration of the training here", "export the TEST phase")
+        graph.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        for bottom, wanted in zip(bottoms[1:], propagate[1:]):
+            if wanted:
+                pointwise(rec, "y0 = 0", writes=[rec.diff_of(bottom)])
+        if not propagate[0]:
+            return
+        if self.training:
+            assert bottoms[0].diff is not None
+            pointwise(rec, "y0 = x0", reads=[tops[0].diff], writes=[bottoms[0].diff])
+        else:
+            alias_diff(rec, bottoms[0], tops[0])

@@ -1,0 +1,68 @@
+"""CTCGreedyDecoder: the best path of connectionist temporal classification, and its accuracy."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ocaffe.errors import shape_text
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Shape
+from ocaffe.layers.base import Layer, register
+from ocaffe.ops.ctc import decode, sequence_accuracy, targets
+from ocaffe.ops.expression import pointwise
+
+FORMS = "scores T x N x C; scores and labels N x L; or with ctc_decoder_param, scores and indicators T x N, and optionally labels T x N"
+
+
+@register("CTCGreedyDecoder")
+class CTCGreedyDecoder(Layer):
+    """The best class of each of T steps without blanks and repetitions, as N x T x 1 x 1 with -1 after the end, for scores T x N x C.
+
+    One bottom: the top has the sequences. Scores and labels N x L (blanks are left out, a negative label ends the sample): the top (1 x 2 x 1 x 1) has
+    the mean of 1 - edit distance / larger length, and the share of samples without an error. The blank is ctc_loss_param { blank_label }, default 0.
+
+    With ctc_decoder_param, or three bottoms, or several tops: bottom 1 has sequence indicators (0 ends a sequence), bottom 2 labels T x N. The tops
+    are the sequences; optionally with two bottoms, or as the second of three tops, the negated sums of the scores (N x 1 x 1 x 1); and with three
+    bottoms and several tops, the first of the two accuracies (1 x 1 x 1 x 1). blank_index -1 is the last class.
+
+    Sources: dlunion/CC4.0 at 1225991 (first form), ChWick/caffe at 1fed3ec and openvinotoolkit/training_toolbox_caffe at 0796681 (second form; the
+    sequences are N x T as in the latter, the accuracy is that of the former), all src/caffe/layers/ctc_decoder_layer.cpp.
+    """
+
+    origin = "text recognition forks, OpenVINO"
+    message = "ctc_decoder_param"
+    bottoms = (1, 3)
+    tops = (1, 3)
+    has_backward = False
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, x, tops = self.own(), bottoms[0], len(self.param.top)
+        self.check(len(x) >= 3 and set(x[3:]) <= {1}, f"bottom 0 is {shape_text(x)}, it must be T x N x C", "time steps, samples, classes")
+        steps, samples, classes = self.scores = x[:3]
+        self.indicated = len(bottoms) > 1 and (self.param.HasField("ctc_decoder_param") or len(bottoms) == 3 or tops > 1)
+        fits = all(shape[:2] == (steps, samples) for shape in bottoms[1:]) if self.indicated else all(shape[:1] == (samples,) for shape in bottoms[1:])
+        self.check(fits, f"bottoms are {', '.join(shape_text(shape) for shape in bottoms)}", FORMS)
+        most = len(bottoms) if self.indicated else 1
+        self.check(tops <= most, f"{tops} tops for {len(bottoms)} bottoms", f"at most {most}")
+        blank = p.blank_index if self.param.HasField("ctc_decoder_param") else self.param.ctc_loss_param.blank_label
+        self.check(blank < classes, f"the blank is {blank}, there are {classes} classes", f"0 to {classes - 1}, or -1 for the last class")
+        self.blank = blank if blank >= 0 else classes - 1
+        sequences, score, accuracy = (samples, steps, 1, 1), (samples, 1, 1, 1), (1, 1, 1, 1)
+        if len(bottoms) == 2 and not self.indicated:
+            return [(1, 2, 1, 1)]
+        return [sequences, *{(2, 2): [score], (3, 2): [accuracy], (3, 3): [score, accuracy]}.get((len(bottoms), tops), [])]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        steps, samples, _ = self.scores
+        labels = bottoms[-1] if len(bottoms) == (3 if self.indicated else 2) else None
+        grid = (steps, samples)
+        indicators = bottoms[1].data.view(grid) if self.indicated else None
+        shown = self.indicated or labels is None
+        sequences = tops[0].data.view((samples, steps)) if shown else rec.scratch("sequences", (samples, steps))
+        decoded = decode(rec, bottoms[0].data.view(self.scores), indicators, sequences, self.blank, self.own().ctc_merge_repeated)
+        if self.indicated and len(tops) == len(bottoms):
+            pointwise(rec, "y0 = x0", reads=[decoded.totals], writes=[tops[1].data.view((samples,))])
+        if labels is not None and (len(tops) > 1 or not shown):
+            given = labels.data.view(grid if self.indicated else (samples, labels.count // samples))
+            of = targets(rec, [indicators, given] if indicators is not None else [given], steps, self.blank)
+            sequence_accuracy(rec, decoded, of, tops[-1].data)

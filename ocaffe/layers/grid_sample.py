@@ -1,0 +1,74 @@
+"""GridSample: values of images at computed places."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.errors import shape_text
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.builder.graph import OnnxGraph
+
+PARAMETER = proto.GridSampleParameter
+SINCE = 16  # the first opset with GridSample
+LINEAR_SINCE = 20  # since this opset the mode is "linear", before "bilinear"
+CPU_PIECE, GPU_GROUP = 64, 64  # points per CPU work-item, work-items of a GPU work-group
+
+
+@register("GridSample")
+class GridSample(Layer):
+    """The values of the images in bottom 0 (N x C x H x W) at the places in bottom 1 (N x h x w x 2): N x C x h x w.
+
+    A place is (column, row); -1 and 1 are the centers of the border pixels with align_corners, else the outer edges. BILINEAR interpolates between four
+    pixels. Outside the image the value is 0 (ZEROS) or that of the border (BORDER). Both bottoms get gradients, as in PyTorch.
+    """
+
+    origin = "ocaffe"
+    bottoms = 2
+    by_sample = True
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        x, grid = bottoms
+        self.check(len(x) == 4 and min(x[2:]) > 0, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        fits = len(grid) == 4 and grid[0] == x[0] and grid[3] == 2
+        self.check(fits, f"bottom 1 is {shape_text(grid)}, bottom 0 {shape_text(x)}", f"places {x[0]} x h x w x 2")
+        return [(x[0], x[1], *grid[1:3])]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, grid = (bottom.data for bottom in bottoms)
+        self._launch(rec, "forward", [x, grid], tops[0].data, x.shape, grid.shape)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        x, grid = (bottom.data for bottom in bottoms)
+        dy, (dx, dgrid) = tops[0].diff, (bottom.diff for bottom in bottoms)
+        assert dy is not None
+        if propagate[0]:
+            assert dx is not None
+            images, channels, height, width = x.shape
+            args = [math.prod(grid.shape[1:3]), height, width, self.own().align_corners, rec.accumulates(dx)]
+            rec.launch("grid_sample.backward_x", reads=[dy, grid], writes=[dx], args=args, size=(channels, images), local=(1, 1), defines=self._defines())
+        if propagate[1]:
+            assert dgrid is not None
+            self._launch(rec, "backward_grid", [dy, x, grid], dgrid, x.shape, grid.shape, rec.accumulates(dgrid))
+
+    def _launch(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, x: Shape, grid: Shape, *more: Any) -> None:
+        points, piece = math.prod(grid[1:3]), CPU_PIECE if rec.target.is_cpu else 1
+        local = (1, 1) if rec.target.is_cpu else (GPU_GROUP, 1)
+        args = [points, piece, *x[1:], self.own().align_corners, *more]
+        size = -(-points // piece), x[0]
+        rec.launch(f"grid_sample.{function}", reads=reads, writes=[write], args=args, size=size, local=local, defines=self._defines())
+
+    def _defines(self) -> dict[str, object]:
+        return {"NEAREST": int(self.own().mode == PARAMETER.NEAREST), "BORDER": int(self.own().padding == PARAMETER.BORDER)}
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        p = self.own()
+        if graph.opset < SINCE:
+            raise graph.refused(f"ONNX has GridSample since opset {SINCE}, this is opset {graph.opset}", f"--opset={SINCE}")
+        mode = "nearest" if p.mode == PARAMETER.NEAREST else "linear" if graph.opset >= LINEAR_SINCE else "bilinear"
+        padding = PARAMETER.Padding.Name(p.padding).lower()
+        graph.op("GridSample", *bottoms, to=tops[0], mode=mode, padding_mode=padding, align_corners=int(p.align_corners))

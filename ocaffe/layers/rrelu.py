@@ -1,0 +1,52 @@
+"""RReLU: a ReLU with a random slope."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ocaffe import proto
+from ocaffe.ir.graph import Blob
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.expression import Read, pointwise
+
+
+@register("RReLU")
+class RReLU(Layer):
+    """y = x for x > 0, else x / a; TRAIN draws a for each value, uniformly in [lb, ub); in TEST a is (ub - lb) / (log |ub| - log |lb|).
+
+    The derivative at 0 is 1 / a. Backward draws the same random numbers again. Source: ducha-aiki/caffe, src/caffe/layers/rrelu_layer.cpp at
+    e823e7c. Defaults of lb and ub are not known, so both must be given.
+    """
+
+    origin = "ducha-aiki/caffe"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p = self.own()
+        lower, upper = float(p.lb), float(p.ub)
+        self.check(p.HasField("lb") and p.HasField("ub"), "rrelu_param has no lb or no ub", "give both bounds: rrelu_param { lb: 3 ub: 8 }")
+        self.check(upper > lower and lower * upper > 0, f"lb is {lower:g}, ub {upper:g}", "lb below ub, with the same sign")
+        self.training = self.phase == proto.TRAIN
+        mean = (upper - lower) / (math.log(abs(upper)) - math.log(abs(lower)))
+        self.scalars = {"lower": lower, "width": upper - lower} if self.training else {"mean": mean}
+        return [bottoms[0]]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        self.apply(rec, [bottoms[0].data, bottoms[0].data], tops[0].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.training:
+            raise graph.refused("it draws slopes at random here", "export the TEST phase")
+        graph.op("LeakyRelu", bottoms[0], to=tops[0], alpha=1 / self.scalars["mean"])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        self.apply(rec, [tops[0].diff, bottoms[0].data], bottoms[0].diff)
+
+    def apply(self, rec: Recorder, reads: list[Read], write: Ref) -> None:
+        """Write reads[0] where reads[1] is positive, else reads[0] / a."""
+        divisor = "(lower + width * uniform)" if self.training else "mean"
+        random = "slopes" if self.training else None
+        pointwise(rec, f"y0 = x1 > 0 ? x0 : x0 / {divisor}", reads=reads, writes=[write], scalars=self.scalars, random=random)
