@@ -84,6 +84,7 @@ def to_caffe(
     _warn_of_training(graph)
     net = Builder(graph)
     for node in graph.nodes:
+        _check_axis(net, node)
         rules()[node.op](net, node)
         for output in filter(None, node.outputs):
             _compare(net, node, output)
@@ -135,6 +136,14 @@ def merged_norms(model: Any) -> str:
         return "TorchScript"
     rules = (entry.value for node in model.graph.node for entry in node.metadata_props if entry.key == "pkg.onnxscript.rewriter.rule_name")
     return "dynamo" if any("FuseBatchNorm" in rule for rule in rules) else ""
+
+
+def _check_axis(net: Builder, node: Any) -> None:
+    """Refuse an axis that the first input does not have. Some operators add an axis."""
+    axis, tensor = node.attributes.get("axis", 0), node.input(0)
+    if tensor in net.graph.types:
+        shape = net.graph.shape(tensor)
+        net.check(node, -len(shape) - 1 <= axis <= len(shape), f"axis {axis} of '{tensor}', which is {shape_text(shape)}", "export it again")
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

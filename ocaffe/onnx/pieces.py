@@ -28,7 +28,8 @@ SATURATING = {"Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Softplus", "Erf", "Ge
 FLOOR = 0.25
 # Operators that sum many numbers. The error of a sum grows with its length and depends on the order, which the perturbation does not show.
 SUMMING = {"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "AveragePool", "GlobalAveragePool", "CumSum", "ReduceMean", "ReduceSum", "ReduceL1",
-           "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp", "LpNormalization", "LRN", "LSTM", "GRU", "RNN", "Scan", "Loop",
+           "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp", "LpNormalization", "InstanceNormalization", "LayerNormalization",
+           "GroupNormalization", "LRN", "LSTM", "GRU", "RNN", "Scan", "Loop",
            "Attention"}  # fmt: skip
 
 Arrays = Mapping[str, np.ndarray]

@@ -495,7 +495,7 @@ def test_a_model_with_other_content_is_not_overwritten(small: Any, tmp_path: pat
     first = target.read_bytes()
     assert main([*command, "--fold"]) == 1 and target.read_bytes() == first
     error = capsys.readouterr().err
-    assert str(target) in error and "the file exists and differs from the model of the net" in error and "--force" in error
+    assert str(target) in error and "the file exists and differs from the one to write" in error and "--force" in error
     assert main([*command, "--fold", "--force"]) == 0 and target.read_bytes() != first
 
 

@@ -53,6 +53,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "no graph": (lambda: onnx.ModelProto(ir_version=8), "has no graph with nodes"),
     "old opset": (lambda: opsets(("", 5)), "is of opset 5, opsets 7 to"),
     "new opset": (lambda: opsets(("", 999)), "is of opset 999, opsets 7 to"),
+    "two opsets": (lambda: opsets(("", 17), ("", 18)), "is of opsets 17 and 18"),
     "no opset": (lambda: opsets(("other", 1)), "does not say which opset"),
     "operator unknown to ONNX": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
@@ -107,6 +108,9 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
     "two bounds for one": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
+    "axis that does not exist": (
+        lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = Softmax<axis=-144115188075855873>(x) }"),
+        "axis -144115188075855873 of 'x', which is 2 x 8"),
     **{f"recurrent: {message}": (
         lambda attributes=attributes, inputs=inputs: parse(
             HEAD + f"(float[4, 2, 3] x) => (float[4, 1, 2, 2] y) {{ y = LSTM<hidden_size=2{attributes}>(x, w, r{inputs}) }}",
@@ -244,7 +248,7 @@ def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_bounds_of_a_slice_that_are_numbers(tmp_path: Path) -> None:
     model = parse(HEAD + "(float[1, 4] x) => (float[1, 2] y) { a = Slice(x, o, p, q) y = Relu(a) }", o=np.int64(1), p=np.array([3]), q=np.array([1]))
-    assert "its starts and ends are not lists" in refused(saved(tmp_path, model))
+    assert "are not lists of whole numbers" in refused(saved(tmp_path, model))
 
 
 def test_no_outputs(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def opset_of(model: Any, place: str) -> int:
     versions = [item.version for item in model.opset_import if item.domain in DOMAINS]
     if not versions:
         raise Error("does not say which opset its operators are of", place=place, fix="export it again")
+    if len(set(versions)) > 1:
+        raise Error(f"is of opsets {' and '.join(map(str, versions))}", place=place, fix="export it again")
     if not OLDEST <= versions[0] <= newest:
         fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
         raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)

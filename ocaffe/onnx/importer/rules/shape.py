@@ -91,8 +91,10 @@ def split(net: Builder, node: Node) -> None:
 def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int, int, int]]:
     """Return start, end and step along each axis of a Slice, with start and end clipped to the axis. End is -1 if a step goes back to the first value."""
     starts, ends = net.setting(node, "starts", 1), net.setting(node, "ends", 2)
-    net.check(node, isinstance(starts, list) and isinstance(ends, list), "its starts and ends are not lists", "export it again")
-    axes, steps = net.setting(node, "axes", 3, list(range(len(starts)))), net.setting(node, "steps", 4, [1] * len(starts))
+    count = len(starts) if isinstance(starts, list) else 0
+    axes, steps = net.setting(node, "axes", 3, list(range(count))), net.setting(node, "steps", 4, [1] * count)
+    whole = all(isinstance(values, list) and all(isinstance(value, int) for value in values) for values in (starts, ends, axes, steps))
+    net.check(node, whole, "its starts, ends, axes and steps are not lists of whole numbers", "export it again")
     bounds = {}
     for axis, start, end, step in zip(axes, starts, ends, steps):
         first, behind, _ = slice(start, end, step).indices(shape[axis])
