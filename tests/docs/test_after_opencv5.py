@@ -143,7 +143,7 @@ def test_decoded_boxes(opencv5: str, device: Any, tmp_path: pathlib.Path) -> Non
 
 
 def both(program: str, net: str, target: str, python: str, device: Any, folder: pathlib.Path) -> tuple[Any, np.ndarray, str]:
-    """Convert the net, run the program, and return what it saved, ocaffe's output for the same input, and what the program printed."""
+    """Convert the net and run the program. Return the arrays that it saved, ocaffe's output for the same input, and the printed text."""
     files = [str(folder / name) for name in ("deploy.prototxt", "weights.caffemodel", target)]
     pathlib.Path(files[0]).write_text(net)
     message = upgrade_net(read_net(files[0]))
