@@ -30,7 +30,7 @@ from ocaffe.onnx.verify import difference, opened, random_inputs, run_net
 from tests.onnx.test_convert import random_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-LIMIT = 60.0  # seconds; onnx's reference needs more for the larger nets
+LIMIT = 30.0  # seconds; onnx's reference needs more for the larger nets
 RESULTS = pathlib.Path(__file__).with_suffix(".json")
 OTHERS, OPENCV = (os.environ.get(f"OCAFFE_{name}_PYTHON") or sys.executable for name in ("CONSUMERS", "OPENCV5"))
 RUNTIMES = dict.fromkeys(("onnxruntime", "reference", "openvino", "ncnn"), OTHERS) | dict.fromkeys(("opencv-classic", "opencv-new", "opencv-auto"), OPENCV)

@@ -133,7 +133,8 @@ def test_the_program_after(title: str, opencv5: str, device: Any, tmp_path: path
 def test_decoded_boxes(opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:
     [program] = sections()[RAW]
     assert "0.5, 0.45" in program  # random weights have low scores
-    _, expected, text = both(program.replace("0.5, 0.45", "0.01, 0.45") + "\nout = loc" + SAVED, NETS["Detection (SSD)"], "raw.onnx", opencv5, device, tmp_path)
+    program = program.replace("0.5, 0.45", "0.01, 0.45") + "\nout = loc" + SAVED
+    _, expected, text = both(program, NETS["Detection (SSD)"], "raw.onnx", opencv5, device, tmp_path, "--raw-detection")
     rows = np.array([line.split() for line in text.splitlines()], np.float32)
     rows[:, 4:] += rows[:, 2:4]
     best = rows[np.argsort(-rows[:, 1], kind="stable")][: expected.shape[2]]
@@ -142,15 +143,34 @@ def test_decoded_boxes(opencv5: str, device: Any, tmp_path: pathlib.Path) -> Non
     assert len(ours) == 50 and np.abs(best - ours).max() <= 1e-4
 
 
-def both(program: str, net: str, target: str, python: str, device: Any, folder: pathlib.Path) -> tuple[Any, np.ndarray, str]:
-    """Convert the net, run the program, and return what it saved, ocaffe's output for the same input, and what the program printed."""
+def test_a_blob_inside_the_net_is_an_output(opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:
+    """The page says to end with `--cut-at conv2,prob` where a program reads both."""
+    program = """
+import cv2
+net = cv2.dnn.readNetFromONNX("model.onnx")
+blob = cv2.dnn.blobFromImage(cv2.imread("image.jpg"), 1.0, (227, 227), (104, 117, 123))
+net.setInput(blob)
+out = net.forward(["conv2", "prob"])[0]
+"""
+    text = NETS["Classification"]
+    values, _, _ = both(program + SAVED, text, "model.onnx", opencv5, device, tmp_path, "--cut-at=conv2,prob")
+    own = ocaffe.Net(str(tmp_path / "deploy.prototxt"), proto.TEST, weights=str(tmp_path / "weights.caffemodel"), keep=["conv2"], device=device)
+    try:
+        own.forward(data=values["blob"])
+        assert difference(values["out"], np.array(own.blobs["conv2"].data)) <= 1e-4
+    finally:
+        own.close()
+
+
+def both(program: str, net: str, target: str, python: str, device: Any, folder: pathlib.Path, *flags: str) -> tuple[Any, np.ndarray, str]:
+    """Convert the net and run the program. Return the arrays that it saved, ocaffe's output for the same input, and the printed text."""
     files = [str(folder / name) for name in ("deploy.prototxt", "weights.caffemodel", target)]
     pathlib.Path(files[0]).write_text(net)
     message = upgrade_net(read_net(files[0]))
     weights = {layer.name: layer.blobs for layer in random_weights(message).layers}
     write_weights(files[1], message, dict.fromkeys((layer.name for layer in message.layer), ()) | weights)
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 64, 3)).astype(np.uint8)).save(folder / "image.jpg")
-    assert main(["convert", *files, "--device", str(device.number), *["--raw-detection"] * (target == "raw.onnx")]) == 0
+    assert main(["convert", *files, "--device", str(device.number), *flags]) == 0
     done = subprocess.run([python, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     values = np.load(folder / "values.npz")
