@@ -97,7 +97,7 @@ def settings_of(rule: str) -> Any:
     for field in ("net", "test_iter", "test_interval", "snapshot", "snapshot_prefix", "display"):
         settings.ClearField(field)
     if rule == "SGD":
-        settings.type, settings.base_lr, settings.weight_decay = rule, 0.05, 0.0005
+        settings.type, settings.base_lr, settings.weight_decay = rule, 0.01, 0.0005
         settings.ClearField("momentum2")
     return settings
 

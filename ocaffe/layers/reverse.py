@@ -6,36 +6,37 @@ from collections.abc import Sequence
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.permute import axes_list
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.reverse import reverse
+from ocaffe.ops.strided import Steps, put, take
 
 
 class Reversed(Layer):
-    """Base of layers that reverse `ranges` of neighbouring axes, given as (first, end). Without ranges no data moves."""
+    """Base of layers that reverse some axes. Without axes no data moves."""
 
     inplace_top = False
-    ranges: Sequence[tuple[int, int]]
+    axes: Sequence[int]
 
-    def plan(self, x: Shape, ranges: Sequence[tuple[int, int]]) -> Sequence[Shape]:
-        """Set the ranges. Return the top shapes."""
-        self.ranges = ranges
-        self.moves_data = bool(ranges)
+    def plan(self, x: Shape, axes: Sequence[int]) -> Sequence[Shape]:
+        """Set the axes. Return the top shapes."""
+        self.axes = axes
+        self.steps = [Steps(size - 1, -1, size) if axis in axes else Steps(0, 1, size) for axis, size in enumerate(x)]
+        self.moves_data = bool(axes)
         return [x]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.moves_data:
-            self.apply(rec, bottoms[0].data, tops[0].data)
+            take(rec, bottoms[0].data, tops[0].data, self.steps)
         else:
             rec.alias(tops[0], bottoms[0])
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.moves_data:
-            axes = [axis for first, end in self.ranges for axis in range(first, end)]
-            graph.op("Slice", bottoms[0], [-1] * len(axes), [-(2**31)] * len(axes), axes, [-1] * len(axes), to=tops[0])
+            count = len(self.axes)
+            graph.op("Slice", bottoms[0], [-1] * count, [-(2**31)] * count, list(self.axes), [-1] * count, to=tops[0])
         else:
             graph.alias(tops[0], bottoms[0])
 
@@ -43,16 +44,9 @@ class Reversed(Layer):
         assert tops[0].diff is not None
         if self.moves_data:
             assert bottoms[0].diff is not None
-            self.apply(rec, tops[0].diff, bottoms[0].diff)
+            put(rec, tops[0].diff, bottoms[0].diff, self.steps)
         else:
             alias_diff(rec, bottoms[0], tops[0])
-
-    def apply(self, rec: Recorder, x: Ref, y: Ref) -> None:
-        """y = x with all ranges reversed, one after another."""
-        for i, (first, end) in enumerate(self.ranges):
-            target = y if i == len(self.ranges) - 1 else rec.scratch(f"reversed{i}", x.shape)
-            reverse(rec, x, target, first, end)
-            x = target
 
 
 @register("Reverse")
@@ -68,7 +62,7 @@ class Reverse(Reversed):
         x, given = bottoms[0], list(self.own().axis) or [0]
         axes = sorted({self.axis(axis, x) for axis in given})
         self.check(len(axes) == len(given), f"axis {axes_list(given)} names an axis of bottom {shape_text(x)} twice", "each axis once")
-        return self.plan(x, [(axis, axis + 1) for axis in axes])
+        return self.plan(x, axes)
 
 
 @register("Flip")
@@ -83,5 +77,4 @@ class Flip(Reversed):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
-        first, end = 3 - p.flip_height, 3 + p.flip_width  # rows and columns together are one range
-        return self.plan(x, [(first, end)] if first < end else [])
+        return self.plan(x, [axis for axis, flipped in ((2, p.flip_height), (3, p.flip_width)) if flipped])

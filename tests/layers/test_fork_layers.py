@@ -17,7 +17,7 @@ from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.model.text import parse
-from tests.layers.gradient_cases import frame, write_faces, write_videos
+from tests.layers.fork_cases import frame, write_faces, write_videos
 
 INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: 2 dim: 3 } } }\n'
 

@@ -57,7 +57,9 @@ def random_weights(message: Any, phase: int = proto.TEST) -> Weights:
         for i, parameter in enumerate(node.params):
             fan_in = max(1, int(np.prod(parameter.shape[1:])))
             blob = rng.standard_normal(parameter.shape, np.float32) * np.float32((2 / fan_in) ** 0.5)
-            if node.type == "BatchNorm" and i < 3:
+            if node.type == "BN" and len(node.params) == 4 and i in (0, 3):  # scale and variance
+                blob = rng.uniform(0.5, 2, parameter.shape)
+            elif node.type == "BatchNorm" and i < 3:
                 blob = (rng.normal(0, 0.1, parameter.shape), rng.uniform(0.5, 2, parameter.shape), np.ones(parameter.shape))[i]
             elif len(parameter.shape) < 2:
                 blob = rng.uniform(0.5, 1.5, parameter.shape) if node.type == "Scale" and i == 0 else rng.normal(0, 0.1, parameter.shape)
