@@ -24,7 +24,6 @@ FOREIGN = {
     "EvalDetection": "intel/caffe (YOLOv2)",
     "FlowAugmentation": "FlowNet",
     "FlowWarp": "FlowNet 2",
-    "Gather": "yjxiong/caffe (temporal-segment-networks)",
     "GenerateAugmentationParameters": "FlowNet",
     "Grouping": "ParseNet",
     "ImageSegData": "DeepLab and PSPNet",

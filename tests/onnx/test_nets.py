@@ -22,7 +22,10 @@ def zoo() -> list[str]:
     return sorted(path.name for path in ZOO.iterdir() if (path / "deploy.prototxt").exists())
 
 
-@pytest.mark.parametrize("name", zoo())
+LONG = ("vgg16", "resnet50", "alexnet", "caffenet")  # verified layer by layer for seconds each, only by `pytest -m sweep`
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in zoo()])
 def test_zoo(name: str, device: Any) -> None:
     message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
     exported = export(message, random_weights(message), Options(dynamic_batch=True))
