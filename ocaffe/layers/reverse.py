@@ -5,19 +5,17 @@ from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import register
 from ocaffe.layers.permute import axes_list
+from ocaffe.layers.strided_slice import Strided
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.strided import Steps, put, take
+from ocaffe.ops.strided import Steps
 
 
-class Reversed(Layer):
+class Reversed(Strided):
     """Base of layers that reverse some axes. Without axes no data moves."""
 
-    inplace_top = False
     axes: Sequence[int]
 
     def plan(self, x: Shape, axes: Sequence[int]) -> Sequence[Shape]:
@@ -27,26 +25,12 @@ class Reversed(Layer):
         self.moves_data = bool(axes)
         return [x]
 
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        if self.moves_data:
-            take(rec, bottoms[0].data, tops[0].data, self.steps)
-        else:
-            rec.alias(tops[0], bottoms[0])
-
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.moves_data:
             count = len(self.axes)
             graph.op("Slice", bottoms[0], [-1] * count, [-(2**31)] * count, list(self.axes), [-1] * count, to=tops[0])
         else:
             graph.alias(tops[0], bottoms[0])
-
-    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        assert tops[0].diff is not None
-        if self.moves_data:
-            assert bottoms[0].diff is not None
-            put(rec, tops[0].diff, bottoms[0].diff, self.steps)
-        else:
-            alias_diff(rec, bottoms[0], tops[0])
 
 
 @register("Reverse")

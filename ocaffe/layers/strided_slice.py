@@ -9,17 +9,38 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.strided import Steps, put, take
 
 FARTHEST = 2**31 - 1  # a bound beyond every axis
 
 
+class Strided(Layer):
+    """Base of layers whose top is a part of the bottom, or all of it, with `steps` along each axis."""
+
+    inplace_top = False
+    steps: Sequence[Steps]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.moves_data:
+            take(rec, bottoms[0].data, tops[0].data, self.steps)
+        else:
+            rec.alias(tops[0], bottoms[0])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        if self.moves_data:
+            assert bottoms[0].diff is not None
+            put(rec, tops[0].diff, bottoms[0].diff, self.steps)
+        else:
+            alias_diff(rec, bottoms[0], tops[0])
+
+
 @register("StridedSlice")
-class StridedSlice(Layer):
+class StridedSlice(Strided):
     """The values start, start + step, .. before end along each named axis, as in a slice of numpy; a negative step goes backwards."""
 
     origin = "ocaffe"
-    inplace_top = False
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
@@ -28,7 +49,7 @@ class StridedSlice(Layer):
         for name in ("start", "end", "step"):
             count = len(getattr(p, name))
             self.check(count in (0, len(named)), f"{count} times {name} for {len(named)} axes", f"{name} {len(named)} times, or not at all")
-        self.steps = [Steps(0, 1, size) for size in x]
+        self.steps = steps = [Steps(0, 1, size) for size in x]
         for index, axis in enumerate(named):
             step = p.step[index] if p.step else 1
             self.check(step, f"the step along axis {axis} is 0", "a step of 1, -1, or more")
@@ -37,19 +58,12 @@ class StridedSlice(Layer):
             given = ":".join("" if bound is None else str(bound) for bound in (bounds.start, bounds.stop, step))
             fix = "start and end within the axis, in the direction of the step"
             self.check(chosen, f"the slice {given} of axis {axis} of bottom {shape_text(x)} is empty", fix)
-            self.steps[axis] = Steps(chosen.start, step, len(chosen))
-        return [tuple(steps.outs for steps in self.steps)]
+            steps[axis] = Steps(chosen.start, step, len(chosen))
+        return [tuple(along.outs for along in steps)]
 
     @property
     def by_sample(self) -> bool:
         return self.steps[0].step == 1 and self.steps[0].start == 0 and 0 not in self.own().axis
-
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        take(rec, bottoms[0].data, tops[0].data, self.steps)
-
-    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        assert tops[0].diff is not None and bottoms[0].diff is not None
-        put(rec, tops[0].diff, bottoms[0].diff, self.steps)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p = self.own()
