@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from ocaffe.onnx.builder.graph import OnnxGraph
 
 
-@register("LayerNorm")
-class LayerNorm(Layer):
-    """y = (x - mean) / sqrt(variance + eps) over all axes from `axis` on: 1 is per image, 2 per channel, -1 over the last axis.
-
-    TRAIN and TEST compute the same; there are no running statistics. For a learned scale and bias, add a Scale layer. Unlike in MVN, eps is added to
-    the variance. Backward reads the top and the inverse deviations.
-    """
+class FromAxis(Layer):
+    """Base of layers that normalize over all axes from `axis` on."""
 
     origin = "ocaffe"
 
@@ -31,6 +26,15 @@ class LayerNorm(Layer):
         self.axes = range(self.first, len(x))
         self.scalars = {"n": float(math.prod(x[self.first :])), "eps": float(self.own().eps)}
         return [x]
+
+
+@register("LayerNorm")
+class LayerNorm(FromAxis):
+    """y = (x - mean) / sqrt(variance + eps) over all axes from `axis` on: 1 is per image, 2 per channel, -1 over the last axis.
+
+    TRAIN and TEST compute the same; there are no running statistics. For a learned scale and bias, add a Scale layer. Unlike in MVN, eps is added to
+    the variance. Backward reads the top and the inverse deviations.
+    """
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, kept = bottoms[0].data, bottoms[0].shape[: self.first]

@@ -1,32 +1,20 @@
 """RMSNorm: normalization by the root of the mean square."""
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import register
+from ocaffe.layers.layer_norm import FromAxis
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.expression import pointwise, reduce
 
 
 @register("RMSNorm")
-class RMSNorm(Layer):
+class RMSNorm(FromAxis):
     """y = x / sqrt(mean of x^2 + eps) over all axes from `axis` on (default: the last). For a learned scale, add a Scale layer.
 
     TRAIN and TEST compute the same. Backward reads the top and the inverse roots.
     """
-
-    origin = "ocaffe"
-
-    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        x = bottoms[0]
-        self.first = self.axis(self.own().axis, x)
-        self.axes = range(self.first, len(x))
-        self.scalars = {"n": float(math.prod(x[self.first :])), "eps": float(self.own().eps)}
-        return [x]
 
     @property
     def by_sample(self) -> bool:
