@@ -29,6 +29,32 @@ def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: boo
         torch.onnx.export(net.eval(), (x,), str(path), **options)
 
 
+def gradients_of_both(device: Any, folder: Path, net: Any, x: Any, dynamo: bool) -> tuple[Any, Any, list[tuple[Any, Any]]]:
+    """Export and import a net, and run both forward and backward from one random gradient of the output, PyTorch in double precision.
+
+    Returns the imported net, its message, and pairs of an array and PyTorch's tensor that must agree: the outputs, and the gradients of the
+    input.
+    """
+    import torch
+
+    import ocaffe
+    from ocaffe.onnx.import_model import convert
+
+    prototxt, weights = folder / "net.prototxt", folder / "net.caffemodel"
+    export(net, x, folder / "net.onnx", 18 if dynamo else 17, dynamo)
+    message = convert(folder / "net.onnx", prototxt, weights)
+    prototxt.write_text("force_backward: true\n" + prototxt.read_text())
+    imported = ocaffe.Net(str(prototxt), ocaffe.TRAIN, weights=str(weights), device=device, keep=["input", "output"])
+    y = imported.forward(input=x.numpy())["output"]
+    x = x.double().requires_grad_()
+    expected = net.double()(x)
+    dy = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).double()
+    expected.backward(dy)
+    imported.blobs["output"].diff[...] = dy.float().numpy()
+    imported.backward()
+    return imported, message, [(y, expected.detach()), (imported.blobs["input"].diff, x.grad)]
+
+
 def trained(deploy: Any, batch: int, output: str) -> Any:
     """Return the net for fine-tuning: with another batch, labels and a loss."""
     net = proto.NetParameter()

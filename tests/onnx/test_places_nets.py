@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ocaffe
 from ocaffe import log
-from ocaffe.onnx.import_model import convert
-from tests.onnx.exporters import export
+from tests.onnx.exporters import gradients_of_both
 
 torch = pytest.importorskip("torch", reason="PyTorch makes the nets")
 pytest.importorskip("onnx")
@@ -64,17 +62,7 @@ def test_gradient(device: Any, tmp_path: Path, name: str, dynamo: bool) -> None:
     log.quiet()
     torch.manual_seed(0)
     net, x = NETS[name](), torch.randn(2, 3, 6, 7)
-    prototxt, weights = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
-    export(net, x, tmp_path / "net.onnx", 18 if dynamo else 17, dynamo)
-    convert(tmp_path / "net.onnx", prototxt, weights)
-    prototxt.write_text("force_backward: true\n" + prototxt.read_text())
-    imported = ocaffe.Net(str(prototxt), ocaffe.TRAIN, weights=str(weights), device=device, keep=["input", "output"])
-    y = imported.forward(input=x.numpy())["output"]
-    x = x.double().requires_grad_()
-    expected = net.double()(x)
-    dy = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).double()
-    expected.backward(dy)
-    imported.blobs["output"].diff[...] = dy.float().numpy()
-    imported.backward()
-    for values, wanted in ((y, expected.detach().numpy()), (imported.blobs["input"].diff, x.grad.numpy())):
+    _, _, pairs = gradients_of_both(device, tmp_path, net, x, dynamo)
+    for values, tensor in pairs:
+        wanted = tensor.numpy()
         assert np.abs(values - wanted).max() <= 1e-4 * np.abs(wanted).max()

@@ -12,7 +12,7 @@ import pytest
 import ocaffe
 from ocaffe import log
 from ocaffe.onnx.import_model import convert
-from tests.onnx.exporters import export
+from tests.onnx.exporters import export, gradients_of_both
 
 torch = pytest.importorskip("torch", reason="PyTorch makes the nets")
 pytest.importorskip("onnx")
@@ -77,21 +77,9 @@ def test_gradients(device: Any, tmp_path: Path, name: str, dynamo: bool) -> None
     torch.manual_seed(0)
     make, shape = NETS[name]
     net, x = make(), torch.randn(*shape)
-    prototxt, weights = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
-    export(net, x, tmp_path / "net.onnx", 18 if dynamo else 17, dynamo)
-    message = convert(tmp_path / "net.onnx", prototxt, weights)
-    prototxt.write_text("force_backward: true\n" + prototxt.read_text())
-    imported = ocaffe.Net(str(prototxt), ocaffe.TRAIN, weights=str(weights), device=device, keep=["input", "output"])
-
-    y = imported.forward(input=x.numpy())["output"]
-    x = x.double().requires_grad_()
-    expected = net.double()(x)
-    dy = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1)).double()
-    expected.backward(dy)
-    near(y, expected.detach())
-    imported.blobs["output"].diff[...] = dy.float().numpy()
-    imported.backward()
-    near(imported.blobs["input"].diff, x.grad)
+    imported, message, pairs = gradients_of_both(device, tmp_path, net, x, dynamo)
+    for values, expected in pairs:
+        near(values, expected)
     wanted = [blobs for module in net.modules() for blobs in gradients(module)]
     layers = [layer.name for layer in message.layer if layer.type in ("Convolution", "InnerProduct", "LSTM", "GRU")]
     assert len(layers) == len(wanted)
