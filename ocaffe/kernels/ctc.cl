@@ -8,7 +8,7 @@
  *
  * targets    one work-item per sample.        best     one work-item per step and sample.
  * forward    one group of GROUP per sample.   decode   one work-item per sample.
- * backward   the same.                        distance one work-item per sample.
+ * backward   the same.                        edit_distance: one work-item per sample. PoCL's compiler refuses the name `distance`, a built-in function.
  *
  * GROUP   work-items per sample in forward and backward: 1 on CPUs
  * LAYOUT  of the labels. 0: samples x labels, in which blanks are left out. 1: sequence indicators and labels, both steps x samples; an indicator 0
@@ -236,8 +236,8 @@ kernel void decode(OPERAND(const int, winners), OPERAND(const float, scores),
 }
 
 /* results: 1 - (edit distance / larger length), and whether the sequences are equal and not empty. row: one row of the table of distances. */
-kernel void distance(OPERAND(const float, sequences), OPERAND(const int, lengths), OPERAND(const int, targets), OPERAND(const int, counts),
-                     OPERAND(float, results), OPERAND(int, row), const int samples) {
+kernel void edit_distance(OPERAND(const float, sequences), OPERAND(const int, lengths), OPERAND(const int, targets), OPERAND(const int, counts),
+                          OPERAND(float, results), OPERAND(int, row), const int samples) {
   LOCATE(sequences);
   LOCATE(lengths);
   LOCATE(targets);

@@ -94,7 +94,7 @@ def sequence_accuracy(rec: Recorder, decoded: Decoded, of: Targets, result: Ref)
     """result[0] = the mean of 1 - (edit distance / larger length); result[1], if there is one, the share of samples that are equal and not empty."""
     samples, most = of.labels.shape
     each, row = rec.scratch("each", (samples, 2)), rec.scratch("row", (samples, most + 1), np.int32)
-    _per_item(rec, "distance", samples, [decoded.sequences, decoded.lengths, of.labels, of.counts], [each, row], [samples], {})
+    _per_item(rec, "edit_distance", samples, [decoded.sequences, decoded.lengths, of.labels, of.counts], [each, row], [samples], {})
     means = rec.scratch("means", (2,))
     reduce(rec, "v0 = x0", reads=[each], writes=[means], axes=[0], finish="y0 = v0 / n", scalars={"n": float(samples)})
     pointwise(rec, "y0 = x0", reads=[means.view((result.count,))], writes=[result.view((result.count,))])
