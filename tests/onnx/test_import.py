@@ -12,6 +12,8 @@ from ocaffe.cli import main
 from ocaffe.onnx.importer.rules import pointwise
 
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
+SEQUENCES = """one = Constant<value_int=1>() four = Constant<value_int=4>() q = SplitToSequence<axis=1>(x, one) a = SequenceAt(q, one)
+    q_1 = SplitToSequence<axis=2>(a, four) b = SequenceAt(q_1, one) y = Relu(b)"""  # the second part of q is not the sequence q_1
 NORM = "y = BatchNormalization<MODE>(x, s, s, s, s)"
 
 
@@ -35,7 +37,7 @@ def convert(tmp_path: Path, device: Any) -> Any:
     (CONV, np.float32, ()), (CONV, np.float32, ("--cut_at=a,b",)), (CONV, np.float32, ("--shape=x:3x3x9x7",)),
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.uint8, ()),
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.bool_, ()), ("n = Not(x) y = Cast<to=1>(n)", np.bool_, ()),
-    ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()),
+    ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()), (SEQUENCES, np.float32, ()),
 ])  # fmt: skip
 def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(saved(tmp_path, text, dtype), *flags) == 0

@@ -164,7 +164,9 @@ def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
     if not sizes.ndim:
         whole, rest = divmod(shape[axis], int(sizes))
         sizes = np.array([int(sizes)] * whole + [rest] * (rest > 0))
-    parts = [f"{node.outputs[0]}_{index}" for index in range(len(sizes))]
+    taken, parts = set(graph.producers()), [f"{node.outputs[0]}_{index}" for index in range(len(sizes))]
+    while taken.intersection(parts):  # PyTorch's exporter calls the sequences of a model split, split_1, ..
+        parts = [f"{part}_" for part in parts]
     for part, size in zip(parts, sizes):
         kind = graph.types[x].tensor_type.elem_type
         graph.types[part] = helper.make_tensor_type_proto(kind, (*shape[:axis], int(size), *shape[axis + 1 :]))
