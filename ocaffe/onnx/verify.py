@@ -31,10 +31,14 @@ Feeds = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Verified:
-    """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors."""
+    """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors.
+
+    `share` is the largest difference of a layer as a share of its bound.
+    """
 
     runtime: str
     differences: dict[str, float]
+    share: float = 0.0
 
     @property
     def worst(self) -> float:
@@ -44,20 +48,23 @@ class Verified:
         return f"equal to ocaffe's outputs in {self.runtime}, layer by layer, largest difference {self.worst:.2g} of the magnitude"
 
 
-def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
+def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None) -> Verified:
     """Compare every layer with its piece of the model, for every set of feeds. Return the differences of the outputs of the whole nets.
 
     Feeds are values of the net's inputs before baked-in preprocessing. `tolerance` (a share of a blob's largest magnitude) replaces the bound of the
-    rounding errors. Raises Error that names the first differing blob in the order of the net.
+    rounding errors. `net` is open (`opened`) with the message of `exported`, and gets its weights. Raises Error that names the first differing blob in the
+    order of the net.
     """
-    outputs = exported.deployed.outputs
+    outputs, share = exported.deployed.outputs, 0.0
     whole, worst = OnnxSession(exported.model, [info.name for info in exported.model.graph.output]), dict.fromkeys(outputs, 0.0)
     cuts = {name: value for name, value in exported.values.items() if name not in runs[0]}
     found = pieces(exported.model, set(cuts.values()))
     cuts = {name: value for name, value in cuts.items() if value in found}
     with cut(exported.model, set(cuts.values())):
         parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())]) if cuts else None
-    with opened(exported, device, None) as net:
+    if net is not None:
+        write_weights(net, exported)
+    with opened(exported, device, None) if net is None else contextlib.nullcontext(net) as net:
         for feeds in runs:
             expected = run_net(net, exported, feeds, [*cuts, *outputs])
             for name, actual in zip(outputs, whole.run(feeds)):
@@ -66,15 +73,15 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
                 if name not in cuts and not error <= (tolerance or TOLERANCE):
                     raise Error(f"output '{name}' differs by {error:.3g} of its largest magnitude", fix=NOT_EQUAL)
             if parts is not None:
-                _check(exported, parts, found, cuts, feeds | {value: expected[name] for name, value in cuts.items()}, expected, tolerance)
-    return Verified(whole.runtime, worst)
+                share = max(share, _check(exported, parts, found, cuts, feeds | {value: expected[name] for name, value in cuts.items()}, expected, tolerance))
+    return Verified(whole.runtime, worst, share)
 
 
 def _check(
     exported: Exported, parts: OnnxSession, found: Mapping[str, Piece], cuts: Mapping[str, str], feeds: Feeds, expected: Feeds, tolerance: float | None
-) -> None:
-    """Raise Error with the first blob whose piece of the model computes something else from the same inputs."""
-    unit = HALF if exported.options.fp16 else SINGLE
+) -> float:
+    """Return the largest difference as a share of its bound. Raise Error with the first blob whose piece computes something else from the same inputs."""
+    unit, share = HALF if exported.options.fp16 else SINGLE, 0.0
     values = dict(zip(parts.names, parts.run(feeds)))
     moved = [] if tolerance else [dict(zip(parts.names, parts.run(sample))) for sample in perturbed(feeds, unit)]
     for name, value in cuts.items():
@@ -91,6 +98,8 @@ def _check(
             fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; rounding explains at most {bound:.2g}"
             place = blob.producer.place if exported.deployed.message.source_file else None  # an imported net is not in a file yet
             raise Error(fact, place=place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
+        share = max(share, error / bound if error else 0.0)
+    return share
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -123,12 +132,16 @@ def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Itera
     """Open the net in ocaffe with the exported weights. `keep` are the blobs that can be read; None means all."""
     net = Net(exported.deployed.message, exported.options.phase, keep=keep, device=device, seed=exported.options.seed)
     try:
-        network = net._network
-        for mine, parameter in zip(network.graph.params, exported.graph.params):
-            network.session.write(mine.data, exported.weights[parameter])
+        write_weights(net, exported)
         yield net
     finally:
         net.close()
+
+
+def write_weights(net: Net, exported: Exported) -> None:
+    """Write the exported weights into a net of the same message."""
+    for mine, parameter in zip(net._network.graph.params, exported.graph.params):
+        net._network.session.write(mine.data, exported.weights[parameter])
 
 
 def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) -> Feeds:
