@@ -86,15 +86,16 @@ def modern(name: str, draws: int) -> Iterator[tuple[str, Exported]]:
         if norms:
             net(torch.randn(2, *task.x.shape[1:]))
         for key, norm in norms.items():
-            held = [state[f"{key}.{part}"] for part in STATISTICS]
-            for tensor, values in zip(held, moved(*(tensor.numpy() for tensor in held), rng)):
+            pair = [state[f"{key}.{part}"] for part in STATISTICS]
+            for tensor, values in zip(pair, moved(*(tensor.numpy() for tensor in pair), rng)):
                 tensor.copy_(torch.from_numpy(values))
             norm.eval()
         model = written(task) if seed == 1 else model
-        assert state.keys() <= {tensor.name for tensor in model.graph.initializer}, "the model lacks weights by their names in PyTorch"
-        for tensor in model.graph.initializer:
-            if tensor.name in state:
-                tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name].numpy(), tensor.name))
+        named = [tensor for tensor in model.graph.initializer if tensor.name in state]
+        held = {state[tensor.name].data_ptr() for tensor in named}  # tied weights are one initializer
+        assert all(tensor.data_ptr() in held for tensor in state.values()), "the model lacks weights by their names in PyTorch"
+        for tensor in named:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name].numpy(), tensor.name))
         yield name, imported(model, name)
 
 
