@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     convert = CONVERSIONS[kinds]
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
-        raise Error(f"--{idle[0]} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+        raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
     return convert(options) or 0
 
 
@@ -78,9 +78,9 @@ def _summary(options: argparse.Namespace) -> int:
 def import_onnx(options: argparse.Namespace) -> None:
     """Convert onnx to prototxt and weights. The net is compared with the model before it is written.
 
-    --shape and --cut_at are those of the export.
+    --shape and --cut-at are those of the export.
     """
-    from ocaffe.onnx.import_model import is_training, merged_norms, prototxt_of, to_caffe, write, write_blobs
+    from ocaffe.onnx.import_model import is_training, merged_norms, refuse_changed, to_caffe, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -94,8 +94,7 @@ def import_onnx(options: argparse.Namespace) -> None:
     shapes = _shapes(options.shape)
     message, blobs = to_caffe(model, source, shapes=shapes, outputs=outputs)
     if not options.force:
-        refuse_other(net, lambda path: path.write_bytes(prototxt_of(message, source)))
-        refuse_other(weights, lambda path: write_blobs(path, message, blobs))
+        refuse_changed(message, blobs, source, net, weights)
     if options.verify is None:
         verdict = "not verified (--noverify)"
     elif any(map(is_training, model.graph.node)):
@@ -246,6 +245,10 @@ CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] =
     ("prototxt", "weights", "weights"): transcode,
 }
 READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of conversions that do not support all
+    export_onnx: (
+        "opset", "dynamic_batch", "fold", "fp16", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "verify_in",
+        "tolerance", "force", "gpu", "device", "math", "level", "stage", "allow_unknown_fields",
+    ),
     import_onnx: ("cut_at", "shape", "verify", "tolerance", "force", "for_training", "gpu", "device"),
     transcode: ("force",),
 }

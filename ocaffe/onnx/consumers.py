@@ -16,7 +16,7 @@ from ocaffe.onnx import consumer_process
 from ocaffe.onnx.builder.graph import origin
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import save
-from ocaffe.onnx.verify import HALF_TOLERANCE, TOLERANCE, Feeds, Verified, difference, opened, run_net
+from ocaffe.onnx.verify import FINITE, HALF_TOLERANCE, TOLERANCE, Feeds, Verified, difference, opened, run_net
 
 CONSUMERS = {  # the values of --verify-in, and the packages that have them
     "opencv": "'opencv-python-headless>=5'", "onnxruntime": "onnxruntime", "openvino": "openvino", "reference": "onnx",
@@ -69,7 +69,6 @@ def verify_in(
 OTHER = "the file was not written; convert without --verify-in compares in onnxruntime and names the first blob that differs"
 
 
-FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 
 
 def _before(exported: Exported) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
+from ocaffe.files import atomic_write, refuse_other
 from ocaffe.model.text import write_text
 from ocaffe.model.weights import write_weights
 from ocaffe.onnx.importer.builder import Builder
@@ -32,16 +32,25 @@ def convert(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     outputs: Iterable[str] = (),
+    force: bool = False,
 ) -> Any:
     """Write the Caffe net of the ONNX model `source` to `prototxt` and its weights to `caffemodel`; return the NetParameter.
 
     Weights are HDF5 if the name ends in .h5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be unknown; it is
     then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and writes nothing if
-    the model is damaged or inconsistent, or if it has operators that no Caffe layer computes.
+    the model is damaged or inconsistent, if it has operators that no Caffe layer computes, or, without `force`, if a file exists with other content.
     """
     net, blobs = load(source, shapes=shapes, outputs=outputs)
+    if not force:
+        refuse_changed(net, blobs, source, prototxt, caffemodel)
     write(net, blobs, source, prototxt, caffemodel)
     return net
+
+
+def refuse_changed(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
+    """Raise Error if one of the files exists with other content than `write` gives it: a user may have changed it."""
+    refuse_other(prototxt, lambda path: path.write_bytes(prototxt_of(net, source)))
+    refuse_other(caffemodel, lambda path: write_blobs(path, net, blobs))
 
 
 def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
@@ -100,7 +109,7 @@ def _refuse(graph: Graph) -> None:
             missing[node.op].append(node.name or node.outputs[0])
     if missing:
         texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
-        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut_at with the name of a tensor before them")
+        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut-at with the name of a tensor before them")
     for output in graph.outputs:
         if output in graph.constants:
             raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")

@@ -45,7 +45,7 @@ class Verified:
         return max(self.differences.values(), default=0.0)
 
     def __str__(self) -> str:
-        return f"equal to ocaffe's outputs in {self.runtime}, layer by layer, largest difference {self.worst:.2g} of the magnitude"
+        return f"equal to ocaffe's outputs in {self.runtime}, layer by layer, largest difference of an output {self.worst:.2g} of its magnitude"
 
 
 def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None) -> Verified:
@@ -94,12 +94,18 @@ def _check(
             others = [other[PREFIX + value] for other in moved]
             bound = rounding(found[value], actual, others, feeds, unit) / magnitude
         error = difference(actual, expected[name])
+        if not error <= bound and not np.isfinite(expected[name]).all():
+            fact = f"blob '{name}' has values in ocaffe that are not finite, for which runtimes give different results"
+            raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=FINITE)
         if not error <= bound:
             fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; rounding explains at most {bound:.2g}"
-            place = blob.producer.place if exported.deployed.message.source_file else None  # an imported net is not in a file yet
-            raise Error(fact, place=place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
+            raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=NOT_EQUAL)
         share = max(share, error / bound if error else 0.0)
     return share
+
+
+def _place(exported: Exported, node: Node) -> Any:
+    return node.place if exported.deployed.message.source_file else None  # an imported net is not in a file yet
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -121,6 +127,7 @@ def _chooses(node: Node) -> bool:
 
 
 CHOOSING = {"ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
+FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 
 

@@ -468,6 +468,38 @@ def test_a_training_net(tmp_path: pathlib.Path, device: Any, both: bool, capsys:
     assert [info.name for info in model.graph.input] == ["data"] and [node.op_type for node in model.graph.node] == ["Conv", "Flatten", "Gemm"]
 
 
+def test_all_missing_inputs_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A caffemodel has the net of one phase, and its data layer may be of the other."""
+    text = TRAINED.replace('type: "InnerProduct" bottom: "conv"', 'type: "InnerProduct" bottom: "sum"') + (
+        'layer { name: "sum" type: "Eltwise" bottom: "conv" bottom: "other" top: "sum" }')  # fmt: skip
+    lines = text.strip().splitlines()
+    net = tmp_path / "train.prototxt"
+    net.write_text("\n".join([lines[1], lines[4], *lines[2:4]]))
+    assert main(["convert", str(net), str(tmp_path / "m.onnx"), "--fillers"]) == 1
+    error = capsys.readouterr().err
+    assert "unknown bottom blob 'data', and 1 more: other" in error and "--shape=data:1x3x224x224,other:1x3x224x224" in error
+    assert "give the deploy.prototxt" in error
+
+
+def test_the_flags_of_an_import_are_refused(small: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", *small(), str(tmp_path / "m.onnx"), "--for-training"]) == 1
+    assert "--for-training means nothing for prototxt weights onnx" in capsys.readouterr().err
+
+
+def test_overflow_is_told_apart_from_a_wrong_conversion(small: Any, device: Any) -> None:
+    """Runtimes give different results after an overflow, so the conversion is not to blame."""
+    net, weights = small(HEAD + """
+layer { name: "large" type: "Power" bottom: "conv" top: "large" power_param { scale: 1e38 } }
+layer { name: "larger" type: "Power" bottom: "large" top: "larger" power_param { scale: 1e38 } }
+layer { name: "none" type: "Eltwise" bottom: "larger" bottom: "larger" top: "none" eltwise_param { coeff: 1 coeff: -1 } }""")
+    exported = of((net, weights))
+    (last,) = (node for node in exported.model.graph.node if node.op_type == "Add")
+    last.op_type = "Sub"  # a runtime that computes infinity where ocaffe computes NaN
+    with pytest.raises(Error, match="values in ocaffe that are not finite") as problem:
+        verify(exported, [random_inputs(exported.graph)], device)
+    assert "weights of a trained net" in str(problem.value)
+
+
 @pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])
 def test_weights_without_a_net(tmp_path: pathlib.Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, weights = trained(tmp_path, TRAINED.replace("bottom: \"data\"", "").replace('bottom: "conv"', "").replace('bottom: "fc" bottom: "label"', ""))

@@ -9,6 +9,8 @@ import onnx
 import pytest
 
 from ocaffe.cli import main
+from ocaffe.errors import Error
+from ocaffe.onnx import import_model
 from ocaffe.onnx.importer.rules import pointwise
 
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
@@ -107,6 +109,8 @@ def test_without_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
 def test_flags_of_the_other_direction(tmp_path: Path, convert: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(saved(tmp_path, CONV), "--fold") == 1
     assert "--fold means nothing for onnx prototxt weights" in capsys.readouterr().err
+    assert convert(saved(tmp_path, CONV), "--verify_in=opencv") == 1
+    assert "--verify-in means nothing for onnx prototxt weights" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -120,5 +124,11 @@ def test_an_edited_prototxt_stays(tmp_path: Path, convert: Any, capsys: pytest.C
     error = capsys.readouterr().err
     assert "the file exists and differs from the one to write" in error and "--force" in error
     assert net.read_bytes() == written + b"# mine\n" and weights.stat().st_ino == before
+    with pytest.raises(Error, match="the file exists and differs from the one to write"):
+        import_model.convert(source, net, weights)
+    assert net.read_bytes() == written + b"# mine\n"
     assert convert(source, "--noverify", "--force") == 0
+    assert net.read_bytes() == written
+    net.write_bytes(b"mine")
+    import_model.convert(source, net, weights, force=True)
     assert net.read_bytes() == written

@@ -68,7 +68,7 @@ class Graph:
         if tensor in self.constants:
             return self.constants[tensor].shape
         if tensor not in self.types:
-            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut_at with a tensor before it")
+            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut-at with a tensor before it")
         return tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
 
     def producers(self) -> dict[str, Node]:
