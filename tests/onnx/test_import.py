@@ -36,10 +36,20 @@ def convert(tmp_path: Path, device: Any) -> Any:
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.uint8, ()),
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.bool_, ()), ("n = Not(x) y = Cast<to=1>(n)", np.bool_, ()),
     ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()),
+    ("h = Cast<to=10>(x) a = Softmax(h) b = Mul(a, a) y = Cast<to=1>(b)", np.float32, ()),
+    ("b = Cast<to=9>(x) n = Not(b) y = Cast<to=1>(n)", np.uint8, ()),
 ])  # fmt: skip
 def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(saved(tmp_path, text, dtype), *flags) == 0
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["a = Div(i, i) y = Cast<to=1>(a)", "a = ReduceMean<axes=[2]>(i) y = Cast<to=1>(a)"])
+def test_whole_numbers_are_not_divided(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, f"i = ArgMax<axis=1>(x) {text}")
+    assert main(["convert", source, str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"), "--noverify"]) == 1
+    error = capsys.readouterr().err
+    assert "it divides whole numbers and drops the rest" in error and "layer 'a'" in error and "--cut_at" in error
 
 
 @pytest.mark.parametrize("text", [CONV, "a = Neg(x) b = Relu(a) c = Neg(b) i = ArgMax<axis=1>(c) y = Cast<to=1>(i)"], ids=["conv", "choice"])

@@ -76,7 +76,12 @@ class Builder:
 
     def is_float(self, node: Node, index: int = 0) -> bool:
         """Whether an input that is no constant has floats in the ONNX graph."""
-        return self.graph.types[node.input(index)].tensor_type.elem_type in FLOATS
+        return self.kind(node.input(index)) in FLOATS
+
+    def kind(self, tensor: str) -> int:
+        """Return the type in the ONNX graph of the elements of a tensor that is no constant. Raises Error if the shape depends on values."""
+        self.graph.shape(tensor)
+        return int(self.graph.types[tensor].tensor_type.elem_type)
 
     @functools.cached_property
     def wanted(self) -> frozenset[str]:
