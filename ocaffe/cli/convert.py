@@ -52,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
         raise Error(f"--{idle[0]} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+    if not options.tolerance >= 0:
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="0 or more")
     return convert(options) or 0
 
 
@@ -230,7 +232,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for part in filter(None, text.split(",")):
         name, _, sizes = part.rpartition(":")
-        if not name or not all(size.isdigit() and int(size) > 0 for size in sizes.split("x")):
+        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
             raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="BLOB:SIZExSIZEx.., for example data:1x3x224x224")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))
     return shapes

@@ -382,6 +382,16 @@ def test_inputs_of_the_users_own(small: Any, device: Any, kind: str, tmp_path: p
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name, fact", [("empty.npz", "it cannot be read"), ("cut.npz", "it cannot be read"), ("texts.npz", "'data' is of type <U1 in the file")])
+def test_inputs_that_are_no_numbers(small: Any, device: Any, name: str, fact: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / name
+    if name != "empty.npz":
+        np.savez(file, data=np.full((1, 3, 9, 9), "a" if name == "texts.npz" else 1))
+    file.write_bytes(file.read_bytes()[: 500 if name == "cut.npz" else None] if file.exists() else b"")
+    assert main(["convert", *small(), str(tmp_path / "m.onnx"), "--verify", str(file), "--device", str(device.number)]) == 1
+    assert fact in capsys.readouterr().err
+
+
 def test_the_reference_serves_where_onnxruntime_is_too_old(small: Any, device: Any) -> None:
     exported = of(small(), opset=onnx.defs.onnx_opset_version(), cut_at=["conv"])
     verify(exported, [random_inputs(exported.graph)], device)
@@ -416,6 +426,9 @@ WRONG = {  # wrong argument -> text in the error
     "truncated weights": (["{net}", "{cut}", "{out}"], "cut.caffemodel"),
     "no such net": (["absent.prototxt", "{weights}", "{out}"], "absent.prototxt"),
     "shape": (["{net}", "{weights}", "{out}", "--shape=data:1x?x9"], "--shape has 'data:1x?x9'"),
+    "shape of a digit that is no number": (["{net}", "{weights}", "{out}", "--shape=data:1x\u00b2"], "--shape has 'data:1x\u00b2'"),
+    "tolerance": (["{net}", "{weights}", "{out}", "--tolerance=nan"], "--tolerance is nan"),
+    "tolerance that is too small": (["{net}", "{weights}", "{out}", "--tolerance=1e-12"], "the tolerance is 1e-12"),
     "shape of nothing": (["{net}", "{weights}", "{out}", "--shape=label:1"], "--shape names 'label'"),
     "shape that does not fit": (["{net}", "{weights}", "{out}", "--shape=data:1x5x9x9"], "in the file"),
     "no such folder": (["{net}", "{weights}", "{tmp}/absent/m.onnx", "--noverify"], "make the folder"),

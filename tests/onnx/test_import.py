@@ -95,6 +95,14 @@ def test_merged_norms_are_noted(tmp_path: Path, producer: str, name: str, rule: 
     assert ("batch normalization is merged" in printed) == bool(call) and call in printed
 
 
+@pytest.mark.parametrize("ending", ["h5", "hdf5", "H5"])
+def test_weights_in_hdf5(tmp_path: Path, ending: str) -> None:
+    weights, copy = tmp_path / f"n.{ending}", tmp_path / f"copy.{ending}"
+    assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(weights), "--noverify"]) == 0
+    assert main(["convert", str(weights), str(tmp_path / "n.caffemodel")]) == main(["convert", str(tmp_path / "n.caffemodel"), str(copy)]) == 0
+    assert weights.read_bytes()[:4] == copy.read_bytes()[:4] == b"\x89HDF"
+
+
 @pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])
 def test_changed_weights_stay(tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     weights = tmp_path / f"n.{ending}"
