@@ -382,7 +382,9 @@ def test_inputs_of_the_users_own(small: Any, device: Any, kind: str, tmp_path: p
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name, fact", [("empty.npz", "it cannot be read"), ("cut.npz", "it cannot be read"), ("texts.npz", "'data' is of type <U1 in the file")])
+@pytest.mark.parametrize(
+    "name, fact", [("empty.npz", "it cannot be read"), ("cut.npz", "it cannot be read"), ("texts.npz", "'data' is of type <U1 in the file")]
+)
 def test_inputs_that_are_no_numbers(small: Any, device: Any, name: str, fact: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / name
     if name != "empty.npz":

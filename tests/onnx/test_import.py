@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from ocaffe.cli import main
+from ocaffe.model.weights import read_weights
 from ocaffe.onnx.importer.rules import pointwise
 
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
@@ -101,6 +102,19 @@ def test_weights_in_hdf5(tmp_path: Path, ending: str) -> None:
     assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(weights), "--noverify"]) == 0
     assert main(["convert", str(weights), str(tmp_path / "n.caffemodel")]) == main(["convert", str(tmp_path / "n.caffemodel"), str(copy)]) == 0
     assert weights.read_bytes()[:4] == copy.read_bytes()[:4] == b"\x89HDF"
+
+
+@pytest.mark.parametrize("name", ["/", "a//b", "./a/."])
+def test_names_that_are_no_paths(tmp_path: Path, name: str) -> None:
+    source = saved(tmp_path, "y = Conv(x, w)")
+    model = onnx.load(source)
+    model.graph.node[0].name = name
+    onnx.save(model, source)
+    for weights in ("n.caffemodel", "n.h5", "back.caffemodel"):
+        files = [source, str(tmp_path / "n.prototxt")] if weights[0] == "n" else [str(tmp_path / "n.prototxt"), str(tmp_path / "n.h5")]
+        assert main(["convert", *files, str(tmp_path / weights), *(["--noverify"] if weights[0] == "n" else [])]) == 0
+    there, back = ({layer.name: layer.blobs for layer in read_weights(tmp_path / f).layers if layer.blobs} for f in ("n.caffemodel", "back.caffemodel"))
+    assert list(there) == list(back) and all(np.array_equal(there[layer][0], back[layer][0]) for layer in there)
 
 
 @pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])

@@ -180,11 +180,14 @@ class Builder:
                 self.message.layer.add(name=self._unique(output), type="Split", bottom=[blob], top=[output])
 
     def _title(self, node: Node) -> str:
-        """Return the layer name: the framework's module name if a weight's name has it, else the name of the node or of its output."""
+        """Return the layer name: the framework's module name if a weight's name has it, else the name of the node or of its output.
+
+        It is a path that HDF5 can hold.
+        """
         for tensor in node.inputs[1:]:
             if tensor in self.graph.trained and tensor.endswith(".weight"):
                 return tensor.removesuffix(".weight")
-        return (node.name or node.outputs[0]).strip("/")
+        return "/".join(part for part in (node.name or node.outputs[0]).split("/") if part not in ("", ".")) or node.op
 
     def _unique(self, name: str) -> str:
         unique, count = name, 1
