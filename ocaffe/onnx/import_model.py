@@ -37,8 +37,8 @@ def convert(
     """Write the Caffe net of the ONNX model `source` to `prototxt` and its weights to `caffemodel`; return the NetParameter.
 
     Weights are HDF5 if the name ends in .h5 or .hdf5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be
-    unknown; it is then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and writes nothing if
-    the model is damaged or inconsistent, or if it has operators that no Caffe layer computes.
+    unknown; it is then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and
+    writes nothing if the model is damaged or inconsistent, or if it has operators that no Caffe layer computes.
     """
     net, blobs = load(source, shapes=shapes, outputs=outputs)
     write(net, blobs, source, prototxt, caffemodel)

@@ -9,7 +9,10 @@ import onnx
 import pytest
 
 from ocaffe.cli import main
+from ocaffe.errors import Error
 from ocaffe.model.weights import read_weights
+from ocaffe.onnx.import_model import load
+from ocaffe.onnx.importer.graph import dense_of
 from ocaffe.onnx.importer.rules import pointwise
 
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
@@ -102,6 +105,32 @@ def test_weights_in_hdf5(tmp_path: Path, ending: str) -> None:
     assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(weights), "--noverify"]) == 0
     assert main(["convert", str(weights), str(tmp_path / "n.caffemodel")]) == main(["convert", str(tmp_path / "n.caffemodel"), str(copy)]) == 0
     assert weights.read_bytes()[:4] == copy.read_bytes()[:4] == b"\x89HDF"
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["places", "rows of indices"])
+@pytest.mark.parametrize("node", [False, True], ids=["initializer", "node"])
+def test_sparse_constants(tmp_path: Path, node: bool, rows: bool) -> None:
+    source = saved(tmp_path, "y = Add(x, c)")
+    model = onnx.load(source)
+    indices = np.array([[0, 2], [1, 3]]) if rows else np.array([2, 11])
+    values = onnx.numpy_helper.from_array(np.array([5, 7], np.float32), "c")
+    sparse = onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(indices, "i"), [8, 8])
+    if node:
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], sparse_value=sparse))
+    else:
+        model.graph.sparse_initializer.append(sparse)
+    onnx.save(model, source)
+    _, blobs = load(source)
+    (blob,) = next(iter(blobs.values()))
+    expected = np.zeros((8, 8), np.float32)
+    expected[(0, 1), (2, 3)] = 5, 7
+    np.testing.assert_array_equal(blob, expected)
+
+
+def test_a_damaged_sparse_constant() -> None:
+    arrays = [onnx.numpy_helper.from_array(array, name) for array, name in ((np.ones(1, np.float32), "c"), (np.array([64]), "i"))]
+    with pytest.raises(Error, match="sparse tensor 'c' has no values of its shape"):
+        dense_of(onnx.helper.make_sparse_tensor(*arrays, [8, 8]), "m.onnx")
 
 
 @pytest.mark.parametrize("name", ["/", "a//b", "./a/."])

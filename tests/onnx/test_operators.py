@@ -180,7 +180,8 @@ FAMILIES = {
                   "fraction": np.array([1, 1, 0.7, 2.6], np.float32)}),
     "constants among tensors": Family("""
         y1 = Concat<axis=1>(x, more) y2 = Max(x, channels) y3 = Min(x, z, c1) y4 = Mean(x, channels) y5 = Concat<axis=1>(more, x) y6 = Sum(x, channels, z)
-        """, 17, NUMBERS | {"more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
+        y7 = Concat<axis=0>(none, x, z) y8 = Concat<axis=0>(x, none)
+        """, 17, NUMBERS | {"none": np.zeros((0, 4, 6, 6), np.float32), "more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
     "steps and computed places": Family("""
         y1 = Slice(x, s0, s6, a2, two) y2 = Slice(x, m1, back, a2, m1) y3 = Slice(x, first, last, axes, steps) y4 = Slice(v, m1, back, a0, m1)
         y5 = Sin(x) y6 = Cos(x) p = ArgMax<axis=2, keepdims=0>(x) y7 = Gather(table, p) y8 = Gather(cube, p) q = ArgMax<axis=1, keepdims=1>(z)
