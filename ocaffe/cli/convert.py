@@ -145,7 +145,7 @@ def export_flags(parser: Parser) -> None:
 def export_onnx(options: argparse.Namespace) -> None:
     """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
     from ocaffe.onnx.export import Options, export
-    from ocaffe.onnx.model import save
+    from ocaffe.onnx.model import data_of, save
 
     *inputs, target = options.files
     net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
@@ -162,7 +162,7 @@ def export_onnx(options: argparse.Namespace) -> None:
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
     if not options.force:
-        refuse_other(target, lambda path: save(exported.model, path))
+        refuse_other(target, lambda path: save(exported.model, path), data_of(Path(target)))
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")

@@ -163,6 +163,19 @@ def test_weights_of_more_than_one_file_go_into_a_second(small: Any, device: Any,
     assert main(["convert", str(target), str(tmp_path / "back.prototxt"), str(tmp_path / "back.caffemodel")]) == 0
 
 
+def test_other_weights_beside_a_model_stay(small: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)
+    target, beside = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
+    command = ["convert", *small(), str(target), "--noverify"]
+    assert main(command) == main(command) == 0
+    whole = beside.read_bytes()
+    for gone in (False, True):
+        beside.write_bytes(b"mine" + whole[4:])
+        target.unlink() if gone else None
+        assert main(command) == 1 and "m.onnx.data" in capsys.readouterr().err and beside.read_bytes()[:4] == b"mine"
+    assert main([*command, "--force"]) == 0 and beside.read_bytes() == whole
+
+
 def test_large_models_in_the_reference(small: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it fails
