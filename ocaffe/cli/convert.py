@@ -52,6 +52,8 @@ def main(argv: Sequence[str]) -> int:
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
         raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+    if not options.tolerance >= 0:
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="0 or more")
     return convert(options) or 0
 
 
@@ -142,7 +144,7 @@ def export_flags(parser: Parser) -> None:
 def export_onnx(options: argparse.Namespace) -> None:
     """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
     from ocaffe.onnx.export import Options, export
-    from ocaffe.onnx.model import save
+    from ocaffe.onnx.model import data_of, save
 
     *inputs, target = options.files
     net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
@@ -159,7 +161,7 @@ def export_onnx(options: argparse.Namespace) -> None:
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
     if not options.force:
-        refuse_other(target, lambda path: save(exported.model, path))
+        refuse_other(target, lambda path: save(exported.model, path), data_of(Path(target)))
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
@@ -229,7 +231,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for part in filter(None, text.split(",")):
         name, _, sizes = part.rpartition(":")
-        if not name or not all(size.isdigit() and int(size) > 0 for size in sizes.split("x")):
+        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
             raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="BLOB:SIZExSIZEx.., for example data:1x3x224x224")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))
     return shapes

@@ -63,7 +63,7 @@ def verify_in(
                     fact = f"output '{name}' of {consumer} {version} differs by {error:.3g} of its largest magnitude; the tolerance is {tolerance:g}"
                     raise Error(fact, fix=cut(exported) or OTHER)
                 worst[name] = max(worst[name], error)
-    return Verified(f"{consumer} {version}", worst)
+    return Verified(f"{consumer} {version}", worst, "")
 
 
 OTHER = "the file was not written; convert without --verify-in compares in onnxruntime and names the first blob that differs"

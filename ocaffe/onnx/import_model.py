@@ -16,6 +16,7 @@ from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write, refuse_other
 from ocaffe.model.text import write_text
+from ocaffe.model.transcode import is_hdf5_name
 from ocaffe.model.weights import write_weights
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.fold import fold
@@ -36,9 +37,10 @@ def convert(
 ) -> Any:
     """Write the Caffe net of the ONNX model `source` to `prototxt` and its weights to `caffemodel`; return the NetParameter.
 
-    Weights are HDF5 if the name ends in .h5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be unknown; it is
-    then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and writes nothing if
-    the model is damaged or inconsistent, if it has operators that no Caffe layer computes, or, without `force`, if a file exists with other content.
+    Weights are HDF5 if the name ends in .h5 or .hdf5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be
+    unknown; it is then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and
+    writes nothing if the model is damaged or inconsistent, if it has operators that no Caffe layer computes, or, without `force`, if a file exists
+    with other content.
     """
     net, blobs = load(source, shapes=shapes, outputs=outputs)
     if not force:
@@ -62,7 +64,7 @@ def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Pat
 
 def write_blobs(path: str | Path, net: Any, blobs: Mapping[str, Sequence[np.ndarray]]) -> None:
     """Write the weights of a net in the format that the name of the file tells."""
-    if str(path).endswith(".h5"):
+    if is_hdf5_name(path):
         from ocaffe.model.hdf5 import write_weights_hdf5
 
         write_weights_hdf5(path, net, blobs)

@@ -14,6 +14,9 @@ from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import Deployed
 from ocaffe.onnx.export import Exported, Options, parameter_values
 from ocaffe.onnx.importer.graph import FLOATS
+from ocaffe.onnx.pieces import kinds_of
+
+HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 
 
 def comparable(
@@ -35,7 +38,7 @@ def comparable(
     values = {name: name for name in graph.blobs if name in tensors}
     of_blobs = {blob: blob.name for node in graph.nodes for blob in (*node.bottoms, *node.tops)}
     weights = parameter_values(graph, Weights("", [LayerWeights(name, blobs=list(arrays)) for name, arrays in blobs.items()], "the model"), Options())
-    half = any(tensor.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for tensor in model.graph.initializer)
+    half = not HALVES.isdisjoint([*kinds_of(model).values(), *(tensor.data_type for tensor in model.graph.initializer)])
     return Exported(model, Deployed(net, [info.name for info in model.graph.output]), graph, values, of_blobs, weights, Options(fp16=half))
 
 

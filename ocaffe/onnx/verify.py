@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,19 +34,20 @@ Feeds = dict[str, np.ndarray]
 class Verified:
     """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors.
 
-    `share` is the largest difference of a layer as a share of its bound.
+    `share` is the largest difference of a layer as a share of its bound. `what`: what was compared, the outputs only or every layer.
     """
 
     runtime: str
     differences: dict[str, float]
     share: float = 0.0
+    what: str = "layer by layer, "
 
     @property
     def worst(self) -> float:
         return max(self.differences.values(), default=0.0)
 
     def __str__(self) -> str:
-        return f"equal to ocaffe's outputs in {self.runtime}, layer by layer, largest difference of an output {self.worst:.2g} of its magnitude"
+        return f"equal to ocaffe's outputs in {self.runtime}, {self.what}largest difference of an output {self.worst:.2g} of its magnitude"
 
 
 def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None) -> Verified:
@@ -98,7 +100,8 @@ def _check(
             fact = f"blob '{name}' has values in ocaffe that are not finite, for which runtimes give different results"
             raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=FINITE)
         if not error <= bound:
-            fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; rounding explains at most {bound:.2g}"
+            limit = f"the tolerance is {tolerance:g}" if tolerance else f"rounding explains at most {bound:.2g}"
+            fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; {limit}"
             raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=NOT_EQUAL)
         share = max(share, error / bound if error else 0.0)
     return share
@@ -320,15 +323,18 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
     if Path(path).suffix not in (".npz", ".npy"):
         return _image(path, graph)
     try:
-        held = np.load(path)
-        arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
-    except (OSError, ValueError) as problem:
+        with open(path, "rb") as file:
+            held = np.load(file)
+            arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         raise Error(f"it cannot be read: {problem}", place=path, fix="give an .npz with an array for every input: np.savez(file, data=...)") from problem
     feeds = {}
     for blob in graph.inputs:
         if blob.name not in arrays:
             raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="give an array for every input, under its name")
         array = arrays[blob.name]
+        if array.dtype.kind not in "biuf":
+            raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix="give arrays of real numbers")
         if array.shape[1:] != blob.shape[1:]:
             fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
             raise Error(fact, place=path, fix="give arrays in the net's shapes")

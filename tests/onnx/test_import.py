@@ -10,7 +10,10 @@ import pytest
 
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.model.weights import read_weights
 from ocaffe.onnx import import_model
+from ocaffe.onnx.import_model import load
+from ocaffe.onnx.importer.graph import dense_of
 from ocaffe.onnx.importer.rules import pointwise
 
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
@@ -40,10 +43,20 @@ def convert(tmp_path: Path, device: Any) -> Any:
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.uint8, ()),
     ("f = Cast<to=1>(x) y = Conv(f, w)", np.bool_, ()), ("n = Not(x) y = Cast<to=1>(n)", np.bool_, ()),
     ("h = Cast<to=10>(x) a = Conv(h, w) y = Cast<to=1>(a)", np.float16, ()), (SEQUENCES, np.float32, ()),
+    ("h = Cast<to=10>(x) a = Softmax(h) b = Mul(a, a) y = Cast<to=1>(b)", np.float32, ()),
+    ("b = Cast<to=9>(x) n = Not(b) y = Cast<to=1>(n)", np.uint8, ()),
 ])  # fmt: skip
 def test_verified(tmp_path: Path, convert: Any, text: str, dtype: Any, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(saved(tmp_path, text, dtype), *flags) == 0
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["a = Div(i, i) y = Cast<to=1>(a)", "a = ReduceMean<axes=[2]>(i) y = Cast<to=1>(a)"])
+def test_whole_numbers_are_not_divided(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, f"i = ArgMax<axis=1>(x) {text}")
+    assert main(["convert", source, str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"), "--noverify"]) == 1
+    error = capsys.readouterr().err
+    assert "it divides whole numbers and drops the rest" in error and "layer 'a'" in error and "--cut_at" in error
 
 
 @pytest.mark.parametrize("text", [CONV, "a = Neg(x) b = Relu(a) c = Neg(b) i = ArgMax<axis=1>(c) y = Cast<to=1>(i)"], ids=["conv", "choice"])
@@ -87,6 +100,53 @@ def test_merged_norms_are_noted(tmp_path: Path, producer: str, name: str, rule: 
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert ("batch normalization is merged" in printed) == bool(call) and call in printed
+
+
+@pytest.mark.parametrize("ending", ["h5", "hdf5", "H5"])
+def test_weights_in_hdf5(tmp_path: Path, ending: str) -> None:
+    weights, copy = tmp_path / f"n.{ending}", tmp_path / f"copy.{ending}"
+    assert main(["convert", saved(tmp_path, CONV), str(tmp_path / "n.prototxt"), str(weights), "--noverify"]) == 0
+    assert main(["convert", str(weights), str(tmp_path / "n.caffemodel")]) == main(["convert", str(tmp_path / "n.caffemodel"), str(copy)]) == 0
+    assert weights.read_bytes()[:4] == copy.read_bytes()[:4] == b"\x89HDF"
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["places", "rows of indices"])
+@pytest.mark.parametrize("node", [False, True], ids=["initializer", "node"])
+def test_sparse_constants(tmp_path: Path, node: bool, rows: bool) -> None:
+    source = saved(tmp_path, "y = Add(x, c)")
+    model = onnx.load(source)
+    indices = np.array([[0, 2], [1, 3]]) if rows else np.array([2, 11])
+    values = onnx.numpy_helper.from_array(np.array([5, 7], np.float32), "c")
+    sparse = onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(indices, "i"), [8, 8])
+    if node:
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["c"], sparse_value=sparse))
+    else:
+        model.graph.sparse_initializer.append(sparse)
+    onnx.save(model, source)
+    _, blobs = load(source)
+    (blob,) = next(iter(blobs.values()))
+    expected = np.zeros((8, 8), np.float32)
+    expected[(0, 1), (2, 3)] = 5, 7
+    np.testing.assert_array_equal(blob, expected)
+
+
+def test_a_damaged_sparse_constant() -> None:
+    arrays = [onnx.numpy_helper.from_array(array, name) for array, name in ((np.ones(1, np.float32), "c"), (np.array([64]), "i"))]
+    with pytest.raises(Error, match="sparse tensor 'c' has no values of its shape"):
+        dense_of(onnx.helper.make_sparse_tensor(*arrays, [8, 8]), "m.onnx")
+
+
+@pytest.mark.parametrize("name", ["/", "a//b", "./a/."])
+def test_names_that_are_no_paths(tmp_path: Path, name: str) -> None:
+    source = saved(tmp_path, "y = Conv(x, w)")
+    model = onnx.load(source)
+    model.graph.node[0].name = name
+    onnx.save(model, source)
+    for weights in ("n.caffemodel", "n.h5", "back.caffemodel"):
+        files = [source, str(tmp_path / "n.prototxt")] if weights[0] == "n" else [str(tmp_path / "n.prototxt"), str(tmp_path / "n.h5")]
+        assert main(["convert", *files, str(tmp_path / weights), *(["--noverify"] if weights[0] == "n" else [])]) == 0
+    there, back = ({layer.name: layer.blobs for layer in read_weights(tmp_path / f).layers if layer.blobs} for f in ("n.caffemodel", "back.caffemodel"))
+    assert list(there) == list(back) and all(np.array_equal(there[layer][0], back[layer][0]) for layer in there)
 
 
 @pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])

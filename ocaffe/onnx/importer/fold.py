@@ -9,7 +9,7 @@ from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, node_of
+from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, dense_of, node_of
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 
@@ -69,6 +69,8 @@ def _constant(graph: Graph, node: Node) -> bool:
         kind = graph.types[inputs[1]].tensor_type.elem_type
         constants[node.outputs[0]] = constants[inputs[0]].astype(helper.tensor_dtype_to_np_dtype(kind))
         _trained(graph, node)
+    elif node.op == "Constant" and "sparse_value" in node.attributes:
+        constants[node.outputs[0]] = dense_of(node.attributes["sparse_value"], graph.place)
     elif all(name in constants for name in inputs) and node.op not in DRAWS and node.message is not None and "." not in node.op:
         feeds = {name: constants[name] for name in inputs}
         node.message.input[:] = node.inputs

@@ -26,6 +26,7 @@ SAME = {"Add": {"scale": 2.0}, "Mul": {"power": 2.0}}  # both operands are the s
 @operator(*NUMBERS)
 def binary(net: Builder, node: Node) -> None:
     first, second = (net.is_constant(node, index) for index in (0, 1))
+    net.check(node, node.op != "Div" or net.is_float(node, int(first)), "it divides whole numbers and drops the rest", "--cut_at with a tensor before it")
     if not first and not second:
         _tensors(net, node)
         return

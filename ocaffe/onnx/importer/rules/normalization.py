@@ -125,13 +125,3 @@ def lp_normalization(net: Builder, node: Node) -> None:
     fact = f"axis {node.get('axis', -1)}, p {node.get('p', 2)}: Caffe's Normalize takes p 2 along the channels"
     net.check(node, channel, fact, "--cut-at with a tensor before it")
     net.layer(node, "Normalize", [x])
-
-
-@operator("ArgMax")
-def argmax(net: Builder, node: Node) -> None:
-    x = net.bottom(node)
-    axis = node.get("axis", 0) % len(net.shape(x))
-    kept = node.get("keepdims", 1)
-    top = net.layer(node, "ArgMax", [x], {"axis": axis}, part="" if kept else "index")
-    if not kept:
-        flatten_to(net, node, top, net.output_shape(node))
