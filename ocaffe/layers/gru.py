@@ -102,7 +102,7 @@ class GRU(Recurrent):
 
     def onnx_product(self, graph: OnnxGraph, inputs: str, hidden: str) -> str:
         """Return h of the step: the gates need h' twice."""
-        z, r, n = graph.split(inputs, [None] * GATES, 1)
+        z, r, n = graph.split(inputs, [None] * GATES, 1, [self.units] * GATES)
         weights = [graph.parameter(weight) for weight in self.weights]
         z, r = (graph.op("Sigmoid", graph.op("Add", graph.op("Gemm", hidden, weight, transB=1), gate)) for weight, gate in zip(weights, (z, r)))
         if self.linear:

@@ -158,8 +158,8 @@ class Recurrent(Layer):
             after = self.onnx_step(graph, product, before, keep)
             return after, after[0]
 
-        count = None if 0 in graph.varying.get(cont, {}) else self.steps
-        *final, collected = graph.loop(count, states, [y, graph.op("Unsqueeze", cont, [2])], step)
+        steps, sequences = (None if axis in graph.varying.get(cont, {}) else size for axis, size in enumerate(cont.shape))
+        *final, collected = graph.loop(steps, sequences, states, [y, graph.op("Unsqueeze", cont, [2])], step)
         self.onnx_top(graph, collected, tops[0])
         for top, state in zip(tops[1:], final):
             graph.op("Unsqueeze", state, [0], to=top)

@@ -194,19 +194,22 @@ class OnnxGraph:
         """Return a slice along one axis."""
         return self.op("Slice", x, [start], [end], [axis])
 
-    def split(self, x: Value, to: Sequence[Blob | None], axis: int) -> list[str]:
-        """Split x along an axis into equal parts, one for each output."""
+    def split(self, x: Value, to: Sequence[Blob | None], axis: int, sizes: Sequence[int] | None) -> list[str]:
+        """Split x along an axis into parts, one for each output. Without `sizes`, which depend on the batch then, they are equal; ncnn needs sizes."""
+        if sizes is not None:
+            return self.ops("Split", x, list(sizes), to=to, axis=axis)
         return self.ops("Split", x, to=to, axis=axis, num_outputs=len(to) if self.opset >= SPLIT_COUNTS else None)
 
-    def loop(self, count: int | None, states: Sequence[str], sequences: Sequence[str], step: Step) -> list[str]:
+    def loop(self, steps: int | None, rows: int | None, states: Sequence[str], sequences: Sequence[str], step: Step) -> list[str]:
         """Loop over the first axis of `sequences` (T x N x n), and return the final states and the collected values (T x N x n).
 
-        `step` takes the states and one element (N x n) of each sequence; it returns the new states and the value to collect. With `count`, the number of
-        steps, up to UNROLLED, every step has its own nodes. Else they are the body of a Scan, which OpenCV 5.0 and ncnn do not run.
+        `step` takes the states and one element (N x n) of each sequence; it returns the new states and the value to collect. `steps` is T and `rows` N,
+        None if it depends on the batch. Up to UNROLLED steps have nodes of their own. Else they are the body of a Scan, which OpenCV 5.0 and ncnn lack.
         """
-        if count is None or not 0 < count <= UNROLLED:
+        if steps is None or not 0 < steps <= UNROLLED:
             return self._scan(states, sequences, step)
-        parts = [self.split(self.op("Flatten", sequence, axis=2), [None] * count, 0) for sequence in sequences]
+        sizes = None if rows is None else [rows] * steps
+        parts = [self.split(self.op("Flatten", sequence, axis=2), [None] * steps, 0, sizes) for sequence in sequences]
         found = []
         for elements in zip(*parts):
             states, collected = step(*states, *elements)

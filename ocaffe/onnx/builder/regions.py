@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.onnx.builder.graph import OnnxGraph, Value
 
-FAR = 2.0**22  # pixels, beyond every plane; sums of a few such numbers are exact in float32
+FAR = 1e8  # pixels, beyond every plane: as in kernels/roi_pooling.cl
 KNOWN = 4  # planes: the size of a region up to which the sizes of its bins are looked up
 
 
