@@ -25,7 +25,7 @@ EXPORTS = {  # calls that keep batch normalization
     "dynamo": EXPORT.format("dynamo=True, optimize=False"),
     "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
 }
-RUNTIMES = ("opencv", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
+RUNTIMES = ("opencv", "opencv-classic", "opencv-new", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 

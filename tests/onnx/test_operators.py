@@ -213,9 +213,10 @@ FAMILIES = {
         a = Abs(v) b = Slice(a, c0, c2, c1) c = Concat<axis=1>(b, more)
         y5 = RoiAlign<output_height=2, output_width=2, sampling_ratio=2, coordinate_transformation_mode="output_half_pixel">(x, c, images)
         y6, i = TopK<axis=1>(x, three) y7 = Cast<to=1>(i) y8, unread = TopK<largest=0>(x, two) unread2, j = TopK<axis=2>(z, two) y9 = Cast<to=1>(j)
-        d = Relu(x) y10, l = TopK<axis=3>(d, three) y11 = Cast<to=1>(l)
+        d = Relu(x) y10, l = TopK<axis=3>(d, three) y11 = Cast<to=1>(l) y12 = MaxRoiPool<pooled_shape=[2, 3], spatial_scale=0.5>(x, regions)
         """, 17, {
             "points": ints(2, 12, 6, 2), "rois": np.array([[1, 2, 9, 8], [0, -3, 11, 7.5]], np.float32), "images": ints(1, 0), "three": ints(3), "two": ints(2),
+            "regions": np.array([[1, 1, 2, 9, 8], [0, 0, 3, 11, 7]], np.float32),
             "c0": ints(0), "c1": ints(1), "c2": ints(2), "more": np.array([[4, 5], [6, 3.5]], np.float32),
         }),
     "recurrent": Family("""

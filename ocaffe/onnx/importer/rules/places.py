@@ -1,4 +1,4 @@
-"""Rules of operators that compute places or read values at them: GridSample, RoiAlign, ArgMax, TopK."""
+"""Rules of operators that compute places or read values at them: GridSample, RoiAlign, MaxRoiPool, ArgMax, TopK."""
 from __future__ import annotations
 
 from ocaffe.onnx.importer.builder import Builder
@@ -34,6 +34,13 @@ def roi_align(net: Builder, node: Node) -> None:
         "sampling_ratio": node.get("sampling_ratio", 0), "half_pixel": form == "half_pixel",
     }  # fmt: skip
     net.layer(node, "ROIAlign", [x, regions], fields, propagate=[True, False])
+
+
+@operator("MaxRoiPool")
+def roi_pool(net: Builder, node: Node) -> None:
+    height, width = node.get("pooled_shape", ())
+    fields = {"pooled_h": height, "pooled_w": width, "spatial_scale": node.get("spatial_scale", 1.0)}
+    net.layer(node, "ROIPooling", [net.bottom(node), net.bottom(node, 1)], fields, propagate=[True, False])
 
 
 @operator("ArgMax")
