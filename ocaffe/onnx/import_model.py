@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import numpy as np
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
+from ocaffe.ir.tensor import Shape
 from ocaffe.model.text import write_text
 from ocaffe.model.weights import write_weights
+from ocaffe.onnx.importer.batch import BATCHES, mark_repeated, merge
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.fold import fold
 from ocaffe.onnx.importer.graph import Graph, graph_of
@@ -77,11 +80,64 @@ def to_caffe(
     model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
 ) -> tuple[Any, dict[str, list[np.ndarray]]]:
     """Do the same as `load` for a ModelProto of `read_model`. Errors name the model by `place`."""
+    converted = import_net(model, place, shapes=shapes, outputs=outputs)
+    if converted.open and converted.fixed:
+        log.warning("convert.py:1", f"{place}: the net takes only the batch of the prototxt: {converted.fixed}")
+    return converted.net, converted.blobs
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The net and its weights by layer.
+
+    The net takes any batch along the axes `batch` of its inputs. `outputs` are the axes of the batch in the outputs. `fixed` says why there is no
+    such axis. `open` tells whether the model leaves the batch open.
+    """
+
+    net: Any
+    blobs: dict[str, list[np.ndarray]]
+    open: bool
+    batch: dict[str, int]
+    outputs: dict[str, int | None]
+    fixed: str = ""
+
+
+def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()) -> Imported:
+    """Do the same as `to_caffe`, and say more about the result. If no net takes any batch, it is for the batch of the model, or 1."""
     graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
-    fold(graph)
+    try:
+        axes = {name: 0 for name in graph.open} or _first_axes(graph)
+        one, two = (graph.of_batch(axes, size) for size in BATCHES)
+        for each in (one, two):
+            fold(each)
+        mark_repeated(one, two)
+        nets = _build(one), _build(two)
+        net, blobs, fixed = merge(*nets), nets[0].blobs, ""
+        follows = {name: _differing(*(each.shapes[name] for each in nets)) for name in dict.fromkeys(graph.outputs)}
+    except Error as problem:
+        fold(graph)
+        built = _build(graph)
+        net, blobs, axes, follows = built.message, built.blobs, {}, {}
+        fixed = ", ".join(filter(None, (problem.layer, problem.fact)))
+    _warn_of_training(graph)
+    return Imported(net, blobs, bool(graph.open), axes, follows, fixed)
+
+
+def _first_axes(graph: Graph) -> dict[str, int]:
+    """Return axis 0 for each input that has as many values there as the first input."""
+    return {name: 0 for name in graph.inputs if graph.shape(name)[:1] == graph.shape(graph.inputs[0])[:1] != ()}
+
+
+def _differing(one: Shape, two: Shape) -> int | None:
+    """Return the axis in which two shapes differ, or None if there is none or several."""
+    axes = [axis for axis, sizes in enumerate(zip(one, two)) if sizes[0] != sizes[1]]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _build(graph: Graph) -> Builder:
+    """Return the net of a folded graph."""
     rewrite(graph)
     _refuse(graph)
-    _warn_of_training(graph)
     net = Builder(graph)
     for node in graph.nodes:
         _check_axis(net, node)
@@ -89,7 +145,7 @@ def to_caffe(
         for output in filter(None, node.outputs):
             _compare(net, node, output)
     net.finish()
-    return net.message, net.blobs
+    return net
 
 
 def _refuse(graph: Graph) -> None:
