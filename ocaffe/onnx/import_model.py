@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from ocaffe.onnx.importer.graph import Graph, graph_of
 from ocaffe.onnx.importer.patterns import rewrite
 from ocaffe.onnx.importer.read import opset_of, read_model
 from ocaffe.onnx.importer.rules import rules
+
+RECURRENT = ("GRU", "LSTM")  # the batch of these is axis 1
 
 
 def convert(
@@ -86,46 +88,59 @@ def to_caffe(
     return converted.net, converted.blobs
 
 
-@dataclass(frozen=True)
+@dataclass
 class Imported:
     """The net and its weights by layer.
 
-    The net takes any batch along the axes `batch` of its inputs. `outputs` are the axes of the batch in the outputs. `fixed` says why there is no
-    such axis. `open` tells whether the model leaves the batch open.
+    The net takes any batch along the axes `batch` of its inputs. `outputs` are the axes of the batch in the outputs. `fixed` says why the net takes only
+    the batch of the model, or 1 if the model leaves it open (`open`).
     """
 
     net: Any
     blobs: dict[str, list[np.ndarray]]
     open: bool
-    batch: dict[str, int]
-    outputs: dict[str, int | None]
+    batch: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int | None] = field(default_factory=dict)
     fixed: str = ""
 
 
 def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()) -> Imported:
-    """Do the same as `to_caffe`, and say more about the result. If no net takes any batch, it is for the batch of the model, or 1."""
+    """Do the same as `to_caffe`, and say more about the result."""
     graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
-    try:
-        axes = {name: 0 for name in graph.open} or _first_axes(graph)
-        one, two = (graph.of_batch(axes, size) for size in BATCHES)
-        for each in (one, two):
-            fold(each)
-        mark_repeated(one, two)
-        nets = _build(one), _build(two)
-        net, blobs, fixed = merge(*nets), nets[0].blobs, ""
-        follows = {name: _differing(*(each.shapes[name] for each in nets)) for name in dict.fromkeys(graph.outputs)}
-    except Error as problem:
+    candidates = [dict.fromkeys(graph.open, 0) or _axes(graph, 0)]
+    if any(node.op in RECURRENT for node in graph.nodes):
+        candidates.append(_axes(graph, 1))
+    found, fixed = None, ""
+    for axes in filter(None, candidates):
+        try:
+            found = found or _of_any_batch(graph, axes)
+        except Error as problem:
+            fixed = fixed or ", ".join(filter(None, (problem.layer, problem.fact)))
+    if found is None:
         fold(graph)
-        built = _build(graph)
-        net, blobs, axes, follows = built.message, built.blobs, {}, {}
-        fixed = ", ".join(filter(None, (problem.layer, problem.fact)))
+        net = _build(graph)
+        found = Imported(net.message, net.blobs, bool(graph.open))
+    if graph.open or not found.batch:
+        found.batch, found.fixed = ({}, fixed) if fixed else (found.batch, "")
     _warn_of_training(graph)
-    return Imported(net, blobs, bool(graph.open), axes, follows, fixed)
+    return found
 
 
-def _first_axes(graph: Graph) -> dict[str, int]:
-    """Return axis 0 for each input that has as many values there as the first input."""
-    return {name: 0 for name in graph.inputs if graph.shape(name)[:1] == graph.shape(graph.inputs[0])[:1] != ()}
+def _axes(graph: Graph, axis: int) -> dict[str, int]:
+    """Return `axis` for each input that has as many values there as the first input."""
+    sizes = {name: graph.shape(name)[axis] for name in graph.inputs if len(graph.shape(name)) > axis}
+    return {name: axis for name, size in sizes.items() if size == sizes.get(graph.inputs[0])}
+
+
+def _of_any_batch(graph: Graph, axes: Mapping[str, int]) -> Imported:
+    """Return a net that takes any batch along the axes of the inputs. Raises Error if there is none."""
+    one, two = (graph.of_batch(axes, size) for size in BATCHES)
+    for each in (one, two):
+        fold(each)
+    mark_repeated(one, two)
+    nets = _build(one), _build(two)
+    outputs = {name: _differing(one.shape(name), two.shape(name)) for name in dict.fromkeys(graph.outputs)}
+    return Imported(merge(*nets), nets[0].blobs, bool(graph.open), dict(axes), outputs)
 
 
 def _differing(one: Shape, two: Shape) -> int | None:

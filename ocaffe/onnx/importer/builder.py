@@ -39,10 +39,9 @@ class Builder:
         """Return the blob of an input. A constant becomes the top of a Parameter layer."""
         tensor = node.input(index)
         if tensor in self.graph.constants and tensor not in self.same:
-            self.same[tensor] = self._parameter(node, tensor)
-            if tensor in self.graph.repeated:
-                held = Node("Where", [], [self.free(tensor)], name=tensor)
-                self.same[tensor] = self.repeated(held, self.same[tensor], self.graph.repeated[tensor])
+            axis = self.graph.repeated.get(tensor)
+            blob = self._parameter(node, tensor, tensor if axis is None else f"{tensor}_one")
+            self.same[tensor] = blob if axis is None else self.repeated(Node("Where", [], [self.free(tensor)], name=tensor), blob, axis)
         blob = self.same.get(tensor, tensor)
         if blob not in self.shapes:
             raise self.error(node, f"input {index} is {f'the tensor {tensor!r}, which has no values here' if tensor else 'left out'}")
@@ -140,11 +139,11 @@ class Builder:
             self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
         return tops[0] if tops else ""
 
-    def _parameter(self, node: Node, tensor: str) -> str:
+    def _parameter(self, node: Node, tensor: str, top: str) -> str:
         given = self.graph.constants[tensor]
         array = np.asarray(given, np.float32)
         self.check(node, array.size, f"'{tensor}' is {shape_text(array.shape)}: it has no values")
-        held = Node("Parameter", [], [self.free(tensor)], name=tensor)
+        held = Node("Parameter", [], [self.free(top)], name=top)
         return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained and given.dtype.kind == "f")
 
     def repeated(self, node: Node, x: str, axis: int, part: str = "") -> str:
