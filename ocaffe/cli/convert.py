@@ -20,6 +20,7 @@ VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of the
 FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt "
          "WEIGHTS.caffemodel, or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
 EXPORT = "torch.onnx.export(net.eval(), (x,), 'model.onnx', {})"
+OPEN = "dynamic_axes={{'{}': {{0: 'batch'}}}}"  # leaves the batch open
 EXPORTS = {  # calls that keep batch normalization
     "TorchScript": EXPORT.format(EXPORT_OPTIONS),
     "dynamo": EXPORT.format("dynamo=True, optimize=False"),
@@ -82,7 +83,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut-at are those of the export.
     """
-    from ocaffe.onnx.import_model import is_training, merged_norms, refuse_changed, to_caffe, write
+    from ocaffe.onnx.import_model import import_net, is_training, merged_norms, refuse_changed, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -94,7 +95,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         fact = f"{exporter}'s exporter has merged batch normalization into the convolutions, so a training would have none"
         raise Error(fact, place=source, fix=f"{EXPORTS[exporter]}, or leave out --for-training")
     shapes = _shapes(options.shape)
-    message, blobs = to_caffe(model, source, shapes=shapes, outputs=outputs)
+    imported = import_net(model, source, shapes=shapes, outputs=outputs)
+    message, blobs = imported.net, imported.blobs
     if not options.force:
         refuse_changed(message, blobs, source, net, weights)
     if options.verify is None:
@@ -102,9 +104,14 @@ def import_onnx(options: argparse.Namespace) -> None:
     elif any(map(is_training, model.graph.node)):
         verdict = "not verified, because the model normalizes by the batch"
     else:
-        verdict = _verified(comparable(model, message, blobs, shapes=shapes, outputs=outputs), options)
+        compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=imported.batch if imported.open else None)
+        verdict = _verified(compared, options, imported)
     write(message, blobs, source, net, weights)
     print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
+    if imported.fixed:
+        name, axes = next((layer.top[0], layer.input_param.shape[0].dim) for layer in message.layer if layer.type == "Input")
+        remedy = "" if imported.open else f"; for other batches {EXPORT.format(OPEN.format(name))}, or dynamic_shapes with dynamo=True"
+        print(f"note: the net takes only the batch of {axes[0]}: {imported.fixed}{remedy}")
     if exporter:
         print(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:\n  {EXPORTS[exporter]}")
 
@@ -199,9 +206,10 @@ def _beside(weights: Sequence[str]) -> Any:
     return Preprocessing(mean.astype(np.float32) if mean.any() else None, settings.scale)
 
 
-def _verified(exported: Any, options: argparse.Namespace) -> str:
+def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) -> str:
+    """Compare the net with its model. A net that was imported for any batch is compared at a second one; `imported.fixed` says if it fails there."""
     from ocaffe.cl.device import list_devices, select_device
-    from ocaffe.onnx.import_verify import pixels
+    from ocaffe.onnx.import_verify import by_sample, other_batch, pixels
     from ocaffe.onnx.verify import inputs_from, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
@@ -213,6 +221,10 @@ def _verified(exported: Any, options: argparse.Namespace) -> str:
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
             runs = [random_inputs(exported.graph, batch=batch, pixels=pixels(exported.model)) for batch in batches]
+        if imported and imported.open and imported.batch:
+            runs.append(other_batch(exported, imported.batch)[1])
+        elif imported and imported.batch:
+            imported.fixed = by_sample(exported, imported.batch, imported.outputs, device)
         if options.verify_in:
             from ocaffe.onnx.consumers import verify_in
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,19 @@ import numpy as np
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write, refuse_other
+from ocaffe.ir.tensor import Shape
 from ocaffe.model.text import write_text
 from ocaffe.model.transcode import is_hdf5_name
 from ocaffe.model.weights import write_weights
+from ocaffe.onnx.importer.batch import BATCHES, mark_repeated, merge
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.fold import fold
 from ocaffe.onnx.importer.graph import Graph, graph_of
 from ocaffe.onnx.importer.patterns import rewrite
 from ocaffe.onnx.importer.read import opset_of, read_model
 from ocaffe.onnx.importer.rules import rules
+
+RECURRENT = ("GRU", "LSTM")  # the batch of these is axis 1
 
 
 def convert(
@@ -88,11 +93,77 @@ def to_caffe(
     model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()
 ) -> tuple[Any, dict[str, list[np.ndarray]]]:
     """Do the same as `load` for a ModelProto of `read_model`. Errors name the model by `place`."""
+    converted = import_net(model, place, shapes=shapes, outputs=outputs)
+    if converted.open and converted.fixed:
+        log.warning("convert.py:1", f"{place}: the net takes only the batch of the prototxt: {converted.fixed}")
+    return converted.net, converted.blobs
+
+
+@dataclass
+class Imported:
+    """The net and its weights by layer.
+
+    The net takes any batch along the axes `batch` of its inputs. `outputs` are the axes of the batch in the outputs. `fixed` says why the net takes only
+    the batch of the model, or 1 if the model leaves it open (`open`).
+    """
+
+    net: Any
+    blobs: dict[str, list[np.ndarray]]
+    open: bool
+    batch: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, int | None] = field(default_factory=dict)
+    fixed: str = ""
+
+
+def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()) -> Imported:
+    """Do the same as `to_caffe`, and say more about the result."""
     graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
-    fold(graph)
+    candidates = [dict.fromkeys(graph.open, 0) or _axes(graph, 0)]
+    if any(node.op in RECURRENT for node in graph.nodes):
+        candidates.append(_axes(graph, 1))
+    found, fixed = None, ""
+    for axes in filter(None, candidates):
+        try:
+            found = found or _of_any_batch(graph, axes)
+        except Error as problem:
+            fixed = fixed or ", ".join(filter(None, (problem.layer, problem.fact)))
+    if found is None:
+        fold(graph)
+        net = _build(graph)
+        found = Imported(net.message, net.blobs, bool(graph.open))
+    if graph.open or not found.batch:
+        found.batch, found.fixed = ({}, fixed) if fixed else (found.batch, "")
+    _warn_of_training(graph)
+    return found
+
+
+def _axes(graph: Graph, axis: int) -> dict[str, int]:
+    """Return `axis` for each input that has as many values there as the first input."""
+    sizes = {name: graph.shape(name)[axis] for name in graph.inputs if len(graph.shape(name)) > axis}
+    return {name: axis for name, size in sizes.items() if size == sizes.get(graph.inputs[0])}
+
+
+def _of_any_batch(graph: Graph, axes: Mapping[str, int]) -> Imported:
+    """Return a net that takes any batch along the axes of the inputs. Raises Error if there is none."""
+    one, two = (graph.of_batch(axes, size) for size in BATCHES)
+    for each in (one, two):
+        fold(each)
+    mark_repeated(one, two)
+    nets = _build(one), _build(two)
+    outputs = {name: _differing(one.shape(name), two.shape(name)) for name in dict.fromkeys(graph.outputs)}
+    return Imported(merge(*nets), nets[0].blobs, bool(graph.open), dict(axes), outputs)
+
+
+def _differing(one: Shape, two: Shape) -> int | None:
+    """Return the axis in which two shapes differ, or None if there is none or several."""
+    axes = [axis for axis, sizes in enumerate(zip(one, two)) if sizes[0] != sizes[1]]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _build(graph: Graph) -> Builder:
+    """Return the net of a folded graph."""
     rewrite(graph)
     _refuse(graph)
-    _warn_of_training(graph)
     net = Builder(graph)
     for node in graph.nodes:
         _check_axis(net, node)
@@ -100,7 +171,7 @@ def to_caffe(
         for output in filter(None, node.outputs):
             _compare(net, node, output)
     net.finish()
-    return net.message, net.blobs
+    return net
 
 
 def _refuse(graph: Graph) -> None:

@@ -15,19 +15,23 @@ from ocaffe.onnx.deploy import Deployed
 from ocaffe.onnx.export import Exported, Options, parameter_values
 from ocaffe.onnx.importer.graph import FLOATS
 from ocaffe.onnx.pieces import kinds_of
+from ocaffe.onnx.verify import Feeds, difference, opened, random_inputs, run_net
 
 HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+OTHER_BATCH = 1e-2  # of the largest magnitude: more than rounding, which layers may amplify
 
 
 def comparable(
-    model: onnx.ModelProto, net: Any, blobs: Mapping[str, Sequence[np.ndarray]], *, shapes: Mapping[str, Shape], outputs: Sequence[str]
-) -> Exported:
+    model: onnx.ModelProto, net: Any, blobs: Mapping[str, Sequence[np.ndarray]], *, shapes: Mapping[str, Shape], outputs: Sequence[str],
+    batch: Mapping[str, int] | None = None,
+) -> Exported:  # fmt: skip
     """Return `model` and the imported net as if `model` had been exported from that net, for `ocaffe.onnx.verify.verify`.
 
-    A blob has the name of the tensor that it holds. `shapes` of inputs and `outputs` (empty: the model's own) are written into `model`.
+    A blob has the name of the tensor that it holds. `shapes` of inputs and `outputs` (empty: the model's own) are written into `model`, except for the
+    open axes `batch` of the inputs.
     """
     if shapes:
-        _reshape(model, shapes)
+        _reshape(model, shapes, batch or {})
     if outputs:
         known = {info.name: info for info in (*model.graph.output, *model.graph.value_info)}
         infos = [known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs]
@@ -48,12 +52,43 @@ def pixels(model: onnx.ModelProto) -> dict[str, int]:
     return {name: 2 if kind == onnx.TensorProto.BOOL else 256 for name, kind in kinds.items() if kind not in FLOATS}
 
 
-def _reshape(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> None:
+def other_batch(exported: Exported, batch: Mapping[str, int]) -> tuple[list[Feeds], Feeds]:
+    """Draw inputs of 3 samples, or 2 if the net has 3 or more. Return batches of the net's own size, and the batch of their first samples."""
+    own = {blob.name: blob.shape for blob in exported.graph.inputs}
+    size = next(own[name][axis] for name, axis in batch.items())
+    count = 3 if size < 3 else 2
+    parts = [random_inputs(exported.graph, seed, pixels=pixels(exported.model)) for seed in range(1, 1 + -(-count // size))]
+    parts = [{name: (part if name in batch else parts[0])[name] for name in own} for part in parts]
+    joined = {name: np.concatenate([part[name] for part in parts], axis) for name, axis in batch.items()}
+    return parts, parts[0] | {name: values.take(range(count), batch[name]) for name, values in joined.items()}
+
+
+def by_sample(exported: Exported, batch: Mapping[str, int], outputs: Mapping[str, int | None], device: Any) -> str:
+    """Say which output is not the same for a sample in a batch of another size, or return an empty text.
+
+    The model fixes its batch, so it cannot run with another one.
+    """
+    names = exported.deployed.outputs
+    parts, whole = other_batch(exported, batch)
+    with opened(exported, device, names) as net:
+        single = [run_net(net, exported, part, names) for part in parts]
+        together = run_net(net, exported, whole, names)
+    for name in names:
+        axis = outputs.get(name)
+        if axis is None:
+            return f"output '{name}' is not one value for each sample"
+        expected = np.concatenate([values[name] for values in single], axis).take(range(together[name].shape[axis]), axis, mode="clip")
+        if not difference(together[name], expected) <= OTHER_BATCH:
+            return f"output '{name}' of a sample depends on the rest of the batch"
+    return ""
+
+
+def _reshape(model: onnx.ModelProto, shapes: Mapping[str, Shape], batch: Mapping[str, int]) -> None:
     """Change the shapes of inputs. Remove the shapes of all other tensors: they belong to the old input shapes."""
     del model.graph.value_info[:]
     for info in (*model.graph.input, *model.graph.output):
         for axis, size in enumerate(info.type.tensor_type.shape.dim):
-            if info.name in shapes:
+            if info.name in shapes and batch.get(info.name) != axis:
                 size.dim_value = shapes[info.name][axis]
             elif info in model.graph.output:
                 size.Clear()

@@ -26,6 +26,7 @@ class Builder:
         self.shapes: dict[str, Shape] = {}  # of blobs
         self.same: dict[str, str] = {}  # tensor -> the blob that holds it, if the names differ
         self._names: set[str] = set()
+        self._batch = ""  # the blob of `_counted`
         for name in graph.inputs:
             layer = proto.LayerParameter(name=self._unique(name), type="Input", top=[name])
             layer.input_param.shape.add().dim.extend(graph.shape(name))
@@ -38,7 +39,9 @@ class Builder:
         """Return the blob of an input. A constant becomes the top of a Parameter layer."""
         tensor = node.input(index)
         if tensor in self.graph.constants and tensor not in self.same:
-            self.same[tensor] = self._parameter(node, tensor)
+            axis = self.graph.repeated.get(tensor)
+            blob = self._parameter(node, tensor, tensor if axis is None else f"{tensor}_one")
+            self.same[tensor] = blob if axis is None else self.repeated(Node("Where", [], [self.free(tensor)], name=tensor), blob, axis)
         blob = self.same.get(tensor, tensor)
         if blob not in self.shapes:
             raise self.error(node, f"input {index} is {f'the tensor {tensor!r}, which has no values here' if tensor else 'left out'}")
@@ -141,12 +144,28 @@ class Builder:
             self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
         return tops[0] if tops else ""
 
-    def _parameter(self, node: Node, tensor: str) -> str:
+    def _parameter(self, node: Node, tensor: str, top: str) -> str:
         given = self.graph.constants[tensor]
         array = np.asarray(given, np.float32)
         self.check(node, array.size, f"'{tensor}' is {shape_text(array.shape)}: it has no values")
-        held = Node("Parameter", [], [self.free(tensor)], name=tensor)
+        held = Node("Parameter", [], [self.free(top)], name=top)
         return self.layer(held, "Parameter", [], {"shape": {"dim": array.shape}}, blobs=[array], learn=tensor in self.graph.trained and given.dtype.kind == "f")
+
+    def repeated(self, node: Node, x: str, axis: int, part: str = "") -> str:
+        """Repeat the one value of x along `axis` as often as the batch of the net. A Where layer broadcasts both its choices to its condition."""
+        if not self._batch:
+            self._batch = self._counted()
+        dims = [-1 if other == axis else 1 for other in range(len(self.shapes[x]))]
+        counted = self.layer(node, "Reshape", [self._batch], {"shape": {"dim": dims}}, part=f"{part}batch")
+        return self.layer(node, "Where", [counted, x, x], part=part, propagate=[False, True, True])
+
+    def _counted(self) -> str:
+        """Return a blob with one value for each sample of the batch."""
+        x, axis = next(iter(self.graph.batch.items()))
+        node, axes = Node("Reduction", [], [self.free("batch")], name="batch"), len(self.shapes[x])
+        if axis:
+            x = self.layer(node, "Permute", [x], {"order": [axis, *(other for other in range(axes) if other != axis)]}, part="first")
+        return self.layer(node, "Reduction", [x], {"axis": 1}) if axes > 1 else x
 
     def alias(self, node: Node, blob: str, output: int = 0) -> None:
         """Make an existing blob the value of an output of the node."""

@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, dense_of, node_of
+from ocaffe.onnx.importer.reopen import reopen
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
 
@@ -31,6 +32,7 @@ def fold(graph: Graph) -> None:
         if node.op == "If" and node.inputs[0] in graph.constants:
             pending.extendleft(reversed(_branch(graph, node)))
             continue
+        reopen(graph, node)
         if _constant(graph, node):
             continue
         if node.op == "SplitToSequence":
@@ -133,10 +135,11 @@ def _single(array: np.ndarray) -> np.ndarray:
 
 
 def _compare(graph: Graph, node: Node, name: str) -> None:
-    declared, shape = graph.declared.get(name), graph.shape(name)
+    """Compare with the shape in the file, which may have the original batch."""
+    declared, shape, (own, batch) = graph.declared.get(name), graph.shape(name), graph.sizes
     if declared is None:
         return
-    agree = len(declared) == len(shape) and all(said in (None, 0, size) or not size for said, size in zip(declared, shape))
+    agree = len(declared) == len(shape) and all(said in (None, 0, size) or not size or said * batch == size * own for said, size in zip(declared, shape))
     if not agree:
         text = shape_text(["?" if dim is None else dim for dim in declared])  # type: ignore[misc]
         raise Error(

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
 
 FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
+UNKNOWN = (None, 0, -1)  # a size that the file leaves open
 
 
 @dataclass(eq=False)
@@ -48,7 +49,10 @@ class Graph:
     """An ONNX graph.
 
     `trained` names the constants that were initializers, because exporters write parameters as initializers. `types` holds the TypeProtos of tensors that
-    are not constants.
+    are not constants. `open` names the inputs whose first axis has an unknown size.
+
+    `of_batch` makes a graph for another batch: `batch` maps the inputs to their axis of the batch, `sizes` are the batch of the original graph and the
+    new one. `repeated` maps constants that are equal along an axis of the batch to this axis; the constants have one value there.
     """
 
     place: str
@@ -62,6 +66,20 @@ class Graph:
     types: dict[str, Any] = field(default_factory=dict)
     declared: dict[str, tuple[int | None, ...]] = field(default_factory=dict)  # shapes in the file, to be compared with the inferred shapes
     opset_import: Any = None
+    open: list[str] = field(default_factory=list)
+    batch: dict[str, int] = field(default_factory=dict)
+    sizes: tuple[int, int] = (1, 1)
+    repeated: dict[str, int] = field(default_factory=dict)
+
+    def of_batch(self, axes: Mapping[str, int], size: int) -> Graph:
+        """Return the graph for a batch of `size` along the axes of the inputs. Constants are shared. Call it before nodes are changed."""
+        types, own = dict(self.types), 1
+        for name, axis in axes.items():
+            shape = list(self.shape(name))
+            own, shape[axis] = shape[axis], size
+            types[name] = helper.make_tensor_type_proto(types[name].tensor_type.elem_type, shape)
+        return replace(self, nodes=[node_of(node.message) for node in self.nodes], constants=dict(self.constants), trained=set(self.trained), types=types,
+                       batch=dict(axes), sizes=(own, size))  # fmt: skip
 
     def shape(self, tensor: str) -> Shape:
         """Return the shape of a tensor. Raises Error if it depends on values."""
@@ -116,6 +134,8 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
         if given is not None and item.type.tensor_type.HasField("shape") and len(given) != axes:
             raise Error(f"input '{item.name}' has {axes} axes, --shape gives it {len(given)}", place=place, fix="give a size for each axis")
         shape = tuple(shapes.get(item.name, ())) or _input_shape(item, place)
+        if axes and _dims(item)[0] in UNKNOWN:
+            graph.open.append(item.name)
         kind = item.type.tensor_type.elem_type
         graph.types[item.name] = helper.make_tensor_type_proto(FLOATS[0] if kind in FLOATS else kind, shape)
     if not shapes:
@@ -168,7 +188,7 @@ def _input_shape(item: Any, place: str) -> Shape:
     if not item.type.tensor_type.HasField("shape"):
         raise Error(f"input '{item.name}' has no shape", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
     dims = _dims(item)
-    shape = [1 if dim in (None, 0, -1) and axis == 0 else dim for axis, dim in enumerate(dims)]
+    shape = [1 if dim in UNKNOWN and axis == 0 else dim for axis, dim in enumerate(dims)]
     if any(dim is None or dim < 1 for dim in shape):
         text = shape_text(["?" if dim is None else dim for dim in dims])  # type: ignore[misc]
         raise Error(f"input '{item.name}' is {text}: only the batch may be unknown", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")

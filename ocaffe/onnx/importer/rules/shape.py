@@ -189,9 +189,11 @@ def repeat(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> s
         x = flatten_to(net, node, x, shape, f"{part}axes")
     axes = [axis for axis, (size, larger) in enumerate(zip(shape, wanted)) if size != larger]
     for axis in axes:
-        final = not part and axis == axes[-1]
-        parameters = {"axis": axis, "tiles": wanted[axis] // shape[axis]}
-        x = net.layer(node, "Tile", [x], parameters, part="" if final else f"{part}tile{axis}")
+        name = "" if not part and axis == axes[-1] else f"{part}tile{axis}"
+        if net.graph.batch and (shape[axis], wanted[axis]) == (1, net.graph.sizes[1]):
+            x = net.repeated(node, x, axis, name)
+        else:
+            x = net.layer(node, "Tile", [x], {"axis": axis, "tiles": wanted[axis] // shape[axis]}, part=name)
     if not axes and not part:
         net.alias(node, x)
     return x
