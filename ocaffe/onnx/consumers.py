@@ -13,7 +13,7 @@ import numpy as np
 
 from ocaffe.errors import Error
 from ocaffe.onnx import consumer_process
-from ocaffe.onnx.builder.graph import UNROLLED, origin
+from ocaffe.onnx.builder.graph import UNROLLED, origin, type_of
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import save
 from ocaffe.onnx.verify import FINITE, HALF_TOLERANCE, TOLERANCE, Feeds, Verified, difference, opened, run_net
@@ -95,9 +95,9 @@ def remedy(consumer: str, exported: Exported, other: str = OTHER) -> str:
 def cut(exported: Exported) -> str:
     """Return the flag that ends the model before a detector's last layers, and the work that is then left. Empty if the net has no such layer."""
     nodes = exported.graph.nodes
-    if any(node.type == "DetectionOutput" for node in nodes):
+    if any(type_of(node) == "DetectionOutput" for node in nodes):
         return "--raw-detection ends the model before DetectionOutput; then decode the boxes and suppress overlaps as docs/after-opencv-5.md shows"
-    first = next((node for node in nodes if node.type in REGIONS), None)
+    first = next((node for node in nodes if type_of(node) in REGIONS), None)
     if first is None:
         return ""
     blobs = ",".join(blob.name for blob in map(origin, first.bottoms) if blob.producer is not None and blob.producer.bottoms)

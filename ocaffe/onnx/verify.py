@@ -19,7 +19,7 @@ from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Graph, Node
 from ocaffe.ir.tensor import Shape
-from ocaffe.onnx.builder.graph import origin
+from ocaffe.onnx.builder.graph import origin, type_of
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import detached, is_large
 from ocaffe.onnx.pieces import HALF, PREFIX, SINGLE, Piece, cut, perturbed, pieces, rounding
@@ -126,7 +126,7 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 def _chooses(node: Node) -> bool:
     """Whether rounding a layer's input may change its output discontinuously. Pooling does so if it has a mask top."""
-    return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
+    return type_of(node) in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
 CHOOSING = {"ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
@@ -302,8 +302,8 @@ def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
     for node in graph.nodes:
         for index, bottom in enumerate(node.bottoms):
             for place in (index, index - len(node.bottoms)):
-                if _source(bottom) is blob and (node.type, place) in DRAWS:
-                    return DRAWS[node.type, place], node.layer
+                if _source(bottom) is blob and (type_of(node), place) in DRAWS:
+                    return DRAWS[type_of(node), place], node.layer
     return None, None
 
 

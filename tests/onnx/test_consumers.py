@@ -93,11 +93,15 @@ layer { name: "pool5" type: "ROIPooling" bottom: "conv5" bottom: "rois" top: "po
 layer { name: "cls_score" type: "InnerProduct" bottom: "pool5" top: "cls_score" inner_product_param { num_output: 3 } }"""
 
 
-def test_proposals_are_to_be_cut(tmp_path: pathlib.Path) -> None:
+PYTHON = """type: "Python" python_param { module: 'rpn.proposal_layer' layer: 'ProposalLayer' }"""
+
+
+@pytest.mark.parametrize("kind", ["Proposal", "Python"])
+def test_proposals_are_to_be_cut(kind: str, tmp_path: pathlib.Path) -> None:
     net = tmp_path / "net.prototxt"
-    net.write_text(PROPOSAL)
+    net.write_text(PROPOSAL if kind == "Proposal" else PROPOSAL.replace('type: "Proposal"', PYTHON).replace("proposal_param { feat_stride: 16 }", ""))
     text = consumers.remedy("opencv-classic", export(str(net), None, Options(fillers=True)))
-    assert text.startswith("--cut-at=scores,deltas ends the model before 'rois' (Proposal)") and "ENGINE_AUTO" in text
+    assert text.startswith(f"--cut-at=scores,deltas ends the model before 'rois' ({kind})") and "ENGINE_AUTO" in text
 
 
 def test_a_scan_is_to_be_avoided(tmp_path: pathlib.Path) -> None:

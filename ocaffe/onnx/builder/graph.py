@@ -76,7 +76,7 @@ class OnnxGraph:
         owner = self.node
         assert owner is not None
         given = {key: value for key, value in attributes.items() if value is not None}
-        self.nodes.append(OnnxNode(kind, names, outputs, given, owner.name, owner.type, str(owner.place or "")))
+        self.nodes.append(OnnxNode(kind, names, outputs, given, owner.name, type_of(owner), str(owner.place or "")))
         self.values.update({blob: output for blob, output in zip(to, outputs) if blob is not None})
         return outputs
 
@@ -301,6 +301,11 @@ def _unused(name: str, used: set[str]) -> str:
         unique = f"{name}.{number}"
     used.add(unique)
     return unique
+
+
+def type_of(node: Node) -> str:
+    """Return the type of a node's layer. A Python layer that ocaffe implements, such as the one of Proposal, has the type of ocaffe's layer."""
+    return node.layer.type if node.type == "Python" else node.type
 
 
 def is_split(blob: Blob) -> bool:
