@@ -82,7 +82,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut_at are those of the export.
     """
-    from ocaffe.onnx.import_model import is_training, merged_norms, prototxt_of, to_caffe, write, write_blobs
+    from ocaffe.onnx.import_model import draws, is_training, merged_norms, prototxt_of, to_caffe, write, write_blobs
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -102,6 +102,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         verdict = "not verified (--noverify)"
     elif any(map(is_training, model.graph.node)):
         verdict = "not verified, because the model normalizes by the batch"
+    elif draws(model):
+        verdict = "not verified, because a Dropout of the model drops values at random"
     else:
         verdict = _verified(comparable(model, message, blobs, shapes=shapes, outputs=outputs), options)
     write(message, blobs, source, net, weights)

@@ -78,6 +78,20 @@ def test_a_model_in_training_form(tmp_path: Path, convert: Any, mode: str, verdi
     assert verdict in captured.out and ("take the statistics of the batch" in captured.err) == warned
 
 
+@pytest.mark.parametrize("node", [False, True], ids=["initializer", "node"])
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_in_training_form(tmp_path: Path, convert: Any, training: bool, node: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, "a = Conv(x, w) y = Dropout(a, , t)")
+    model, flag = onnx.load(source), onnx.numpy_helper.from_array(np.array(training), "t")
+    if node:
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["t"], value=flag))
+    else:
+        model.graph.initializer.append(flag)
+    onnx.save(model, source)
+    assert convert(source) == 0
+    assert ("drops values at random" if training else "equal to ocaffe's outputs") in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("producer", "name", "rule", "call"), [
     ("pytorch", "onnx::Conv_12", "", "TrainingMode.PRESERVE"), ("pytorch", "conv1.weight", "RemoveBias, FuseBatchNormIntoConv", "dynamo=True, optimize=False"),
     ("tf2onnx", "model/conv_weights_fused_bn", "", "remove_back_to_back"), ("pytorch", "conv1.weight", "", ""), ("tf2onnx", "onnx::Conv_12", "", ""),
