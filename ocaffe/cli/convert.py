@@ -83,7 +83,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut-at are those of the export.
     """
-    from ocaffe.onnx.import_model import import_net, is_training, merged_norms, refuse_changed, write
+    from ocaffe.onnx.import_model import draws, import_net, is_training, merged_norms, refuse_changed, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -103,6 +103,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         verdict = "not verified (--noverify)"
     elif any(map(is_training, model.graph.node)):
         verdict = "not verified, because the model normalizes by the batch"
+    elif draws(model):
+        verdict = "not verified, because a Dropout of the model drops values at random"
     else:
         compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=imported.batch if imported.open else None)
         verdict = _verified(compared, options, imported)

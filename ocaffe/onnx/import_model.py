@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
@@ -193,6 +194,14 @@ def is_training(message: Any) -> bool:
     if message is None or message.op_type != "BatchNormalization":
         return False
     return any(message.output[1:]) or any(attribute.name == "training_mode" and attribute.i for attribute in message.attribute)
+
+
+def draws(model: Any) -> bool:
+    """Whether a Dropout of a ModelProto drops values at random, as in training: its third input is a true constant."""
+    flags = {tensor.name: tensor for tensor in model.graph.initializer}
+    flags |= {node.output[0]: item.t for node in model.graph.node if node.op_type == "Constant" for item in node.attribute if item.name == "value"}
+    given = [node.input[2] for node in model.graph.node if node.op_type == "Dropout" and len(node.input) > 2]
+    return any(numpy_helper.to_array(flags[name]).any() for name in given if name in flags)
 
 
 def _warn_of_training(graph: Graph) -> None:

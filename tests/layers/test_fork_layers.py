@@ -271,7 +271,9 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
     [
         ('video_type: VIDEO video_file: "a.mp4"', "", "a.mp4 is to be read (SSD's VideoData), and ocaffe has no decoder of videos"),
         ("video_type: WEBCAM", "", "a camera is to be read"),
-        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png'"),
+        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png', modality RGB"),
+        (VIDEO.replace("modality: RGB", ""), "", "name_pattern is 'img_%05d.png', modality FLOW"),
+        *((VIDEO, f"transform_param {{ crop_size: 8 multi_scale: true scale_ratios: {ratio} }}", f"scale_ratios are {ratio}") for ratio in (0, -1, 1.5, "nan")),
         (f"{VIDEO} new_length: 9", "", "line 1: 8 frames make 1 segments of 8"),
         (f"{VIDEO} num_segments: 0", "", "num_segments 0"),
         (f"{VIDEO} encoded: true", "", "encoded"),
@@ -282,7 +284,7 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
 )
 def test_errors_of_videos(param: str, more: str, told: str, tmp_path: pathlib.Path) -> None:
     write_videos(str(tmp_path))
-    phase = proto.TRAIN if "crop" in told else proto.TEST
+    phase = proto.TRAIN if "crop" in told or "ratios" in told else proto.TEST
     assert told in refusal("VideoData", f"video_data_param {{ {param.replace('{folder}', str(tmp_path))} }} {more}", phase=phase)
 
 
@@ -373,3 +375,10 @@ def test_excitation_ends_with_the_training(device: Device, tmp_path: pathlib.Pat
         solver.step(1)
         values.append(float(solver.net.blobs["y"].data.max()))
     np.testing.assert_allclose(values, np.cos(np.pi / 2 * np.arange(4) / 4), atol=1e-6)
+
+
+def test_a_crop_of_a_small_share() -> None:
+    """A side has a pixel at least."""
+    crops = RandomCrops((8, 8), (0.01,), 1, fixed=False, more=False)
+    window = crops.draw(Dice((1, 2), 0), 16, 20)
+    assert (window.height, window.width) == (1, 1)

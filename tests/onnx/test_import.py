@@ -81,6 +81,20 @@ def test_a_model_in_training_form(tmp_path: Path, convert: Any, mode: str, verdi
     assert verdict in captured.out and ("take the statistics of the batch" in captured.err) == warned
 
 
+@pytest.mark.parametrize("node", [False, True], ids=["initializer", "node"])
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_in_training_form(tmp_path: Path, convert: Any, training: bool, node: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, "a = Conv(x, w) y = Dropout(a, , t)")
+    model, flag = onnx.load(source), onnx.numpy_helper.from_array(np.array(training), "t")
+    if node:
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["t"], value=flag))
+    else:
+        model.graph.initializer.append(flag)
+    onnx.save(model, source)
+    assert convert(source) == 0
+    assert ("drops values at random" if training else "equal to ocaffe's outputs") in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("producer", "name", "rule", "call"), [
     ("pytorch", "onnx::Conv_12", "", "TrainingMode.PRESERVE"), ("pytorch", "conv1.weight", "RemoveBias, FuseBatchNormIntoConv", "dynamo=True, optimize=False"),
     ("tf2onnx", "model/conv_weights_fused_bn", "", "remove_back_to_back"), ("pytorch", "conv1.weight", "", ""), ("tf2onnx", "onnx::Conv_12", "", ""),
@@ -128,6 +142,20 @@ def test_sparse_constants(tmp_path: Path, node: bool, rows: bool) -> None:
     expected = np.zeros((8, 8), np.float32)
     expected[(0, 1), (2, 3)] = 5, 7
     np.testing.assert_array_equal(blob, expected)
+
+
+CLASS_TOKEN = "s = Shape<end=1>(x) d = Concat<axis=0>(s, r) c = Expand(t, d) y = Concat<axis=1>(c, x)"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_constant_for_each_sample(tmp_path: Path, convert: Any, batch: int) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net (float[n, 2, 4] x) => (float[n, 3, 4] y) {{ {CLASS_TOKEN} }}')
+    weights = {"t": np.ones((1, 1, 4), np.float32), "r": np.array([1, 4])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    onnx.save(model, tmp_path / "m.onnx")
+    assert convert(str(tmp_path / "m.onnx"), f"--shape=x:{batch}x2x4") == 0
+    (token,) = (blobs for name, blobs in load(tmp_path / "m.onnx", shapes={"x": (batch, 2, 4)})[1].items())
+    assert token[0].shape == (batch, 1, 4)
 
 
 def test_a_damaged_sparse_constant() -> None:
