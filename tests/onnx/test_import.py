@@ -144,20 +144,6 @@ def test_sparse_constants(tmp_path: Path, node: bool, rows: bool) -> None:
     np.testing.assert_array_equal(blob, expected)
 
 
-CLASS_TOKEN = "s = Shape<end=1>(x) d = Concat<axis=0>(s, r) c = Expand(t, d) y = Concat<axis=1>(c, x)"
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_a_constant_for_each_sample(tmp_path: Path, convert: Any, batch: int) -> None:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net (float[n, 2, 4] x) => (float[n, 3, 4] y) {{ {CLASS_TOKEN} }}')
-    weights = {"t": np.ones((1, 1, 4), np.float32), "r": np.array([1, 4])}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
-    onnx.save(model, tmp_path / "m.onnx")
-    assert convert(str(tmp_path / "m.onnx"), f"--shape=x:{batch}x2x4") == 0
-    (token,) = (blobs for name, blobs in load(tmp_path / "m.onnx", shapes={"x": (batch, 2, 4)})[1].items())
-    assert token[0].shape == (batch, 1, 4)
-
-
 def test_a_damaged_sparse_constant() -> None:
     arrays = [onnx.numpy_helper.from_array(array, name) for array, name in ((np.ones(1, np.float32), "c"), (np.array([64]), "i"))]
     with pytest.raises(Error, match="sparse tensor 'c' has no values of its shape"):
