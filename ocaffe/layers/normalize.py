@@ -65,7 +65,7 @@ class Normalize(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, axes = graph.values[bottoms[0]], range(1, len(bottoms[0].shape)) if self.own().across_spatial else [1]
-        norm = graph.op("Sqrt", graph.op("Add", graph.reduce("ReduceSum", graph.op("Mul", x, x), axes), self.eps))
+        norm = graph.op("Sqrt", graph.op("Add", graph.reduce("ReduceSumSquare", x, axes), self.eps))
         scale = graph.parameter(self.params[0], (-1, *[1] * (len(bottoms[0].shape) - 2)) if self.scales else ())
         graph.op("Mul", graph.op("Div", x, norm), scale, to=tops[0])
 
@@ -118,7 +118,7 @@ class NormalizeOnly(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         x = graph.values[bottoms[0]] if bottoms[0].shape == tops[0].shape else graph.reshape(bottoms[0], graph.shape(tops[0]))
         squared = self.param.normalize_param.normalize_type == "L2"
-        total = graph.op("Add", graph.reduce("ReduceSum", graph.op("Mul", x, x) if squared else graph.op("Abs", x), [1]), 1e-6)
+        total = graph.op("Add", graph.reduce("ReduceSumSquare" if squared else "ReduceL1", x, [1]), 1e-6)
         norm = graph.op("Sqrt", total) if squared else total
         graph.op("Div", x, norm, to=tops[0])
         for top in tops[1:]:

@@ -77,6 +77,6 @@ def test_equal_to_caffe(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(GOLDEN)
     case = Case(GOLDEN / f"{name}.npz")
     made = exported(case)
-    (((blob,), expected),) = case.get("out", 1)[-1:]
+    (((blob,), expected),) = case.get("out", 1)
     (actual,) = OnnxSession(made.model, [made.values[blob]]).run({blob: array for (blob,), array in case.get("in", 1)})
     np.testing.assert_array_equal(actual, expected)
