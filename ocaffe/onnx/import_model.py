@@ -19,7 +19,7 @@ from ocaffe.files import atomic_write
 from ocaffe.ir.tensor import Shape
 from ocaffe.model.text import write_text
 from ocaffe.model.weights import write_weights
-from ocaffe.onnx.importer.batch import BATCHES, mark_repeated, merge
+from ocaffe.onnx.importer.batch import batches, mark_repeated, merge
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.fold import fold
 from ocaffe.onnx.importer.graph import Graph, graph_of
@@ -134,7 +134,7 @@ def _axes(graph: Graph, axis: int) -> dict[str, int]:
 
 def _of_any_batch(graph: Graph, axes: Mapping[str, int]) -> Imported:
     """Return a net that takes any batch along the axes of the inputs. Raises Error if there is none."""
-    one, two = (graph.of_batch(axes, size) for size in BATCHES)
+    one, two = (graph.of_batch(axes, size) for size in batches(graph))
     for each in (one, two):
         fold(each)
     mark_repeated(one, two)
