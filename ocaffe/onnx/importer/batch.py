@@ -1,4 +1,4 @@
-"""Import for any batch: the net is built for two batches, and what differs between both nets follows the batch.
+"""Import for any batch: the net is built for two batches. Sizes that differ between both nets follow the batch.
 
 Shapes at one batch do not tell which axis is the batch. A batch of 1 would be confused with axes that an operator inserts, and a batch that is a size of
 the model with that size.
