@@ -106,14 +106,16 @@ def import_onnx(options: argparse.Namespace) -> None:
     elif draws(model):
         verdict = "not verified, because a Dropout of the model drops values at random"
     else:
-        compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=imported.batch if imported.open else None)
+        axes = imported.batch if imported.open and not imported.fixed else {}
+        compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
         verdict = _verified(compared, options, imported)
     write(message, blobs, source, net, weights)
     print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
     if imported.fixed:
-        name, axes = next((layer.top[0], layer.input_param.shape[0].dim) for layer in message.layer if layer.type == "Input")
+        name, axis = next(iter(imported.batch.items()))
+        size = next(layer.input_param.shape[0].dim[axis] for layer in message.layer if name in layer.top)
         remedy = "" if imported.open else f"; for other batches {EXPORT.format(OPEN.format(name))}, or dynamic_shapes with dynamo=True"
-        print(f"note: the net takes only the batch of {axes[0]}: {imported.fixed}{remedy}")
+        print(f"note: the net takes only the batch of {size}: {imported.fixed}{remedy}")
     if exporter:
         print(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:\n  {EXPORTS[exporter]}")
 
@@ -223,9 +225,10 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
         else:
             batches = [None, 3] if exported.options.dynamic_batch else [None]
             runs = [random_inputs(exported.graph, batch=batch, pixels=pixels(exported.model)) for batch in batches]
-        if imported and imported.open and imported.batch:
+        any_batch = imported and imported.batch and not imported.fixed
+        if any_batch and imported.open:
             runs.append(other_batch(exported, imported.batch)[1])
-        elif imported and imported.batch:
+        elif any_batch:
             imported.fixed = by_sample(exported, imported.batch, imported.outputs, device)
         if options.verify_in:
             from ocaffe.onnx.consumers import verify_in

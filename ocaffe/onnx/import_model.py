@@ -21,7 +21,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.model.text import write_text
 from ocaffe.model.transcode import is_hdf5_name
 from ocaffe.model.weights import write_weights
-from ocaffe.onnx.importer.batch import BATCHES, mark_repeated, merge
+from ocaffe.onnx.importer.batch import batches, mark_repeated, merge
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.fold import fold
 from ocaffe.onnx.importer.graph import Graph, graph_of
@@ -104,8 +104,8 @@ def to_caffe(
 class Imported:
     """The net and its weights by layer.
 
-    The net takes any batch along the axes `batch` of its inputs. `outputs` are the axes of the batch in the outputs. `fixed` says why the net takes only
-    the batch of the model, or 1 if the model leaves it open (`open`).
+    `batch` is the axis of the batch in each input that has one, `outputs` in each output. The net takes any size there, unless `fixed` says why it takes
+    only that of the model, or 1 if the model leaves it open (`open`).
     """
 
     net: Any
@@ -122,8 +122,9 @@ def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | 
     candidates = [dict.fromkeys(graph.open, 0) or _axes(graph, 0)]
     if any(node.op in RECURRENT for node in graph.nodes):
         candidates.append(_axes(graph, 1))
+    candidates = list(filter(None, candidates))
     found, fixed = None, ""
-    for axes in filter(None, candidates):
+    for axes in candidates:
         try:
             found = found or _of_any_batch(graph, axes)
         except Error as problem:
@@ -131,9 +132,9 @@ def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | 
     if found is None:
         fold(graph)
         net = _build(graph)
-        found = Imported(net.message, net.blobs, bool(graph.open))
-    if graph.open or not found.batch:
-        found.batch, found.fixed = ({}, fixed) if fixed else (found.batch, "")
+        found = Imported(net.message, net.blobs, bool(graph.open), fixed=fixed)
+    if fixed and (graph.open or found.fixed):  # another axis than the one that the model leaves open does not help
+        found.batch, found.fixed = candidates[0], fixed
     _warn_of_training(graph)
     return found
 
@@ -146,7 +147,7 @@ def _axes(graph: Graph, axis: int) -> dict[str, int]:
 
 def _of_any_batch(graph: Graph, axes: Mapping[str, int]) -> Imported:
     """Return a net that takes any batch along the axes of the inputs. Raises Error if there is none."""
-    one, two = (graph.of_batch(axes, size) for size in BATCHES)
+    one, two = (graph.of_batch(axes, size) for size in batches(graph))
     for each in (one, two):
         fold(each)
     mark_repeated(one, two)

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
 
 from ocaffe import proto
+from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.ir.tensor import Shape
 from ocaffe.model.weights import LayerWeights, Weights
@@ -23,7 +25,7 @@ OTHER_BATCH = 1e-2  # of the largest magnitude: more than rounding, which layers
 
 def comparable(
     model: onnx.ModelProto, net: Any, blobs: Mapping[str, Sequence[np.ndarray]], *, shapes: Mapping[str, Shape], outputs: Sequence[str],
-    batch: Mapping[str, int] | None = None,
+    batch: Mapping[str, int] = MappingProxyType({}),
 ) -> Exported:  # fmt: skip
     """Return `model` and the imported net as if `model` had been exported from that net, for `ocaffe.onnx.verify.verify`.
 
@@ -31,7 +33,7 @@ def comparable(
     open axes `batch` of the inputs.
     """
     if shapes:
-        _reshape(model, shapes, batch or {})
+        _reshape(model, shapes, batch)
     if outputs:
         known = {info.name: info for info in (*model.graph.output, *model.graph.value_info)}
         infos = [known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs]
@@ -72,12 +74,14 @@ def by_sample(exported: Exported, batch: Mapping[str, int], outputs: Mapping[str
     parts, whole = other_batch(exported, batch)
     with opened(exported, device, names) as net:
         single = [run_net(net, exported, part, names) for part in parts]
-        together = run_net(net, exported, whole, names)
+        try:
+            together = run_net(net, exported, whole, names)
+        except Error as problem:
+            return ", ".join(filter(None, (problem.layer, problem.fact)))
     for name in names:
-        axis = outputs.get(name)
-        if axis is None:
-            return f"output '{name}' is not one value for each sample"
-        expected = np.concatenate([values[name] for values in single], axis).take(range(together[name].shape[axis]), axis, mode="clip")
+        axis, expected = outputs.get(name), single[0][name]
+        if axis is not None:
+            expected = np.concatenate([values[name] for values in single], axis).take(range(together[name].shape[axis]), axis, mode="clip")
         if not difference(together[name], expected) <= OTHER_BATCH:
             return f"output '{name}' of a sample depends on the rest of the batch"
     return ""

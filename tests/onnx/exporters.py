@@ -29,11 +29,11 @@ def export(net: Any, x: Any, path: Path, opset: int, dynamo: bool, *, norms: boo
         torch.onnx.export(net.eval(), (x,), str(path), **options)
 
 
-def gradients_of_both(device: Any, folder: Path, net: Any, x: Any, dynamo: bool) -> tuple[Any, Any, list[tuple[Any, Any]]]:
+def gradients_of_both(device: Any, folder: Path, net: Any, x: Any, dynamo: bool, *, open_batch: bool = False) -> tuple[Any, Any, list[tuple[Any, Any]]]:
     """Export and import a net, and run both forward and backward from one random gradient of the output, PyTorch in double precision.
 
-    Returns the imported net, its message, and pairs of an array and PyTorch's tensor that must agree: the outputs, and the gradients of the
-    input.
+    With `open_batch` the model is exported with the first two samples and accepts any batch. Returns the imported net, its message, and pairs of an array
+    and PyTorch's tensor that must agree: the outputs, and the gradients of the input.
     """
     import torch
 
@@ -41,10 +41,11 @@ def gradients_of_both(device: Any, folder: Path, net: Any, x: Any, dynamo: bool)
     from ocaffe.onnx.import_model import convert
 
     prototxt, weights = folder / "net.prototxt", folder / "net.caffemodel"
-    export(net, x, folder / "net.onnx", 18 if dynamo else 17, dynamo)
+    export(net, x[:2] if open_batch else x, folder / "net.onnx", 18 if dynamo else 17, dynamo, open_batch=open_batch)
     message = convert(folder / "net.onnx", prototxt, weights)
     prototxt.write_text("force_backward: true\n" + prototxt.read_text())
     imported = ocaffe.Net(str(prototxt), ocaffe.TRAIN, weights=str(weights), device=device, keep=["input", "output"])
+    imported.blobs["input"].reshape(*x.shape)
     y = imported.forward(input=x.numpy())["output"]
     x = x.double().requires_grad_()
     expected = net.double()(x)

@@ -1,7 +1,7 @@
-"""Import for any batch: the net is built for two batches, and what differs between both nets follows the batch.
+"""Import for any batch: the net is built for two batches. Sizes that differ between both nets follow the batch.
 
-Shapes at one batch do not tell which axis is the batch. The batches are primes that are rarely a size of a model. A batch of 1 would be confused with
-axes that an operator inserts.
+Shapes at one batch do not tell which axis is the batch. A batch of 1 would be confused with axes that an operator inserts, and a batch that is a size of
+the model with that size.
 """
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.importer.builder import Builder
 from ocaffe.onnx.importer.graph import Graph
 
-BATCHES = (23, 29)
+PRIMES = (43, 47, 59, 61, 67, 71, 73, 79, 83, 89)  # rare as sizes of images and as numbers of tokens
+
+
+def batches(graph: Graph) -> tuple[int, int]:
+    """Return two batches that are no sizes in the file."""
+    shapes = *graph.declared.values(), *map(graph.shape, graph.inputs), *(array.shape for array in graph.constants.values())
+    used = {size for shape in shapes for size in shape}
+    first, second, *_ = sorted(PRIMES, key=lambda prime: prime in used)
+    return first, second
 
 
 def mark_repeated(one: Graph, two: Graph) -> None:

@@ -141,7 +141,7 @@ class Builder:
         self.message.layer.append(param)
         self.shapes.update(zip(tops, map(tuple, shapes)))
         if blobs:
-            self.blobs[name] = [np.array(blob, np.float32, order="C") for blob in blobs]
+            self.blobs[name] = [np.asarray(blob, np.float32, order="C") for blob in blobs]
         return tops[0] if tops else ""
 
     def _parameter(self, node: Node, tensor: str, top: str) -> str:

@@ -76,6 +76,6 @@ def _axis(x: Shape, dims: list[int], own: int, batch: int) -> int | None:
     if exact:
         return exact[0]
     holding = [axis for axis, size in enumerate(wanted) if strides[axis] <= distances[0] and distances[0] * own <= strides[axis] * size]
-    if len(holding) < 2:
-        return (holding or [None])[0]
+    if not holding:
+        return None
     return holding[0 if len(wanted) < len(x) else -1]  # a batch of 1 ends one axis and begins the next; fewer axes mean that axes are merged

@@ -15,7 +15,7 @@ FARTHEST = 2**31 - 1  # a bound beyond every axis
 FEW = 16  # constant indices that become slices
 
 def flatten_to(net: Builder, node: Node, x: str, wanted: Shape, part: str = "") -> str:
-    """Reshape x to `wanted`. Axes that x shares with `wanted` are copied (dim 0), so that the net takes any batch."""
+    """Reshape x to `wanted`. Axes that x shares with `wanted` are copied (dim 0), so that the net takes any batch. `merge` corrects dims of another batch."""
     shape = net.shape(x)
     if shape[:1] == wanted[:1] and len(wanted) == 2 and len(shape) > 1:
         return net.layer(node, "Flatten", [x], part=part)
