@@ -16,6 +16,7 @@ from ocaffe.data.sets import SETS, Part
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.model.blob import write_blobproto
+from ocaffe.tools.box_databases import FORMATS
 
 MEAN = "mean.binaryproto"
 COMMANDS = {  # by name: the module with its `main`, and a line for the help
@@ -27,11 +28,14 @@ COMMANDS = {  # by name: the module with its `main`, and a line for the help
 
 def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
+    if argv and argv[0] in FORMATS:
+        return int(importlib.import_module("ocaffe.cli.dataset_boxes").main(argv[0], argv[1:]))
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:]))
     parser = Parser("dataset", "Make DIR/NAME_train_lmdb and DIR/NAME_test_lmdb of a public data set, as Caffe's own tools do.")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n".join(["other data:", *(f"  ocaffe dataset {name:<10}{text} (--help lists its flags)" for name, (_, text) in COMMANDS.items())])
+    others = {name: text for name, (_, text) in (*COMMANDS.items(), *FORMATS.items())}
+    parser.epilog = "\n".join(["other data:", *(f"  ocaffe dataset {name:<10}{text} (--help lists its flags)" for name, text in others.items())])
     parser.add_argument("name", choices=sorted(SETS), help="mnist, cifar10 (with its mean image), or digits (small, needs no network)")
     parser.add_argument("folder", metavar="DIR", help="folder for the databases; created if it does not exist")
     parser.flag("from", help="folder with the original files, compressed or not; by default they are downloaded")
