@@ -11,7 +11,7 @@ from ocaffe.errors import Error, Place
 from ocaffe.tools.annotations import Box
 
 MOST_BYTES = 16 << 20  # of a file with the boxes of one image
-UNPARSED = "with unreadable annotations"  # reasons, for the counts of what is left out
+UNPARSED = "with unreadable annotations"  # reasons, for the counts
 UNKNOWN_CLASS = "of unknown classes"
 NO_BOX = "that are no boxes"
 
