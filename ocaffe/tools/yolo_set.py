@@ -88,8 +88,8 @@ def _resolved(root: str, bases: tuple[str, ...], entry: str) -> str | None:
     """Return the file or folder `entry` relative to the root, or None. Leading '..' are dropped, because many files have them wrongly."""
     for base in bases:
         words = os.path.normpath(os.path.join(base, entry).replace("\\", "/")).split(os.sep)
-        inner = os.path.join(*(word for word in words if word not in ("", os.pardir))) if any(words) else os.curdir
-        if os.path.exists(os.path.join(root, inner)):
+        inner = os.sep.join(word for word in words if word not in ("", os.pardir)) or os.curdir
+        if "\0" not in inner and os.path.exists(os.path.join(root, inner)):
             return inner
     return None
 
@@ -112,12 +112,12 @@ def _of_folder(root: str, folder: str) -> list[str]:
     names = [name for name in _below(root, folder) if is_image_name(name)]
     there = {os.path.splitext(name)[0] for name in names}
     labels = _labels_of(os.path.join(folder, "")).rstrip(os.sep)
-    if not os.path.isdir(os.path.join(root, labels)):
-        labels = folder
-    for name in _below(root, labels):
-        stem, suffix = os.path.splitext(os.path.relpath(name, labels))
+    beside = labels == folder or not os.path.isdir(os.path.join(root, labels))
+    for name in _below(root, folder if beside else labels):
+        stem, suffix = os.path.splitext(os.path.relpath(name, folder if beside else labels))
         image = os.path.normpath(os.path.join(folder, stem))
-        if suffix == ".txt" and image not in there and os.path.basename(stem) not in _NO_BOXES:
+        other = os.path.basename(stem) in _NO_BOXES or (beside and _LABELS in stem.split(os.sep))
+        if suffix == ".txt" and image not in there and not other:
             names.append(f"{image}.jpg")
     return names
 

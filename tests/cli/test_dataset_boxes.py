@@ -343,6 +343,13 @@ def test_yolo_layouts(tmp_path: pathlib.Path) -> None:
     check(flat, "--test=0")
 
 
+def test_yolo_with_the_whole_folder_as_a_part(tmp_path: pathlib.Path) -> None:
+    yolo(tmp_path / "set")
+    edit("data.yaml", "images/train", "..")(tmp_path / "set")
+    run("yolo", tmp_path / "set", tmp_path / "out")
+    assert len(raw(tmp_path / "out" / "train_lmdb")) == 4
+
+
 def test_yolo_polygons(tmp_path: pathlib.Path) -> None:
     yolo(tmp_path / "set")
     text(tmp_path / "set/labels/train/1.txt", "0 0.1 0.25 0.5 0.5 0.1 0.75\n")
