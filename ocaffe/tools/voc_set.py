@@ -62,6 +62,6 @@ def _picture(root: str, folder: str, image: str, source: str) -> Picture:
     except Error as problem:
         made.faults.append(Fault(source, UNPARSED, problem.fact, "correct the file", whole=True))
         return made
-    made.size, made.boxes = size, boxes
+    made.size, made.boxes = size if size != (0, 0) else None, boxes  # some tools write 0 x 0 for a size that they do not have
     made.places = [f"{source}: object {number}" for number in range(1, len(boxes) + 1)]
     return made
