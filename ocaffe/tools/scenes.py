@@ -28,7 +28,8 @@ MAX_IOU = 0.3  # of the boxes of two digits
 _TRIES = 60  # places for each digit
 _ASPECTS = 0.3, 1.3  # width / height
 _STRETCH = 0.8, 1.25  # factor of the aspect ratio
-_EDGE, _SHARPNESS = 0.4, 5  # the gray level, of the brightest one, at the edge of a digit, and the contrast there
+_EDGE = 0.4  # the gray level at the edge of a digit, as a share of the brightest one
+_SHARPNESS = 5  # contrast at the edge of a digit that is not enlarged
 _CANDIDATES = 12  # colors, of which the one with the highest contrast is used
 _INK = 64  # least gray level of a digit's pixels
 
@@ -124,7 +125,8 @@ class Composer:
         width, height = (longest, longest / aspect) if aspect > 1 else (longest * aspect, longest)
         size = max(1, min(round(width), self.width)), max(1, min(round(height), self.height))
         gray = np.asarray(glyph.resize(size, Image.Resampling.BICUBIC), np.float32)
-        return np.clip((gray / np.float32(gray.max()) - np.float32(_EDGE)) * np.float32(_SHARPNESS) + np.float32(0.5), 0, 1)
+        contrast = np.float32(_SHARPNESS * max(1, size[1] / glyph.height))
+        return np.clip((gray / np.float32(gray.max()) - np.float32(_EDGE)) * contrast + np.float32(0.5), 0, 1)
 
 
 class _Canvas:
