@@ -16,7 +16,7 @@ from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error, Place, names_text
 from ocaffe.files import new_folder
-from ocaffe.model.text import write_text
+from ocaffe.model.text import read, write_text
 from ocaffe.tools.annotations import BACKGROUND, Box, Boxes, annotate, read_label_map
 from ocaffe.tools.box_set import UNKNOWN_CLASS, BoxSet, Fault, Picture
 from ocaffe.tools.coco_set import read_coco
@@ -109,11 +109,11 @@ def _key(seed: int, name: str) -> tuple[int, int]:
 
 def _label_map(classes: list[tuple[str, str]], path: str) -> proto.LabelMap:
     """Return the label map of the file `path`, or that of `classes` with the background first, as in SSD."""
-    made = proto.LabelMap()
     if path:
-        for name, label in read_label_map(path, check=True).items():
-            made.item.add(name=name, label=label, display_name=name)
-        return made
+        read_label_map(path, check=True)
+        given: proto.LabelMap = read(path, proto.LabelMap)
+        return given
+    made = proto.LabelMap()
     if not classes:
         raise Error("the data set has no boxes and no classes", fix="add boxes, or give --label-map-file")
     made.item.add(name=BACKGROUND[0], label=BACKGROUND[1], display_name=BACKGROUND[2])
@@ -128,7 +128,7 @@ class _Part:
     def __init__(self, name: str, pictures: list[Picture], label_map: proto.LabelMap, folder: Path, settings: Settings) -> None:
         self._name, self._pictures, self._folder, self._settings = name, pictures, folder, settings
         self._labels = {item.name: item.label for item in label_map.item}
-        self._shown = {item.label: item.display_name for item in label_map.item}
+        self._shown = {item.label: item.display_name or item.name for item in label_map.item}
         self._left_out: dict[int, list[Fault]] = {}  # by image
         self._clipped: Counter[int] = Counter()  # boxes, by image
         self._counts: dict[int, Counter[int]] = {}  # boxes by label, by image

@@ -240,13 +240,15 @@ def test_parts(tmp_path: pathlib.Path) -> None:
     assert sorted(path.name for path in (tmp_path / "c").glob("*_lmdb")) == ["test_lmdb", "trainval_lmdb"]
 
 
-def test_a_label_map(tmp_path: pathlib.Path) -> None:
+def test_a_label_map(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     voc(tmp_path / "set")
     text(tmp_path / "map", 'item { name: "dog" label: 7 } item { name: "cat" label: 3 display_name: "a cat" }')
     run("voc", tmp_path / "set", tmp_path / "out", f"--label-map-file={tmp_path}/map")
     assert {label for boxes in records(tmp_path / "out" / "train_lmdb").values() for label, _, _ in boxes} == {3, 7}
     assert label_names(str(tmp_path / "out" / "train_lmdb")) == []  # the labels are not 0, 1, 2
-    assert (tmp_path / "out" / "labelmap_voc.prototxt").read_text().count("item") == 2
+    items = read(tmp_path / "out" / "labelmap_voc.prototxt", proto.LabelMap).item
+    assert [(item.name, item.label, item.display_name) for item in items] == [("dog", 7, ""), ("cat", 3, "a cat")]
+    assert "4 boxes (dog 2, a cat 2)" in capsys.readouterr().out
     text(tmp_path / "map", 'item { name: "dog" label: 7 }')
     error = refused("voc", tmp_path / "set", tmp_path / "new", f"--label-map-file={tmp_path}/map")
     assert "the class is 'cat', and the classes are 'dog'" in error.fact and str(error.place).endswith("object 1") and os.listdir(tmp_path / "set")
