@@ -7,30 +7,36 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags
 from ocaffe.compiler.network import phase_net
+from ocaffe.data.boxes import Boxes
+from ocaffe.data.database import Reader, open_database
+from ocaffe.data.decode import Color, open_image, planes
 from ocaffe.data.images import ImageSource
 from ocaffe.data.label_names import is_database, label_names
 from ocaffe.data.listed import ListSource
 from ocaffe.data.transform import Transform
-from ocaffe.errors import Error
+from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.solver.nets import net_messages
+from ocaffe.tools.box_drawing import with_boxes
 from ocaffe.tools.contact_sheet import contact_sheet
 
 NAME = "dataset show"
 _LEAST = 0.005  # a smaller probability of a class is not shown
-Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels: none if the source has none
+_BOXES, _IMAGES = ("AnnotatedData",), ("Data", "ImageData")  # types of layers
+Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels (none if the source has none), or rows of boxes
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
-    parser = Parser(NAME, "Write a contact sheet of a database, class folders, a list, a table or tar shards, with the label below each image.")
+    parser = Parser(NAME, "Write a contact sheet of a database, class folders, a list, a table or tar shards, with the label below each image, or with boxes.")
     parser.add_argument("source", metavar="SOURCE", help="the LMDB or LevelDB, or the source of an ImageData layer")
     parser.flag("augment", "", "a solver or net: show the input of its net, after resizing, crop, mirror and augmentation")
     parser.flag("out", "sheet.png", "the PNG to write")
@@ -49,20 +55,65 @@ def main(argv: Sequence[str]) -> int:
     if not options.out.lower().endswith(".png"):
         raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix="a name that ends in .png")
     log.quiet()
-    found = augmented(options) if options.augment else stored(options)
+    boxed = is_annotated(options.source)
+    found = augmented(options, _BOXES if boxed else _IMAGES) if options.augment else stored_boxes(options) if boxed else stored(options)
     samples = [sample for sample, _ in zip(found, range(options.count))]
     names = label_names(options.source)
+    if boxed:
+        samples = [(with_boxes(image, rows, names), np.empty(0)) for image, rows in samples]
     with atomic_write(options.out) as out:
         out.write(contact_sheet([image for image, _ in samples], [caption(label, names) for _, label in samples]))
     print(f"{options.out}: {len(samples)} images")
     return 0
 
 
-def data_layer(options: Any, batch: int) -> Any:
-    """Return the LayerParameter of a layer that reads the source."""
+def is_annotated(path: str) -> bool:
+    """Return whether `path` is a database of images with boxes. A Datum has no field of a message, so it is an AnnotatedDatum without `datum`."""
+    if not is_database(path):
+        return False
+    ((_, value),) = Reader(open_database(path, _backend(path))).read(0, 1)
+    try:
+        return bool(proto.AnnotatedDatum.FromString(bytes(value)).HasField("datum"))
+    except DecodeError:
+        return False
+
+
+def stored_boxes(options: Any) -> Iterator[Sample]:
+    """Yield the images and boxes of a database as they are stored."""
+    database = open_database(options.source, _backend(options.source))
+    reader, bad = Reader(database), 0
+    for record in range(database.entries):
+        ((key, value),) = reader.read(record, 1)
+        try:
+            yield _boxed(bytes(value))
+        except Error as problem:
+            error = database.fault(problem, record, key)
+            bad += 1
+            if bad > options.skip_bad_records:
+                raise error from None
+            log.warning("annotated_data_layer.cpp:1", f"Skipped bad record {bad} of at most {options.skip_bad_records}: {error.fact}")
+
+
+def _boxed(record: bytes) -> Sample:
+    """Return the image and the boxes of an AnnotatedDatum. Raise Error without a place."""
+    try:
+        annotated = proto.AnnotatedDatum.FromString(record)
+    except DecodeError:
+        raise Error("it is not an AnnotatedDatum") from None
+    datum, rows = annotated.datum, Boxes.of(annotated).rows(0)
+    if datum.encoded:
+        return planes(open_image(datum.data), Color.COLOR), rows
+    shape = datum.channels, datum.height, datum.width
+    if not datum.data or len(datum.data) != shape[0] * shape[1] * shape[2]:
+        raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database with images, not with float_data")
+    return np.frombuffer(datum.data, np.uint8).reshape(shape), rows
+
+
+def data_layer(options: Any, batch: int, boxed: bool = False) -> Any:
+    """Return the LayerParameter of a layer that reads the source. `boxed`: it is a database of images with boxes."""
     layer = proto.LayerParameter(name="data", top=["data", "label"])
     if is_database(options.source):
-        layer.type, param = "Data", layer.data_param
+        layer.type, param = "AnnotatedData" if boxed else "Data", layer.data_param
         param.backend = _backend(options.source)
     else:
         layer.type, param = "ImageData", layer.image_data_param
@@ -96,11 +147,11 @@ def stored(options: Any) -> Iterator[Sample]:
             yield np.clip(image, 0, 255).astype(np.uint8), layout.labels(block)[: int(made.labelled)].reshape(-1).copy()
 
 
-def augmented(options: Any) -> Iterator[Sample]:
-    """Yield the input of the net of --augment: its data layer reads the source on the device."""
-    given, file = net_layer(options)
-    param = getattr(given, "data_param" if given.type == "Data" else "image_data_param")
-    layer = data_layer(options, max(int(param.batch_size), 1))
+def augmented(options: Any, types: Sequence[str]) -> Iterator[Sample]:
+    """Yield the input of the net of --augment: its data layer, of one of `types`, reads the source on the device."""
+    given, file = net_layer(options, types)
+    param = getattr(given, "image_data_param" if given.type == "ImageData" else "data_param")
+    layer = data_layer(options, max(int(param.batch_size), 1), types is _BOXES)
     layer.name, layer.source_line = given.name, given.source_line
     layer.transform_param.CopyFrom(given.transform_param)
     if options.skip_bad_records:
@@ -110,6 +161,7 @@ def augmented(options: Any) -> Iterator[Sample]:
             if param.HasField(field) and not layer.image_data_param.HasField(field):
                 setattr(layer.image_data_param, field, getattr(param, field))
     elif layer.type == given.type:
+        layer.annotated_data_param.CopyFrom(given.annotated_data_param)
         layer.data_param.force_encoded_color = param.force_encoded_color
     if layer.type == "Data":
         with closing(opened(layer, options)) as source:
@@ -125,11 +177,15 @@ def augmented(options: Any) -> Iterator[Sample]:
             net.forward()
             data, *labels = (np.array(net.blobs[name].data) for name in layer.top)
             label = labels[0] if labels else np.empty((len(data), 0))
+            if types is _BOXES:
+                rows = label.reshape(-1, label.shape[-1])
+                yield from ((image, rows[rows[:, 0] == number]) for number, image in enumerate(pictures(data, layer.transform_param)))
+                continue
             yield from zip(pictures(data, layer.transform_param), label.reshape(len(data), -1))
 
 
-def net_layer(options: Any) -> tuple[Any, str]:
-    """Return the layer of the net of --augment whose input is shown, its first Data or ImageData layer, and the file of the net."""
+def net_layer(options: Any, types: Sequence[str]) -> tuple[Any, str]:
+    """Return the layer of the net of --augment whose input is shown, its first one of `types`, and the file of the net."""
     try:
         net = read_net(options.augment)
     except Error as problem:
@@ -144,9 +200,9 @@ def net_layer(options: Any) -> tuple[Any, str]:
     else:
         net = phase_net(net, proto.TRAIN if options.phase == "TRAIN" else proto.TEST)
     for layer in net.layer:
-        if layer.type in ("Data", "ImageData"):
+        if layer.type in types:
             return layer, net.source_file
-    raise Error(f"the {options.phase} net has no Data or ImageData layer", place=options.augment, fix="give a net that reads images, or another --phase")
+    raise Error(f"the {options.phase} net has no {' or '.join(types)} layer", place=options.augment, fix="give a net that reads images, or another --phase")
 
 
 def pictures(data: np.ndarray, transform: Any) -> np.ndarray:

@@ -125,6 +125,61 @@ def test_errors_of_the_layer_have_its_place(device: Device, tmp_path: pathlib.Pa
         assert str(failure.value.place) == f"{tmp_path}/net.prototxt:3"
 
 
+BOXES = """layer { name: "d" type: "AnnotatedData" top: "data" top: "label" include { phase: TRAIN } data_param { source: "none" batch_size: 2 }
+  annotated_data_param { anno_type: BBOX } transform_param { mirror: true scale: 0.5 mean_value: 40 } }"""
+
+
+@pytest.fixture
+def boxes(tmp_path: pathlib.Path) -> str:
+    """A database of two black images of 80 x 100 (height x width), the first with two boxes, the second with none."""
+    records = []
+    for count in (2, 0):
+        made = proto.AnnotatedDatum(type=proto.AnnotatedDatum.BBOX)
+        made.datum.channels, made.datum.height, made.datum.width, made.datum.label, made.datum.data = 3, 80, 100, -1, bytes(3 * 80 * 100)
+        for label in range(count):
+            corners = {"xmin": 0.1 + label / 2, "ymin": 0.25, "xmax": 0.4 + label / 2, "ymax": 0.75, "difficult": label == 1}
+            made.annotation_group.add(group_label=label).annotation.add(instance_id=0).bbox.CopyFrom(proto.NormalizedBBox(**corners))
+        records.append(made.SerializeToString())
+    return write(tmp_path / "boxes", records)
+
+
+def edges(cell: np.ndarray, channels: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return the extents of the pixels in which these channels (blue, green, red) are 255 and the others 0."""
+    ys, xs = np.nonzero((cell == np.array([255 * (channel in channels) for channel in range(3)])[:, None, None]).all(0))
+    return int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1
+
+
+def test_boxes(device: Device, boxes: str, tmp_path: pathlib.Path) -> None:
+    show(boxes, "--out", str(tmp_path / "s.png"))
+    first, second = cells(tmp_path / "s.png", 2, (80, 100), 2)
+    assert edges(first, [2]) == (10, 20, 40, 60) and edges(first, [1]) == (60, 20, 90, 60)  # red, lime
+    assert not second.any()
+    (tmp_path / "net.prototxt").write_text(BOXES)
+    seen = set()
+    for seed in range(1, 9):
+        show(boxes, "--augment", str(tmp_path / "net.prototxt"), "--out", str(tmp_path / "s.png"), "--count=2", f"--seed={seed}", "--device", device.number)
+        seen.add(edges(cells(tmp_path / "s.png", 2, (80, 100), 2)[0], [2]))
+    assert seen == {(10, 20, 40, 60), (60, 20, 90, 60)}  # with and without mirror
+
+
+def test_boxes_need_their_layer_and_whole_records(boxes: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.prototxt").write_text(NET % "")
+    with pytest.raises(Error, match="the TRAIN net has no AnnotatedData layer"):
+        main(["show", boxes, "--augment", str(tmp_path / "net.prototxt"), "--out", str(tmp_path / "s.png")])
+    good = proto.AnnotatedDatum()
+    good.datum.channels, good.datum.height, good.datum.width, good.datum.data = 1, 4, 5, bytes(20)
+    short, text = proto.AnnotatedDatum(), proto.AnnotatedDatum()
+    short.datum.channels, short.datum.height, short.datum.width = 1, 4, 5
+    text.datum.encoded, text.datum.data = True, b"text"
+    path = write(tmp_path / "bad", [good.SerializeToString(), short.SerializeToString(), text.SerializeToString(), b"\xff"])
+    with pytest.raises(Error, match=r"record 1 .*it has 0 bytes for an image of 1 x 4 x 5"):
+        show(path, "--out", str(tmp_path / "s.png"))
+    show(path, "--out", str(tmp_path / "s.png"), "--skip-bad-records=3")
+    said = capfd.readouterr()
+    assert "s.png: 1 images" in said.out
+    assert all(part in said.err for part in ("Skipped bad record 3 of at most 3", "it is not an image file", "it is not an AnnotatedDatum"))
+
+
 def test_no_source(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Error):
         main(["show", str(tmp_path / "none"), "--out", str(tmp_path / "s.png")])
