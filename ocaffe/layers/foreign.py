@@ -43,7 +43,6 @@ FOREIGN = {
     "ParseEvaluate": "ParseNet",
     "ParseOutput": "ParseNet",
     "Quantizer": "the OpenCL branch",
-    "RegionLoss": "intel/caffe (YOLOv2)",
     "Reorganize": "winggan/caffe",
     "Resample": "FlowNet",
     "RoIDataLayer": "py-faster-rcnn",
@@ -59,7 +58,6 @@ FOREIGN = {
     "VolumeData": "C3D",
     "Convolution3D": "C3D",
     "Pooling3D": "C3D",
-    "Yolov3": "MobileNet-YOLO",
     "YoloDetectionOutput": "MobileNet-YOLO",
 }
 

@@ -12,6 +12,7 @@ from ocaffe import proto
 from ocaffe.check.case import Arrays, Case, layer, normal
 from ocaffe.check.layers import convolve, ctc_cost
 from ocaffe.data.writer import LmdbWriter
+from tests.layers.yolo_program import Program, bottoms
 
 
 def lstm(x: Arrays, got: Arrays) -> Arrays:
@@ -95,6 +96,14 @@ def dense_blobs(bottleneck: bool) -> Callable[[np.random.Generator], Arrays]:
     narrow = [(8, 3, 1, 1), (8, 5, 1, 1), *[(1, 8, 1, 1)] * 8]
     shapes = {f"y_{i}": shape for i, shape in enumerate([*each, *(narrow if bottleneck else []), (1,)])}
     return normal(x0=(2, 3, 4, 5), **shapes)
+
+
+YOLO_ANCHORS = np.array([[0.3, 0.2], [0.5, 0.6]])  # sides relative to an image of 6 x 5 cells
+YOLO_BIASES = " ".join(f"biases: {side}" for side in (YOLO_ANCHORS * [6, 5]).ravel())
+
+
+def yolo_bottoms(rng: np.random.Generator) -> Arrays:
+    return dict(zip(("x0", "x1"), bottoms(rng, 3, 2 * 9, (5, 6), 4, has_rows=False)))
 
 
 def frame(video: int, number: int, kind: str = "") -> np.ndarray:
@@ -310,6 +319,10 @@ CASES = [
          ("x0", *(f"y/{i}" for i in range(6))), "TEST"),
     Case("AssistedExcitation TRAIN", layer("AssistedExcitation", "x0 x1 x2", "y", "assisted_excitation_param { max_iter: 10 }"), boxes, excited, ("x0",)),
     Case("AssistedExcitation TEST", layer("AssistedExcitation", "x0 x1 x2", "y"), boxes, lambda x, got: {"y": x["x0"]}, ("x0",), "TEST"),
+    Case("RegionLoss", layer("RegionLoss", "x0 x1", "loss", f"region_loss_param {{ num_class: 4 num: 2 {YOLO_BIASES} }}"), yolo_bottoms,
+         lambda x, got: {"loss": np.asarray(Program("region", 4, YOLO_ANCHORS, [0, 1], 0.2, warm=True).run(x["x0"], x["x1"])[0])}),
+    Case("Yolov3 MSE", layer("Yolov3", "x0 x1", "loss", f"yolov3_param {{ num_class: 4 num: 2 mask: 0 mask: 1 anchors_scale: 1 {YOLO_BIASES} }}"),
+         yolo_bottoms, lambda x, got: {"loss": np.asarray(Program("yolov3", 4, YOLO_ANCHORS, [0, 1], 0.2).run(x["x0"], x["x1"])[0])}),
     Case("MTCNNData", layer("MTCNNData", "", "data label roi pts", 'data_param { source: "{folder}/faces" backend: LMDB batch_size: 3 } '
          "transform_param { mean_value: 127.5 scale: 0.5 }"), lambda rng: {}, faces, prepare=write_faces),
     *(Case(f"VideoData {modality}", layer("VideoData", "", "data label", 'video_data_param { source: "{folder}/list.txt" batch_size: 2 new_length: 2 '
