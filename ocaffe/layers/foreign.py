@@ -21,7 +21,6 @@ FOREIGN = {
     "DetectionEvaluate": "SSD",
     "DomainTransform": "DeepLab and PSPNet",
     "Downsample": "FlowNet",
-    "EvalDetection": "intel/caffe (YOLOv2)",
     "FlowAugmentation": "FlowNet",
     "FlowWarp": "FlowNet 2",
     "GenerateAugmentationParameters": "FlowNet",
@@ -58,7 +57,6 @@ FOREIGN = {
     "VolumeData": "C3D",
     "Convolution3D": "C3D",
     "Pooling3D": "C3D",
-    "YoloDetectionOutput": "MobileNet-YOLO",
 }
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the layers of YOLO: checks of their bottoms, and the base class of the losses."""
+"""Common parts of the layers of YOLO: checks of their bottoms, and the base classes of losses and detections."""
 from __future__ import annotations
 
 import math
@@ -10,6 +10,9 @@ from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer
+from ocaffe.onnx.builder.detection import detect_yolo
+from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.yolo_detection import YoloDetection
 from ocaffe.ops.yolo_loss import CHANNELS, Differences, YoloLoss
 
 ROW = 8  # columns of AnnotatedData's rows: image, label, instance, xmin, ymin, xmax, ymax, difficult
@@ -52,6 +55,33 @@ def check_biases(layer: Layer, biases: Sequence[float], anchors: int, source: st
 def pairs(biases: Sequence[float], width: float, height: float) -> tuple[tuple[float, float], ...]:
     """Return the sides of the anchors, divided by the size of the image in their unit."""
     return tuple((biases[i] / width, biases[i + 1] / height) for i in range(0, len(biases), 2))
+
+
+class YoloOutputLayer(Layer):
+    """A list of detections: 1 x 1 x n x 7 (image, label from 1 on, score, xmin, ymin, xmax, ymax). `infer` sets `detection`."""
+
+    origin = "MobileNet-YOLO"
+    has_backward = False
+    inplace_top = False
+    extent_axis = 2
+    detection: YoloDetection
+
+    def check_thresholds(self, nms_threshold: float) -> None:
+        self.check(0 < nms_threshold <= 1, f"nms_threshold is {nms_threshold:g}", "an overlap above 0, at most 1: 0.45")
+
+    def listed(self, images: int) -> Sequence[Shape]:
+        """Return the shape of the top."""
+        (rows,) = self.extent or (images * self.detection.slots,)
+        return [(1, 1, rows, 7)]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        found = self.detection.find(rec, [bottom.data for bottom in bottoms])
+        offsets, extent = found.offsets(rec)
+        rec.measure(self, extent)
+        found.rows(rec, offsets, tops[0].data.view((tops[0].shape[2], 7)))
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        detect_yolo(graph, self.detection, bottoms, tops[0])
 
 
 class YoloLossLayer(Layer):

@@ -111,7 +111,9 @@ def _chooses(node: Node) -> bool:
     return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
-CHOOSING = {"ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
+CHOOSING = {
+    "ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold", "YoloDetectionOutput", "Yolov3DetectionOutput",
+}  # fmt: skip
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 
 

@@ -66,13 +66,10 @@ class YoloLoss:
         slots = len(self.mask) * height * width
         settings = rec.constant("settings", np.array(self.settings, np.float32))
         anchors, mask = rec.constant("anchors", np.array(self.anchors, np.float32)), rec.constant("mask", np.array(self.mask, np.int32))
-        room = max(self.most, 1)
-        truth = rec.scratch("truth", (images, room, CHANNELS))
-        counts, bad = (rec.scratch(name, (images, 1), np.int32) for name in ("counts", "bad"))
-        _over(rec, "list_boxes", (images,), [label], [truth, counts, bad], self.has_rows, self.most, self.settings.classes)
-        places = rec.scratch("slots", (images, room), np.int32)
+        truth, counts, bad = list_boxes(rec, label, images, self.has_rows, self.most, self.settings.classes)
+        places = rec.scratch("slots", truth.shape[:2], np.int32)
         reads = [settings, anchors, mask, x, truth, counts]
-        _over(rec, "assign", (room, images), reads, [places], len(self.anchors), len(self.mask), width, height)
+        _over(rec, "assign", (truth.shape[1], images), reads, [places], len(self.anchors), len(self.mask), width, height)
         delta = (rec.saved if rec.train else rec.scratch)("delta", x.shape)
         losses = rec.scratch("losses", (images, slots))
         _over(rec, "differences", (slots, images), [*reads, bad, places, rec.step], [delta, losses], width, height)
@@ -92,6 +89,14 @@ class Differences:
         images, channels, height, width = x.shape
         reads = [self.settings, x, self.delta, weight]
         _over(rec, "gradients", (channels * height * width, images), reads, [dx], height * width, 1 / images, rec.accumulates(dx))
+
+
+def list_boxes(rec: Recorder, label: Ref, images: int, has_rows: bool, most: int, classes: int) -> tuple[Ref, Ref, Ref]:
+    """Return the true boxes (N x most x 5: class, box), their numbers (N x 1), and whether one has a class that does not exist (N x 1)."""
+    truth = rec.scratch("truth", (images, max(most, 1), CHANNELS))
+    counts, bad = (rec.scratch(name, (images, 1), np.int32) for name in ("true_counts", "bad"))
+    _over(rec, "list_boxes", (images,), [label], [truth, counts, bad], has_rows, most, classes)
+    return truth, counts, bad
 
 
 def _over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any) -> None:

@@ -18,6 +18,13 @@ def overlap(a: np.ndarray, b: np.ndarray) -> float:
     return float(shared / (a[2] * a[3] + b[2] * b[3] - shared))
 
 
+def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the intersection over union of a box with each of several."""
+    sides = np.minimum(box[:2] + box[2:] / 2, (others[:, :2] + others[:, 2:] / 2)) - np.maximum(box[:2] - box[2:] / 2, others[:, :2] - others[:, 2:] / 2)
+    shared = np.maximum(sides, 0).prod(1)
+    return shared / (box[2:].prod() + others[:, 2:].prod(1) - shared)
+
+
 def generalised(a: np.ndarray, b: np.ndarray) -> float:
     """Return the generalised intersection over union."""
     hull = np.maximum(a[:2] + a[2:] / 2, b[:2] + b[2:] / 2) - np.minimum(a[:2] - a[2:] / 2, b[:2] - b[2:] / 2)
@@ -165,3 +172,69 @@ def bottoms(rng: np.random.Generator, images: int, channels: int, size: tuple[in
     rows[1:2, :, 0] = -1
     mixed = rows.reshape(-1, 8)[rng.permutation(images * most)]
     return [x.astype(np.float32), mixed[None, None].astype(np.float32)]
+
+
+# -- detections ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Decoder:
+    """Detections of one or several grids; `anchors` of each, relative to the image."""
+
+    anchors: list[np.ndarray]
+    classes: int
+    independent: bool
+    threshold: float  # scores are above it
+    nms: float
+
+    def boxes(self, xs: list[np.ndarray], score: str = "MULTIPLY") -> list[list[tuple[float, int, np.ndarray]]]:
+        """Return score, class and box (centre, sides) of the detections of each image, by descending score."""
+        result = []
+        for n in range(len(xs[0])):
+            found = []
+            for x, anchors in zip(xs, self.anchors):
+                height, width = x.shape[2:]
+                values = x[n].astype(np.float64).reshape(len(anchors), 5 + self.classes, height, width)
+                for a, j, i in np.ndindex(len(anchors), height, width):
+                    p = values[a, :, j, i]
+                    shares = sigmoid(p[5:]) if self.independent else np.exp(p[5:]) / np.exp(p[5:]).sum()
+                    value = {"OBJ": sigmoid(p[4]), "PROB": shares.max(), "MULTIPLY": sigmoid(p[4]) * shares.max()}[score]
+                    if value > self.threshold:
+                        box = np.array([(i + sigmoid(p[0])) / width, (j + sigmoid(p[1])) / height, *(np.exp(p[2:4]) * anchors[a])])
+                        found.append((float(value), int(shares.argmax()), box))
+            kept: list[tuple[float, int, np.ndarray]] = []
+            for candidate in sorted(found, key=lambda each: -each[0]):
+                if not kept or overlaps(candidate[2], np.stack([better[2] for better in kept])).max() < self.nms:
+                    kept.append(candidate)
+            result.append(kept)
+        return result
+
+    def rows(self, xs: list[np.ndarray]) -> np.ndarray:
+        """Return the top of a detection layer."""
+        rows = [[n, kind + 1, score, *(box[:2] - box[2:] / 2), *(box[:2] + box[2:] / 2)] for n, kept in enumerate(self.boxes(xs)) for score, kind, box in kept]
+        return np.array(rows or [[n, *[-1] * 6] for n in range(len(xs[0]))])[None, None]
+
+    def evaluated(self, x: np.ndarray, label: np.ndarray, threshold: float, score: str) -> np.ndarray:
+        """Return the top of EvalDetection."""
+        tops = []
+        for kept, boxes in zip(self.boxes([x], score), lists(label.astype(np.float64), len(x))):
+            top = [sum(kind == c for kind, _ in boxes) for c in range(self.classes)]
+            for c in range(self.classes):
+                own, used = [box for kind, box in boxes if kind == c], set()
+                for value, _, box in (each for each in kept if each[1] == c):
+                    shared = [overlap(box, truth) for truth in own]
+                    match = int(np.argmax(shared)) if own else -1
+                    hit = bool(own) and shared[match] >= threshold
+                    top += [c, value, int(hit and match not in used), int(not own or (hit and match in used))]
+                    used |= {match} if hit else set()
+            tops.append(top + [0] * (self.classes + 4 * len(self.anchors[0]) * x.shape[2] * x.shape[3] - len(top)))
+        return np.array(tops)
+
+
+def scored(rng: np.random.Generator, images: int, anchors: int, classes: int, size: tuple[int, int]) -> np.ndarray:
+    """Return predictions with few confident boxes, some of which overlap."""
+    x = rng.standard_normal((images, anchors, 5 + classes, *size))
+    x[:, :, 2:4] *= 0.5
+    x[:, :, 4] = 2.5 * x[:, :, 4] - 1
+    x[:, :, 5:] *= 2
+    return x.reshape(images, anchors * (5 + classes), *size).astype(np.float32)
