@@ -19,6 +19,7 @@ from ocaffe.model.blob import write_blobproto
 
 MEAN = "mean.binaryproto"
 COMMANDS = {  # by name: the module with its `main`, and a line for the help
+    "anchors": ("ocaffe.cli.dataset_anchors", "find anchors for YOLO from the boxes of a database"),
     "folder": ("ocaffe.cli.dataset_folder", "make databases of your own images: FOLDER/cat/1.jpg, FOLDER/dog/1.jpg"),
     "show": ("ocaffe.cli.dataset_show", "write a contact sheet of the images, as stored or as a net sees them"),
 }

@@ -25,9 +25,9 @@ class EvalDetection(Layer):
 
     Top N x (num_class + 4 side side num_object). A row begins with the numbers of true boxes of the classes. Each detection follows with label (from 0
     on), score, true positive, false positive, by class and descending score; the rest are zeros. The score is that of score_type, above 0.005. A box is
-    dropped if its overlap with a better one of any class is at least nms; below 0 all boxes are kept. A detection is
-    compared with the true box of its class with the largest overlap. From threshold on it is a true positive, or a false one if a better detection has
-    this box. Below threshold it is neither, as in the fork. A detection of a class without true boxes is a false positive.
+    dropped if its overlap with a better one of any class is at least nms; below 0 all boxes are kept. A detection is compared with the true box of its
+    class with the largest overlap. From threshold on it is a true positive, or a false one if a better detection has this box. Below threshold it is
+    neither, as in the fork. A detection of a class without true boxes is a false positive.
 
     Source: choasup/caffe-yolo9000, src/caffe/layers/eval_detection_layer.cpp at e8a476c; MobileNet-YOLO's predecessor
     eric612/Caffe-YOLOv3-Windows has the same at 7b19988, for boxes N x 30 x 5. Both report no detection if nms is below 0, and have five anchors
