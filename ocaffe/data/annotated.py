@@ -5,6 +5,7 @@ once. Only the part of the image that remains at the end is processed.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.boxes import Boxes, samples
+from ocaffe.data.boxes import Boxes, jittered, samples
 from ocaffe.data.database import Item, Key, key_text, open_database
 from ocaffe.data.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
@@ -29,7 +30,9 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
 TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint"})
+FIELDS_OF_BOXES = {"batch_sampler", "label_map_file", "anno_type", "yolo_data_type", "yolo_data_jitter", "train_diffcult"}
 _BOX = 8  # columns of the label top
+_LIST = (300, 5)  # of an image in the label top with yolo_data_type 1: boxes, and columns class, centre x, centre y, width, height
 _NO_BOX = np.full((1, _BOX), -1, np.float32)
 _ALMOST_ONE = 1e-2  # a smaller expansion is skipped
 _WARP, _FIT_SMALL, _FIT_LARGE = (getattr(proto.ResizeParameter, name) for name in ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"))
@@ -81,13 +84,18 @@ class AnnotatedSource(Source):
         super().__init__(place, layer)
         with self.located():
             check_fields(param, FIELDS, "data_param", "remove it")
-            check_fields(annotated, {"batch_sampler", "label_map_file", "anno_type"}, "annotated_data_param", "remove it")
+            check_fields(annotated, FIELDS_OF_BOXES, "annotated_data_param", "remove it")
             if not param.batch_size:
                 raise Error("batch_size is 0", fix="batch_size of at least 1")
             transform.refuse_skipping()
             self.batch, self.transform, self.labels = int(param.batch_size), transform, labels
             self.color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
             self.samplers = list(annotated.batch_sampler)
+            if annotated.yolo_data_type not in (0, 1):
+                raise Error(f"yolo_data_type is {annotated.yolo_data_type}", fix="0: rows of boxes; 1: lists of boxes for RegionLoss and Yolov3")
+            self.lists, self.jitter, self.difficult = annotated.yolo_data_type == 1, float(annotated.yolo_data_jitter), bool(annotated.train_diffcult)
+            if self.lists and not 0 <= self.jitter < 1:
+                raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="a share of the image: 0 or more, below 1")
             self.resize, self.noise = _single(transform_param, "resize_param"), _single(transform_param, "noise_param")
             self.distort, self.expand, self.emit = (_given(transform_param, f) for f in ("distort_param", "expand_param", "emit_constraint"))
             self._check_settings()
@@ -139,12 +147,14 @@ class AnnotatedSource(Source):
         return self._tops(self._first, self._rows)
 
     def _tops(self, layout: Layout, rows: int) -> list[Shape]:
-        label: Shape = (1, 1, rows, _BOX) if self.boxed else (self.batch, 1, 1, 1)
+        label: Shape = (self.batch, 1, 1, 1)
+        if self.boxed:
+            label = (self.batch, 1, *_LIST) if self.lists else (1, 1, rows, _BOX)
         return [(self.batch, layout.channels, layout.height, layout.width), label][: 1 + self.labels]
 
     @property
     def nbytes(self) -> int:
-        return self._first.nbytes + aligned(4 * _BOX * self._rows)
+        return self._first.nbytes + aligned(4 * math.prod(_LIST) * self.batch if self.lists else 4 * _BOX * self._rows)
 
     def layout(self, tops: list[Shape]) -> tuple[Layout, FloatLayout | None]:
         """Return the layouts of a block for tops of these shapes: of the images with their labels, and of the rows of boxes if there are any."""
@@ -192,6 +202,8 @@ class AnnotatedSource(Source):
             boxes = boxes.within(np.array([-x, -y, size[1] - x, size[0] - y], np.float32) / whole, self.emit)
         window = (0, 0, *size)
         found = samples(self.samplers, boxes.corners, dice)
+        if self.lists and not self.samplers:
+            found = jittered(self.jitter, self.resize is not None and self.resize.resize_mode == _FIT_LARGE, dice)
         if len(found):
             chosen = np.clip(found[dice.below(len(found))], 0, 1)
             xmin, ymin, xmax, ymax = (float(edge) for edge in chosen * np.array([size[1], size[0]] * 2, np.float32))
@@ -275,6 +287,7 @@ class AnnotatedSource(Source):
             layout = self._layout(plans[0])
             self._check_alike(plans)
             boxes = np.concatenate([plan.boxes.rows(n) for n, plan in enumerate(plans)])
+            listed = self._listed(plans) if self.lists and self.boxed else None
             if not len(boxes):
                 boxes = _NO_BOX
             tops = self._tops(layout, len(boxes))
@@ -284,7 +297,10 @@ class AnnotatedSource(Source):
             if info.nbytes > block.nbytes:
                 return info
             if rows is not None:
-                rows.views(block)[0][0, 0] = boxes
+                if listed is None:
+                    rows.views(block)[0][0, 0] = boxes
+                else:
+                    rows.views(block)[0][:, 0] = listed
             table = layout.table(block)
             table[...] = 0
             table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
@@ -298,6 +314,19 @@ class AnnotatedSource(Source):
                 self._check_labels(layout.labels(block), plans)
             self.workers.run(partial(self._stage, plan, room) for plan, room in zip(plans, layout.pixels(block)))
         return info
+
+    def _listed(self, plans: list[Plan]) -> np.ndarray:
+        """Return the boxes of each image: class from 0 on, centre, width and height, then zeros."""
+        result = np.zeros((len(plans), *_LIST), np.float32)
+        for own, plan in zip(result, plans):
+            about, corners = plan.boxes.about, plan.boxes.corners
+            chosen = np.ones(len(about), bool) if self.difficult else about[:, 2] == 0
+            if chosen.sum() > len(own):
+                problem = Error(f"it has {chosen.sum()} boxes, a list of yolo_data_type 1 has {len(own)}", fix="yolo_data_type: 0, or fewer boxes")
+                raise self.records.fault(problem, plan.record, plan.key)
+            low, high = corners[chosen, :2], corners[chosen, 2:]
+            own[: len(low)] = np.concatenate([about[chosen, :1] - 1, (low + high) / 2, high - low], 1)
+        return result
 
     def _check_labels(self, labels: np.ndarray, plans: list[Plan]) -> None:
         wrong = self.wrong_label(1, labels)

@@ -1,13 +1,17 @@
 """RegionLoss and Yolov3: compared with a sequential float64 program, and their gradients with central differences of the objective that they descend."""
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.pysolver import get_solver
+from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
+from ocaffe.model.text import parse
 from tests.layers.single import KINDS, close, layer_of, run
 from tests.layers.yolo_program import Program, bottoms, lists, overlap, sigmoid
 
@@ -204,6 +208,42 @@ def test_errors(text: str, shapes: list[tuple[int, ...]], expected: str) -> None
         layer_of(text).infer(*shapes)
     assert expected in str(caught.value)
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("data_type", [0, 1])
+def test_training(device: Any, tmp_path: pathlib.Path, data_type: int) -> None:
+    """A net learns white boxes of a database, with labels as rows and as lists."""
+    rng = np.random.default_rng(1)
+    with LmdbWriter(str(tmp_path / "db")) as out:
+        for number in range(8):
+            image, datum = np.zeros((1, 32, 32), np.uint8), proto.AnnotatedDatum(type=proto.AnnotatedDatum.BBOX)
+            (x, y), side = rng.integers(0, 16, 2), 8 + 8 * (number % 2)
+            image[:, y : y + side, x : x + side] = 255
+            datum.datum.channels, datum.datum.height, datum.datum.width = image.shape
+            datum.datum.data = image.tobytes()
+            box = proto.NormalizedBBox(xmin=x / 32, ymin=y / 32, xmax=(x + side) / 32, ymax=(y + side) / 32)
+            datum.annotation_group.add(group_label=1 + number % 2).annotation.add().bbox.CopyFrom(box)
+            out.put(b"%08d" % number, datum.SerializeToString())
+    net = f"""
+        layer {{ name: "data" type: "AnnotatedData" top: "data" top: "label" transform_param {{ scale: 0.004 }}
+          data_param {{ source: "{tmp_path / "db"}" batch_size: 8 backend: LMDB }}
+          annotated_data_param {{ yolo_data_type: {data_type} yolo_data_jitter: 0 }} }}
+        layer {{ name: "c" type: "Convolution" bottom: "data" top: "c"
+          convolution_param {{ num_output: 16 kernel_size: 8 stride: 8 weight_filler {{ type: "msra" }} }} }}
+        layer {{ name: "r" type: "ReLU" bottom: "c" top: "c" }}
+        layer {{ name: "p" type: "Convolution" bottom: "c" top: "p"
+          convolution_param {{ num_output: 14 kernel_size: 3 pad: 1 weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "v2" type: "RegionLoss" bottom: "p" bottom: "label" top: "v2" loss_weight: 0.5
+          region_loss_param {{ num_class: 2 num: 2 {repeated('biases', [1, 1, 2, 2])} thresh: 0.5 }} }}
+        layer {{ name: "v3" type: "Yolov3" bottom: "p" bottom: "label" top: "v3"
+          yolov3_param {{ num_class: 2 num: 2 anchors_scale: 8 mask: 0 mask: 1 {repeated('biases', [8, 8, 16, 16])} thresh: 0.5 coord_scale: 1 }} }}"""
+    solver = parse(f'base_lr: 0.03 momentum: 0.9 lr_policy: "fixed" max_iter: 60 random_seed: 3 net_param {{ {net} }}', proto.SolverParameter, "solver")
+    with get_solver(solver, device=device) as made:
+        made.step(1)
+        first = [float(made.net.blobs[name].data) for name in ("v2", "v3")]
+        made.step(59)
+        last = [float(made.net.blobs[name].data) for name in ("v2", "v3")]
+    assert last[1] < first[1] / 4 and last[0] < first[0]
 
 
 def test_no_gradient_for_true_boxes(device: Any) -> None:
