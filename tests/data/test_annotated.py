@@ -193,7 +193,8 @@ def test_lists_of_boxes(tmp_path: pathlib.Path) -> None:
 
 def test_too_many_boxes_for_a_list(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [datum(0, [(1, 0.1, 0.1, 0.5, 0.5)] * 300)])
-    assert "it has 301 boxes, a list of yolo_data_type 1 has 300" in failure(lambda: lists(source(path, 1, "", "yolo_data_type: 1 yolo_data_jitter: 0"), 0)).fact
+    error = failure(lambda: lists(source(path, 1, "", "yolo_data_type: 1 yolo_data_jitter: 0"), 0))
+    assert "it has 301 boxes, a list of yolo_data_type 1 has 300" in error.fact and error.fix
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -211,6 +212,23 @@ def test_lists_are_jittered_without_samplers(database: str) -> None:
     assert len(np.unique(places[:, 1:], axis=0)) > 8
     still = lists(source(database, 4, RESIZE, "yolo_data_type: 1 yolo_data_jitter: 0"), 0)[:, 0, 0]
     assert np.allclose(still, [0, 21 / 50, 20 / 40, 12 / 50, 20 / 40])
+
+
+SIZES = "".join(f"resize_param {{ prob: {prob} height: {height} width: {width} }} " for prob, height, width in ((0.5, 20, 25), (0, 7, 7), (0.5, 40, 50)))
+
+
+def test_each_batch_draws_a_size(database: str) -> None:
+    made = source(database, 2, f"{SIZES} mirror: true")
+    assert made.shapes()[0] == (2, 3, 20, 25)
+    found = batches(made, 60)
+    heights = [images.shape[2] for images, _ in found]
+    assert set(heights) == {20, 40} and 18 < heights.count(20) < 42
+    for images, rows in found:
+        for n, image in enumerate(images):
+            ys, xs = (image[0] > 128).any(1).nonzero()[0], (image[0] > 128).any(0).nonzero()[0]
+            box = rows[rows[:, 0] == n][0, 3:7] * [*image.shape[:0:-1], *image.shape[:0:-1]]
+            assert np.abs(box - [xs[0], ys[0], xs[-1] + 1, ys[-1] + 1]).max() <= 1.5
+    same_batches(lambda workers: source(database, 4, f"{SIZES} mirror: true", workers=workers))
 
 
 def test_no_box_at_all(tmp_path: pathlib.Path) -> None:
@@ -244,7 +262,7 @@ def test_pad_modes(database: str) -> None:
     ("transform", "samplers", "fact"),
     [
         ("resize_param { height: 4 }", "", "resize_param has height 4 and width 0"),
-        ("resize_param { height: 4 width: 4 } resize_param { height: 4 width: 4 }", "", "transform_param has 2 resize_param"),
+        ("resize_param { height: 4 width: 4 } resize_param { height: 4 width: 4 }", "", "transform_param has 2 resize_param, the sum of their prob is 2"),
         ("resize_param { height: 4 width: 4 resize_mode: FIT_SMALL_SIZE }", "", "FIT_SMALL_SIZE with batch_size 2"),
         ("resize_param { height: 60 width: 90 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "", "2 pad_value given for images of 3"),
         ("resize_param { height: 4 width: 4 } crop_size: 5", "", "the crop of 5 x 5 is larger than the image of 4 x 4"),

@@ -210,9 +210,9 @@ def test_errors(text: str, shapes: list[tuple[int, ...]], expected: str) -> None
     assert caught.value.fix
 
 
-@pytest.mark.parametrize("data_type", [0, 1])
-def test_training(device: Any, tmp_path: pathlib.Path, data_type: int) -> None:
-    """A net learns white boxes of a database, with labels as rows and as lists."""
+@pytest.mark.parametrize("data_type, sizes", [(0, ()), (1, ()), (1, (32, 48))])
+def test_training(device: Any, tmp_path: pathlib.Path, data_type: int, sizes: tuple[int, ...]) -> None:
+    """A net learns white boxes of a database, with labels as rows and as lists, and with batches of several sizes."""
     rng = np.random.default_rng(1)
     with LmdbWriter(str(tmp_path / "db")) as out:
         for number in range(8):
@@ -224,8 +224,9 @@ def test_training(device: Any, tmp_path: pathlib.Path, data_type: int) -> None:
             box = proto.NormalizedBBox(xmin=x / 32, ymin=y / 32, xmax=(x + side) / 32, ymax=(y + side) / 32)
             datum.annotation_group.add(group_label=1 + number % 2).annotation.add().bbox.CopyFrom(box)
             out.put(b"%08d" % number, datum.SerializeToString())
+    resize = " ".join(f"resize_param {{ prob: {1 / len(sizes)} height: {size} width: {size} }}" for size in sizes)
     net = f"""
-        layer {{ name: "data" type: "AnnotatedData" top: "data" top: "label" transform_param {{ scale: 0.004 }}
+        layer {{ name: "data" type: "AnnotatedData" top: "data" top: "label" transform_param {{ scale: 0.004 {resize} }}
           data_param {{ source: "{tmp_path / "db"}" batch_size: 8 backend: LMDB }}
           annotated_data_param {{ yolo_data_type: {data_type} yolo_data_jitter: 0 }} }}
         layer {{ name: "c" type: "Convolution" bottom: "data" top: "c"
@@ -241,9 +242,12 @@ def test_training(device: Any, tmp_path: pathlib.Path, data_type: int) -> None:
     with get_solver(solver, device=device) as made:
         made.step(1)
         first = [float(made.net.blobs[name].data) for name in ("v2", "v3")]
-        made.step(59)
+        seen = set()
+        for _ in range(59):
+            made.step(1)
+            seen.add(made.net.blobs["data"].shape[2])
         last = [float(made.net.blobs[name].data) for name in ("v2", "v3")]
-    assert last[1] < first[1] / 4 and last[0] < first[0]
+    assert last[1] < first[1] / 4 and last[0] < first[0] and seen == set(sizes or [32])
 
 
 def test_no_gradient_for_true_boxes(device: Any) -> None:
