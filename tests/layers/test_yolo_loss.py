@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.api.pysolver import get_solver
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
@@ -66,6 +67,23 @@ def test_region_loss(device: Any, kind: str, images: int, fields: str, settings:
         loss, gradient = program.run(*inputs)
         close(result.tops[0], loss, 1e-5)
         close(result.diffs[0], 3 * gradient)
+
+
+def test_end_of_the_beginning(device: Any) -> None:
+    """With 6400 images a batch, predictions are drawn to their anchors in two iterations."""
+    images, biases = 6400, repeated("biases", [1, 1])
+    shapes = "".join(
+        f"layer {{ name: '{name}' type: 'Input' top: '{name}' input_param {{ shape {{ {repeated('dim', shape)} }} }} }} "
+        for name, shape in (("x", (images, 6, 1, 1)), ("label", (images, 5)))
+    )
+    text = f"{shapes} layer {{ name: 'l' type: 'RegionLoss' bottom: 'x' bottom: 'label' top: 'l' region_loss_param {{ num_class: 1 num: 1 {biases} }} }}"
+    with Net(parse(text, proto.NetParameter, "net"), proto.TRAIN, device=device) as net:
+        x = net.blobs["x"].data[...] = np.random.default_rng(2).standard_normal((images, 6, 1, 1)).astype(np.float32)
+        losses = [float(net.forward()["l"]) for _ in range(4)]
+    for loss, warm in zip(losses, (True, True, False, False)):
+        program = Program("region", 1, np.ones((1, 2)), [0], thresh=0.2, warm=warm)
+        assert loss == pytest.approx(program.run(x, np.zeros((images, 5)))[0], rel=1e-4)
+    assert losses[1] != losses[2]
 
 
 def test_region_loss_of_yolo9000(device: Any, kind: str) -> None:
