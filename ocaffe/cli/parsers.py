@@ -6,7 +6,9 @@ import importlib
 
 from ocaffe.cli.flags import Parser
 
-NESTED = {"dataset": ("folder", "voc", "coco", "yolo", "labelme", "masks", "shapes", "show"), "zoo": ("get",)}  # commands with commands of their own
+NESTED = {  # commands with commands of their own
+    "dataset": ("anchors", "folder", "voc", "coco", "yolo", "labelme", "masks", "shapes", "show"), "zoo": ("get",),
+}  # fmt: skip
 
 
 class _Found(Exception):

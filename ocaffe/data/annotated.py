@@ -5,6 +5,7 @@ once. Only the part of the image that remains at the end is processed.
 """
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.boxes import Boxes, samples
+from ocaffe.data.boxes import Boxes, jittered, samples
 from ocaffe.data.database import Item, Key, key_text, open_database
 from ocaffe.data.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
@@ -21,7 +22,8 @@ from ocaffe.data.distort import Step, add_noise, check_distortion, check_noise, 
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.images import FIELDS, RESTART, Records
 from ocaffe.data.order import Order
-from ocaffe.data.resample import Interpolation, resize
+from ocaffe.data.resample import Interpolation
+from ocaffe.data.resizing import Resizing, Resizings, Size
 from ocaffe.data.source import BatchInfo, Source, aligned, check_fields
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.workers import Workers
@@ -29,12 +31,11 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
 TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint"})
+FIELDS_OF_BOXES = {"batch_sampler", "label_map_file", "anno_type", "yolo_data_type", "yolo_data_jitter", "train_diffcult"}
 _BOX = 8  # columns of the label top
+_LIST = (300, 5)  # of an image in the label top with yolo_data_type 1: boxes, and columns class, centre x, centre y, width, height
 _NO_BOX = np.full((1, _BOX), -1, np.float32)
 _ALMOST_ONE = 1e-2  # a smaller expansion is skipped
-_WARP, _FIT_SMALL, _FIT_LARGE = (getattr(proto.ResizeParameter, name) for name in ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"))
-_PAD = {proto.ResizeParameter.CONSTANT: "constant", proto.ResizeParameter.MIRRORED: "reflect", proto.ResizeParameter.REPEAT_NEAREST: "edge"}
-Size = tuple[int, int]  # height, width
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Plan:
     size: Size  # of the canvas; larger than the image if the image was expanded
     at: Size  # position of the image on the canvas: y, x
     window: tuple[int, int, int, int]  # the part of the canvas that is used: y, x, height, width
+    resizing: Resizing | None
     method: Interpolation  # of resizing
     resized: Size  # of the window after resizing
     corner: Size  # of the crop in the resized window
@@ -81,14 +83,19 @@ class AnnotatedSource(Source):
         super().__init__(place, layer)
         with self.located():
             check_fields(param, FIELDS, "data_param", "remove it")
-            check_fields(annotated, {"batch_sampler", "label_map_file", "anno_type"}, "annotated_data_param", "remove it")
+            check_fields(annotated, FIELDS_OF_BOXES, "annotated_data_param", "remove it")
             if not param.batch_size:
                 raise Error("batch_size is 0", fix="batch_size of at least 1")
             transform.refuse_skipping()
             self.batch, self.transform, self.labels = int(param.batch_size), transform, labels
             self.color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
             self.samplers = list(annotated.batch_sampler)
-            self.resize, self.noise = _single(transform_param, "resize_param"), _single(transform_param, "noise_param")
+            if annotated.yolo_data_type not in (0, 1):
+                raise Error(f"yolo_data_type is {annotated.yolo_data_type}", fix="0: rows of boxes; 1: lists of boxes for RegionLoss and Yolov3")
+            self.lists, self.jitter, self.difficult = annotated.yolo_data_type == 1, float(annotated.yolo_data_jitter), bool(annotated.train_diffcult)
+            if self.lists and not 0 <= self.jitter < 1:
+                raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="a share of the image: 0 or more, below 1")
+            self.resizings, self.noise = Resizings(transform_param.resize_param, self.batch), _single(transform_param, "noise_param")
             self.distort, self.expand, self.emit = (_given(transform_param, f) for f in ("distort_param", "expand_param", "emit_constraint"))
             self._check_settings()
             self.database = open_database(param.source, param.backend)
@@ -99,7 +106,7 @@ class AnnotatedSource(Source):
             self.boxed = annotated.HasField("anno_type")
             (item,) = self.records.read([0])
             self.boxed = self.boxed or self._parse(0, item).HasField("type")
-            plan = self._plan(0, item, 0)
+            plan = self._plan(0, item, 0, self.resizings.first)
             self._first = self._layout(plan)
             self._rows = max(len(plan.boxes), 1)
         kind = proto.DataParameter.DB.Name(param.backend).lower()
@@ -111,11 +118,6 @@ class AnnotatedSource(Source):
         )
 
     def _check_settings(self) -> None:
-        if self.resize is not None:
-            if not (self.resize.height and self.resize.width):
-                raise Error(f"resize_param has height {self.resize.height} and width {self.resize.width}", fix="set both")
-            if self.resize.resize_mode == _FIT_SMALL and self.batch > 1:
-                raise Error(f"resize_mode FIT_SMALL_SIZE with batch_size {self.batch}: images differ in size", fix="batch_size: 1, or another resize_mode")
         if self.noise is not None:
             check_noise(self.noise)
         if self.distort is not None:
@@ -139,12 +141,14 @@ class AnnotatedSource(Source):
         return self._tops(self._first, self._rows)
 
     def _tops(self, layout: Layout, rows: int) -> list[Shape]:
-        label: Shape = (1, 1, rows, _BOX) if self.boxed else (self.batch, 1, 1, 1)
+        label: Shape = (self.batch, 1, 1, 1)
+        if self.boxed:
+            label = (self.batch, 1, *_LIST) if self.lists else (1, 1, rows, _BOX)
         return [(self.batch, layout.channels, layout.height, layout.width), label][: 1 + self.labels]
 
     @property
     def nbytes(self) -> int:
-        return self._first.nbytes + aligned(4 * _BOX * self._rows)
+        return self._first.nbytes + aligned(4 * math.prod(_LIST) * self.batch if self.lists else 4 * _BOX * self._rows)
 
     def layout(self, tops: list[Shape]) -> tuple[Layout, FloatLayout | None]:
         """Return the layouts of a block for tops of these shapes: of the images with their labels, and of the rows of boxes if there are any."""
@@ -159,7 +163,7 @@ class AnnotatedSource(Source):
         except DecodeError:
             raise self.records.fault(Error("it is not an AnnotatedDatum"), record, item[0]) from None
 
-    def _plan(self, record: int, item: Item, position: int) -> Plan:
+    def _plan(self, record: int, item: Item, position: int, resizing: Resizing | None) -> Plan:
         annotated = self._parse(record, item)
         try:
             datum = annotated.datum
@@ -173,13 +177,13 @@ class AnnotatedSource(Source):
                 raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX")
             if self.distort is not None and shape[0] != 3:
                 raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix="force_color: true")
-            plan = self._drawn(Dice(self.key, position), Boxes.of(annotated), shape, position)
+            plan = self._drawn(Dice(self.key, position), Boxes.of(annotated), shape, position, resizing)
         except Error as problem:
             raise self.records.fault(problem, record, item[0]) from None
         plan.record, plan.key, plan.datum, plan.file = record, item[0], datum, file
         return plan
 
-    def _drawn(self, dice: Dice, boxes: Boxes, shape: tuple[int, int, int], position: int) -> Plan:
+    def _drawn(self, dice: Dice, boxes: Boxes, shape: tuple[int, int, int], position: int, resizing: Resizing | None) -> Plan:
         """Make all random choices for an image of `shape`, and transform its boxes accordingly."""
         channels, height, width = shape
         steps = draw(self.distort, dice) if self.distort is not None else []
@@ -192,6 +196,8 @@ class AnnotatedSource(Source):
             boxes = boxes.within(np.array([-x, -y, size[1] - x, size[0] - y], np.float32) / whole, self.emit)
         window = (0, 0, *size)
         found = samples(self.samplers, boxes.corners, dice)
+        if self.lists and not self.samplers:
+            found = jittered(self.jitter, resizing is not None and resizing.keeps_aspect, dice)
         if len(found):
             chosen = np.clip(found[dice.below(len(found))], 0, 1)
             xmin, ymin, xmax, ymax = (float(edge) for edge in chosen * np.array([size[1], size[0]] * 2, np.float32))
@@ -199,11 +205,12 @@ class AnnotatedSource(Source):
             boxes = boxes.within(chosen, self.emit)
         method = Interpolation.LINEAR
         resized = before = window[2:]
-        if self.resize is not None:
-            if self.resize.interp_mode:
-                method = Interpolation(self.resize.interp_mode[dice.below(len(self.resize.interp_mode))])
-            resized = self._new_size(before)
-            boxes = replace(boxes, corners=self._resized(boxes.corners, before))
+        if resizing is not None:
+            methods = resizing.param.interp_mode
+            if methods:
+                method = Interpolation(methods[dice.below(len(methods))])
+            resized = resizing.new_size(before)
+            boxes = replace(boxes, corners=resizing.resized(boxes.corners, before))
         if (channels, *resized) != self._checked:
             self.transform.check(channels, *resized)
             self._checked = (channels, *resized)
@@ -213,56 +220,9 @@ class AnnotatedSource(Source):
         boxes = boxes.within(part, self.emit)
         if mirror[0]:
             boxes = boxes.mirrored()
-        boxes = replace(boxes, corners=self._extrapolated(boxes.corners, before, part))
-        return Plan(0, b"", None, None, shape, boxes, dice, steps, size, at, window, method, resized, corner, crop, bool(mirror[0]))
-
-    # -- resizing: the new size and the new boxes. All values, also before truncation to whole pixels, are float32, as in SSD. -------------------------
-
-    def _aspects(self, before: Size) -> tuple[np.float32, np.float32]:
-        """Return width / height of the image before resizing, and of the size in resize_param."""
-        return np.float32(before[1]) / np.float32(before[0]), np.float32(self.resize.width) / np.float32(self.resize.height)
-
-    def _new_size(self, before: Size) -> Size:
-        height, width = int(self.resize.height), int(self.resize.width)
-        return self._fitted(before, False) if self.resize.resize_mode == _FIT_SMALL else (height, width)
-
-    def _fitted(self, before: Size, inside: bool) -> Size:
-        """Return the size in resize_param with one side changed, so that the image keeps its aspect ratio.
-
-        It is the largest such size inside resize_param's if `inside`, else the smallest that covers it.
-        """
-        old, new = self._aspects(before)
-        height, width = int(self.resize.height), int(self.resize.width)
-        return (int(np.float32(width) / old), width) if (old > new) == inside and old != new else (height, int(old * np.float32(height)))
-
-    def _resized(self, corners: np.ndarray, before: Size) -> np.ndarray:
-        """Return the corners after resizing. They stay the same fractions of the image unless it is padded."""
-        old, new = self._aspects(before)
-        size = np.array([self.resize.width, self.resize.height], np.float32)
-        whole = np.array(before[::-1], np.float32)
-        padding = np.zeros(2, np.float32)
-        if self.resize.resize_mode == _FIT_LARGE:
-            axis = int(old > new)  # the padded axis: 1 is y
-            padding[axis] = (size[axis] - (size[0] / old if axis else old * size[1])) / 2
-        elif self.resize.resize_mode == _FIT_SMALL:
-            size = np.array([size[0], size[0] / old] if old < new else [old * size[1], size[1]], np.float32)
-        places = corners.reshape(-1, 2, 2) * whole * (size - 2 * padding) / whole
-        places = padding + np.stack([np.maximum(places[:, 0], np.float32(0)), np.minimum(places[:, 1], size)], 1)
-        return (places / size).reshape(-1, 4)
-
-    def _extrapolated(self, corners: np.ndarray, before: Size, part: np.ndarray) -> np.ndarray:
-        """Convert the corners to fractions of height_scale x width_scale, which may be smaller than the image. Only FIT_SMALL_SIZE uses these fields."""
-        r = self.resize
-        if r is None or r.resize_mode != _FIT_SMALL or not (r.height_scale and r.width_scale):
-            return corners
-        old, new = self._aspects(before)
-        width, height = np.float32(r.width), np.float32(r.height)
-        width, height = (width, width / old) if old < new else (height * old, height)
-        size = np.array([width, height], np.float32) * (part[2:] - part[:2])
-        scale = np.array([r.width_scale, r.height_scale], np.float32)
-        if (size < scale).any():
-            raise Error(f"the image is {size[1]:g} x {size[0]:g}, height_scale x width_scale {scale[1]:g} x {scale[0]:g}", fix="smaller scales")
-        return corners * np.tile(size, 2) / np.tile(scale, 2)
+        if resizing is not None:
+            boxes = replace(boxes, corners=resizing.extrapolated(boxes.corners, before, part))
+        return Plan(0, b"", None, None, shape, boxes, dice, steps, size, at, window, resizing, method, resized, corner, crop, bool(mirror[0]))
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -271,10 +231,12 @@ class AnnotatedSource(Source):
         with self.located():
             records = self.order.records(self.key, positions)
             items = self.records.read(records)
-            plans = [self._plan(record, item, position) for position, record, item in zip(positions, records, items)]
+            resizing = self.resizings.of_batch(self.key, positions[0])
+            plans = [self._plan(record, item, position, resizing) for position, record, item in zip(positions, records, items)]
             layout = self._layout(plans[0])
             self._check_alike(plans)
             boxes = np.concatenate([plan.boxes.rows(n) for n, plan in enumerate(plans)])
+            listed = self._listed(plans) if self.lists and self.boxed else None
             if not len(boxes):
                 boxes = _NO_BOX
             tops = self._tops(layout, len(boxes))
@@ -284,7 +246,10 @@ class AnnotatedSource(Source):
             if info.nbytes > block.nbytes:
                 return info
             if rows is not None:
-                rows.views(block)[0][0, 0] = boxes
+                if listed is None:
+                    rows.views(block)[0][0, 0] = boxes
+                else:
+                    rows.views(block)[0][:, 0] = listed
             table = layout.table(block)
             table[...] = 0
             table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
@@ -298,6 +263,19 @@ class AnnotatedSource(Source):
                 self._check_labels(layout.labels(block), plans)
             self.workers.run(partial(self._stage, plan, room) for plan, room in zip(plans, layout.pixels(block)))
         return info
+
+    def _listed(self, plans: list[Plan]) -> np.ndarray:
+        """Return the boxes of each image: class from 0 on, centre, width and height, then zeros."""
+        result = np.zeros((len(plans), *_LIST), np.float32)
+        for own, plan in zip(result, plans):
+            about, corners = plan.boxes.about, plan.boxes.corners
+            chosen = np.ones(len(about), bool) if self.difficult else about[:, 2] == 0
+            if chosen.sum() > len(own):
+                problem = Error(f"it has {chosen.sum()} boxes, a list of yolo_data_type 1 has {len(own)}", fix="yolo_data_type: 0, or fewer boxes")
+                raise self.records.fault(problem, plan.record, plan.key)
+            low, high = corners[chosen, :2], corners[chosen, 2:]
+            own[: len(low)] = np.concatenate([about[chosen, :1] - 1, (low + high) / 2, high - low], 1)
+        return result
 
     def _check_labels(self, labels: np.ndarray, plans: list[Plan]) -> None:
         wrong = self.wrong_label(1, labels)
@@ -323,7 +301,7 @@ class AnnotatedSource(Source):
                     ground = self._cut(pixels.transpose(2, 0, 1), plan)
             else:
                 ground = self._cut(np.frombuffer(plan.datum.data, np.uint8).reshape(plan.shape), plan)
-            image = self._resize(ground, plan)
+            image = ground if plan.resizing is None else plan.resizing.apply(ground, plan.resized, plan.method)
             if self.noise is not None:
                 image = add_noise(image, self.noise, plan.dice)
             (y, x), (height, width) = plan.corner, plan.crop
@@ -353,31 +331,6 @@ class AnnotatedSource(Source):
         if mean is None or mean.ndim == 3:
             return np.zeros((1, 1, 1), np.uint8)
         return np.clip(np.rint(np.broadcast_to(mean, plan.shape[0])), 0, 255).astype(np.uint8)[:, None, None]
-
-    def _resize(self, image: np.ndarray, plan: Plan) -> np.ndarray:
-        if self.resize is None:
-            return image
-        if self.resize.resize_mode != _FIT_LARGE:
-            return resize(image, *plan.resized, plan.method)
-        height, width = plan.resized
-        inner = self._fitted(plan.window[2:], True)
-        image = resize(image, max(inner[0], 1), max(inner[1], 1), plan.method)
-        down, across = height - image.shape[1], width - image.shape[2]
-        borders = (down // 2, down - down // 2), (across // 2, across - across // 2)
-        mode = _PAD[self.resize.pad_mode]
-        if mode != "constant":
-            return np.pad(image, ((0, 0), *borders), mode=mode if min(image.shape[1:]) > 1 else "edge")  # type: ignore[call-overload,no-any-return]
-        result = np.empty((len(image), height, width), np.uint8)
-        result[...] = self._pad_values(len(image))
-        (top, _), (left, _) = borders
-        result[:, top : top + image.shape[1], left : left + image.shape[2]] = image
-        return result
-
-    def _pad_values(self, channels: int) -> np.ndarray:
-        values = list(self.resize.pad_value) or [0]
-        if len(values) not in (1, channels):
-            raise Error(f"{len(values)} pad_value given for images of {channels} channels", fix=f"give 1 or {channels}")
-        return np.clip(np.rint(np.broadcast_to(values, channels)), 0, 255).astype(np.uint8)[:, None, None]
 
     def close(self) -> None:
         self.workers.close()

@@ -18,10 +18,14 @@ class AnnotatedData(Layer):
 
     The second top has one row per box of the batch: image, label, instance, xmin, ymin, xmax, ymax, difficult. Its shape changes with the batch;
     a batch without boxes has one row of -1. SSD compresses encoded images again between the steps; this layer does not.
+
+    Of MobileNet-YOLO: each batch draws one of several resize_param, with the probability prob. With yolo_data_type 1, the second top has N x 1 x 300 x 5
+    boxes: class from 0 on, centre x, centre y, width, height, then zeros. Difficult boxes are left out unless train_diffcult. Without batch_sampler, a
+    random window leaves out at most the share yolo_data_jitter of each side.
     """
 
     bottoms, tops = 0, (1, 2)
-    origin = "SSD"
+    origin = "SSD, MobileNet-YOLO"
     source: AnnotatedSource | None = None
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:

@@ -21,7 +21,6 @@ FOREIGN = {
     "DetectionEvaluate": "SSD",
     "DomainTransform": "DeepLab and PSPNet",
     "Downsample": "FlowNet",
-    "EvalDetection": "intel/caffe (YOLOv2)",
     "FlowAugmentation": "FlowNet",
     "FlowWarp": "FlowNet 2",
     "GenerateAugmentationParameters": "FlowNet",
@@ -43,7 +42,6 @@ FOREIGN = {
     "ParseEvaluate": "ParseNet",
     "ParseOutput": "ParseNet",
     "Quantizer": "the OpenCL branch",
-    "RegionLoss": "intel/caffe (YOLOv2)",
     "Reorganize": "winggan/caffe",
     "Resample": "FlowNet",
     "RoIDataLayer": "py-faster-rcnn",
@@ -59,8 +57,6 @@ FOREIGN = {
     "VolumeData": "C3D",
     "Convolution3D": "C3D",
     "Pooling3D": "C3D",
-    "Yolov3": "MobileNet-YOLO",
-    "YoloDetectionOutput": "MobileNet-YOLO",
 }
 
 

@@ -129,7 +129,9 @@ def _chooses(node: Node) -> bool:
     return type_of(node) in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
-CHOOSING = {"ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
+CHOOSING = {
+    "ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold", "YoloDetectionOutput", "Yolov3DetectionOutput",
+}  # fmt: skip
 OVERFLOWS = 1e30  # magnitude of a blob beside values that are not finite
 FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource
-from ocaffe.data.boxes import jaccard, samples, satisfies
+from ocaffe.data.boxes import jaccard, jittered, samples, satisfies
 from ocaffe.data.dice import Dice
 from ocaffe.data.transform import Transform
 from tests.data.databases import write
@@ -166,6 +166,71 @@ def test_distortion_leaves_the_ground_alone(database: str) -> None:
     assert set(np.unique(images)) == {0, 90, 128}
 
 
+def lists(made: AnnotatedSource, index: int) -> np.ndarray:
+    block = block_of(made, index)
+    rows = made.layout(list(made.fill(index, block).shapes))[1]
+    assert rows is not None
+    return rows.views(block)[0].copy()
+
+
+def test_lists_of_boxes(tmp_path: pathlib.Path) -> None:
+    """yolo_data_type 1: the same boxes as in rows, as classes from 0 on, centres and sides. Difficult ones are left out unless train_diffcult."""
+    hard = proto.AnnotatedDatum.FromString(datum(0, [(3, 0.5, 0.5, 0.7, 0.9), (2, 0.1, 0.2, 0.4, 0.3)]))
+    hard.annotation_group[1].annotation[0].bbox.difficult = True
+    path = write(tmp_path / "db", [hard.SerializeToString(), datum(1, [(5, 0.2, 0.2, 0.8, 0.4)])])
+    settings = f"{RESIZE} mirror: true", f"{SAMPLER} sample_constraint {{ min_jaccard_overlap: 0.1 }} }}"
+    rows = [rows for _, rows in batches(source(path, 2, *settings), 3)]
+    for difficult in (False, True):
+        made = source(path, 2, settings[0], f"yolo_data_type: 1 train_diffcult: {str(difficult).lower()} {settings[1]}")
+        assert made.shapes()[1] == (2, 1, 300, 5)
+        for index in range(3):
+            for n, own in enumerate(lists(made, index)[:, 0]):
+                mine = rows[index][(rows[index][:, 0] == n) & ((rows[index][:, 7] == 0) | difficult)]
+                expected = np.column_stack([mine[:, 1] - 1, (mine[:, 3:5] + mine[:, 5:7]) / 2, mine[:, 5:7] - mine[:, 3:5]])
+                assert np.allclose(own[: len(mine)], expected, atol=1e-6) and not own[len(mine) :].any()
+    assert any((each[:, 7] == 1).any() for each in rows)
+
+
+def test_too_many_boxes_for_a_list(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [datum(0, [(1, 0.1, 0.1, 0.5, 0.5)] * 300)])
+    error = failure(lambda: lists(source(path, 1, "", "yolo_data_type: 1 yolo_data_jitter: 0"), 0))
+    assert "it has 301 boxes, a list of yolo_data_type 1 has 300" in error.fact and error.fix
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_jitter(keeps: bool) -> None:
+    windows = np.concatenate([jittered(0.4, keeps, Dice((3, 4), n)) for n in range(600)])
+    assert (windows >= 0).all() and (windows <= 1).all()
+    size = windows[:, 2:] - windows[:, :2]
+    whole, small = (size > 1 - 1e-6).all(1).mean(), (size.min(1) < 0.8).mean()
+    assert 0.15 < whole < 0.25 and size.min() > 0.6 and (0.25 if keeps else 0.35) < small < (0.4 if keeps else 0.55)
+    assert (np.abs(size[:, 0] - size[:, 1]).max() < 1e-6) == keeps
+
+
+def test_lists_are_jittered_without_samplers(database: str) -> None:
+    places = np.concatenate([lists(source(database, 4, RESIZE, "yolo_data_type: 1"), index)[:, 0, 0] for index in range(4)])
+    assert len(np.unique(places[:, 1:], axis=0)) > 8
+    still = lists(source(database, 4, RESIZE, "yolo_data_type: 1 yolo_data_jitter: 0"), 0)[:, 0, 0]
+    assert np.allclose(still, [0, 21 / 50, 20 / 40, 12 / 50, 20 / 40])
+
+
+SIZES = "".join(f"resize_param {{ prob: {prob} height: {height} width: {width} }} " for prob, height, width in ((0.5, 20, 25), (0, 7, 7), (0.5, 40, 50)))
+
+
+def test_each_batch_draws_a_size(database: str) -> None:
+    made = source(database, 2, f"{SIZES} mirror: true")
+    assert made.shapes()[0] == (2, 3, 20, 25)
+    found = batches(made, 60)
+    heights = [images.shape[2] for images, _ in found]
+    assert set(heights) == {20, 40} and 18 < heights.count(20) < 42
+    for images, rows in found:
+        for n, image in enumerate(images):
+            ys, xs = (image[0] > 128).any(1).nonzero()[0], (image[0] > 128).any(0).nonzero()[0]
+            box = rows[rows[:, 0] == n][0, 3:7] * [*image.shape[:0:-1], *image.shape[:0:-1]]
+            assert np.abs(box - [xs[0], ys[0], xs[-1] + 1, ys[-1] + 1]).max() <= 1.5
+    same_batches(lambda workers: source(database, 4, f"{SIZES} mirror: true", workers=workers))
+
+
 def test_no_box_at_all(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [proto.AnnotatedDatum(type=0, datum=proto.AnnotatedDatum.FromString(datum(n)).datum).SerializeToString() for n in range(2)])
     assert batches(source(path, 2), 1)[0][1].tolist() == [[-1] * 8]
@@ -197,7 +262,7 @@ def test_pad_modes(database: str) -> None:
     ("transform", "samplers", "fact"),
     [
         ("resize_param { height: 4 }", "", "resize_param has height 4 and width 0"),
-        ("resize_param { height: 4 width: 4 } resize_param { height: 4 width: 4 }", "", "transform_param has 2 resize_param"),
+        ("resize_param { height: 4 width: 4 } resize_param { height: 4 width: 4 }", "", "transform_param has 2 resize_param, the sum of their prob is 2"),
         ("resize_param { height: 4 width: 4 resize_mode: FIT_SMALL_SIZE }", "", "FIT_SMALL_SIZE with batch_size 2"),
         ("resize_param { height: 60 width: 90 resize_mode: FIT_LARGE_SIZE_AND_PAD pad_value: 1 pad_value: 2 }", "", "2 pad_value given for images of 3"),
         ("resize_param { height: 4 width: 4 } crop_size: 5", "", "the crop of 5 x 5 is larger than the image of 4 x 4"),
@@ -207,7 +272,8 @@ def test_pad_modes(database: str) -> None:
         ("random_90_deg_rot: true", "", "field 'random_90_deg_rot' is not supported"),
         ("", "batch_sampler { sampler { min_scale: 0.5 max_scale: 0.3 } }", "a sampler has scales 0.5 to 0.3"),
         ("", "batch_sampler { sampler { max_scale: 1.5 } }", "a sampler has scales 1 to 1.5"),
-        ("", "yolo_data_type: 1", "field 'yolo_data_type' is not supported"),
+        ("", "yolo_data_type: 2", "yolo_data_type is 2"),
+        ("", "yolo_data_type: 1 yolo_data_jitter: 1", "yolo_data_jitter is 1"),
     ],
 )
 def test_settings(database: str, transform: str, samplers: str, fact: str) -> None:

@@ -12,6 +12,7 @@ from ocaffe import proto
 from ocaffe.check.case import Arrays, Case, layer, normal
 from ocaffe.check.layers import convolve, ctc_cost
 from ocaffe.data.writer import LmdbWriter
+from tests.layers.yolo_program import Decoder, Program, bottoms, scored
 
 
 def lstm(x: Arrays, got: Arrays) -> Arrays:
@@ -95,6 +96,18 @@ def dense_blobs(bottleneck: bool) -> Callable[[np.random.Generator], Arrays]:
     narrow = [(8, 3, 1, 1), (8, 5, 1, 1), *[(1, 8, 1, 1)] * 8]
     shapes = {f"y_{i}": shape for i, shape in enumerate([*each, *(narrow if bottleneck else []), (1,)])}
     return normal(x0=(2, 3, 4, 5), **shapes)
+
+
+YOLO_ANCHORS = np.array([[0.3, 0.2], [0.5, 0.6]])  # sides relative to an image of 6 x 5 cells
+YOLO_BIASES = " ".join(f"biases: {side}" for side in (YOLO_ANCHORS * [6, 5]).ravel())
+
+
+def yolo_bottoms(rng: np.random.Generator) -> Arrays:
+    return dict(zip(("x0", "x1"), bottoms(rng, 3, 2 * 9, (5, 6), 4, has_rows=False)))
+
+
+def yolo_scores(rng: np.random.Generator) -> Arrays:
+    return {"x0": scored(rng, 2, 2, 4, (5, 6))}
 
 
 def frame(video: int, number: int, kind: str = "") -> np.ndarray:
@@ -312,6 +325,18 @@ CASES = [
          ("x0", *(f"y/{i}" for i in range(6))), "TEST"),
     Case("AssistedExcitation TRAIN", layer("AssistedExcitation", "x0 x1 x2", "y", "assisted_excitation_param { max_iter: 10 }"), boxes, excited, ("x0",)),
     Case("AssistedExcitation TEST", layer("AssistedExcitation", "x0 x1 x2", "y"), boxes, lambda x, got: {"y": x["x0"]}, ("x0",), "TEST"),
+    Case("RegionLoss", layer("RegionLoss", "x0 x1", "loss", f"region_loss_param {{ num_class: 4 num: 2 {YOLO_BIASES} }}"), yolo_bottoms,
+         lambda x, got: {"loss": np.asarray(Program("region", 4, YOLO_ANCHORS, [0, 1], 0.2, warm=True).run(x["x0"], x["x1"])[0])}),
+    Case("Yolov3 MSE", layer("Yolov3", "x0 x1", "loss", f"yolov3_param {{ num_class: 4 num: 2 mask: 0 mask: 1 anchors_scale: 1 {YOLO_BIASES} }}"),
+         yolo_bottoms, lambda x, got: {"loss": np.asarray(Program("yolov3", 4, YOLO_ANCHORS, [0, 1], 0.2).run(x["x0"], x["x1"])[0])}),
+    Case("YoloDetectionOutput", layer("YoloDetectionOutput", "x0", "y", "yolo_detection_output_param { num_classes: 4 num_box: 2 confidence_threshold: 0.3 "
+         f"{YOLO_BIASES} }}"), yolo_scores, lambda x, got: {"y": Decoder([YOLO_ANCHORS], 4, False, 0.3, 0.45).rows([x["x0"]])}, phase="TEST"),
+    Case("Yolov3DetectionOutput", layer("Yolov3DetectionOutput", "x0", "y", "yolov3_detection_output_param { num_classes: 4 num_box: 2 mask: 0 mask: 1 "
+         f"mask_group_num: 1 anchors_scale: 1 confidence_threshold: 0.3 {YOLO_BIASES} }}"), yolo_scores,
+         lambda x, got: {"y": Decoder([YOLO_ANCHORS], 4, True, 0.3, 0.45).rows([x["x0"]])}, phase="TEST"),
+    Case("EvalDetection", layer("EvalDetection", "x0 x1", "y", "eval_detection_param { side: 6 num_class: 4 num_object: 2 threshold: 0.3 nms: 0.45 "
+         "biases: 1.8 biases: 1.2 biases: 3 biases: 3.6 }"), lambda rng: {"x0": scored(rng, 2, 2, 4, (6, 6)), "x1": yolo_bottoms(rng)["x1"][:2]},
+         lambda x, got: {"y": Decoder([YOLO_ANCHORS], 4, False, 0.005, 0.45).evaluated(x["x0"], x["x1"], 0.3, "MULTIPLY")}, phase="TEST"),
     Case("MTCNNData", layer("MTCNNData", "", "data label roi pts", 'data_param { source: "{folder}/faces" backend: LMDB batch_size: 3 } '
          "transform_param { mean_value: 127.5 scale: 0.5 }"), lambda rng: {}, faces, prepare=write_faces),
     *(Case(f"VideoData {modality}", layer("VideoData", "", "data label", 'video_data_param { source: "{folder}/list.txt" batch_size: 2 new_length: 2 '

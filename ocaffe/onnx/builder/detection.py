@@ -1,4 +1,7 @@
-"""Export DetectionOutput and Proposal as TopK, NonMaxSuppression and Gather; compare ocaffe/ops/detection.py and ocaffe/layers/proposal.py."""
+"""Export detections and Proposal as TopK, NonMaxSuppression and Gather.
+
+Compare ocaffe/ops/detection.py, ocaffe/ops/yolo_detection.py and ocaffe/layers/proposal.py.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,6 +12,8 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.onnx.builder.graph import OnnxGraph, Value
 from ocaffe.ops.detection import Detection
+from ocaffe.ops.yolo_detection import YoloDetection
+from ocaffe.ops.yolo_loss import CHANNELS
 
 CORNER, CORNER_SIZE = 1, 3  # PriorBoxParameter.CodeType, as in kernels/boxes.h
 LOWEST, LARGEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
@@ -18,9 +23,7 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
     """Write the nodes of DetectionOutput; the top is 1 x 1 x n x 7."""
     loc, conf, priors = bottoms
     labels = [label for label in range(d.classes) if label != d.background]
-    images = graph.part(graph.op("Shape", conf), 0, 0, 1)
-    numbers = graph.op("Range", np.array(0, np.int64), graph.op("Squeeze", images), np.array(1, np.int64))
-    nothing = graph.op("Pad", _column(graph, graph.cast(numbers, np.float32)), [0, 0, 0, 6], np.array(-1, np.float32))
+    nothing = _nothing(graph, conf)
     if not labels:
         graph.reshape(nothing, (1, 1, -1, 7), to)
         return
@@ -43,23 +46,78 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
     upright = graph.op("Concat", low, graph.op("Max", low, high), axis=2)
     limit = np.array([d.priors], np.int64)
     kept = graph.op("NonMaxSuppression", upright, candidates, limit, _one(min(d.nms_threshold, 1)), _one(threshold))
-    # The remaining scores at their positions. TopK puts the rows in Caffe's order: image, class, descending score.
-    left = graph.op("ScatterND", graph.full_like(candidates, LOWEST), kept, graph.op("GatherND", candidates, kept))
+    # TopK puts the rows in Caffe's order: image, class, descending score.
+    left = _left(graph, candidates, kept)
     if d.keep_top_k is not None and 0 < d.keep_top_k < d.priors * len(labels):
         left = _best(graph, graph.reshape(left, (-1, len(labels) * d.priors)), d.keep_top_k, 1)
     left = graph.reshape(left, (-1, len(labels), d.priors))
     most = min(count for count in (d.priors, d.top_k or d.priors, d.keep_top_k or d.priors))
     values, places = graph.ops("TopK", left, [most], to=[None, None], axis=2)
-    found = graph.op("NonZero", graph.cast(graph.op("Greater", values, LOWEST), np.float32))
-    where = graph.op("Transpose", found, perm=[1, 0])
+    where = _found(graph, values)
     prior = _column(graph, graph.op("GatherND", places, where))
     image, label = graph.part(where, 1, 0, 1), graph.part(where, 1, 1, 2)
     box = graph.op("GatherND", boxes, graph.op("Concat", *([image, label] if d.own_boxes else [image]), prior, axis=1))
     named = graph.op("Gather", np.array(labels, np.float32), label)
     score = _column(graph, graph.op("GatherND", values, where))
-    rows = graph.op("Concat", graph.cast(image, np.float32), named, score, box, axis=1)
+    _listed(graph, graph.op("Concat", graph.cast(image, np.float32), named, score, box, axis=1), nothing, to)
+
+
+def detect_yolo(graph: OnnxGraph, d: YoloDetection, bottoms: Sequence[Blob], to: Blob) -> None:
+    """Write the nodes of YoloDetectionOutput and Yolov3DetectionOutput; the top is 1 x 1 x n x 7."""
+    assert d.nms_threshold is not None
+    parts = [_yolo_grid(graph, d, number, x) for number, x in enumerate(bottoms)]
+    boxes, scores, labels = (graph.op("Concat", *values, axis=1) if len(parts) > 1 else values[0] for values in zip(*parts))
+    candidates = graph.op("Transpose", scores, perm=[0, 2, 1])
+    limit = np.array([d.slots], np.int64)
+    kept = graph.op("NonMaxSuppression", boxes, candidates, limit, _one(d.nms_threshold), _one(d.threshold))
+    values, places = graph.ops("TopK", _left(graph, candidates, kept), [d.slots], to=[None, None], axis=2)
+    where = _found(graph, values)
+    slot = graph.op("Concat", graph.part(where, 1, 0, 1), _column(graph, graph.op("GatherND", places, where)), axis=1)
+    image, score = graph.cast(graph.part(where, 1, 0, 1), np.float32), _column(graph, graph.op("GatherND", values, where))
+    rows = graph.op("Concat", image, graph.op("GatherND", labels, slot), score, graph.op("GatherND", boxes, slot), axis=1)
+    _listed(graph, rows, _nothing(graph, bottoms[0]), to)
+
+
+def _yolo_grid(graph: OnnxGraph, d: YoloDetection, number: int, x: Blob) -> tuple[str, str, str]:
+    """Return the boxes (N x slots x 4, corners), scores and labels (N x slots x 1) of one bottom."""
+    grid, channels = d.grids[number], CHANNELS + d.classes
+    height, width = (graph.fixed(x, axis) for axis in (2, 3))
+    cells, anchors = height * width, len(grid.anchors)
+    by_slot = graph.op("Transpose", graph.reshape(x, (-1, anchors, channels, cells)), perm=[0, 1, 3, 2])
+    values = graph.reshape(by_slot, (-1, anchors * cells, channels))
+    corner = np.tile(np.stack(np.meshgrid(np.arange(width), np.arange(height)), -1).reshape(-1, 2), (anchors, 1)).astype(np.float32)
+    sides = np.repeat(np.array(grid.anchors, np.float32), cells, 0)
+    centre = graph.op("Add", graph.op("Sigmoid", graph.part(values, 2, 0, 2)), corner)
+    centre = graph.op("Div", centre, np.array([width, height], np.float32))
+    reach = graph.op("Mul", graph.op("Mul", graph.op("Exp", graph.part(values, 2, 2, 4)), sides), 0.5)
+    boxes = graph.op("Concat", graph.op("Sub", centre, reach), graph.op("Add", centre, reach), axis=2)
+    objectness, classes = graph.op("Sigmoid", graph.part(values, 2, 4, 5)), graph.part(values, 2, CHANNELS, channels)
+    shares = graph.op("Sigmoid", classes) if d.independent else graph.op("Softmax", classes, axis=2)
+    scores = graph.op("Mul", objectness, graph.reduce("ReduceMax", shares, [2]))
+    return boxes, scores, graph.affine(graph.cast(graph.op("ArgMax", classes, axis=2, keepdims=1), np.float32), 1, 1)
+
+
+def _nothing(graph: OnnxGraph, x: Blob) -> str:
+    """Return the rows of a batch without detections: the number of each image, and -1."""
+    images = graph.part(graph.op("Shape", x), 0, 0, 1)
+    numbers = graph.op("Range", np.array(0, np.int64), graph.op("Squeeze", images), np.array(1, np.int64))
+    return graph.op("Pad", _column(graph, graph.cast(numbers, np.float32)), [0, 0, 0, 6], np.array(-1, np.float32))
+
+
+def _left(graph: OnnxGraph, candidates: str, kept: str) -> str:
+    """Return the scores that remain after the suppression, at their positions, and LOWEST elsewhere."""
+    return graph.op("ScatterND", graph.full_like(candidates, LOWEST), kept, graph.op("GatherND", candidates, kept))
+
+
+def _found(graph: OnnxGraph, values: str) -> str:
+    """Return the positions of the scores above LOWEST, a row each."""
+    return graph.op("Transpose", graph.op("NonZero", graph.cast(graph.op("Greater", values, LOWEST), np.float32)), perm=[1, 0])
+
+
+def _listed(graph: OnnxGraph, rows: str, nothing: str, to: Blob) -> None:
+    """Write the top: `rows`, or `nothing` if there are none."""
     count = graph.part(graph.op("Shape", rows), 0, 0, 1)
-    end = graph.op("Where", graph.op("Equal", count, [0]), images, count)
+    end = graph.op("Where", graph.op("Equal", count, [0]), graph.part(graph.op("Shape", nothing), 0, 0, 1), count)
     graph.reshape(graph.op("Slice", graph.op("Concat", rows, nothing, axis=0), [0], end, [0]), (1, 1, -1, 7), to)
 
 
