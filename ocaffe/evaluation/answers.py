@@ -88,7 +88,10 @@ class Regions(Answers):
 
 
 def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: float) -> Answers:
-    """Return the kind of the net's answers, which the last layer of its `message` (NetParameter) decides. Raise Error if the names of classes do not fit, or for other outputs."""
+    """Return the kind of the net's answers, which the last layer of its `message` (NetParameter) decides.
+
+    Raises Error if the number of `labels` does not fit, or for other outputs.
+    """
     if len(net.outputs) != 1:
         raise Error(f"the net has the outputs {', '.join(net.outputs)}", fix="give a deploy.prototxt with one output")
     (output,) = net.outputs

@@ -21,7 +21,7 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, write_files
-from ocaffe.zoo.templates import graph_of, outputs_of, upgraded
+from ocaffe.zoo.templates import AVERAGED, graph_of, outputs_of, upgraded
 from ocaffe.zoo.text import prototxt
 
 BATCH = 32
@@ -135,6 +135,8 @@ class _Detector:
                     getattr(layer, field).num_classes = new
             if layer.HasField("detection_evaluate_param"):
                 layer.detection_evaluate_param.ClearField("name_size_file")
+            if layer.type == "BatchNorm" and not layer.batch_norm_param.HasField("moving_average_fraction"):
+                layer.batch_norm_param.moving_average_fraction = AVERAGED
             if layer.type == "Reshape" and list(layer.reshape_param.shape.dim) == [0, -1, old]:
                 layer.reshape_param.shape.dim[2] = new
             if layer.type == "Convolution" and layer.top[0].endswith("_mbox_conf") and old != new:
