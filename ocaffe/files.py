@@ -53,6 +53,29 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise _refused(Path(path), target.parent, problem) from problem
 
 
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder that gets the name `path` at the end of the block. During the block it has a temporary name beside it, which the block gets.
+
+    After a failure it is removed, and so are those of killed processes. Raises Error if `path` exists, or if the system fails to write.
+    """
+    target = Path(path)
+    if os.path.lexists(target):
+        raise Error(f"{path} exists already", fix="remove it, or choose another folder")
+    temporary = temporary_name(target)
+    try:
+        remove_leftovers(target.parent, re.escape(target.name))
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            os.rename(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    except OSError as problem:
+        raise _refused(target, target.parent, problem) from problem
+
+
 def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Raise Error if the file exists with other content than `write` would give it: a user may have changed it.
 

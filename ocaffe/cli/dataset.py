@@ -20,6 +20,7 @@ from ocaffe.model.blob import write_blobproto
 MEAN = "mean.binaryproto"
 COMMANDS = {  # by name: the module with its `main`, and a line for the help
     "folder": ("ocaffe.cli.dataset_folder", "make databases of your own images: FOLDER/cat/1.jpg, FOLDER/dog/1.jpg"),
+    "shapes": ("ocaffe.cli.dataset_shapes", "make synthetic scenes with boxes and masks, for detection and segmentation"),
     "show": ("ocaffe.cli.dataset_show", "write a contact sheet of the images, as stored or as a net sees them"),
 }
 
