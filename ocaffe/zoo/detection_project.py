@@ -56,8 +56,9 @@ def find_annotated(data: str, val: str = "") -> Annotated:
     if not os.path.isdir(data):
         raise Error(f"{data} is not a folder", place="--data", fix=fix)
     train, test = (data, val) if is_database(data) else parts_in(data)
-    if not (is_database(train) and is_database(val or test)):
-        raise Error(f"{data} has no databases for training and testing", place="--data", fix=fix)
+    for path in (train, val or test):
+        if not is_database(path):
+            raise Error(f"{path or data} is no database", place="--data", fix=fix)
     parts = [Part(path, _boxed(path)) for path in (train, val or test)]
     folder = os.path.dirname(train.rstrip("/")) if train == data else data
     maps = sorted(name for name in os.listdir(folder or ".") if name.startswith("labelmap") and name.endswith(".prototxt"))
