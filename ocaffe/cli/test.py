@@ -16,6 +16,8 @@ from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
+from ocaffe.evaluation.coco import evaluate_coco
+from ocaffe.evaluation.confusion import lines_of
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.evaluation.tables import detection_table, label_map_names, segmentation_table
@@ -45,6 +47,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("iterations", 50, "number of batches")
     parser.flag("per_class", False, "also print a table of the classes: AP (DetectionEvaluate), IoU (SegAccuracy), or precision and recall (Accuracy)")
     parser.flag("ap_version", VERSIONS[0], f"the rule of the average precision: {', '.join(VERSIONS)}")
+    parser.flag("coco", False, "also print COCO's average precision over the overlaps 0.5 to 0.95, of the first DetectionEvaluate layer; needs pycocotools")
     match_flag(parser)
     batch_flag(parser)
     memory_flags(parser)
@@ -54,8 +57,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
     required(options, "weights", "the weights", "test")
-    if options.per_class and len(listed(options)) > 1:
-        raise Error("--per-class with several devices", place="ocaffe test", fix="choose one device")
+    for flag in ("per-class", "coco"):
+        if getattr(options, flag.replace("-", "_")) and len(listed(options)) > 1:
+            raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device")
     if options.ap_version not in VERSIONS:
         raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"one of {', '.join(VERSIONS)}")
     if options.iterations < 1:
@@ -83,6 +87,9 @@ def test(options: argparse.Namespace, world: World) -> None:
         lines = score(network, options.iterations, world, detections)
         if options.per_class:
             lines += ["", *_per_class(options, device, network, detections)]
+        if options.coco:
+            found = evaluate_coco(options.model, options.weights, device, options.iterations)
+            lines += ["", *lines_of([("COCO", ""), *((name, f"{value:.4f}") for name, value in found.items())])]
     finally:
         network.close()
         device.close()
