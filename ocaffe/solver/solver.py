@@ -502,7 +502,7 @@ class Solver:
         network = self.test_networks[index]
         detections = detections_of(network.graph, self.param.ap_version)
         means, results = Means(detections), []
-        restart_scores(network.graph, self.world)
+        restart_scores(network, self.world)
         network.start_prefetch()
         self.tested_from[index] = dict(network.cursor)
         for compiled, fetched in run_batches(network, self.param.test_iter[index], self.world.rank):

@@ -13,6 +13,7 @@ import pytest
 from ocaffe import log, proto, pylayer
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.layers.detection_evaluate import DetectionEvaluate
 from ocaffe.model.text import parse
 from ocaffe.parallel.world import World
 from ocaffe.solver.scoring import restart_scores
@@ -183,7 +184,21 @@ def test_ranks(device: Any, layers: str, extra: str, told: str) -> None:
     solver = make(device, layers, extra)
     try:
         with pytest.raises(Error, match=told):
-            restart_scores(solver.test_networks[0].graph, cast(World, SimpleNamespace(several=True, size=2)))
+            restart_scores(solver.test_networks[0], cast(World, SimpleNamespace(several=True, size=2)))
+    finally:
+        solver.close()
+
+
+def test_sizes_of_a_test(device: Any) -> None:
+    """A test begins with the size of its own first image, also in a training that goes on from a snapshot."""
+    pathlib.Path("sizes.txt").write_text("1 30 40\n2 50 60\n3 70 80\n")
+    solver = make(device, DETECTOR.replace("num_classes", 'name_size_file: "sizes.txt" num_classes'), 'eval_type: "detection"')
+    try:
+        network = solver.test_networks[0]
+        network.cursor["rows"] = 5  # batches of one image that were read before
+        restart_scores(network, solver.world)
+        (layer,) = (node.layer for node in network.graph.nodes if isinstance(node.layer, DetectionEvaluate))
+        assert [layer._next_size() for _ in range(2)] == [(70, 80), (30, 40)]
     finally:
         solver.close()
 
