@@ -521,7 +521,10 @@ class Solver:
             log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
         scores = [*means.outputs, *segmentation_scores(network.graph, self.world)]
         log_outputs("solver.cpp:414", "    Test net output #: ", scores, {name: list(self._class_lines(found)) for name, found in detections.items()})
-        self.on_record({"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(scores)})
+        record = {"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(scores)}
+        if detections:
+            record["average_precision"] = {name: {label: each[2] for label, each in found.by_class().items()} for name, found in detections.items()}
+        self.on_record(record)
         return scores
 
     def _class_lines(self, detections: Detections) -> Iterator[str]:

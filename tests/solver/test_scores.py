@@ -118,6 +118,7 @@ def test_average_precision(device: Any, lines: list[str], version: str) -> None:
     tests = [record for record in records if record["phase"] == "test"]
     assert [record["net"] for record in tests] == [0, 1, 0, 1]
     assert all(record["outputs"]["detection_eval"] == [pytest.approx(mean)] for record in tests)
+    assert tests[0]["average_precision"] == {"detection_eval": {label: pytest.approx(each[label - 1]) for label in (1, 2, 3)}}
     text = "\n".join(line.partition("] ")[2] for line in lines)
     one, two, whole = (log.number(np.float32(value)) for value in (each[0], each[1], mean))
     assert text.count(f"class1: {one}\nclass2: {two}\n    Test net output #0: detection_eval = {whole}") == 4
