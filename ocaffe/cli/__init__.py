@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Data and formats": {
         "convert": "convert a Caffe model to ONNX, or an ONNX model to Caffe, or weights from or to HDF5",
-        "dataset": "make databases of class folders, or of mnist, cifar10 or digits",
+        "dataset": "make databases of class folders, of boxes or masks in public formats, of mnist, cifar10 or digits",
     },
     "Caffe's tools": {
         "convert_imageset": "write image files and labels to a database",

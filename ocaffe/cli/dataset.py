@@ -16,10 +16,12 @@ from ocaffe.data.sets import SETS, Part
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.model.blob import write_blobproto
+from ocaffe.tools.box_databases import FORMATS
 
 MEAN = "mean.binaryproto"
 COMMANDS = {  # by name: the module with its `main`, and a line for the help
     "folder": ("ocaffe.cli.dataset_folder", "make databases of your own images: FOLDER/cat/1.jpg, FOLDER/dog/1.jpg"),
+    "masks": ("ocaffe.cli.dataset_masks", "make lists and masks of images with masks, for segmentation"),
     "shapes": ("ocaffe.cli.dataset_shapes", "make synthetic scenes with boxes and masks, for detection and segmentation"),
     "show": ("ocaffe.cli.dataset_show", "write a contact sheet of the images, as stored or as a net sees them"),
 }
@@ -27,11 +29,14 @@ COMMANDS = {  # by name: the module with its `main`, and a line for the help
 
 def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
+    if argv and argv[0] in FORMATS:
+        return int(importlib.import_module("ocaffe.cli.dataset_boxes").main(argv[0], argv[1:]))
     if argv and argv[0] in COMMANDS:
         return int(importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:]))
     parser = Parser("dataset", "Make DIR/NAME_train_lmdb and DIR/NAME_test_lmdb of a public data set, as Caffe's own tools do.")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n".join(["other data:", *(f"  ocaffe dataset {name:<10}{text} (--help lists its flags)" for name, (_, text) in COMMANDS.items())])
+    others = {name: text for name, (_, text) in (*COMMANDS.items(), *FORMATS.items())}
+    parser.epilog = "\n".join(["other data:", *(f"  ocaffe dataset {name:<10}{text} (--help lists its flags)" for name, text in others.items())])
     parser.add_argument("name", choices=sorted(SETS), help="mnist, cifar10 (with its mean image), or digits (small, needs no network)")
     parser.add_argument("folder", metavar="DIR", help="folder for the databases; created if it does not exist")
     parser.flag("from", help="folder with the original files, compressed or not; by default they are downloaded")

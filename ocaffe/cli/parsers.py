@@ -6,7 +6,7 @@ import importlib
 
 from ocaffe.cli.flags import Parser
 
-NESTED = {"dataset": ("folder", "shapes", "show"), "zoo": ("get",)}  # commands with commands of their own
+NESTED = {"dataset": ("folder", "voc", "coco", "yolo", "labelme", "masks", "shapes", "show"), "zoo": ("get",)}  # commands with commands of their own
 
 
 class _Found(Exception):

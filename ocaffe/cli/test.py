@@ -105,7 +105,7 @@ def score(network: Network, iterations: int, world: World = ALONE, detections: M
     """
     means = Means(detections)
     batches: list[list[float]] = []
-    restart_scores(network.graph, world)
+    restart_scores(network, world)
     runs = run_batches(network, iterations, world.rank)
     results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
     for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):

@@ -127,6 +127,11 @@ class DetectionEvaluate(Layer):
                 yield (0, 1) if best in taken else (1, 0)
                 taken.add(int(best))
 
+    def seek(self, images: int) -> None:
+        """Continue with the size of the image of this number."""
+        if self._sizes is not None:
+            self._at = images % len(self._sizes)
+
     def _next_size(self) -> Size | None:
         """Return the size of the next image, None without name_size_file. After the last image the first one follows."""
         if self._sizes is None:

@@ -37,9 +37,11 @@ class Detections:
         self.version = version
         self.positives: defaultdict[int, int] = defaultdict(int)  # number of true boxes by class
         self._rows: list[np.ndarray] = []
+        self._found: dict[int, tuple[int, int, float]] | None = None  # of by_class, until more rows are added
 
     def add(self, values: np.ndarray) -> None:
         """Add the rows of a batch."""
+        self._found = None
         rows = values.reshape(-1, 5)
         numbers = rows[:, 0] == NOTHING
         for _, label, count, *_ in rows[numbers]:
@@ -49,12 +51,12 @@ class Detections:
 
     def by_class(self) -> dict[int, tuple[int, int, float]]:
         """Return the number of true boxes, the number of detections and the AP of each class."""
-        rows = np.concatenate([np.empty((0, 5), np.float32), *self._rows])
-        result = {}
-        for label, positives in sorted(self.positives.items()):
-            mine = rows[rows[:, 1].astype(int) == label]
-            result[label] = positives, len(mine), average_precision(mine[:, 2], mine[:, 3], positives, self.version)
-        return result
+        if self._found is None:
+            rows, self._found = np.concatenate([np.empty((0, 5), np.float32), *self._rows]), {}
+            for label, positives in sorted(self.positives.items()):
+                mine = rows[rows[:, 1].astype(int) == label]
+                self._found[label] = positives, len(mine), average_precision(mine[:, 2], mine[:, 3], positives, self.version)
+        return self._found
 
     @property
     def mean(self) -> float:

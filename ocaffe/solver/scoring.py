@@ -74,11 +74,16 @@ def segmentation_scores(graph: Graph, world: World) -> list[Output]:
     return [(name, np.array([each.mean_iou], np.float32), 0.0) for name, each in found.items()]
 
 
-def restart_scores(graph: Graph, world: World) -> None:
+def restart_scores(network: Network, world: World) -> None:
     """Begin the scores of a test. Raises Error if a layer counts batches, which several ranks share."""
-    for segmentation in segmentations_of(graph).values():
-        segmentation.restart()
-    for node in graph.nodes if world.several else ():
+    nodes = network.graph.nodes
+    images = next((network.cursor[node.name] * node.tops[0].shape[0] for node in nodes if node.name in network.cursor), 0)
+    for node in nodes:
+        if isinstance(node.layer, SegAccuracy):
+            node.layer.restart()
+        elif isinstance(node.layer, DetectionEvaluate):
+            node.layer.seek(images)
+    for node in nodes if world.several else ():
         layer, field = node.layer, ""
         if isinstance(layer, DetectionEvaluate) and layer.own().name_size_file:
             field = "name_size_file"

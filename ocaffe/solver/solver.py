@@ -502,7 +502,7 @@ class Solver:
         network = self.test_networks[index]
         detections = detections_of(network.graph, self.param.ap_version)
         means, results = Means(detections), []
-        restart_scores(network.graph, self.world)
+        restart_scores(network, self.world)
         network.start_prefetch()
         self.tested_from[index] = dict(network.cursor)
         for compiled, fetched in run_batches(network, self.param.test_iter[index], self.world.rank):
@@ -521,7 +521,10 @@ class Solver:
             log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
         scores = [*means.outputs, *segmentation_scores(network.graph, self.world)]
         log_outputs("solver.cpp:414", "    Test net output #: ", scores, {name: list(self._class_lines(found)) for name, found in detections.items()})
-        self.on_record({"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(scores)})
+        record = {"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(scores)}
+        if detections:
+            record["average_precision"] = {name: {label: each[2] for label, each in found.by_class().items()} for name, found in detections.items()}
+        self.on_record(record)
         return scores
 
     def _class_lines(self, detections: Detections) -> Iterator[str]:

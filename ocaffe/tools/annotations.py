@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ocaffe import log, proto
 from ocaffe.errors import Error, Place
 from ocaffe.model.text import read
+from ocaffe.tools.xml_tree import parse_xml
 
 BACKGROUND = ("none_of_the_above", 0, "background")
 
@@ -77,7 +78,7 @@ def _check_label(label: int, place: Place | str) -> None:
 
 
 def _voc(content: bytes) -> Boxes:
-    root = ElementTree.fromstring(content)
+    root = parse_xml(content)
     size = root.find("size")
     extent = None if size is None else (int(size.findtext("height", "0")), int(size.findtext("width", "0")))
     boxes = []
@@ -85,7 +86,10 @@ def _voc(content: bytes) -> Boxes:
         name, corners = thing.findtext("name"), thing.find("bndbox")
         if name is None or corners is None:
             raise ValueError("an object without name or bndbox")
-        xmin, ymin, xmax, ymax = (float(corners.findtext(each, "0")) for each in ("xmin", "ymin", "xmax", "ymax"))
+        texts = {each: corners.findtext(each) for each in ("xmin", "ymin", "xmax", "ymax")}
+        if missing := [each for each, text in texts.items() if text is None]:  # SSD's converter takes 0, which no one can mean
+            raise ValueError(f"a bndbox without {missing[0]}")
+        xmin, ymin, xmax, ymax = (float(text or "") for text in texts.values())
         boxes.append(Box(name.strip(), xmin, ymin, xmax, ymax, thing.findtext("difficult", "0").strip() == "1"))
     return Boxes(extent, boxes)
 

@@ -35,9 +35,14 @@ from ocaffe.model.weights import read_weights
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.policies import LearningRate
 from ocaffe.tools.annotations import annotate, make_label_map, read_boxes, read_label_map
+from ocaffe.tools.coco_set import read_coco
+from ocaffe.tools.color_table import read_color_table
 from ocaffe.tools.file_summary import summarize
 from ocaffe.tools.imageset import read_list
+from ocaffe.tools.labelme_set import read_labelme
 from ocaffe.tools.logs import csv_text, read_log
+from ocaffe.tools.voc_set import read_voc
+from ocaffe.tools.yolo_set import read_yolo
 from tests.abuse import workplace
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Wrong, isolated
@@ -157,6 +162,28 @@ def _log(path: str) -> None:
 def _annotations(path: str) -> None:
     kind = {b"<": "xml", b"{": "json"}.get(pathlib.Path(path).read_bytes()[:1], "txt")
     annotate(proto.Datum(), read_boxes(path, kind), (60, 50), {"cat": 1, "3": 3}, path)
+
+
+def _set_of(read: Callable[[str], Any], name: str) -> Callable[[str], None]:
+    """Return a reader of data sets with boxes that gets one file, with the name `name` in a folder with two images."""
+
+    def run(path: str) -> None:
+        root = pathlib.Path(f"{path}-set")
+        for file in (name, "images/train/1.png", "images/train/2.png", "labels/train/2.txt", "train/1.png"):
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).touch()
+        try:
+            shutil.copyfile(path, root / name)
+            read(str(root))
+        finally:
+            shutil.rmtree(root)
+
+    return run
+
+
+def _yolo_boxes(root: str) -> None:
+    pathlib.Path(root, "classes.txt").write_text("cat\ndog\n")
+    read_yolo(root)
 
 
 def _classes(path: str) -> None:
@@ -322,6 +349,25 @@ def _annotation_files() -> list[bytes]:
     return [voc.encode(), coco.encode(), b"1 1 2 30 40\n2 5.5 6 7 8\n"]
 
 
+def _coco_files() -> list[bytes]:
+    return [
+        b'{"images": [{"id": 1, "file_name": "1.png", "width": 50, "height": 60}, {"id": 7, "file_name": "2.png"}], "categories": [{"id": 3, "name": "cat"}], '
+        b'"annotations": [{"image_id": 1, "category_id": 3, "bbox": [1.5, 2, 30, 40], "iscrowd": 0}, {"image_id": 7, "category_id": 3, "bbox": [0, 0, 1, 1]}]}'
+    ]
+
+
+def _labelme_files() -> list[bytes]:
+    return [
+        b'{"imagePath": "images/train/1.png", "imageHeight": 60, "imageWidth": 50, "shapes": [{"label": "cat", "points": [[1, 2], [3.5, 4]], '
+        b'"shape_type": "rectangle"}, {"label": "dog", "points": [[1, 2], [3, 4], [5, 6]], "shape_type": "polygon", "flags": {}}]}'
+    ]
+
+
+def _descriptions() -> list[bytes]:
+    lists = b"train: images/train\nnames: [cat, 'dog']  # both\nnc: 2\n"
+    return [lists, b"path: ../a\ntrain: [images/train]\nval:\n  - images/train\nnames:\n  0: cat\n  1: dog\n"]
+
+
 def _entries() -> list[bytes]:
     """The files of entries with both payloads; the first is that of the key."""
     entries = Entries("programs")
@@ -412,6 +458,12 @@ SECTIONS: dict[str, Section] = {
     "label-map": Section(_label_maps, of_prototxts, read_label_map),
     "classes": Section(lambda: [b"cat 1 cat\ndog 2 dog\n", b"cat\ndog\n", *workplace.contents("files/images*.txt")], of_text, _classes),
     "annotations": Section(_annotation_files, of_text, _annotations),
+    "voc-set": Section(_annotation_files, of_text, _set_of(read_voc, "1.xml")),
+    "coco-set": Section(_coco_files, of_text, _set_of(read_coco, "train/a.json")),
+    "labelme-set": Section(_labelme_files, of_text, _set_of(read_labelme, "a.json")),
+    "yolo-set": Section(_descriptions, of_text, _set_of(read_yolo, "data.yaml")),
+    "yolo-boxes": Section(lambda: [b"0 0.5 0.5 0.25 0.25\n1 0.1 0.1 0.9 0.1 0.9 0.9\n"], of_text, _set_of(_yolo_boxes, "labels/train/1.txt")),
+    "colors": Section(lambda: [b"name,r,g,b\nsky,1,2,3\nvoid,0,0,0\n", b"64 128 64\tAnimal\n192 0 128 Archway\n"], of_text, read_color_table),
     "tuned": Section(lambda: [TABLE.encode()], of_text, _tuned),
     "cache": Section(_entries, of_bytes, _entry),
     "log": Section(lambda: workplace.contents("files/caffe_train*.log"), of_text, _log),

@@ -13,6 +13,7 @@ import pytest
 from ocaffe import log, proto, pylayer
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.layers.detection_evaluate import DetectionEvaluate
 from ocaffe.model.text import parse
 from ocaffe.parallel.world import World
 from ocaffe.solver.scoring import restart_scores
@@ -117,6 +118,7 @@ def test_average_precision(device: Any, lines: list[str], version: str) -> None:
     tests = [record for record in records if record["phase"] == "test"]
     assert [record["net"] for record in tests] == [0, 1, 0, 1]
     assert all(record["outputs"]["detection_eval"] == [pytest.approx(mean)] for record in tests)
+    assert tests[0]["average_precision"] == {"detection_eval": {label: pytest.approx(each[label - 1]) for label in (1, 2, 3)}}
     text = "\n".join(line.partition("] ")[2] for line in lines)
     one, two, whole = (log.number(np.float32(value)) for value in (each[0], each[1], mean))
     assert text.count(f"class1: {one}\nclass2: {two}\n    Test net output #0: detection_eval = {whole}") == 4
@@ -183,7 +185,21 @@ def test_ranks(device: Any, layers: str, extra: str, told: str) -> None:
     solver = make(device, layers, extra)
     try:
         with pytest.raises(Error, match=told):
-            restart_scores(solver.test_networks[0].graph, cast(World, SimpleNamespace(several=True, size=2)))
+            restart_scores(solver.test_networks[0], cast(World, SimpleNamespace(several=True, size=2)))
+    finally:
+        solver.close()
+
+
+def test_sizes_of_a_test(device: Any) -> None:
+    """A test begins with the size of its own first image, also in a training that goes on from a snapshot."""
+    pathlib.Path("sizes.txt").write_text("1 30 40\n2 50 60\n3 70 80\n")
+    solver = make(device, DETECTOR.replace("num_classes", 'name_size_file: "sizes.txt" num_classes'), 'eval_type: "detection"')
+    try:
+        network = solver.test_networks[0]
+        network.cursor["rows"] = 5  # batches of one image that were read before
+        restart_scores(network, solver.world)
+        (layer,) = (node.layer for node in network.graph.nodes if isinstance(node.layer, DetectionEvaluate))
+        assert [layer._next_size() for _ in range(2)] == [(70, 80), (30, 40)]
     finally:
         solver.close()
 
