@@ -34,7 +34,19 @@ _NO_BOX = np.full((1, _BOX), -1, np.float32)
 _ALMOST_ONE = 1e-2  # a smaller expansion is skipped
 _WARP, _FIT_SMALL, _FIT_LARGE = (getattr(proto.ResizeParameter, name) for name in ("WARP", "FIT_SMALL_SIZE", "FIT_LARGE_SIZE_AND_PAD"))
 _PAD = {proto.ResizeParameter.CONSTANT: "constant", proto.ResizeParameter.MIRRORED: "reflect", proto.ResizeParameter.REPEAT_NEAREST: "edge"}
+_EXACT = 16  # rows of boxes
 Size = tuple[int, int]  # height, width
+
+
+def _rows_for(boxes: int) -> int:
+    """Return the rows of the label top for a number of boxes: at least 1, and above 16 one of 16, 24, 32, 48, 64, 96 and so on.
+
+    Each number of rows compiles the net again, and the boxes of large batches would take any number.
+    """
+    if boxes <= _EXACT:
+        return max(boxes, 1)
+    power = 1 << (boxes - 1).bit_length()
+    return power * 3 // 4 if boxes <= power * 3 // 4 else power
 
 
 @dataclass
@@ -275,8 +287,7 @@ class AnnotatedSource(Source):
             layout = self._layout(plans[0])
             self._check_alike(plans)
             boxes = np.concatenate([plan.boxes.rows(n) for n, plan in enumerate(plans)])
-            if not len(boxes):
-                boxes = _NO_BOX
+            boxes = np.concatenate([boxes, _NO_BOX.repeat(_rows_for(len(boxes)) - len(boxes), 0)])
             tops = self._tops(layout, len(boxes))
             rows = self.layout(tops)[1]
             notes = (RESTART,) if self.order.entries - 1 in records else ()

@@ -17,7 +17,8 @@ class AnnotatedData(Layer):
     """Images and their object boxes from a database, augmented together: distort, expand, batch samplers, resize, noise, crop, mirror.
 
     The second top has one row per box of the batch: image, label, instance, xmin, ymin, xmax, ymax, difficult. Its shape changes with the batch;
-    a batch without boxes has one row of -1. SSD compresses encoded images again between the steps; this layer does not.
+    a batch without boxes has one row of -1, and batches with more than 16 boxes may end with such rows. SSD compresses encoded images again between the
+    steps; this layer does not.
     """
 
     bottoms, tops = 0, (1, 2)

@@ -113,7 +113,8 @@ def test_train_and_predict(here: pathlib.Path, device: Any, capsys: pytest.Captu
     assert main(["predict", *weights, "--json", "--threshold", "0", "--annotate", "drawn"]) == 0
     (result,) = json.loads(capsys.readouterr().out)
     assert {each["label"] for each in result["objects"]} <= set(LABELS) and all(len(each["box"]) == 4 for each in result["objects"])
-    assert Image.open(result["annotated"]).size == (60, 40)
+    with Image.open(result["annotated"]) as drawn:
+        assert drawn.size == (60, 40)
     assert main(["predict", *weights, "--threshold", "1.1"]) == 0
     assert "nothing with a score of 1.1 or more" in capsys.readouterr().out
 
