@@ -36,6 +36,7 @@ setup(
         "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],
         "nccl": ["cuda-bindings; sys_platform == 'linux'", "nvidia-nccl-cu12; sys_platform == 'linux'"],
         "plot": ["matplotlib"],
+        "coco": ["pycocotools"],  # ocaffe test --coco
         "tensorboard": ["tensorboardX"],
         "leveldb": ["plyvel"],
         "docs": ["sphinx>=8", "furo", "myst-parser>=4"],  # bin/docs

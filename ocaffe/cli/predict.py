@@ -1,4 +1,4 @@
-"""ocaffe predict OUT IMAGE...: the best classes of images, by the result of `ocaffe fit` or by any net and weights."""
+"""ocaffe predict OUT IMAGE...: the classes, objects or regions of images, by the result of `ocaffe fit` or by any net and weights."""
 from __future__ import annotations
 
 import json
@@ -18,10 +18,13 @@ from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.data.decode import read_file
 from ocaffe.data.folder import is_image_name
 from ocaffe.data.labels_txt import given_labels
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import Error
+from ocaffe.evaluation.answers import answers_of, picture_of
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
+from ocaffe.evaluation.objects import LEAST
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
+from ocaffe.files import atomic_write
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 
@@ -48,37 +51,52 @@ def main(argv: Sequence[str]) -> int:
     settings = _changed(beside[0], options, sidecar_of(weights)) if beside else _settings(net, layer, described, options)
     labels = _labels(options.labels, folder or os.path.dirname(model) or ".", layer) or (beside[1] if beside else [])
     files = list(_files(images))
+    if options.annotate:
+        os.makedirs(options.annotate, exist_ok=True)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     results, failed = [], False
-    with Net(deploy_net(net, settings.shape, model), phase=proto.TEST, weights=weights, device=device) as made:
-        if labels and _scores(made).shape[1] != len(labels):
-            fact = f"{len(labels)} names of classes are given, and the net has {_scores(made).shape[1]} scores"
-            raise Error(fact, place="--labels", fix="the labels.txt of the training")
+    deployed = deploy_net(net, settings.shape, model)
+    with Net(deployed, phase=proto.TEST, weights=weights, device=device) as made:
+        answers = answers_of(made, deployed, labels, options.top, options.threshold)
+        if options.annotate and not answers.drawn:
+            fact = "--annotate is given, and the net has one score per class, which belong to no place in the image"
+            raise Error(fact, place=f"ocaffe {NAME}", fix="leave it out, or give a net that finds objects or regions")
         for begin in range(0, len(files), BATCH):
             inputs = []
             for name in files[begin : begin + BATCH]:
                 try:
-                    inputs.append((name, settings(sys.stdin.buffer.read() if name == STDIN else read_file(name))))
+                    content = sys.stdin.buffer.read() if name == STDIN else read_file(name)
+                    inputs.append((name, settings(content), content if options.annotate else b""))
                 except Error as problem:
                     failed = True
                     print(f"error: {name}: {problem.fact}", file=log.stderr)
-            for (name, _), row in zip(inputs, _run(made, [array for _, array in inputs])):
-                results.append(_result(name, row, labels, options.top))
+            output = _run(made, [array for _, array, _ in inputs])
+            for place, (name, _, content) in enumerate(inputs):
+                result = {"file": name, **answers.of(output, place)}
+                if options.annotate:
+                    result["annotated"] = os.path.join(options.annotate, f"{begin + place:05d}_{os.path.splitext(os.path.basename(name))[0]}.png")
+                    with atomic_write(result["annotated"]) as out:
+                        answers.draw(picture_of(content), output, place).save(out, "PNG")
+                results.append(result)
                 if not options.json:
-                    _print(results[-1])
+                    print("\n".join([name, *(f"  {line}" for line in answers.lines(result))]))
     if options.json:
         print(json.dumps(results, indent=1))
     return int(failed)
 
 
 def _parser() -> Parser:
-    parser = Parser(NAME, "Print the best classes of images. OUT is the folder of `ocaffe fit`; or give --model and --weights.")
+    parser = Parser(NAME, "Print the best classes of images, or the objects and regions that a net finds. "
+                          "OUT is the folder of `ocaffe fit`; or give --model and --weights.")  # fmt: skip
     parser.add_argument("inputs", metavar="OUT|IMAGE", nargs="*", help="OUT, then image files, folders of images, or - for a file on stdin")
     parser.flag("model", "", "a deploy.prototxt, or the net of a training")
     parser.flag("weights", "", "the trained weights; default: the best ones in OUT")
     parser.flag("labels", "", "the names of the classes: a labels.txt, or the database of the training; default: those beside the data")
     parser.flag("top", 5, "number of classes to print")
-    parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}")
+    parser.flag("threshold", LEAST, "least score of an object to print")
+    parser.flag("annotate", "", "folder for the images with boxes, or with the colors of regions")
+    parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; or of "
+                               "{file, regions: [{label, index, share}]}")  # fmt: skip
     parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; default: as in the training")
     parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the training")
     parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the training")
@@ -147,31 +165,11 @@ def _files(inputs: Sequence[str]) -> Iterator[str]:
         yield from found
 
 
-def _scores(net: Net) -> np.ndarray:
-    if len(net.outputs) != 1:
-        raise Error(f"the net has the outputs {', '.join(net.outputs)}", fix="give a deploy.prototxt with one output, the class scores")
-    scores = net.blobs[net.outputs[0]].data
-    if scores.size != scores.shape[0] * (scores.shape[1] if scores.ndim > 1 else 1):
-        raise Error(f"the output '{net.outputs[0]}' is {shape_text(scores.shape)}, and not one score per class", fix="give a net that classifies images")
-    return scores.reshape(len(scores), -1)
-
-
 def _run(net: Net, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    if not inputs:
-        return np.empty((0, 0), np.float32)
-    entry = net.blobs[net.inputs[0]]
-    entry.reshape(len(inputs), *inputs[0].shape)
-    entry.data[...] = np.stack(inputs)
-    net.forward()
-    return _scores(net)
-
-
-def _result(name: str, scores: np.ndarray, labels: Sequence[str], top: int) -> dict[str, Any]:
-    best = np.argsort(-scores, kind="stable")[:top].tolist()
-    return {"file": name, "top": [{"label": labels[i] if labels else str(i), "index": i, "score": float(scores[i])} for i in best]}
-
-
-def _print(result: dict[str, Any]) -> None:
-    print(result["file"])
-    for each in result["top"]:
-        print(f"  {each['score']:.4f}  {each['label']}")
+    """Return the net's output for some images."""
+    if inputs:
+        entry = net.blobs[net.inputs[0]]
+        entry.reshape(len(inputs), *inputs[0].shape)
+        entry.data[...] = np.stack(inputs)
+        net.forward()
+    return net.blobs[net.outputs[0]].data

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,15 +16,19 @@ from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
+from ocaffe.evaluation.coco import evaluate_coco
+from ocaffe.evaluation.confusion import lines_of
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.scores import accuracies, evaluate
+from ocaffe.evaluation.tables import detection_table, label_map_names, segmentation_table
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
 from ocaffe.parallel.world import ALONE, World
-from ocaffe.solver.scoring import Means, log_outputs, run_batches
+from ocaffe.solver.average_precision import VERSIONS, Detections
+from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_scores, segmentations_of
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,7 +45,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
     parser.flag("iterations", 50, "number of batches")
-    parser.flag("per_class", False, "also print precision and recall of each class, of the first Accuracy layer")
+    parser.flag("per_class", False, "also print a table of the classes: AP (DetectionEvaluate), IoU (SegAccuracy), or precision and recall (Accuracy)")
+    parser.flag("ap_version", VERSIONS[0], f"the rule of the average precision: {', '.join(VERSIONS)}")
+    parser.flag("coco", False, "also print COCO's average precision over the overlaps 0.5 to 0.95, of the first DetectionEvaluate layer; needs pycocotools")
     match_flag(parser)
     batch_flag(parser)
     memory_flags(parser)
@@ -51,8 +57,11 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
     required(options, "weights", "the weights", "test")
-    if options.per_class and len(listed(options)) > 1:
-        raise Error("--per-class with several devices", place="ocaffe test", fix="choose one device")
+    for flag in ("per-class", "coco"):
+        if getattr(options, flag.replace("-", "_")) and len(listed(options)) > 1:
+            raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device")
+    if options.ap_version not in VERSIONS:
+        raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"one of {', '.join(VERSIONS)}")
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     return options
@@ -74,9 +83,13 @@ def test(options: argparse.Namespace, world: World) -> None:
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
     network.start_prefetch()
     try:
-        lines = score(network, options.iterations, world)
+        detections = detections_of(network.graph, options.ap_version)
+        lines = score(network, options.iterations, world, detections)
         if options.per_class:
-            lines += ["", *_per_class(options, device)]
+            lines += ["", *_per_class(options, device, network, detections)]
+        if options.coco:
+            found = evaluate_coco(options.model, options.weights, device, options.iterations)
+            lines += ["", *lines_of([("COCO", ""), *((name, f"{value:.4f}") for name, value in found.items())])]
     finally:
         network.close()
         device.close()
@@ -84,39 +97,52 @@ def test(options: argparse.Namespace, world: World) -> None:
         print(line)
 
 
-def score(network: Network, iterations: int, world: World = ALONE) -> list[str]:
+def score(network: Network, iterations: int, world: World = ALONE, detections: Mapping[str, Detections] | None = None) -> list[str]:
     """Log every output of every batch, then the means. The batches of several ranks are logged in their order after the last one.
 
-    Return the lines of a table: mean of each output, and the standard error of this mean, from the differences between batches.
+    Outputs in `detections` are collected there, and only their mean AP is logged. Return the lines of a table: mean of each output, and the standard
+    error of this mean, from the differences between batches.
     """
-    means = Means()
+    means = Means(detections)
     batches: list[list[float]] = []
+    restart_scores(network, world)
     runs = run_batches(network, iterations, world.rank)
     results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
     for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):
         means.add(loss, values)
+        values = [each for each in values if each[0] not in means.detections]
         batches.append([float(value) for _, array, _ in values for value in array])
         log_outputs("caffe.cpp:304", f"Batch {index}, ", [(name, array, 0.0) for name, array, _ in values])
     log.info("caffe.cpp:309", f"Loss: {number(means.mean_loss)}")
-    log_outputs("caffe.cpp:321", "", means.outputs)
-    return _table(means, np.array(batches))
+    outputs = [*means.outputs, *segmentation_scores(network.graph, world)]
+    log_outputs("caffe.cpp:321", "", outputs)
+    return _table(outputs, [name for name, _, _ in means.outputs if name not in means.detections], np.array(batches))
 
 
-def _table(means: Means, batches: np.ndarray) -> list[str]:
-    rows = [(name + f"[{n}]" * (len(array) > 1), mean) for name, array, _ in means.outputs for n, mean in enumerate(array)]
+def _table(outputs: Sequence[Output], averaged: Sequence[str], batches: np.ndarray) -> list[str]:
+    """`averaged`: the outputs that are means over batches; `batches` has their values in each batch."""
+    rows = [(name + f"[{n}]" * (len(array) > 1), mean) for name, array, _ in outputs for n, mean in enumerate(array)]
     count, width = len(batches), max(len(name) for name, _ in [("output", 0), *rows])
-    errors = batches.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.full(len(rows), np.nan)
+    known = [name in averaged for name, array, _ in outputs for _ in array]
+    errors = np.full(len(rows), np.nan)
+    if count > 1:
+        errors[known] = batches.std(0, ddof=1) / np.sqrt(count)
     lines = [f"{'output':<{width}} {'mean':>12} {'standard error':>15}   ({count} batches)"]
     for (name, mean), error in zip(rows, errors):
         lines.append(f"{name:<{width}} {mean:>12.6g} {'-' if np.isnan(error) else f'{error:.2g}':>15}")
     return lines
 
 
-def _per_class(options: argparse.Namespace, device: Device) -> list[str]:
-    """Return the table of the classes. Raise Error if the net has no Accuracy layer."""
+def _per_class(options: argparse.Namespace, device: Device, network: Network, detections: Mapping[str, Detections]) -> list[str]:
+    """Return a table of the classes for each layer that scores a test, else for the first Accuracy layer. Raise Error if the net has none of them."""
+    tables = [detection_table(found.by_class(), label_map_names(options.model)) for found in detections.values()]
+    tables += [segmentation_table(layer.whole) for layer in segmentations_of(network.graph).values()]
+    if tables:
+        return [line for table in tables for line in ("", *table)][1:]
     found = accuracies(options.model)
     if not found:
-        raise Error("the TEST net has no Accuracy layer", place=options.model, fix="remove --per-class, or add an Accuracy layer")
+        fact = "the TEST net has no layer Accuracy, DetectionEvaluate or SegAccuracy"
+        raise Error(fact, place=options.model, fix="remove --per-class, or add such a layer")
     confusion = evaluate(options.model, options.weights, next(iter(found)), device, batches=options.iterations)
     names = class_names(data_layer(read_net(options.model)))
     names += [str(number) for number in range(len(names), len(confusion.counts))]

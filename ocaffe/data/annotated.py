@@ -36,6 +36,18 @@ _BOX = 8  # columns of the label top
 _LIST = (300, 5)  # of an image in the label top with yolo_data_type 1: boxes, and columns class, centre x, centre y, width, height
 _NO_BOX = np.full((1, _BOX), -1, np.float32)
 _ALMOST_ONE = 1e-2  # a smaller expansion is skipped
+_EXACT = 16  # rows of boxes
+
+
+def _rows_for(boxes: int) -> int:
+    """Return the rows of the label top for a number of boxes: at least 1, and above 16 one of 16, 24, 32, 48, 64, 96 and so on.
+
+    Each number of rows compiles the net again, and the boxes of large batches would take any number.
+    """
+    if boxes <= _EXACT:
+        return max(boxes, 1)
+    power = 1 << (boxes - 1).bit_length()
+    return power * 3 // 4 if boxes <= power * 3 // 4 else power
 
 
 @dataclass
@@ -237,8 +249,7 @@ class AnnotatedSource(Source):
             self._check_alike(plans)
             boxes = np.concatenate([plan.boxes.rows(n) for n, plan in enumerate(plans)])
             listed = self._listed(plans) if self.lists and self.boxed else None
-            if not len(boxes):
-                boxes = _NO_BOX
+            boxes = np.concatenate([boxes, _NO_BOX.repeat(_rows_for(len(boxes)) - len(boxes), 0)])
             tops = self._tops(layout, len(boxes))
             rows = self.layout(tops)[1]
             notes = (RESTART,) if self.order.entries - 1 in records else ()

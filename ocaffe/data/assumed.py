@@ -32,7 +32,8 @@ def assumed_data() -> Iterator[AssumedData]:
 
 
 class AssumedData:
-    """Databases in a temporary folder. `notes` names each source that is missing, and the shape that is assumed, once each."""
+    """Databases in a temporary folder. `notes` names each source that is missing, and the shape that is assumed, once each. A missing name_size_file
+    is left out."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -42,6 +43,10 @@ class AssumedData:
         """Return the net with a database in the place of each missing source. `shape`: that of the images, if the layers do not say it. Raises Error."""
         net = upgrade_net(net)
         for layer in net.layer:
+            evaluate = layer.detection_evaluate_param
+            if evaluate.name_size_file and not os.path.exists(evaluate.name_size_file):
+                self._note(f"{evaluate.name_size_file} does not exist: sizes of images are not used")
+                evaluate.ClearField("name_size_file")
             if layer.type not in (*DATABASES, *FILES):
                 continue
             param = layer.data_param if layer.type in DATABASES else getattr(layer, FILES[layer.type])
@@ -52,11 +57,13 @@ class AssumedData:
                 fact = f"{param.source} does not exist, and the layer does not say the size of its images"
                 place, title = Place.of(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
                 raise Error(fact, place=place, layer=title, fix="--shape 3x224x224, or make the data")
-            note = f"{param.source} does not exist: images of {shape_text(image)} are assumed"
-            if note not in self.notes:
-                self.notes.append(note)
+            self._note(f"{param.source} does not exist: images of {shape_text(image)} are assumed")
             self._complete(layer, param, image)
         return net
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _complete(self, layer: Any, param: Any, image: Image) -> None:
         boxes = layer.type == "AnnotatedData"

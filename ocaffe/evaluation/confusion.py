@@ -43,10 +43,9 @@ class Confusion:
         """Return the lines of a table: images, right ones, precision and recall of each class, and of all."""
         rows = [("class", "images", "right", "precision", "recall")]
         for name, images, right, precision, recall in zip(names, self.counts.sum(1), self.counts.diagonal(), self.precision(), self.recall()):
-            rows.append((name, str(images), str(right), _percent(precision), _percent(recall)))
-        rows.append(("all", str(self.images), str(self.right), "", _percent(self.accuracy)))
-        widths = [max(map(_columns, column)) for column in zip(*rows)]
-        return ["  ".join(_padded(text, width, place > 0) for place, (text, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+            rows.append((name, str(images), str(right), percent(precision), percent(recall)))
+        rows.append(("all", str(self.images), str(self.right), "", percent(self.accuracy)))
+        return lines_of(rows)
 
     def mistakes(self, names: Sequence[str], most: int = 5) -> Iterator[str]:
         """Yield lines about the most frequent mistakes."""
@@ -74,7 +73,14 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
 
 
-def _percent(share: float) -> str:
+def lines_of(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table. The first column is at the left."""
+    widths = [max(map(_columns, column)) for column in zip(*rows)]
+    return ["  ".join(_padded(text, width, place > 0) for place, (text, width) in enumerate(zip(row, widths))).rstrip() for row in rows]
+
+
+def percent(share: float) -> str:
+    """Return a share as text; NaN, a share of nothing, is '-'."""
     return "-" if np.isnan(share) else f"{100 * share:.1f} %"
 
 

@@ -11,6 +11,9 @@ from ocaffe.evaluation.preprocessing import DATA
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.onnx.deploy import ACTIVATIONS, deploy
+from ocaffe.tools.annotations import BACKGROUND, read_label_map
+
+_SOURCES = {"Data": "data_param", "ImageData": "image_data_param", "DenseImageData": "dense_image_data_param"}
 
 
 def data_layer(net: Any) -> Any | None:
@@ -26,7 +29,11 @@ def class_names(layer: Any | None) -> list[str]:
     """Return the names of the classes beside the images of a data layer, [] if they are not known or the images are not there."""
     if layer is None:
         return []
-    source = layer.data_param.source if layer.type == "Data" else layer.image_data_param.source
+    if layer.type == "AnnotatedData":
+        path = layer.annotated_data_param.label_map_file
+        labels = {label: name for name, label in read_label_map(path).items() if label >= 0} if os.path.exists(path) else {}
+        return [labels.get(label, BACKGROUND[0] if label == 0 else str(label)) for label in range(max(labels, default=-1) + 1)]
+    source = getattr(layer, _SOURCES[layer.type]).source
     return label_names(source) if os.path.exists(source) else []
 
 

@@ -15,7 +15,7 @@ from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 from ocaffe.tools.recognise import read_mean
 
-DATA = ("Data", "ImageData")
+DATA = ("Data", "ImageData", "AnnotatedData", "DenseImageData")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def mean_of(text: str) -> np.ndarray:
 def _channels(layer: Any) -> int:
     if layer.type == "ImageData":
         return 3 if layer.image_data_param.is_color else 1
-    found = _stored(layer.data_param)
+    if layer.type == "DenseImageData":
+        return 3 if layer.dense_image_data_param.is_color else 1
+    found = _stored(layer)
     return found[0] if found else 1 if layer.transform_param.force_gray else 3
 
 
@@ -87,13 +89,19 @@ def _resized(layer: Any) -> tuple[int, int] | None:
     if layer.type == "ImageData":
         p = layer.image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
+    if layer.type == "DenseImageData":
+        p = layer.dense_image_data_param
+        return (p.new_height, p.new_width) if p.new_height else None
     for change in layer.transform_param.resize_param:
         if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
             return int(change.height), int(change.width)
-    found = _stored(layer.data_param)
+    found = _stored(layer)
     return found[1:] if found else None
 
 
-def _stored(data: Any) -> tuple[int, int, int] | None:
-    """Return the shape of the first record of a database, None if it is an encoded file or there is no database."""
+def _stored(layer: Any) -> tuple[int, int, int] | None:
+    """Return the shape of the first record of a database, None if it is an encoded file, has boxes, or there is no database."""
+    data = layer.data_param
+    if layer.type != "Data":
+        return None
     return raw_shape(open_database(data.source, data.backend)) if is_database(data.source) else None

@@ -17,7 +17,8 @@ class AnnotatedData(Layer):
     """Images and their object boxes from a database, augmented together: distort, expand, batch samplers, resize, noise, crop, mirror.
 
     The second top has one row per box of the batch: image, label, instance, xmin, ymin, xmax, ymax, difficult. Its shape changes with the batch;
-    a batch without boxes has one row of -1. SSD compresses encoded images again between the steps; this layer does not.
+    a batch without boxes has one row of -1, and batches with more than 16 boxes may end with such rows. SSD compresses encoded images again between the
+    steps; this layer does not.
 
     Of MobileNet-YOLO: each batch draws one of several resize_param, with the probability prob. With yolo_data_type 1, the second top has N x 1 x 300 x 5
     boxes: class from 0 on, centre x, centre y, width, height, then zeros. Difficult boxes are left out unless train_diffcult. Without batch_sampler, a

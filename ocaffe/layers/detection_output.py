@@ -37,7 +37,8 @@ class DetectionOutput(Layer):
 
     Bottoms: locations N x 4P (N x 4P num_classes without share_location), confidences N x P num_classes, priors 1 x 2 x 4P. The confidences are used
     without a softmax. Top 1 x 1 x n x 7: image, label, score, xmin, ymin, xmax, ymax, ordered by image, label and descending score. Images without
-    detections have no row. If no image has a detection, each image has one row: its number and then -1.
+    detections have no row. If no image has a detection, each image has one row: its number and then -1. Where DetectionEvaluate is the only reader, the
+    top has all possible rows, and -1 in those without a detection.
 
     Priors in pixels are divided by input_width and input_height (OpenVINO).
     """
@@ -80,7 +81,9 @@ class DetectionOutput(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         loc, conf, priors = (bottom.data for bottom in bottoms)
         found = self.detection.find(rec, loc, conf, priors)
-        rec.measure(self, found.extent)
+        reader = tops[0].consumer
+        if reader is None or reader.type != "DetectionEvaluate":  # that layer skips empty rows; each number of rows would compile the net again
+            rec.measure(self, found.extent)
         found.rows(rec, tops[0].data.view((tops[0].shape[2], 7)))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -9,17 +9,21 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error, shape_text
+from ocaffe.ir.graph import Blob, Graph
 from ocaffe.log import number
-from ocaffe.solver.scoring import Output
+from ocaffe.solver.scoring import Output, detections_of, segmentations_of
 
 
 class Best:
     """The best mean so far, `value`, and its iteration. Both are None before the first test. NaN is never better."""
 
     def __init__(self, param: Any, networks: Sequence[Network], file: str | None = None) -> None:
-        """Use the first of `networks`, the TEST nets, that has the output. Raises Error if none has it, or if it is not a single number."""
+        """Use the first of `networks`, the TEST nets, that has the output. Raises Error if none has it, or if it is not a single number.
+
+        A top of DetectionEvaluate stands for its mean AP, and TOP/mean_iou for the mean IoU of a SegAccuracy layer.
+        """
         self.param, self.name = param, str(param.best_output)
-        outputs = [{blob.name: blob for blob in network.graph.outputs} for network in networks]
+        outputs = [{blob.name: blob for blob in network.graph.outputs} | _scores(network.graph) for network in networks]
         self.net = next((index for index, names in enumerate(outputs) if self.name in names), -1)
         if self.net < 0:
             known = ", ".join(dict.fromkeys(name for names in outputs for name in names)) or "none"
@@ -51,3 +55,8 @@ class Best:
         best = "no number" if self.value is None else number(self.value)
         log.info("solver.cpp:430", f"Early stopping: {self.name} is no better than {best} (iteration {self.iteration}) after {patience} more tests")
         return True
+
+
+def _scores(graph: Graph) -> dict[str, Blob]:
+    """Return a blob of one number for each score of a whole test."""
+    return {name: Blob(name, ()) for name in (*detections_of(graph, ""), *segmentations_of(graph))}

@@ -32,15 +32,16 @@ from ocaffe.parallel.transports import make_exchange
 from ocaffe.parallel.world import ALONE, Agreement, World
 from ocaffe.solver import snapshot as snapshots
 from ocaffe.solver.average import Average
+from ocaffe.solver.average_precision import Detections
 from ocaffe.solver.best import Best
-from ocaffe.solver.checks import check_solver
+from ocaffe.solver.checks import check_evaluation, check_solver
 from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
 from ocaffe.solver.ranks import average_statistics, broadcast_state, join_ranks
 from ocaffe.solver.rescue import Begin, rescued, whole_iteration
-from ocaffe.solver.scoring import Means, Output, as_lists, log_outputs, run_batches
+from ocaffe.solver.scoring import Means, Output, as_lists, detections_of, log_outputs, restart_scores, run_batches, segmentation_scores
 from ocaffe.solver.update import Updater
 
 number = log.number
@@ -122,6 +123,7 @@ class Solver:
         with within(file):
             self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
+        check_evaluation(self.param, [network.graph for network in self.test_networks], file)
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
         self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
@@ -495,9 +497,12 @@ class Solver:
             self.tested_from.clear()
 
     def test(self, index: int) -> list[Output]:
-        """Return and log the mean of every output over test_iter batches. Stops early if `request` returns 'stop'."""
+        """Return and log the mean of every output over test_iter batches, and scores over all of them. Stops early if `request` returns 'stop'."""
         log.info("solver.cpp:347", f"Iteration {self.iter}, Testing net (#{index})")
-        network, means, results = self.test_networks[index], Means(), []
+        network = self.test_networks[index]
+        detections = detections_of(network.graph, self.param.ap_version)
+        means, results = Means(detections), []
+        restart_scores(network, self.world)
         network.start_prefetch()
         self.tested_from[index] = dict(network.cursor)
         for compiled, fetched in run_batches(network, self.param.test_iter[index], self.world.rank):
@@ -514,9 +519,21 @@ class Solver:
             means.add(loss, outputs)
         if self.param.test_compute_loss:
             log.info("solver.cpp:394", f"Test loss: {number(means.mean_loss)}")
-        log_outputs("solver.cpp:414", "    Test net output #: ", means.outputs)
-        self.on_record({"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(means.outputs)})
-        return means.outputs
+        scores = [*means.outputs, *segmentation_scores(network.graph, self.world)]
+        log_outputs("solver.cpp:414", "    Test net output #: ", scores, {name: list(self._class_lines(found)) for name, found in detections.items()})
+        record = {"phase": "test", "net": index, "iteration": self.iter, "outputs": as_lists(scores)}
+        if detections:
+            record["average_precision"] = {name: {label: each[2] for label, each in found.by_class().items()} for name, found in detections.items()}
+        self.on_record(record)
+        return scores
+
+    def _class_lines(self, detections: Detections) -> Iterator[str]:
+        """Yield a line for the AP of each class, if show_per_class_result is set. Warn about classes without detections."""
+        for label, (_, found, precision) in detections.by_class().items():
+            if not found:
+                log.warning("solver.cpp:511", f"Missing true_pos for label: {label}")
+            elif self.param.show_per_class_result:
+                yield f"class{label}: {number(precision)}"
 
     # -- state -------------------------------------------------------------------------------------------------------
 

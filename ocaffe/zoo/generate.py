@@ -20,7 +20,10 @@ CIFAR10 = "examples/cifar10/cifar10"
 CLASSES = 1000
 TEST_BATCH = 50  # 1,000 of them are the validation set
 
-ENUMS = {"TRAIN", "TEST", "LMDB", "MAX", "AVE"}  # written without quotes
+ENUMS = {
+    "TRAIN", "TEST", "LMDB", "MAX", "AVE", "WARP", "LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4", "CENTER", "CENTER_SIZE", "SMOOTH_L1", "SOFTMAX",
+    "PER_PREDICTION", "MAX_NEGATIVE", "VALID",
+}  # written without quotes
 
 MSRA: Fields = {"type": "msra"}
 XAVIER: Fields = {"type": "xavier"}

@@ -62,13 +62,13 @@ def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: 
     if val and not os.path.exists(val):
         raise Error(f"{val} does not exist", place="--val", fix=f"correct the path (relative to {os.getcwd()})")
     if not val and os.path.isdir(data):
-        data, val = _parts_in(data)
+        data, val = parts_in(data)
     if is_database(data):
         return _databases(data, val)
     return _listed(data, val, out, share, seed)
 
 
-def _parts_in(folder: str) -> tuple[str, str]:
+def parts_in(folder: str) -> tuple[str, str]:
     """Return the databases, tables or lists for training and for testing in `folder`, else the folder itself and ''."""
     entries = sorted(os.listdir(folder))
     has_folders = any(os.path.isdir(os.path.join(folder, name)) for name in entries)  # which can be classes; then other files do not matter
@@ -99,8 +99,8 @@ def _databases(train: str, test: str) -> Images:
         raise Error(f"{train} is a database, and none is given for testing", fix="name the other one too: --val DATABASE")
     if not is_database(test):
         raise Error(f"{train} is a database, and {test} is none", fix="give two of one kind")
-    backend = _backend(train)
-    if _backend(test) != backend:
+    backend = backend_of(train)
+    if backend_of(test) != backend:
         raise Error(f"{train} and {test} are databases of different kinds", fix="give two of one kind")
     opened = {path: open_database(path, backend) for path in (train, test)}
     classes, others = label_names(train), label_names(test)
@@ -110,7 +110,7 @@ def _databases(train: str, test: str) -> Images:
     return Images(parts[0], parts[1], classes or others, backend, raw_shape(opened[train]))
 
 
-def _backend(folder: str) -> int:
+def backend_of(folder: str) -> int:
     return int(proto.DataParameter.LMDB if os.path.exists(os.path.join(folder, "data.mdb")) else proto.DataParameter.LEVELDB)
 
 

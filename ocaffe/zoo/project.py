@@ -4,8 +4,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ocaffe import proto
@@ -96,18 +97,18 @@ def write_project(net: str, data: str | Images, out: str, choices: Choices | Non
     """
     choices = choices or Choices()
     for name in FILES:
-        _check_absent(os.path.join(out, name))
+        check_absent(os.path.join(out, name))
     given = template(net)
     images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
     for path in images.files:
-        _check_absent(path)
+        check_absent(path)
     if choices.weights and not os.path.isfile(choices.weights):
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
     classes = _classes(images, choices.classes)
     shape = _shape(given, images, choices.size)
     made = adapted(given, classes, shape, 1 / TUNING if choices.weights else 1)
     writer = _Writer(given, made, images, choices, classes, shape, out)
-    batch, size, notes = _batch(writer, target)
+    batch, size, notes = fitting_batch(partial(training_bytes, writer), choices.batch, min(BATCH, images.train.images), target)
     solver = writer.solver(batch)
     texts = {
         "train_val.prototxt": prototxt(writer.train_val(batch)),
@@ -118,7 +119,7 @@ def write_project(net: str, data: str | Images, out: str, choices: Choices | Non
         out, writer.name, images, classes, shape, batch, solver.max_iter, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
-    _write(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
+    write_files(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
     return project
 
 
@@ -274,18 +275,20 @@ def _channelled(transform: Any, channels: int) -> Any:
     return made
 
 
-def _batch(writer: _Writer, target: Target | None) -> tuple[int, int, list[str]]:
-    """Return the batch, the planned bytes of a training with it, and notes. Raise Error if the net does not fit the size of the images."""
+def fitting_batch(planned: Callable[[int, Target], int], given: int, most: int, target: Target | None) -> tuple[int, int, list[str]]:
+    """Return the batch, the bytes of a training with it, and notes: `given`, or `most`, halved until the training fits `target`.
+
+    `planned` returns the bytes of a training with a batch on a device. Raise Error.
+    """
     device = target or NO_DEVICE
-    wanted = writer.choices.batch
-    if wanted < 0:
-        raise Error(f"--batch is {wanted}", fix="a number of images, such as --batch 32")
-    batch = wanted or min(BATCH, writer.images.train.images)
-    size = training_bytes(writer, batch, device)
+    if given < 0:
+        raise Error(f"--batch is {given}", fix="a number of images, such as --batch 32")
+    batch = given or most
+    size = planned(batch, device)
     allowed = int(device.free_memory * FREE_SHARE)
-    while target and not wanted and batch > 1 and size > allowed:
+    while target and not given and batch > 1 and size > allowed:
         batch //= 2
-        size = training_bytes(writer, batch, device)
+        size = planned(batch, device)
     notes = []
     if target and size > allowed:
         remedy = "train with --memory-limit auto, or choose a smaller --batch"
@@ -344,7 +347,7 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
         yield "If a mirrored image keeps its class, as photos do, write `mirror: true` into the transform_param of TRAIN."
 
 
-def _write(folder: str, files: dict[str, bytes]) -> None:
+def write_files(folder: str, files: dict[str, bytes]) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as problem:
@@ -377,8 +380,8 @@ def write_published(net: str, out: str) -> list[str]:
         raise Error(f"{net} is a file, and no data are given", place="ocaffe new", fix="--data FOLDER")
     files = {os.path.join(out, name): published(net, name).replace(f"zoo/{net}/", os.path.join(out, "")) for name in FILES}
     for path in files:
-        _check_absent(path)
-    _write(out, {path: text.encode() for path, text in files.items()})
+        check_absent(path)
+    write_files(out, {path: text.encode() for path, text in files.items()})
     return list(files)
 
 
@@ -387,6 +390,6 @@ def published(net: str, file: str) -> str:
     return (FOLDER / net / file).read_text(encoding="utf-8").removeprefix(f"{HEADER}\n")
 
 
-def _check_absent(path: str) -> None:
+def check_absent(path: str) -> None:
     if os.path.lexists(path):
         raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the files of the earlier training")

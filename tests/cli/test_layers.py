@@ -50,7 +50,7 @@ def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("Convolutoin", "did you mean 'Convolution'"),
         ("convolution", "did you mean 'Convolution'"),
         ("FlowWarp", "'FlowWarp', a type of FlowNet 2"),
-        ("SegAccuracy", "'SegAccuracy', a type of DeepLab and PSPNet\n  fix: `ocaffe layers` lists"),
+        ("DenseCRF", "'DenseCRF', a type of DeepLab and PSPNet\n  fix: `ocaffe layers` lists"),
         ("Zyx", "ocaffe layers"),
     ],
 )

@@ -299,3 +299,14 @@ def test_bad_records(tmp_path: pathlib.Path) -> None:
     bare.ClearField("type")
     bare.datum.ClearField("label")
     assert "it has no label and no type of annotations" in fact(bare.SerializeToString())
+
+
+@pytest.mark.parametrize(("boxes", "rows"), [(0, 1), (1, 1), (7, 7), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (65, 96), (97, 128)])
+def test_rows_of_large_batches_have_few_numbers(tmp_path: pathlib.Path, boxes: int, rows: int) -> None:
+    """Each number of rows compiles the net again."""
+    more = [(1, 0.1, 0.1, 0.2, 0.2)] * max(boxes - 1, 0)
+    first = proto.AnnotatedDatum.FromString(datum(0, more))
+    if not boxes:
+        del first.annotation_group[:]
+    ((_, found),) = batches(source(write(tmp_path / "db", [first.SerializeToString()]), 1), 1)
+    assert found.shape == (rows, 8) and (found[:boxes, 0] == 0).all() and (found[boxes:] == -1).all()

@@ -45,6 +45,17 @@ def test_sizes(here: pathlib.Path, capsys: pytest.CaptureFixture[str], case: str
     assert said.err.startswith("note: none does not exist: images of ") and said.err.count("note") == 1
 
 
+def test_sizes_of_images(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DetectionEvaluate needs no file of sizes, because plans do not depend on it."""
+    rows = "".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ dim: 1 dim: 1 dim: 5 dim: {columns} }} }} }}\n'
+                   for name, columns in (("det", 7), ("gt", 8)))  # fmt: skip
+    param = 'detection_evaluate_param { num_classes: 3 name_size_file: "none.txt" }'
+    pathlib.Path("net.prototxt").write_text(f'{rows} layer {{ name: "eval" type: "DetectionEvaluate" bottom: "det" bottom: "gt" top: "eval" {param} }}')
+    assert main(["plan", "--model", "net.prototxt", "--phase", "TEST", "--dump", "graph"]) == 0
+    said = capsys.readouterr()
+    assert "eval (1 x 1 x 7 x 5)" in said.out and said.err == "note: none.txt does not exist: sizes of images are not used\n"
+
+
 def test_shape(here: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
     pathlib.Path("net.prototxt").write_text("\n" + LAYER % ("Data", 'data_param { source: "none" batch_size: 2 }') + LOSS)
     for command in (["plan", "--model", "net.prototxt"], ["summary", "net.prototxt"], ["time", "--model", "net.prototxt", "--device", device.number]):

@@ -231,7 +231,36 @@ def best_path(rng: np.random.Generator) -> np.ndarray:
     return x
 
 
+def segmentation(best: np.ndarray, labels: np.ndarray, classes: int, ignore: Sequence[int] = ()) -> np.ndarray:
+    """Return the top of SegAccuracy, by sets of pixels. `best`, `labels`: the classes of all pixels."""
+    kept = [(int(label), int(found)) for label, found in zip(labels.ravel(), best.ravel()) if label not in ignore]
+    recalls, ious = [], []
+    for c in range(classes):
+        true, found = ({i for i, pair in enumerate(kept) if pair[side] == c} for side in (0, 1))
+        recalls += [len(true & found) / len(true)] if true else []
+        ious.append(len(true & found) / len(true | found) if true | found else 1)
+    right = sum(label == found for label, found in kept)
+    return np.array([right / max(len(kept), 1), sum(recalls) / max(len(recalls), 1), sum(ious) / classes])[None, None, None]
+
+
+def detected(rng: np.random.Generator) -> Arrays:
+    """Return detections and true boxes: a right detection, a second one of the same box, one of a difficult box, one of another class."""
+    found = [[0, 1, 0.9, 0, 0, 0.5, 0.5], [0, 1, 0.8, 0, 0, 0.5, 0.4], [0, 2, 0.9, 0, 0, 0.5, 0.5], [1, 1, 0.7, 0.2, 0.2, 0.6, 0.6]]
+    true = [[0, 1, 0, 0, 0, 0.5, 0.45, 0], [1, 1, 0, 0.2, 0.2, 0.6, 0.5, 1]]
+    return {"x0": np.array([[found]]), "x1": np.array([[true]])}
+
+
+JUDGED = [[-1, 1, 1, -1, -1], [-1, 2, 0, -1, -1], [0, 1, 0.9, 1, 0], [0, 1, 0.8, 0, 1], [0, 2, 0.9, 0, 1], [1, 1, 0.7, 0, 0]]
+
 CASES = [
+    Case("DetectionEvaluate", layer("DetectionEvaluate", "x0 x1", "y", "detection_evaluate_param { num_classes: 3 evaluate_difficult_gt: false }"),
+         detected, lambda x, got: {"y": np.array([[JUDGED]])}, phase="TEST"),
+    Case("SegAccuracy", layer("SegAccuracy", "x0 x1", "y", "seg_accuracy_param { ignore_label: 255 ignore_label: 3 }"),
+         lambda rng: {"x0": rng.standard_normal((2, 5, 6, 7)), "x1": rng.choice([0, 1, 2, 3, 255], (2, 1, 6, 7))},
+         lambda x, got: {"y": segmentation(x["x0"].argmax(1), x["x1"], 5, (3, 255))}),
+    Case("SegAccuracy of one channel", layer("SegAccuracy", "x0 x1", "y"),
+         lambda rng: {"x0": rng.uniform(0, 1, (2, 1, 6, 7)), "x1": rng.integers(0, 2, (2, 1, 6, 7))},
+         lambda x, got: {"y": segmentation(x["x0"] > 0.5, x["x1"], 2)}),
     Case("CropCenter", layer("CropCenter", "x0", "y", "crop_center_param { crop_size: 0 crop_size: 0 crop_size: 1 crop_size: 2 }"), normal(x0=(2, 3, 5, 7)),
          lambda x, got: {"y": x["x0"][:, :, 1:-1, 2:-2]}, ("x0",)),
     Case("CropCenter channels", layer("CropCenter", "x0", "y", "crop_center_param { crop_size: 0 crop_size: 1 crop_size: 0 }"), normal(x0=(2, 5, 3)),

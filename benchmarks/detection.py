@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""An SSD of the zoo against the same net in PyTorch, trained on the same batches: mean average precision, and ms per step.
+
+    benchmarks/detection.py FOLDER [--net ssd_shapes] [--iterations 1500] [--batch 32] [--weights FILE] [--device D] [--torch cpu|cuda] [--json FILE]
+
+FOLDER has annotated databases, as `ocaffe dataset voc` writes them. ocaffe trains by the files that `ocaffe new` writes. PyTorch begins with the same
+weights. ocaffe's AnnotatedData layer reads and changes the images of both. PyTorch matches boxes, mines negatives and suppresses detections by the code
+below, which is written from the paper. The average precision of both is computed by `precision` below.
+"""
+import argparse
+import json
+import math
+import pathlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import ocaffe
+from ocaffe import log, proto
+from ocaffe.cl.device import select_device
+from ocaffe.model.filter import filter_net
+from ocaffe.model.text import read_net, read_solver
+from ocaffe.zoo.detection_project import write_detector
+from ocaffe.zoo.project import Choices
+
+OVERLAP, NEGATIVES, NMS, LISTED, KEPT, LEAST = 0.5, 3, 0.45, 400, 200, 0.01  # as in the prototxts of ocaffe/zoo/detectors.py
+
+
+class Ssd(nn.Module):
+    """The layers of a TRAIN net up to locations and confidences. `priors`: 2 x P x 4, boxes and variances."""
+
+    def __init__(self, message: Any, first: dict[str, list[np.ndarray]], priors: np.ndarray, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+        self.register_buffer("priors", torch.tensor(priors.reshape(2, -1, 4)))
+        self.held = nn.ParameterList()
+        self.rates: list[tuple[nn.Parameter, float, float]] = []  # parameter, factor of its rate, factor of its decay
+        self.norms: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.steps: list[tuple[Callable[..., torch.Tensor], list[str], str]] = []
+        for layer in message.layer:
+            rule = getattr(self, f"_{layer.type.lower()}", None)
+            if rule is not None:
+                self.steps.append((rule(layer, first.get(layer.name, [])), list(layer.bottom), layer.top[0]))
+
+    def learned(self, layer: Any, blobs: list[np.ndarray]) -> list[nn.Parameter]:
+        made = []
+        for index, blob in enumerate(blobs):
+            given = layer.param[index] if index < len(layer.param) else proto.ParamSpec()
+            made.append(nn.Parameter(torch.tensor(blob), requires_grad=given.lr_mult != 0))
+            self.held.append(made[-1])
+            if given.lr_mult:
+                self.rates.append((made[-1], given.lr_mult, given.decay_mult))
+        return made
+
+    def _convolution(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        p = layer.convolution_param
+        weight, *bias = self.learned(layer, blobs)
+        pad, stride, dilation = (values[0] if values else default for values, default in ((p.pad, 0), (p.stride, 1), (p.dilation, 1)))
+        return lambda x: F.conv2d(x, weight, bias[0] if bias else None, stride, pad, dilation, p.group)
+
+    def _batchnorm(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        channels = len(blobs[0])
+        mean, variance = (nn.Parameter(torch.full((channels,), value), requires_grad=False) for value in (0.0, 1.0))
+        self.held.extend((mean, variance))
+        p, weight = layer.batch_norm_param, [0.0]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                weight[0] = weight[0] * p.moving_average_fraction + 1  # Caffe's third blob: the sum of the weights of the average
+            return F.batch_norm(x, mean, variance, None, None, self.training, 1 / max(weight[0], 1), p.eps)
+
+        return step
+
+    def _scale(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        weight, bias = self.learned(layer, blobs)
+        return lambda x: x * weight[:, None, None] + bias[:, None, None]
+
+    def _normalize(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        (scale,) = self.learned(layer, blobs)
+        return lambda x: F.normalize(x, eps=1e-10) * scale.reshape(1, -1, 1, 1)
+
+    def _relu(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        return F.relu
+
+    def _pooling(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        p = layer.pooling_param
+        return lambda x: F.max_pool2d(x, p.kernel_size, p.stride, p.pad, ceil_mode=True)
+
+    def _permute(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        return lambda x: x.permute(*layer.permute_param.order)
+
+    def _flatten(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        return lambda x: x.flatten(1)
+
+    def _concat(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        return lambda *x: torch.cat(x, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return locations N x P x 4 and confidences N x P x classes."""
+        blobs = {"data": x}
+        for step, bottoms, top in self.steps:
+            if all(bottom in blobs for bottom in bottoms):
+                blobs[top] = step(*(blobs[bottom] for bottom in bottoms))
+        return blobs["mbox_loc"].reshape(len(x), -1, 4), blobs["mbox_conf"].reshape(len(x), -1, self.classes)
+
+    def loss(self, x: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        """Return SSD's loss. `truth`: rows of image, label, instance, left, top, right, bottom, difficult."""
+        loc, conf = self(x)
+        boxes, variances = self.priors
+        places, labels = torch.zeros_like(loc), torch.zeros(conf.shape[:2], dtype=torch.long, device=x.device)
+        overlaps = torch.zeros(conf.shape[:2], device=x.device)
+        for image in range(len(x)):
+            own = truth[truth[:, 0] == image]
+            if not len(own):
+                continue
+            table = overlap(own[:, 3:7], boxes)  # objects x priors
+            overlaps[image], nearest = table.max(0)
+            matched = torch.where(overlaps[image] > OVERLAP, nearest, -1)
+            left = table.clone()
+            for _ in range(len(own)):  # each object gets its best prior, the best pair first
+                best = int(left.argmax())
+                row, column = divmod(best, left.shape[1])
+                if left[row, column] <= 1e-6:
+                    break
+                matched[column] = row
+                left[row], left[:, column] = -1, -1
+            positive = matched >= 0
+            chosen = own[matched[positive]]
+            labels[image, positive] = chosen[:, 1].long()
+            places[image, positive] = encoded(chosen[:, 3:7], boxes[positive], variances[positive])
+        positive = labels > 0
+        count = positive.sum().clamp(min=1)
+        each = F.cross_entropy(conf.transpose(1, 2), labels, reduction="none")
+        with torch.no_grad():  # the negatives with the least certain background
+            rank = torch.where(positive | (overlaps >= OVERLAP), -math.inf, each).argsort(1, descending=True).argsort(1)
+            negative = (rank < NEGATIVES * positive.sum(1, keepdim=True)) & ~positive & (overlaps < OVERLAP)
+        return (F.smooth_l1_loss(loc[positive], places[positive], reduction="sum") + each[positive | negative].sum()) / count
+
+    @torch.no_grad()
+    def detect(self, x: torch.Tensor) -> list[np.ndarray]:
+        """Return for each image rows of label, score, left, top, right, bottom."""
+        loc, conf = self(x)
+        boxes, variances = self.priors
+        sides, centres = boxes[:, 2:] - boxes[:, :2], (boxes[:, 2:] + boxes[:, :2]) / 2
+        middle, size = centres + loc[..., :2] * variances[:, :2] * sides, sides * torch.exp(loc[..., 2:] * variances[:, 2:])
+        corners = torch.cat([middle - size / 2, middle + size / 2], -1).cpu().numpy()
+        scores = conf.softmax(-1).cpu().numpy()
+        return [suppressed(corners[image], scores[image]) for image in range(len(x))]
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    sides = (torch.minimum(a[:, None, 2:], b[None, :, 2:]) - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
+    both = sides.prod(-1)
+    return both / ((a[:, 2:] - a[:, :2]).prod(-1)[:, None] + (b[:, 2:] - b[:, :2]).prod(-1)[None] - both)
+
+
+def encoded(truth: torch.Tensor, prior: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    sides, own = prior[:, 2:] - prior[:, :2], truth[:, 2:] - truth[:, :2]
+    move = ((truth[:, 2:] + truth[:, :2]) - (prior[:, 2:] + prior[:, :2])) / 2 / sides / variance[:, :2]
+    return torch.cat([move, torch.log(own / sides) / variance[:, 2:]], -1)
+
+
+def suppressed(boxes: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    rows = []
+    for label in range(1, scores.shape[1]):
+        order = [prior for prior in np.argsort(-scores[:, label], kind="stable")[:LISTED] if scores[prior, label] > LEAST]
+        kept: list[int] = []
+        for prior in order:
+            if all(iou(boxes[prior], boxes[other]) <= NMS for other in kept):
+                kept.append(prior)
+        rows += [(label, scores[prior, label], *boxes[prior]) for prior in kept]
+    return np.array(sorted(rows, key=lambda row: -row[1])[:KEPT], np.float64).reshape(-1, 6)
+
+
+def iou(a: np.ndarray, b: np.ndarray) -> float:
+    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
+    both = float(sides.prod()) if (sides > 0).all() else 0.0
+    return both / (float(np.prod(a[2:] - a[:2])) + float(np.prod(b[2:] - b[:2])) - both)
+
+
+def precision(found: list[np.ndarray], truth: list[np.ndarray], classes: int) -> float:
+    """Return the mean over the classes of the area under precision and recall. Difficult objects count neither way.
+
+    `found`: rows of `Ssd.detect` for each image. `truth`: for each image rows of label, left, top, right, bottom, difficult.
+    """
+    areas = []
+    for label in range(1, classes):
+        own = [boxes[boxes[:, 0] == label] for boxes in truth]
+        total = sum(int((boxes[:, 5] == 0).sum()) for boxes in own)
+        used = [np.zeros(len(boxes), bool) for boxes in own]
+        rows = sorted(((row[1], image, row[2:6]) for image, rows in enumerate(found) for row in rows if row[0] == label), key=lambda row: -row[0])
+        hits = []
+        for _, image, box in rows:
+            shares = [iou(box, other[1:5]) for other in own[image]]
+            best = int(np.argmax(shares)) if shares else -1
+            if best >= 0 and shares[best] >= OVERLAP:
+                if own[image][best, 5]:
+                    continue
+                hits.append(not used[image][best])
+                used[image][best] = True
+            else:
+                hits.append(False)
+        if total:
+            right = np.cumsum(hits)
+            recall, exact = right / total, right / np.arange(1, len(hits) + 1)
+            areas.append(float((np.diff(recall, prepend=0) * exact).sum()))
+    return statistics.mean(areas)
+
+
+def layers_of(file: str, phase: int) -> Any:
+    return filter_net(read_net(file), proto.NetState(phase=phase))
+
+
+def batches(file: str, phase: int, count: int, device: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what the net's data layer yields: images and rows of boxes."""
+    message = proto.NetParameter(layer=[layer for layer in layers_of(file, phase).layer if layer.type == "AnnotatedData"])
+    with ocaffe.Net(message, phase, device=device) as net:
+        for _ in range(count):
+            net.forward()
+            yield np.array(net.blobs["data"].data), np.array(net.blobs["label"].data).reshape(-1, 8)
+
+
+def test_ocaffe(file: str, weights: str, count: int, device: Any, classes: int) -> float:
+    """Return the precision of the TEST net."""
+    message = layers_of(file, proto.TEST)
+    kept = proto.NetParameter(layer=[layer for layer in message.layer if layer.type != "DetectionEvaluate"])
+    found, truth = [], []
+    with ocaffe.Net(kept, proto.TEST, weights=weights, device=device) as net:
+        for _ in range(count):
+            net.forward()
+            rows, boxes = np.array(net.blobs["detection_out"].data).reshape(-1, 7), np.array(net.blobs["label"].data).reshape(-1, 8)
+            for image in range(net.blobs["data"].data.shape[0]):
+                found.append(rows[(rows[:, 0] == image) & (rows[:, 1] >= 0), 1:].astype(np.float64))
+                truth.append(boxes[boxes[:, 0] == image][:, [1, 3, 4, 5, 6, 7]].astype(np.float64))
+    return precision(found, truth, classes)
+
+
+def train_ocaffe(solver_file: str, device: Any) -> tuple[dict[str, list[np.ndarray]], np.ndarray, list[float], list[float], float]:
+    """Train, and return the first weights, the priors, the rates, the losses and ms per step of the whole training with its data layer."""
+    settings = read_solver(solver_file)
+    for field in ("test_iter", "test_interval", "snapshot"):
+        settings.ClearField(field)
+    solver = ocaffe.get_solver(settings, device=device)
+    first = {name: [np.array(blob.data) for blob in blobs] for name, blobs in solver.net.params.items()}
+    rates, losses = [], []
+    solver.step(1)
+    rates.append(settings.base_lr)
+    priors = np.array(solver.net.blobs["mbox_priorbox"].data)
+    begin = time.perf_counter()
+    for _ in range(settings.max_iter - 1):
+        rates.append(solver.lr)
+        solver.step(1)
+        losses.append(float(solver.net.blobs["mbox_loss"].data))
+    ms = 1000 * (time.perf_counter() - begin) / max(settings.max_iter - 1, 1)
+    solver.net.save(settings.snapshot_prefix + ".caffemodel")
+    solver.close()
+    return first, priors, rates, losses, ms
+
+
+def train_torch(net: Ssd, settings: Any, rates: list[float], given: Iterator[tuple[np.ndarray, np.ndarray]], place: str) -> float:
+    """Train the same net with the same rates, and return the median ms of a step without the data layer."""
+    groups = [{"params": [parameter], "lr": rate, "weight_decay": 0.0} for parameter, rate, _ in net.rates]
+    if settings.type == "Adam":
+        optimizer: Any = torch.optim.Adam(groups, lr=1.0, betas=(settings.momentum, settings.momentum2), eps=settings.delta)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=settings.momentum)
+    times = []
+    for rate, (images, boxes) in zip(rates, given):
+        for group, (_, factor, decay) in zip(optimizer.param_groups, net.rates):
+            group["lr"], group["weight_decay"] = rate * factor, settings.weight_decay * decay
+        begin = time.perf_counter()
+        loss = net.loss(torch.from_numpy(images).to(place), torch.from_numpy(boxes).to(place))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        times.append(time.perf_counter() - begin)
+    return 1000 * statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("--net", default="ssd_shapes")
+    parser.add_argument("--iterations", type=int, default=1500)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--weights", default="")
+    parser.add_argument("--solver", default="", help="more fields of the solver")
+    parser.add_argument("--device", default="")
+    parser.add_argument("--math", default="")
+    parser.add_argument("--torch", default="cpu", help="cpu, cuda or none")
+    parser.add_argument("--json", default="")
+    options = parser.parse_args()
+    log.quiet()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    device = select_device(options.device or None, math=options.math or None)
+    with tempfile.TemporaryDirectory() as folder:
+        choices = Choices(batch=options.batch, iterations=options.iterations, weights=options.weights, solver=options.solver)
+        made = write_detector(options.net, options.folder, f"{folder}/net", choices, device.target)
+        file, classes = made.path("train_val.prototxt"), made.classes + 1
+        settings = read_solver(made.path("solver.prototxt"))
+        result: dict[str, Any] = {"net": options.net, "images": made.images.train.images, "iterations": options.iterations, "batch": options.batch}
+        untrained = ocaffe.get_solver(settings, device=device)
+        untrained.net.save(f"{folder}/first.caffemodel")
+        untrained.close()
+        count = settings.test_iter[0]
+        result["untrained"] = test_ocaffe(file, f"{folder}/first.caffemodel", count, device, classes)
+        first, priors, rates, losses, ms = train_ocaffe(made.path("solver.prototxt"), device)
+        result["ocaffe"] = {"map": test_ocaffe(file, settings.snapshot_prefix + ".caffemodel", count, device, classes), "ms": ms,
+                            "loss": statistics.mean(losses[-50:]), "first loss": statistics.mean(losses[:50])}  # fmt: skip
+        print(json.dumps(result), flush=True)
+        if options.torch != "none":
+            peer = Ssd(layers_of(file, proto.TRAIN), first, priors, classes).to(options.torch)
+            took = train_torch(peer, settings, rates, batches(file, proto.TRAIN, options.iterations, device), options.torch)
+            peer.eval()
+            found, truth = [], []
+            for images, boxes in batches(file, proto.TEST, count, device):
+                found += peer.detect(torch.from_numpy(images).to(options.torch))
+                truth += [boxes[boxes[:, 0] == image][:, [1, 3, 4, 5, 6, 7]].astype(np.float64) for image in range(len(images))]
+            result["PyTorch"] = {"map": precision(found, truth, classes), "ms": took, "version": torch.__version__}
+            print(json.dumps(result), flush=True)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

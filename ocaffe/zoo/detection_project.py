@@ -1,0 +1,228 @@
+"""Writes the files of a training that finds objects: an SSD of the zoo, adapted to the classes and databases of annotated images."""
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from ocaffe import proto
+from ocaffe.data.database import Reader, open_database
+from ocaffe.data.label_names import is_database
+from ocaffe.errors import Error, Place
+from ocaffe.graph.options import NetOptions
+from ocaffe.ir.target import Target
+from ocaffe.memory.report import size_text
+from ocaffe.model.text import parse, read_solver
+from ocaffe.tools.annotations import read_label_map
+from ocaffe.zoo import FOLDER
+from ocaffe.zoo.figures import planned_bytes
+from ocaffe.zoo.images import Images, Part, backend_of, parts_in
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, write_files
+from ocaffe.zoo.templates import AVERAGED, graph_of, outputs_of, upgraded
+from ocaffe.zoo.text import prototxt
+
+BATCH = 32
+EPOCHS, TUNING_EPOCHS = 120, 40  # from fillers, from weights
+LEAST_ITERATIONS = 500
+TESTS = 10  # at most this number in a training
+SCORE = "detection_eval"  # the output with the mean average precision
+NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
+BOX_ROWS = 100  # of a batch without data, for plans
+UNFIT = {  # choices for classifiers that an SSD does not have
+    "classes": "the label map decides the classes", "size": "the sizes of the boxes belong to the size of the image", "augment": "edit transform_param in "
+    "train_val.prototxt", "patience": "write early_stopping into the solver",
+}  # fmt: skip
+
+
+def is_detector(net: str) -> bool:
+    """Return whether `net` is a net of the zoo that finds objects."""
+    path = FOLDER / net / "train_val.prototxt"
+    return "/" not in net and path.exists() and "MultiBoxLoss" in path.read_text(encoding="utf-8")
+
+
+class Annotated(NamedTuple):
+    """Annotated databases and the label map, and the names of the classes from label 1 on."""
+
+    images: Images
+    labels: str
+
+
+def find_annotated(data: str, val: str = "") -> Annotated:
+    """Find the databases and the label map in the folder `data`, as `ocaffe dataset voc` writes them. `val`: the database for testing. Raise Error."""
+    fix = "a folder with train_lmdb, val_lmdb and labelmap.prototxt; `ocaffe dataset voc` writes it"
+    if not os.path.isdir(data):
+        raise Error(f"{data} is not a folder", place="--data", fix=fix)
+    train, test = (data, val) if is_database(data) else parts_in(data)
+    for path in (train, val or test):
+        if not is_database(path):
+            raise Error(f"{path or data} is no database", place="--data", fix=fix)
+    parts = [Part(path, _boxed(path)) for path in (train, val or test)]
+    folder = os.path.dirname(train.rstrip("/")) if train == data else data
+    maps = sorted(name for name in os.listdir(folder or ".") if name.startswith("labelmap") and name.endswith(".prototxt"))
+    if len(maps) != 1:
+        raise Error(f"{folder or '.'} has {f'{len(maps)} label maps: ' + ', '.join(maps) if maps else 'no labelmap.prototxt'}", place="--data", fix=fix)
+    path = os.path.join(folder, maps[0])
+    names = {label: name for name, label in read_label_map(path, check=True).items()}
+    missing = next((label for label in range(1, max(names) + 1) if label not in names), None)
+    if missing is not None or min(names) < 0 or not max(names):
+        fact = f"the labels are {', '.join(map(str, sorted(names)))}"
+        raise Error(fact, place=Place(path), fix="number the classes from 1 without gaps; 0 is the background")
+    return Annotated(Images(parts[0], parts[1], [names[label] for label in range(1, max(names) + 1)], backend_of(train)), path)
+
+
+def _boxed(path: str) -> int:
+    """Return the number of records of a database of AnnotatedDatums. Raise Error for others."""
+    opened = open_database(path, backend_of(path))
+    [(_, value)] = Reader(opened).read(0)
+    try:
+        first = proto.AnnotatedDatum.FromString(bytes(value))
+        annotated = first.HasField("datum") and first.HasField("type")
+    except DecodeError:
+        annotated = False
+    if not annotated:
+        raise Error(f"{path} has images without boxes", place="--data", fix="make it by `ocaffe dataset voc`, or by convert_annoset")
+    return opened.entries
+
+
+def write_detector(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+    """Write the files to train the SSD `net` on the annotated images in `data` into the folder `out`. Raise Error, and then write nothing.
+
+    `target`: the device that the batch must fit.
+    """
+    choices = choices or Choices()
+    for name in FILES:
+        check_absent(os.path.join(out, name))
+    for field, reason in UNFIT.items():
+        if getattr(choices, field) != getattr(Choices(), field):
+            raise Error(f"--{field} is given for {net}, which finds objects", place="ocaffe new", fix=f"leave it out: {reason}")
+    if choices.weights and not os.path.isfile(choices.weights):
+        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
+    found = find_annotated(data, choices.val)
+    made = _Detector(net, found, out, choices)
+    batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, found.images.train.images), target)
+    solver = made.solver(batch)
+    shape = tuple(made.deploy.layer[0].input_param.shape[0].dim)[1:]
+    classes = len(found.images.classes)
+    project = Project(out, net, found.images, classes, shape, batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
+    texts = {
+        "train_val.prototxt": prototxt(made.train_val(batch)), "solver.prototxt": prototxt(solver), "deploy.prototxt": prototxt(made.deploy),
+        "README.md": "\n".join(_readme(project, solver, found)) + "\n",
+    }  # fmt: skip
+    write_files(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()})
+    return project
+
+
+class _Detector:
+    """The messages of a project for any batch."""
+
+    def __init__(self, net: str, found: Annotated, out: str, choices: Choices) -> None:
+        self.net, self.found, self.out, self.choices = net, found, out, choices
+        self.published = read_solver(FOLDER / net / "solver.prototxt")
+        self.body, self.deploy = (upgraded(FOLDER / net / f"{name}.prototxt") for name in ("train_val", "deploy"))
+        train = next(layer for layer in self.body.layer if layer.type == "AnnotatedData")
+        self.batch = train.data_param.batch_size * self.published.iter_size
+        self.changes = sorted({change for message in (self.body, self.deploy) for change in self._adapt(message)})
+
+    def _adapt(self, message: Any) -> Iterator[str]:
+        """Set the number of classes. Layers of confidences with another number of outputs get new names. Yield the changes, for people."""
+        old = next(layer.detection_output_param.num_classes for layer in message.layer if layer.type == "DetectionOutput")
+        new = len(self.found.images.classes) + 1
+        for layer in message.layer:
+            for field in NUMBERED:
+                if layer.HasField(field):
+                    getattr(layer, field).num_classes = new
+            if layer.HasField("detection_evaluate_param"):
+                layer.detection_evaluate_param.ClearField("name_size_file")
+            if layer.type == "BatchNorm" and not layer.batch_norm_param.HasField("moving_average_fraction"):
+                layer.batch_norm_param.moving_average_fraction = AVERAGED
+            if layer.type == "Reshape" and list(layer.reshape_param.shape.dim) == [0, -1, old]:
+                layer.reshape_param.shape.dim[2] = new
+            if layer.type == "Convolution" and layer.top[0].endswith("_mbox_conf") and old != new:
+                layer.convolution_param.num_output = outputs_of(layer) // old * new
+                yield f"layer {layer.name} is {layer.name}_{new} now, with {outputs_of(layer)} outputs"
+                layer.name = f"{layer.name}_{new}"
+
+    def train_val(self, batch: int) -> Any:
+        made = proto.NetParameter()
+        made.CopyFrom(self.body)
+        for layer in made.layer:
+            if layer.type == "AnnotatedData":
+                training = proto.TRAIN in [rule.phase for rule in layer.include]
+                part = self.found.images.train if training else self.found.images.test
+                layer.annotated_data_param.label_map_file = self.found.labels
+                layer.data_param.source, layer.data_param.backend = part.source, self.found.images.backend
+                layer.data_param.batch_size = batch if training else self.test_batch()
+                if training:
+                    layer.data_param.shuffle = True
+                if self.choices.transform:
+                    own = parse(self.choices.transform, proto.TransformationParameter, "--transform")
+                    layer.transform_param.ClearField("mean_value")
+                    layer.transform_param.ClearField("scale")
+                    layer.transform_param.MergeFrom(own)
+        return made
+
+    def test_batch(self) -> int:
+        """Return a batch in whose batches no test image comes twice, as the average precision requires."""
+        count = self.found.images.test.images
+        return max(size for size in range(1, min(BATCH, count) + 1) if count % size == 0)
+
+    def solver(self, batch: int) -> Any:
+        images = self.found.images.train.images
+        tuned = bool(self.choices.weights)
+        epoch = math.ceil(images / batch)
+        iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or (TUNING_EPOCHS if tuned else EPOCHS)) * epoch)
+        interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
+        rate = self.published.base_lr * batch / self.batch * (TUNING if tuned else 1)
+        made = proto.SolverParameter()
+        made.CopyFrom(self.published)
+        for field in ("stepvalue", "stepsize", "gamma", "test_iter"):
+            made.ClearField(field)
+        made.net, made.snapshot_prefix = os.path.join(self.out, FILES[0]), os.path.join(self.out, self.net)
+        made.base_lr, made.lr_policy, made.power, made.max_iter, made.iter_size = float(f"{rate:.2g}"), "poly", 1, iterations, 1
+        made.test_iter.append(self.found.images.test.images // self.test_batch())
+        made.test_interval, made.snapshot = interval, interval
+        made.display = made.average_loss = max(1, interval // 10)
+        if tuned:
+            made.weights.append(self.choices.weights)
+        if self.choices.solver:
+            made.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
+        return made
+
+    def bytes(self, batch: int, target: Target) -> int:
+        """Return the planned bytes of a training, without the TEST net."""
+        message = self.train_val(batch)
+        for layer in message.layer:
+            if layer.type == "AnnotatedData":
+                layer.type = "Input"
+                side = layer.transform_param.resize_param[0]
+                for dim in ((batch, 3, side.height, side.width), (1, 1, BOX_ROWS, 8)):
+                    layer.input_param.shape.add(dim=dim)
+        return planned_bytes(graph_of(message, proto.TRAIN), NetOptions(), target, self.solver(batch))
+
+
+def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:
+    weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    yield f"# {project.net}: {project.classes} classes of objects"
+    yield ""
+    yield "Run these commands in the folder in which these files were made. The files are ordinary prototxts: edit them."
+    yield ""
+    for command in (
+        f"ocaffe train --solver {project.path('solver.prototxt')}",
+        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
+        f"ocaffe convert {project.path('deploy.prototxt')} {weights} {project.prefix}.onnx",
+    ):
+        yield f"    {command}"
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    images = found.images
+    for name, text in (
+        ("images for training", f"{images.train.images}, `{images.train.source}`"), ("images for testing", f"{images.test.images}, `{images.test.source}`"),
+        ("classes", ", ".join(images.classes)), ("label map", f"`{found.labels}`; 0 is the background"),
+        ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"), ("iterations", str(project.iterations)),
+        ("score", f"`{SCORE}`: mean average precision at an overlap of 0.5, {solver.ap_version}"),
+    ):  # fmt: skip
+        yield f"| {name} | {text} |"
