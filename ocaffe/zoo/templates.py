@@ -76,7 +76,7 @@ def _of_zoo(name: str) -> Template:
     train, deploy, solver = upgraded(folder / "train_val.prototxt"), upgraded(folder / "deploy.prototxt"), read_solver(folder / "solver.prototxt")
     data = next(layer for layer in train.layer if layer.type in DATA)
     transform = proto.TransformationParameter(scale=data.transform_param.scale) if data.transform_param.HasField("scale") else proto.TransformationParameter()
-    transform.mean_value.extend(() if transform.scale != 1 else data.transform_param.mean_value or MEAN)
+    transform.mean_value.extend(data.transform_param.mean_value or (() if transform.scale != 1 else MEAN))
     shape = tuple(deploy.layer[0].input_param.shape[0].dim)[1:]
     body = [layer for layer in train.layer if layer.type not in DATA]
     batch = data.data_param.batch_size * solver.iter_size

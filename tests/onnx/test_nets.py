@@ -22,7 +22,8 @@ def zoo() -> list[str]:
     return sorted(path.name for path in ZOO.iterdir() if (path / "deploy.prototxt").exists())
 
 
-LONG = ("vgg16", "resnet50", "alexnet", "caffenet")  # verified layer by layer for seconds each, only by `pytest -m sweep`
+# verified layer by layer for seconds each, only by `pytest -m sweep`
+LONG = ("alexnet", "caffenet", "densenet121", "inception_v3", "resnet50", "resnet101", "resnet152", "shufflenet_v2", "vgg16", "vgg19")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in zoo()])

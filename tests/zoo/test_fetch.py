@@ -266,6 +266,14 @@ def test_weights_have_licence_and_source(name: str) -> None:
     assert bool(each.net) != bool(each.prototxt) and each.net in ("", *names())
 
 
+@pytest.mark.parametrize("name", ["vgg19", "resnet101", "resnet152"])
+def test_weights_of_deep_nets_come_with_the_net_of_the_zoo(name: str, here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.bin").write_bytes(CONTENT)
+    assert get(name, "--from", "mine.bin", "--sha256", SHA256) == 0
+    assert f"net         {name}/deploy.prototxt" in capsys.readouterr().out
+    assert (here / name / "deploy.prototxt").read_text().startswith('name: "')
+
+
 def test_sums_are_those_of_the_readmes_of_bvlc() -> None:
     """From the front matter of models/*/readme.md in BVLC/caffe."""
     assert {name: each.sha1 for name, each in WEIGHTS.items() if each.sha1} == {

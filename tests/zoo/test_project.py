@@ -143,6 +143,14 @@ def test_public_weights_bring_their_mean_and_scale(here: pathlib.Path) -> None:
     assert "mean and scale are those of the published mobilenet.caffemodel" in found.notes
 
 
+@pytest.mark.parametrize(("name", "mean", "scale"), [
+    ("vit_tiny", [104, 117, 123], 0.017), ("inception_v3", [128, 128, 128], 0.0078125), ("resnet18", [104, 117, 123], 1), ("lenet", [], 0.00390625),
+])  # fmt: skip
+def test_mean_and_scale_are_those_of_the_net(name: str, mean: list[float], scale: float) -> None:
+    transform = template(name).transform
+    assert list(transform.mean_value) == mean and transform.scale == pytest.approx(scale)
+
+
 def test_machine_without_devices(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("ocaffe.cli.new.list_devices", lambda: [])
     assert main(["new", "lenet", "--data", "photos", "--out", "out"]) == 0 and (here / "out" / "solver.prototxt").exists()

@@ -29,10 +29,16 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "resnet20": (272_474, 272_474),
     "googlenet": (13_378_280, 6_998_552),
     "vgg16": (138_357_544, 138_357_544),
+    "vgg19": (143_667_240, 143_667_240),
     "resnet18": (11_689_512, 11_689_512),
     "resnet50": (25_557_032, 25_557_032),
+    "resnet101": (44_549_160, 44_549_160),
+    "resnet152": (60_192_808, 60_192_808),
+    "densenet121": (7_978_856, 7_978_856),
+    "inception_v3": (23_834_568, 23_834_568),
     "mobilenet_v1": (4_231_976, 4_231_976),
     "mobilenet_v2": (3_504_872, 3_504_872),
+    "shufflenet_v2": (2_278_604, 2_278_604),
     "vit_tiny": (5_717_224, 5_717_224),  # DeiT-Tiny's 5,717,416 less the class token, which is part of the table of positions
     "vit_digits": (205_002, 205_002),
 }
@@ -46,10 +52,16 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "resnet20": (64, 8),
     "googlenet": (1024, 7),
     "vgg16": (512, 14),
+    "vgg19": (512, 14),
     "resnet18": (512, 7),
     "resnet50": (2048, 7),
+    "resnet101": (2048, 7),
+    "resnet152": (2048, 7),
+    "densenet121": (1024, 7),
+    "inception_v3": (2048, 8),
     "mobilenet_v1": (1024, 7),
     "mobilenet_v2": (1280, 7),
+    "shufflenet_v2": (1024, 7),
     "vit_tiny": (192, 14),  # of a ViT: the patches
     "vit_digits": (64, 7),
 }
@@ -68,10 +80,14 @@ def layers(name: str, file: str, phase: int) -> list[Any]:
     return [layer for layer in read(name, file).layer if not layer.include or phase in [rule.phase for rule in layer.include]]
 
 
+def kernel(p: Any) -> list[int]:
+    return [p.kernel_h, p.kernel_w] if p.kernel_h else [*p.kernel_size] * 2
+
+
 def convolved(shape: list[int], p: Any) -> list[int]:
-    (kernel,), stride, pad = p.kernel_size, (*p.stride, 1)[0], (*p.pad, 0)[0]
+    stride, pads = (*p.stride, 1)[0], [p.pad_h, p.pad_w] if p.kernel_h else [(*p.pad, 0)[0]] * 2
     assert shape[1] % p.group == 0 and p.num_output % p.group == 0
-    return [shape[0], p.num_output, *((side + 2 * pad - kernel) // stride + 1 for side in shape[2:])]
+    return [shape[0], p.num_output, *((side + 2 * pad - extent) // stride + 1 for side, pad, extent in zip(shape[2:], pads, kernel(p)))]
 
 
 def pooled(shape: list[int], p: Any) -> list[int]:
@@ -79,7 +95,7 @@ def pooled(shape: list[int], p: Any) -> list[int]:
         return [*shape[:2], 1, 1]
     out = []
     for side in shape[2:]:
-        windows = math.ceil((side + 2 * p.pad - p.kernel_size) / p.stride) + 1
+        windows = (math.floor if p.round_mode == p.FLOOR else math.ceil)((side + 2 * p.pad - p.kernel_size) / p.stride) + 1
         if p.pad and (windows - 1) * p.stride >= side + p.pad:
             windows -= 1
         out.append(windows)
@@ -87,7 +103,7 @@ def pooled(shape: list[int], p: Any) -> list[int]:
 
 
 def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]], list[int], list[list[int]]]]:
-    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. The layers are BVLC Caffe's and those of a ViT."""
+    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. The layers are BVLC Caffe's, ShuffleNet's, and those of a ViT."""
     blobs: dict[str, list[int]] = {}
     for layer in layers(name, file, phase):
         bottoms = [blobs[bottom] for bottom in layer.bottom]
@@ -103,7 +119,7 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
             blobs["label"] = top[:1]
         elif layer.type == "Convolution":
             p = layer.convolution_param
-            parameters = [[p.num_output, top[1] // p.group, *p.kernel_size, *p.kernel_size], *([[p.num_output]] if p.bias_term else [])]
+            parameters = [[p.num_output, top[1] // p.group, *kernel(p)], *([[p.num_output]] if p.bias_term else [])]
             top = convolved(top, p)
         elif layer.type == "InnerProduct":
             p = layer.inner_product_param
@@ -147,7 +163,7 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
             assert bottoms[1] == top[:1] and all(side == 1 for side in top[2:])
             top = []
         else:
-            assert layer.type in ("ReLU", "LRN", "Dropout", "BatchNorm", "Softmax", "LayerNorm", "Gelu", "Power")
+            assert layer.type in ("ReLU", "LRN", "Dropout", "BatchNorm", "Softmax", "LayerNorm", "Gelu", "Power", "ShuffleChannel")
         assert top == [] or min(top) > 0
         for blob in layer.top:
             assert blob not in blobs or blob in layer.bottom or blob == "label", f"{layer.name} writes {blob} again"
