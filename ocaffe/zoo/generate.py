@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from ocaffe.zoo import FOLDER, classifiers, transformers
+from ocaffe.zoo import FOLDER, classifiers, faces, segmenters, transformers
 from ocaffe.zoo.net import Net, lines
 
 NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
@@ -27,6 +27,12 @@ NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
     "shufflenet_v2": ("ShuffleNet-v2", classifiers.shufflenet_v2),
     "vit_tiny": ("ViT-Tiny/16", partial(transformers.vit, sizes=transformers.Vit(224, 16, 192, 12, 3))),
     "vit_digits": ("ViT-digits", partial(transformers.vit, sizes=transformers.Vit(28, 4, 64, 4, 4), digits=True)),
+    "fcn8s": ("FCN-8s", segmenters.fcn8s),
+    "segnet_basic": ("SegNet-Basic", segmenters.segnet_basic),
+    "unet": ("U-Net", segmenters.unet),
+    "mtcnn_pnet": ("PNet", faces.pnet),
+    "mtcnn_rnet": ("RNet", faces.rnet),
+    "mtcnn_onet": ("ONet", faces.onet),
 }
 
 

@@ -15,7 +15,7 @@ CLASSES = 1000
 TEST_BATCH = 50  # 1,000 of them are the validation set
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 
-ENUMS = {"TRAIN", "TEST", "LMDB", "MAX", "AVE", "FLOOR"}  # written without quotes
+ENUMS = {"TRAIN", "TEST", "LMDB", "MAX", "AVE", "FLOOR", "LEARN"}  # written without quotes
 
 MSRA: Fields = {"type": "msra"}
 XAVIER: Fields = {"type": "xavier"}

@@ -23,7 +23,10 @@ def zoo() -> list[str]:
 
 
 # verified layer by layer for seconds each, only by `pytest -m sweep`
-LONG = ("alexnet", "caffenet", "densenet121", "inception_v3", "resnet50", "resnet101", "resnet152", "shufflenet_v2", "vgg16", "vgg19")
+LONG = (
+    "alexnet", "caffenet", "densenet121", "fcn8s", "inception_v3", "resnet50", "resnet101", "resnet152", "segnet_basic", "shufflenet_v2", "unet", "vgg16",
+    "vgg19",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in zoo()])

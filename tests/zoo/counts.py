@@ -24,13 +24,15 @@ from ocaffe.ir.target import Target
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.ops.expression import Pointwise, Reduce
 from ocaffe.solver.update import Updater
+from ocaffe.zoo.templates import DATA, data_shapes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILE = pathlib.Path(__file__).with_name("counts.json")
 BATCH = 16
 IMAGES = {
     "lenet": (1, 28, 28), "lenet_digits": (1, 28, 28), "vit_digits": (1, 28, 28), "cifar10_quick": (3, 32, 32), "alexnet": (3, 227, 227),
-    "inception_v3": (3, 299, 299),
+    "inception_v3": (3, 299, 299), "segnet_basic": (3, 360, 480), "unet": (1, 256, 256), "mtcnn_pnet": (3, 12, 12), "mtcnn_rnet": (3, 24, 24),
+    "mtcnn_onet": (3, 48, 48),
 }  # fmt: skip
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
               max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
@@ -61,10 +63,11 @@ def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
     number = getattr(proto, phase)
     message = phase_net(read_net(str(ROOT / "ocaffe/zoo/nets" / net / "train_val.prototxt")), number)
     for layer in message.layer:
-        if layer.type == "Data":
+        if layer.type in DATA:
+            shapes = data_shapes(layer, BATCH, IMAGES.get(net, (3, 224, 224)))
             layer.type = "DummyData"
             layer.ClearField("transform_param")
-            for dims in ((BATCH, *IMAGES.get(net, (3, 224, 224))), (BATCH,)):
+            for dims in shapes:
                 layer.dummy_data_param.shape.add().dim.extend(dims)
     graph = build(message, number)
     group = ParameterGroup(graph.params)

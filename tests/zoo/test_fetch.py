@@ -297,6 +297,14 @@ def test_list_of_nets_and_weights(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert {line.partition(" ")[0] for line in lines} >= set(WEIGHTS)
 
 
+def test_list_of_nets_with_other_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ocaffe.cli.zoo.names", lambda: ["mtcnn_rnet", "unet"])
+    assert main(["zoo"]) == 0
+    head, faces, pixels = capsys.readouterr().out.splitlines()[:3]
+    assert faces.startswith("mtcnn_rnet  3 x 24 x 24") and "100,178" in faces and faces.endswith("MiB") and len(faces) == len(head)
+    assert "1 x 512 x 512" in pixels and "31,030,658" in pixels and pixels.endswith("too large")  # 64 x 128 x 512 x 512 values
+
+
 def test_memory_to_train_is_that_of_the_plan() -> None:
     """The figure of the list is a plan's, so it grows with the batch and has the weights, their gradients and their history."""
     two, four = figures("resnet20", 2), figures("resnet20", 4)

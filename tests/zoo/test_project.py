@@ -173,7 +173,19 @@ def test_own_net_continues_from_its_weights(here: pathlib.Path, device: Any) -> 
     assert "Ignoring source layer ip2" in log.getvalue() and "Ignoring source layer conv1" not in log.getvalue()
 
 
-@pytest.mark.parametrize("name", names())
+OTHERS = {"fcn8s": "label images", "segnet_basic": "label images", "unet": "label images",
+          "mtcnn_pnet": "samples of faces", "mtcnn_rnet": "samples of faces", "mtcnn_onet": "samples of faces"}  # fmt: skip
+LONG = ("resnet101", "resnet152")  # more of the layers of resnet50, only by `pytest -m sweep`
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_nets_of_other_data_say_so(name: str, here: pathlib.Path) -> None:
+    problem = refused(name, "photos", "out")
+    assert f"{name} learns from {OTHERS[name]}" in problem.fact and f"`ocaffe new {name}` writes its files as published" in str(problem)
+    assert not (here / "out").exists() and sorted(write_published(name, "out")) == sorted(f"out/{file}" for file in FILES)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in names() if name not in OTHERS])
 def test_every_net_fits_other_images_and_classes(name: str) -> None:
     given = template(name)
     channels, side, _ = given.shape

@@ -15,6 +15,7 @@ from ocaffe import proto
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.zoo import FOLDER as ZOO
 from ocaffe.zoo import generate as GENERATOR
+from ocaffe.zoo.templates import DATA, data_shapes
 
 ROOT = Path(__file__).parents[2]
 NETS = sorted(folder.name for folder in ZOO.iterdir() if (folder / "solver.prototxt").exists())
@@ -39,6 +40,12 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "mobilenet_v1": (4_231_976, 4_231_976),
     "mobilenet_v2": (3_504_872, 3_504_872),
     "shufflenet_v2": (2_278_604, 2_278_604),
+    "fcn8s": (134_369_567, 134_369_567),  # 8,001 of them are fixed: upsampling and scales
+    "segnet_basic": (1_416_587, 1_416_587),
+    "unet": (31_030_658, 31_030_658),
+    "mtcnn_pnet": (6_632, 6_632),
+    "mtcnn_rnet": (100_178, 100_178),
+    "mtcnn_onet": (389_040, 389_040),
     "vit_tiny": (5_717_224, 5_717_224),  # DeiT-Tiny's 5,717,416 less the class token, which is part of the table of positions
     "vit_digits": (205_002, 205_002),
 }
@@ -62,13 +69,27 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "mobilenet_v1": (1024, 7),
     "mobilenet_v2": (1280, 7),
     "shufflenet_v2": (1024, 7),
+    "fcn8s": (512, 44),  # for 500 pixels and a padding of 100
+    "segnet_basic": (64, 45),
+    "unet": (512, 64),
+    "mtcnn_pnet": (10, 10),
+    "mtcnn_rnet": (48, 9),
+    "mtcnn_onet": (64, 8),
     "vit_tiny": (192, 14),  # of a ViT: the patches
     "vit_digits": (64, 7),
 }
 # channels, side; for data sets that are not cropped
 IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "vit_digits": (1, 28), "cifar10_quick": (3, 32), "resnet20": (3, 32)}
-TEST_IMAGES = {"lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000}
+TEST_IMAGES = {
+    "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 736, "segnet_basic": 101, "unet": 6,
+    "mtcnn_pnet": 10_000, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
+}  # fmt: skip
 IMAGENET_TEST_IMAGES = 50_000
+
+
+LABEL_IMAGES = ("fcn8s", "segnet_basic", "unet")
+FACES = ("mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet")
+CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES)]
 
 
 @functools.cache
@@ -103,7 +124,7 @@ def pooled(shape: list[int], p: Any) -> list[int]:
 
 
 def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]], list[int], list[list[int]]]]:
-    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. The layers are BVLC Caffe's, ShuffleNet's, and those of a ViT."""
+    """Iterate over every layer with the shapes of its bottoms, its top and its parameters. The layers are those of the zoo."""
     blobs: dict[str, list[int]] = {}
     for layer in layers(name, file, phase):
         bottoms = [blobs[bottom] for bottom in layer.bottom]
@@ -117,24 +138,41 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
             channels, side = (3, side) if side else IMAGES[name]
             top = [layer.data_param.batch_size, channels, side, side]
             blobs["label"] = top[:1]
+        elif layer.type in DATA:
+            shape = read(name, "deploy").layer[0].input_param.shape[0].dim[1:]
+            top, *others = map(list, data_shapes(layer, getattr(layer, DATA[layer.type]).batch_size, shape))
         elif layer.type == "Convolution":
             p = layer.convolution_param
             parameters = [[p.num_output, top[1] // p.group, *kernel(p)], *([[p.num_output]] if p.bias_term else [])]
             top = convolved(top, p)
+        elif layer.type == "Deconvolution":
+            p = layer.convolution_param
+            parameters = [[top[1], p.num_output // p.group, *kernel(p)], *([[p.num_output]] if p.bias_term else [])]
+            top = [top[0], p.num_output, *(p.stride[0] * (side - 1) + extent for side, extent in zip(top[2:], kernel(p)))]
+        elif layer.type == "Crop":
+            offset, wanted = layer.crop_param.offset[0], bottoms[1]
+            assert layer.crop_param.axis == 2 and all(offset + inner <= outer for inner, outer in zip(wanted[2:], top[2:]))
+            top = [*top[:2], *wanted[2:]]
+        elif layer.type == "Upsample":
+            assert bottoms[0] == bottoms[1]
+            top = [*top[:2], 2 * top[2] - layer.upsample_param.pad_out_h, 2 * top[3]]
+        elif layer.type in ("BN", "PReLU"):
+            parameters = [[top[1]]] * (2 if layer.type == "BN" else 1)
         elif layer.type == "InnerProduct":
             p = layer.inner_product_param
             parameters = [[p.num_output, math.prod(top[p.axis :])], *([[p.num_output]] if p.bias_term else [])]
             top = [*top[: p.axis], p.num_output]
         elif layer.type == "Pooling":
             top = pooled(top, layer.pooling_param)
+            others = [top] * (len(layer.top) - 1)  # the places of the maxima
         elif layer.type == "Concat":
             assert len({(s[0], *s[2:]) for s in bottoms}) == 1
             top = [top[0], sum(s[1] for s in bottoms), *top[2:]]
         elif layer.type == "Eltwise":
             assert len(bottoms) == 2 and bottoms[0] == bottoms[1]
         elif layer.type == "Scale":
-            parameters = [[top[layer.scale_param.axis]]] * 2
-            assert layer.scale_param.bias_term
+            parameters = [[top[layer.scale_param.axis]]] * (1 + layer.scale_param.bias_term)
+            assert layer.scale_param.bias_term or name == "fcn8s"
         elif layer.type == "Bias":
             assert (layer.bias_param.axis, layer.bias_param.num_axes) == (1, 2)
             parameters = [top[1:]]
@@ -160,13 +198,16 @@ def walk(name: str, file: str, phase: int) -> Iterator[tuple[Any, list[list[int]
         elif layer.type == "Clip":
             assert layer.top[0] != layer.bottom[0], "Clip's gradient reads its input"
         elif layer.type in ("Accuracy", "SoftmaxWithLoss"):
-            assert bottoms[1] == top[:1] and all(side == 1 for side in top[2:])
+            assert bottoms[1] == [top[0], 1, *top[2:]] if name in LABEL_IMAGES else bottoms[1] == top[:1] and all(side == 1 for side in top[2:])
+            top = []
+        elif layer.type == "MTCNNEuclideanLoss":
+            assert math.prod(bottoms[0]) == math.prod(bottoms[1]) and bottoms[2] == top[:1]
             top = []
         else:
             assert layer.type in ("ReLU", "LRN", "Dropout", "BatchNorm", "Softmax", "LayerNorm", "Gelu", "Power", "ShuffleChannel")
         assert top == [] or min(top) > 0
         for blob in layer.top:
-            assert blob not in blobs or blob in layer.bottom or blob == "label", f"{layer.name} writes {blob} again"
+            assert blob not in blobs or blob in layer.bottom or layer.type == "Data", f"{layer.name} writes {blob} again"
         blobs |= dict(zip(layer.top, [top, *others]))
         yield layer, bottoms, top, parameters
 
@@ -198,24 +239,40 @@ def test_last_map(name: str) -> None:
     assert sizes[-1] == list(LAST_MAP[name])
 
 
-@pytest.mark.parametrize("name", NETS)
+def ends(name: str, file: str, phase: int) -> list[tuple[str, list[int]]]:
+    """Types and shapes of the outputs."""
+    walked = list(walk(name, file, phase))
+    read = {bottom for layer, *_ in walked for bottom in layer.bottom}
+    return [(layer.type, top) for layer, _, top, _ in walked if not set(layer.top) & read]
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_ends(name: str) -> None:
     """The outputs are losses in training, losses and accuracies in testing, probabilities in deployment."""
-
-    def ends(file: str, phase: int) -> list[tuple[str, list[int]]]:
-        walked = list(walk(name, file, phase))
-        read = {bottom for layer, *_ in walked for bottom in layer.bottom}
-        return [(layer.type, top) for layer, _, top, _ in walked if not set(layer.top) & read]
-
     losses = 3 if name == "googlenet" else 1
     classes = 10 if name in IMAGES else 1000
-    assert ends("train_val", proto.TRAIN) == [("SoftmaxWithLoss", [])] * losses
-    in_test = [kind for kind, _ in ends("train_val", proto.TEST)]
+    assert ends(name, "train_val", proto.TRAIN) == [("SoftmaxWithLoss", [])] * losses
+    in_test = [kind for kind, _ in ends(name, "train_val", proto.TEST)]
     assert in_test.count("SoftmaxWithLoss") == losses
     assert in_test.count("Accuracy") == losses * (1 if name in IMAGES else 2) == len(in_test) - losses
-    [(kind, shape)] = ends("deploy", proto.TEST)
+    [(kind, shape)] = ends(name, "deploy", proto.TEST)
     assert kind == "Softmax" and shape[1] == classes and math.prod(shape) == shape[0] * classes
     assert layers(name, "deploy", proto.TEST)[-1].top == ["prob"]
+
+
+@pytest.mark.parametrize(("name", "shape"), [("fcn8s", [1, 21, 500, 500]), ("segnet_basic", [1, 11, 360, 480]), ("unet", [1, 2, 512, 512])])
+def test_ends_of_segmentation(name: str, shape: list[int]) -> None:
+    assert ends(name, "train_val", proto.TRAIN) == [("SoftmaxWithLoss", [])]
+    assert [kind for kind, _ in ends(name, "train_val", proto.TEST)] == ["Accuracy", "SoftmaxWithLoss"]
+    assert ends(name, "deploy", proto.TEST) == [("Crop" if name == "fcn8s" else "Softmax", shape)]
+
+
+@pytest.mark.parametrize(("name", "outputs"), zip(FACES, ([[1, 2, 1, 1], [1, 4, 1, 1]], [[1, 2], [1, 4]], [[1, 2], [1, 4], [1, 10]])))
+def test_ends_of_faces(name: str, outputs: list[list[int]]) -> None:
+    boxes = ["MTCNNEuclideanLoss"] * (len(outputs) - 1)
+    assert [kind for kind, _ in ends(name, "train_val", proto.TRAIN)] == ["SoftmaxWithLoss", *boxes]
+    assert [kind for kind, _ in ends(name, "train_val", proto.TEST)] == ["Accuracy", "SoftmaxWithLoss", *boxes]
+    assert sorted(shape for _, shape in ends(name, "deploy", proto.TEST)) == outputs and layers(name, "deploy", proto.TEST)[-1].top == ["prob1"]
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -224,7 +281,7 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
 
     def body(file: str) -> list[str]:
         kept = []
-        deployed = {layer.name for layer in layers(name, "deploy", proto.TEST)} - {"data", "prob"}
+        deployed = {layer.name for layer in layers(name, "deploy", proto.TEST)} - {"data", "prob", "prob1"}
         for original in layers(name, file, proto.TEST):
             if original.name in deployed:
                 layer = proto.LayerParameter()
@@ -235,9 +292,14 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
                     if layer.HasField(field):
                         getattr(layer, field).ClearField("weight_filler")
                         getattr(layer, field).ClearField("bias_filler")
-                layer.bias_param.ClearField("filler")
-                if not layer.bias_param.ByteSize():
-                    layer.ClearField("bias_param")
+                for message in ("bias_param", "scale_param"):
+                    getattr(layer, message).ClearField("filler")
+                    if not getattr(layer, message).ByteSize():
+                        layer.ClearField(message)
+                layer.bn_param.ClearField("scale_filler")
+                layer.bn_param.ClearField("shift_filler")
+                if layer.type != "BN":
+                    layer.ClearField("bn_param")
                 kept.append(str(layer))
         return kept
 
@@ -252,10 +314,11 @@ def test_solver(name: str) -> None:
     solver = read_solver(ZOO / name / "solver.prototxt")
     assert solver.net == f"zoo/{name}/train_val.prototxt"  # `ocaffe new` writes its folder there
     assert not solver.HasField("solver_mode")  # the command chooses the device
-    train, test = (next(layer for layer in layers(name, "train_val", phase) if layer.type == "Data") for phase in (proto.TRAIN, proto.TEST))
-    assert solver.test_iter[0] * test.data_param.batch_size == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
-    assert train.data_param.source != test.data_param.source
-    assert Path(solver.snapshot_prefix).parent == Path(train.data_param.source).parent
+    train, test = (next(layer for layer in layers(name, "train_val", phase) if layer.type in DATA) for phase in (proto.TRAIN, proto.TEST))
+    of_train, of_test = (getattr(layer, DATA[layer.type]) for layer in (train, test))
+    assert solver.test_iter[0] * of_test.batch_size == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
+    assert of_train.source != of_test.source
+    assert Path(solver.snapshot_prefix).parent == Path(of_train.source).parent
     assert not test.transform_param.mirror
     readme = (ZOO / name / "README.md").read_text()
     assert f"--weights {solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel --iterations {solver.test_iter[0]}`" in readme
@@ -265,8 +328,8 @@ def test_solver(name: str) -> None:
 def test_layers_with_weights_say_how_they_learn(name: str) -> None:
     """A missing weight filler means zeros, and such a net never learns."""
     for layer in layers(name, "train_val", proto.TRAIN):
-        if layer.type in ("Convolution", "InnerProduct"):
-            p = layer.convolution_param if layer.type == "Convolution" else layer.inner_product_param
+        if layer.type in ("Convolution", "Deconvolution", "InnerProduct"):
+            p = layer.inner_product_param if layer.type == "InnerProduct" else layer.convolution_param
             assert p.HasField("weight_filler") and len(layer.param) == 1 + p.bias_term, layer.name
 
 
