@@ -308,5 +308,6 @@ def test_list_of_nets_with_other_data(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_memory_to_train_is_that_of_the_plan() -> None:
     """The figure of the list is a plan's, so it grows with the batch and has the weights, their gradients and their history."""
     two, four = figures("resnet20", 2), figures("resnet20", 4)
+    assert two.training and four.training
     assert 3 * 4 * two.parameters < two.training < four.training and two.running < two.training
     assert template("resnet20").batch == 128 and two.flops == 81_626_368
