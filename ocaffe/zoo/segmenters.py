@@ -24,12 +24,12 @@ EM = "examples/em"
 
 
 def pairs(net: Net, shape: tuple[int, int, int], source: str, batch: int, transform: Fields | None = None) -> str:
-    """Data layers of images and label images, from the lists train.txt and val.txt in the folder `source`."""
+    """Data layers of images and label images, from the lists train.txt and val.txt in the folder `source`. Names in the lists are relative to it."""
     if net.deploy:
         net.layers.append({"name": "data", "type": "Input", "top": "data", "input_param": {"shape": {"dim": [1, *shape]}}})
         return "data"
     for phase, part, size in (("TRAIN", "train", batch), ("TEST", "val", 1)):
-        images: Fields = {"source": f"{source}/{part}.txt", "batch_size": size}
+        images: Fields = {"source": f"{source}/{part}.txt", "root_folder": f"{source}/", "batch_size": size}
         images |= {"shuffle": True} if phase == "TRAIN" else {}
         images |= {"is_color": False} if shape[0] == 1 else {}
         data = {"name": "data", "type": "DenseImageData", "top": ["data", "label"], "include": {"phase": phase}}
@@ -102,7 +102,8 @@ def segnet_basic(net: Net) -> None:
         odd = {"pad_out_h": True} if i == 4 else {}  # the third pooling has 45 rows
         x = unit(f"conv_decode{i}", net.layer("Upsample", f"upsample{i}", [x, f"pool{i}_mask"], upsample_param={"scale": 2, **odd}))
     x = net.conv("conv_classifier", x, CAMVID_CLASSES, kernel_size=1, bias=0)
-    pixel_loss(net, x, CAMVID_VOID, weight_by_label_freqs=True, class_weighting=CAMVID_WEIGHTS)
+    # the mean over the pixels is the default of SegNet's fork (its caffe.proto), and the published rate belongs to it
+    pixel_loss(net, x, CAMVID_VOID, normalize=True, weight_by_label_freqs=True, class_weighting=CAMVID_WEIGHTS)
     if net.deploy:
         net.layer("Softmax", "prob", x)
 

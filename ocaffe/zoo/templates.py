@@ -23,7 +23,7 @@ CLASSIFIED = {"Data": "data_param", "ImageData": "image_data_param"}  # data lay
 DATA = {**CLASSIFIED, "DenseImageData": "dense_image_data_param", "MTCNNData": "data_param"}  # the data layers of the zoo's nets
 OTHER_DATA = {
     "DenseImageData": "label images, with a class for each pixel",
-    "MTCNNData": "samples of faces with boxes",
+    "MTCNNData": "samples of faces, with boxes",
 }
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.

@@ -38,7 +38,7 @@ def test_label_images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, d
         Image.fromarray(labels).save(folder / f"{n}_labels.png")
         Image.fromarray(np.stack([labels * 20] * 3, axis=2)).save(folder / f"{n}.png")
     for part in ("train", "val"):
-        (folder / f"{part}.txt").write_text("".join(f"{folder}/{n}.png {folder}/{n}_labels.png\n" for n in range(4)))
+        (folder / f"{part}.txt").write_text("".join(f"{n}.png {n}_labels.png\n" for n in range(4)))
     before, after = losses("segnet_basic", device)
     assert np.isfinite([before, after]).all() and after != before
 

@@ -81,7 +81,7 @@ LAST_MAP = {  # input of the last pooling: channels, height
 # channels, side; for data sets that are not cropped
 IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "vit_digits": (1, 28), "cifar10_quick": (3, 32), "resnet20": (3, 32)}
 TEST_IMAGES = {
-    "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 736, "segnet_basic": 101, "unet": 6,
+    "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 1449, "segnet_basic": 101, "unet": 6,
     "mtcnn_pnet": 10_000, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
 }  # fmt: skip
 IMAGENET_TEST_IMAGES = 50_000
