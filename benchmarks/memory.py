@@ -17,10 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 
 import numpy as np
-from google.protobuf import text_format
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -35,6 +33,7 @@ from ocaffe.graph.options import NetOptions  # noqa: E402
 from ocaffe.graph.parameters import ParameterGroup  # noqa: E402
 from ocaffe.ir.target import Target  # noqa: E402
 from ocaffe.model.blob import write_blobproto  # noqa: E402
+from ocaffe.model.text import read_net  # noqa: E402
 from ocaffe.solver.update import Updater  # noqa: E402
 
 SETS = {
@@ -83,12 +82,9 @@ def measure(net: str, batch: int, phase: str, folder: pathlib.Path, *flags: str)
 
 def planning_seconds(folder: pathlib.Path) -> float:
     """Record, optimise and plan ResNet-152's training: the median of three."""
-    from ocaffe.zoo import generate
-
-    generate.NETS["resnet152"] = ("ResNet-152", partial(generate.resnet, depths=(3, 8, 36, 3), bottleneck=True))
     log.quiet()
     os.chdir(folder)
-    graph = build(phase_net(text_format.Parse(generate.prototxt("resnet152", False), proto.NetParameter()), proto.TRAIN), proto.TRAIN)
+    graph = build(phase_net(read_net("zoo/resnet152/train_val.prototxt"), proto.TRAIN), proto.TRAIN)
     group = ParameterGroup(graph.params)
     updater = Updater(group, proto.SolverParameter(momentum=0.9))
     times = []

@@ -24,13 +24,13 @@ from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
-from ocaffe.zoo import FOLDER
+from ocaffe.zoo import FOLDER, templates
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("tune", "Measure the fastest tile, block or algorithm for each product and convolution of nets, for later runs on this device.")
     parser.flag("solver", "", "the nets of this solver")
-    parser.flag("model", "", "or these nets, separated by ',', in both phases; default: all nets of the zoo")
+    parser.flag("model", "", "or these nets, separated by ',', in both phases; default: the zoo's classifiers")
     parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")
     parser.flag("seconds", 0, "start no measurement after this many seconds (0: no limit); the longest problems are measured first")
     parser.flag("output", "", "write the table to this file instead of the cache folder")
@@ -153,13 +153,8 @@ def _built(message: Any, phase: int) -> Graph:
 
 
 def _zoo() -> Iterator[Any]:
-    """Yield the zoo's nets. Inputs with the shape in deploy.prototxt replace the data layers, so no data is needed."""
-    for folder in sorted(path.parent for path in FOLDER.glob("*/train_val.prototxt")):
-        net = read_net(str(folder / "train_val.prototxt"))
-        shape = read_net(str(folder / "deploy.prototxt")).layer[0].input_param.shape[0].dim
-        for layer in net.layer:
-            if layer.type == "Data":
-                layer.type = "Input"
-                layer.input_param.shape.add(dim=(layer.data_param.batch_size, *shape[1:]))
-                layer.input_param.shape.add(dim=(layer.data_param.batch_size,))
-        yield net
+    """Yield the zoo's classifiers. Inputs with the shape in deploy.prototxt replace the data layers, so no data is needed."""
+    for name in templates.names():
+        train = templates.upgraded(FOLDER / name / "train_val.prototxt")
+        if templates.is_classifier(train):
+            yield templates.without_data(train, templates.image_shape(templates.upgraded(FOLDER / name / "deploy.prototxt")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from ocaffe import log
 from ocaffe.cli.flags import Parser
@@ -28,17 +29,20 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("batch", BATCH, "images of an iteration, for the memory of a training")
     options = parser.parse(argv)
     log.quiet()
-    for line in (*_nets(options.batch), "", *_weights()):
-        print(line)
+    for line in chain(_nets(options.batch), [""], _weights()):
+        print(line, flush=True)
     return 0
 
 
 def _nets(batch: int) -> Iterator[str]:
-    rows = [("net", "input", "parameters", "FLOPs, 1 image", "memory, 1 image", f"memory to train, batch {batch}")]
+    head = ("net", "input", "parameters ", "FLOPs, 1 image", "memory, 1 image", f"memory to train, batch {batch}")
+    widths = [max(map(len, (head[0], *names()))), len("3 x 224 x 224"), *map(len, head[2:])]  # before the figures are known: planning all nets takes seconds
+    yield _line(head, widths, left=2)
     for name in names():
         made = figures(name, batch)
-        rows.append((name, shape_text(made.shape), f"{made.parameters:,}", count_text(made.flops), size_text(made.running), size_text(made.training)))
-    yield from _aligned(rows, left=2)
+        training = "too large" if made.training is None else size_text(made.training)
+        row = (name, shape_text(made.shape), f"{made.parameters:,}", count_text(made.flops), size_text(made.running), training)
+        yield _line(row, widths, left=2)
     yield "`ocaffe new NET --data FOLDER` writes the files to train one on your images."
 
 
@@ -53,5 +57,8 @@ def _weights() -> Iterator[str]:
 def _aligned(rows: Sequence[tuple[str, ...]], left: int) -> Iterator[str]:
     """Yield the lines of a table. The first `left` columns begin at their left side."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip()
+    yield from (_line(row, widths, left) for row in rows)
+
+
+def _line(row: Sequence[str], widths: Sequence[int], left: int) -> str:
+    return "  ".join(cell.ljust(width) if i < left else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))).rstrip()

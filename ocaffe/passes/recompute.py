@@ -110,11 +110,11 @@ class Recomputation:
             for ref in schedule[step].reads:
                 self.needed[ref.root] = step
                 self.first_use.setdefault(ref.root, step)
-        self.changes: dict[Ref, list[tuple[int, Ref]]] = defaultdict(list)  # persistent root -> the steps that write it, with the written Refs
+        self.changes: dict[Ref, list[tuple[int, int, int]]] = defaultdict(list)  # persistent root -> the steps that write it, first and end of the values
         for step, launch in enumerate(schedule):
             for ref in launch.writes:
                 if ref.persistent:
-                    self.changes[ref.root].append((step, ref))
+                    self.changes[ref.root].append((step, ref.root_offset, ref.root_end))
         self.dropped: set[Ref] = set()
         self.kept: set[Ref] = set()  # values that may live longer than recorded, because recomputation reads them
         for root in sorted((root for root in self.needed if root in self.makers), key=lambda root: self.makers[root][0]):
@@ -258,7 +258,8 @@ class Recomputation:
 
     def _unchanged(self, ref: Ref, made: int, use: int) -> bool:
         """Whether a persistent Ref is unchanged between steps `made` and `use`. An update or running statistics may change it."""
-        return not any(made < step < use and ref.overlaps(other) for step, other in self.changes[ref.root])
+        first, end = ref.root_offset, ref.root_end  # once: a net of many layers has as many changes as layers
+        return not any(made < step < use and first < other_end and other < end for step, other, other_end in self.changes[ref.root])
 
     def _make(self, root: Ref, recomputed: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
         """Append the launches that recompute `root` for `user`."""

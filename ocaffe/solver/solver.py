@@ -368,10 +368,8 @@ class Solver:
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""
         self._follow_shapes()
-        compiled = self._pass_net(index)
+        compiled = self._bound(self._pass_net(index))
         commands = compiled.commands
-        if commands not in self.session.command_lists:
-            self.session.bind([commands], poison=self.network.switches.poison)
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
         words = {**self.updater.words(self.iter, rate), "PASS": index, **self._ranks}
@@ -391,10 +389,14 @@ class Solver:
         if shapes:
             self.network.reshape(shapes)
 
+    def _bound(self, compiled: CompiledNet) -> CompiledNet:
+        """Return the net, bound to the device. A batch of another shape compiles a net that is not bound yet."""
+        if compiled.commands not in self.session.command_lists:
+            self.session.bind([compiled.commands], poison=self.network.switches.poison)
+        return compiled
+
     def _run_update(self, rate: float) -> Fetched:
-        commands = self._update_net().commands
-        if commands not in self.session.command_lists:
-            self.session.bind([commands])
+        commands = self._bound(self._update_net()).commands
         commands.set_step(**self.updater.words(self.iter, rate))
         commands.run()
         return commands.fetch()
@@ -460,7 +462,7 @@ class Solver:
         """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
         self._follow_shapes()
-        compiled = self.train_nets()[0]
+        compiled = self._bound(self._pass_net(0))
         compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, **self._ranks)
         compiled = self.network.run(compiled, stop=lambda recording: recording.forward_end)
         compiled.commands.runs += 1

@@ -21,7 +21,7 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, write_files
-from ocaffe.zoo.templates import AVERAGED, graph_of, outputs_of, upgraded
+from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 
 BATCH = 32
@@ -30,7 +30,6 @@ LEAST_ITERATIONS = 500
 TESTS = 10  # at most this number in a training
 SCORE = "detection_eval"  # the output with the mean average precision
 NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
-BOX_ROWS = 100  # of a batch without data, for plans
 UNFIT = {  # choices for classifiers that an SSD does not have
     "classes": "the label map decides the classes", "size": "the sizes of the boxes belong to the size of the image", "augment": "edit transform_param in "
     "train_val.prototxt", "patience": "write early_stopping into the solver",
@@ -104,9 +103,8 @@ def write_detector(net: str, data: str, out: str, choices: Choices | None = None
     made = _Detector(net, found, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, found.images.train.images), target)
     solver = made.solver(batch)
-    shape = tuple(made.deploy.layer[0].input_param.shape[0].dim)[1:]
     classes = len(found.images.classes)
-    project = Project(out, net, found.images, classes, shape, batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
+    project = Project(out, net, found.images, classes, image_shape(made.deploy), batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
     texts = {
         "train_val.prototxt": prototxt(made.train_val(batch)), "solver.prototxt": prototxt(solver), "deploy.prototxt": prototxt(made.deploy),
         "README.md": "\n".join(_readme(project, solver, found)) + "\n",
@@ -193,13 +191,7 @@ class _Detector:
 
     def bytes(self, batch: int, target: Target) -> int:
         """Return the planned bytes of a training, without the TEST net."""
-        message = self.train_val(batch)
-        for layer in message.layer:
-            if layer.type == "AnnotatedData":
-                layer.type = "Input"
-                side = layer.transform_param.resize_param[0]
-                for dim in ((batch, 3, side.height, side.width), (1, 1, BOX_ROWS, 8)):
-                    layer.input_param.shape.add(dim=dim)
+        message = without_data(self.train_val(batch), image_shape(self.deploy), batch)
         return planned_bytes(graph_of(message, proto.TRAIN), NetOptions(), target, self.solver(batch))
 
 

@@ -5,10 +5,11 @@ MobileNet-SSD, so that their weights load by name. `ssd_shapes` is a small net o
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ocaffe.zoo.generate import MOBILENET_V1, MSRA, VGG16, XAVIER, Fields, Net, conv_norm
+from ocaffe.zoo.classifiers import MOBILENET_V1, VGG16, conv_norm
+from ocaffe.zoo.net import MSRA, XAVIER, Fields, Net
 
 VOC = "examples/VOC0712/VOC0712"
 VOC_CLASSES = 21  # with the background, which is class 0
@@ -175,10 +176,3 @@ def ssd_shapes(net: Net) -> None:
             x = unit(f"conv{stage}_{i}", x, channels, stride=2 if i == 1 and stage > 1 else 1)
     maps = (Map("conv4_2", 12, 20, (2,)), Map("conv5_2", 28, 40, (2,)), Map("conv6_1", 56, 76, (2,)), Map("conv7_1", 90, 110, (2,)))
     predict(net, maps, SHAPES_CLASSES, kernel=3)
-
-
-NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
-    "ssd300_vgg16": ("VGG_VOC0712_SSD_300x300", ssd300_vgg16),
-    "mobilenet_ssd": ("MobileNet-SSD", mobilenet_ssd),
-    "ssd_shapes": ("SSD-shapes", ssd_shapes),
-}

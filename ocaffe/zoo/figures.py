@@ -5,14 +5,16 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.errors import Error
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
+from ocaffe.model.text import read_solver
 from ocaffe.solver.update import Updater
 from ocaffe.zoo import FOLDER
-from ocaffe.zoo.templates import graph_of, template, upgraded, without_data
+from ocaffe.zoo.templates import graph_of, image_shape, upgraded, without_data
 
 NO_DEVICE = Target(max_allocation=1 << 40)  # of a plan for no certain device
 
@@ -20,7 +22,8 @@ NO_DEVICE = Target(max_allocation=1 << 40)  # of a plan for no certain device
 class Figures(NamedTuple):
     """`shape`: channels, height and width of an image. `parameters`: learned ones of the deploy net. `flops`: floating point operations for an image.
 
-    `training`: bytes on the device to train with `batch` images, with the solver's history. `running`: bytes for one image with the deploy net.
+    `training`: bytes on the device to train with `batch` images, with the solver's history; None if a blob would have too many values. `running`: bytes
+    for one image with the deploy net.
     """
 
     name: str
@@ -28,21 +31,27 @@ class Figures(NamedTuple):
     shape: tuple[int, int, int]
     parameters: int
     flops: int
-    training: int
+    training: int | None
     running: int
 
 
 def figures(name: str, batch: int) -> Figures:
     """Return the figures of a net of the zoo."""
-    given = template(name)
-    deploy = given.deploy
+    folder = FOLDER / name
+    train, deploy, solver = upgraded(folder / "train_val.prototxt"), upgraded(folder / "deploy.prototxt"), read_solver(folder / "solver.prototxt")
+    shape = image_shape(deploy)
     deploy.layer[0].input_param.shape[0].dim[0] = 1
     graph = graph_of(deploy)
     parameters = sum(parameter.count for parameter in graph.params if parameter.learned)
     flops = sum(node.layer.flops() for node in graph.nodes)
-    train = without_data(upgraded(FOLDER / name / "train_val.prototxt"), batch, given.shape)
-    training = planned_bytes(graph_of(train, proto.TRAIN), NetOptions(), solver=given.solver)
-    return Figures(name, given.title, given.shape, parameters, flops, training, planned_bytes(graph, NetOptions(backward=False, prepack_weights=True)))
+    try:
+        training = planned_bytes(graph_of(without_data(train, shape, batch), proto.TRAIN), NetOptions(), solver=solver)
+    except Error as problem:
+        if "a blob has at most" not in problem.fact:
+            raise
+        training = None
+    running = planned_bytes(graph, NetOptions(backward=False, prepack_weights=True))
+    return Figures(name, deploy.name, shape, parameters, flops, training, running)
 
 
 def planned_bytes(graph: Graph, options: NetOptions, target: Target = NO_DEVICE, solver: Any = None) -> int:

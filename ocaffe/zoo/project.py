@@ -299,7 +299,7 @@ def fitting_batch(planned: Callable[[int, Target], int], given: int, most: int, 
 def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
     """Return the planned bytes of a training, without the TEST net. Raise Error if the net does not fit the size of the images."""
     shape = writer.shape
-    message = without_data(writer.train_val(batch), batch, shape)
+    message = without_data(writer.train_val(batch), shape, batch)
     try:
         graph = graph_of(message, proto.TRAIN)
     except Error as problem:

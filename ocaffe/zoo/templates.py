@@ -19,7 +19,14 @@ from ocaffe.zoo import FOLDER
 
 WEIGHTED = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}
 PASSED = frozenset({"ReLU", "Pooling", "Dropout", "Flatten", "Reshape"})  # layers between the last weights and the class scores
-DATA = frozenset({"Data", "ImageData", "Input"})
+CLASSIFIED = {"Data": "data_param", "ImageData": "image_data_param"}  # data layers of images with one class, and their parameters
+DATA = {**CLASSIFIED, "AnnotatedData": "data_param", "DenseImageData": "dense_image_data_param", "MTCNNData": "data_param"}  # the data layers of the zoo's nets
+OTHER_DATA = {
+    "AnnotatedData": "images with boxes",
+    "DenseImageData": "label images, with a class for each pixel",
+    "MTCNNData": "samples of faces, with boxes",
+}
+BOXES = 4  # of an image, for plans
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.
 MOVED = "affine { rotation: 10 translation: 0.08 min_zoom: 0.9 max_zoom: 1.1 border: REPLICATE }"
@@ -75,9 +82,14 @@ def _of_zoo(name: str) -> Template:
     folder = FOLDER / name
     train, deploy, solver = upgraded(folder / "train_val.prototxt"), upgraded(folder / "deploy.prototxt"), read_solver(folder / "solver.prototxt")
     data = next(layer for layer in train.layer if layer.type in DATA)
+    if not is_classifier(train):
+        fact = f"{name} learns from {OTHER_DATA[data.type]}, and --data takes images with one class each"
+        if data.type == "AnnotatedData":
+            raise Error(fact, fix=f"`ocaffe new {name} --data FOLDER`, with a folder of `ocaffe dataset voc`")
+        raise Error(fact, fix=f"`ocaffe new {name}` writes its files as published. Name your data in train_val.prototxt, as docs/zoo.md describes")
     transform = proto.TransformationParameter(scale=data.transform_param.scale) if data.transform_param.HasField("scale") else proto.TransformationParameter()
-    transform.mean_value.extend(() if transform.scale != 1 else data.transform_param.mean_value or MEAN)
-    shape = tuple(deploy.layer[0].input_param.shape[0].dim)[1:]
+    transform.mean_value.extend(data.transform_param.mean_value or (() if transform.scale != 1 else MEAN))
+    shape = image_shape(deploy)
     body = [layer for layer in train.layer if layer.type not in DATA]
     batch = data.data_param.batch_size * solver.iter_size
     classes = outputs_of(scores(deploy.layer))
@@ -214,13 +226,36 @@ def graph_of(net: Any, phase: int = proto.TEST) -> Graph:
     return build(filter_net(net, proto.NetState(phase=phase)), phase, lambda source, text: None)
 
 
-def without_data(net: Any, batch: int, shape: Sequence[int]) -> Any:
-    """Return a copy of `net` with Inputs for `batch` images of `shape` and their labels instead of the data layers. So it needs no data."""
+def is_classifier(train: Any) -> bool:
+    """Whether a net of the zoo learns from images with one class each."""
+    return any(layer.type in CLASSIFIED for layer in train.layer)
+
+
+def image_shape(deploy: Any) -> tuple[int, int, int]:
+    """Return channels, height and width of the images of a deploy net."""
+    channels, height, width = deploy.layer[0].input_param.shape[0].dim[1:]
+    return channels, height, width
+
+
+def data_shapes(layer: Any, batch: int, shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the shapes of the tops of a data layer of the zoo, for `batch` images of `shape`."""
+    targets: dict[str, list[tuple[int, ...]]] = {
+        "AnnotatedData": [(1, 1, BOXES * batch, 8)], "DenseImageData": [(batch, 1, *shape[1:])], "MTCNNData": [(batch,), (batch, 4), (batch, 10)],
+    }  # fmt: skip
+    return [(batch, *shape), *targets.get(layer.type, [(batch,)])][: len(layer.top)]
+
+
+def without_data(net: Any, shape: Sequence[int], batch: int = 0) -> Any:
+    """Return a copy of `net` with Inputs for images of `shape` and their labels instead of the data layers. So it needs no data.
+
+    `batch`: the number of images; 0: that of each data layer.
+    """
     net = _copy(net)
     for layer in net.layer:
-        if layer.type in ("Data", "ImageData"):
+        if layer.type in DATA:
+            shapes = data_shapes(layer, batch or getattr(layer, DATA[layer.type]).batch_size, shape)
             layer.type = "Input"
-            for dim in ((batch, *shape), (batch,))[: len(layer.top)]:
+            for dim in shapes:
                 layer.input_param.shape.add(dim=dim)
     return net
 

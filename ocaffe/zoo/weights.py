@@ -42,13 +42,14 @@ def _bvlc(model: str, net: str, sha1: str) -> Weights:
     return Weights(f"{model}.caffemodel", f"{BVLC}{model}.caffemodel", readme, "unrestricted", net, sha1=sha1, printed_in=readme)
 
 
-def _vgg(depth: int, gist: str, net: str = "") -> Weights:
-    file, page = f"VGG_ILSVRC_{depth}_layers", f"{VGG_GIST}{gist}"
-    return Weights(f"{file}.caffemodel", f"{VGG}{file}.caffemodel", page, "CC BY", net, "" if net else page, transform=VGG_TRANSFORM)
+def _vgg(depth: int, gist: str, net: str) -> Weights:
+    file = f"VGG_ILSVRC_{depth}_layers"
+    return Weights(f"{file}.caffemodel", f"{VGG}{file}.caffemodel", f"{VGG_GIST}{gist}", "CC BY", net, transform=VGG_TRANSFORM)
 
 
-def _resnet(depth: int) -> Weights:
-    return Weights(f"ResNet-{depth}-model.caffemodel", "", RESNET, "MIT", prototxt=f"{RESNET}/blob/master/prototxt/ResNet-{depth}-deploy.prototxt")
+def _resnet(depth: int, net: str = "") -> Weights:
+    prototxt = "" if net else f"{RESNET}/blob/master/prototxt/ResNet-{depth}-deploy.prototxt"
+    return Weights(f"ResNet-{depth}-model.caffemodel", "", RESNET, "MIT", net, prototxt)
 
 
 def _mobilenet(name: str, net: str = "") -> Weights:
@@ -65,10 +66,10 @@ WEIGHTS = {
     "caffenet": _bvlc("bvlc_reference_caffenet", "caffenet", "4c8d77deb20ea792f84eb5e6d0a11ca0a8660a46"),
     "googlenet": _bvlc("bvlc_googlenet", "googlenet", "405fc5acd08a3bb12de8ee5e23a96bec22f08204"),
     "vgg16": _vgg(16, "211839e770f7b538e2d8", "vgg16"),
-    "vgg19": _vgg(19, "3785162f95cd2d5fee77"),
+    "vgg19": _vgg(19, "3785162f95cd2d5fee77", "vgg19"),
     "resnet50": _resnet(50),
-    "resnet101": _resnet(101),
-    "resnet152": _resnet(152),
+    "resnet101": _resnet(101, "resnet101"),
+    "resnet152": _resnet(152, "resnet152"),
     "squeezenet": Weights("squeezenet_v1.1.caffemodel", f"{SQUEEZENET}/raw/master/SqueezeNet_v1.1/squeezenet_v1.1.caffemodel", SQUEEZENET, BSD, "squeezenet"),
     "mobilenet_v1": _mobilenet("mobilenet", "mobilenet_v1"),
     "mobilenet_v2": _mobilenet("mobilenet_v2"),

@@ -22,7 +22,11 @@ def zoo() -> list[str]:
     return sorted(path.name for path in ZOO.iterdir() if (path / "deploy.prototxt").exists())
 
 
-LONG = ("vgg16", "resnet50", "alexnet", "caffenet")  # verified layer by layer for seconds each, only by `pytest -m sweep`
+# verified layer by layer for seconds each, only by `pytest -m sweep`
+LONG = (
+    "alexnet", "caffenet", "densenet121", "fcn8s", "inception_v3", "mobilenet_ssd", "resnet50", "resnet101", "resnet152", "segnet_basic", "shufflenet_v2",
+    "ssd300_vgg16", "unet", "vgg16", "vgg19",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in zoo()])

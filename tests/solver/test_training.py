@@ -1,6 +1,7 @@
 """Training of a small net on an LMDB: reproducible runs, exact resume, no hidden waits, debug switches, snapshots after failures."""
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ocaffe import log, proto
 from ocaffe.cl import command_list as commands
@@ -414,3 +416,19 @@ def test_a_device_too_small_is_refused_before_iteration_0(device: Any, monkeypat
     with pytest.raises(Error, match=r"needs .* has 97\.7 KiB free") as caught:
         make(device)
     assert "largest" in str(caught.value) and caught.value.fix
+
+
+def test_the_last_pass_may_have_a_new_shape(tmp_path: pathlib.Path, device: Any) -> None:
+    """After the last update one more batch is read for its loss. Here its image has a size that no iteration had."""
+    for number, side in enumerate((8, 12)):
+        Image.new("RGB", (side, side), (100, 50, 20)).save(tmp_path / f"{number}.png")
+    (tmp_path / "list.txt").write_text("".join(f"{tmp_path}/{number}.png {number}\n" for number in range(2)))
+    text = f"""net_param {{
+        layer {{ name: "data" type: "ImageData" top: "data" top: "label" image_data_param {{ source: "{tmp_path}/list.txt" batch_size: 1 }} }}
+        layer {{ name: "pool" type: "Pooling" bottom: "data" top: "pool" pooling_param {{ pool: AVE global_pooling: true }} }}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {{ num_output: 2 weight_filler {{ type: "xavier" }} }} }}
+        layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }} }}
+        base_lr: 0.01 lr_policy: "fixed" max_iter: 1 display: 1"""
+    with contextlib.closing(Solver(parse(text, proto.SolverParameter), device)) as solver:
+        solver.solve()
+        assert solver.iter == 1

@@ -266,6 +266,14 @@ def test_weights_have_licence_and_source(name: str) -> None:
     assert bool(each.net) != bool(each.prototxt) and each.net in ("", *names())
 
 
+@pytest.mark.parametrize("name", ["vgg19", "resnet101", "resnet152"])
+def test_weights_of_deep_nets_come_with_the_net_of_the_zoo(name: str, here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.bin").write_bytes(CONTENT)
+    assert get(name, "--from", "mine.bin", "--sha256", SHA256) == 0
+    assert f"net         {name}/deploy.prototxt" in capsys.readouterr().out
+    assert (here / name / "deploy.prototxt").read_text().startswith('name: "')
+
+
 def test_sums_are_those_of_the_readmes_of_bvlc() -> None:
     """From the front matter of models/*/readme.md in BVLC/caffe."""
     assert {name: each.sha1 for name, each in WEIGHTS.items() if each.sha1} == {
@@ -289,8 +297,17 @@ def test_list_of_nets_and_weights(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert {line.partition(" ")[0] for line in lines} >= set(WEIGHTS)
 
 
+def test_list_of_nets_with_other_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ocaffe.cli.zoo.names", lambda: ["mtcnn_rnet", "unet"])
+    assert main(["zoo"]) == 0
+    head, faces, pixels = capsys.readouterr().out.splitlines()[:3]
+    assert faces.startswith("mtcnn_rnet  3 x 24 x 24") and "100,178" in faces and faces.endswith("MiB") and len(faces) == len(head)
+    assert "1 x 512 x 512" in pixels and "31,030,658" in pixels and pixels.endswith("too large")  # 64 x 128 x 512 x 512 values
+
+
 def test_memory_to_train_is_that_of_the_plan() -> None:
     """The figure of the list is a plan's, so it grows with the batch and has the weights, their gradients and their history."""
     two, four = figures("resnet20", 2), figures("resnet20", 4)
+    assert two.training and four.training
     assert 3 * 4 * two.parameters < two.training < four.training and two.running < two.training
     assert template("resnet20").batch == 128 and two.flops == 81_626_368

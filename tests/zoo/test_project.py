@@ -143,6 +143,14 @@ def test_public_weights_bring_their_mean_and_scale(here: pathlib.Path) -> None:
     assert "mean and scale are those of the published mobilenet.caffemodel" in found.notes
 
 
+@pytest.mark.parametrize(("name", "mean", "scale"), [
+    ("vit_tiny", [104, 117, 123], 0.017), ("inception_v3", [128, 128, 128], 0.0078125), ("resnet18", [104, 117, 123], 1), ("lenet", [], 0.00390625),
+])  # fmt: skip
+def test_mean_and_scale_are_those_of_the_net(name: str, mean: list[float], scale: float) -> None:
+    transform = template(name).transform
+    assert list(transform.mean_value) == mean and transform.scale == pytest.approx(scale)
+
+
 def test_machine_without_devices(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("ocaffe.cli.new.list_devices", lambda: [])
     assert main(["new", "lenet", "--data", "photos", "--out", "out"]) == 0 and (here / "out" / "solver.prototxt").exists()
@@ -165,7 +173,21 @@ def test_own_net_continues_from_its_weights(here: pathlib.Path, device: Any) -> 
     assert "Ignoring source layer ip2" in log.getvalue() and "Ignoring source layer conv1" not in log.getvalue()
 
 
-@pytest.mark.parametrize("name", names())
+OTHERS = {"fcn8s": "label images", "segnet_basic": "label images", "unet": "label images",
+          "ssd300_vgg16": "images with boxes", "mobilenet_ssd": "images with boxes", "ssd_shapes": "images with boxes",
+          "mtcnn_pnet": "samples of faces", "mtcnn_rnet": "samples of faces", "mtcnn_onet": "samples of faces"}  # fmt: skip
+LONG = ("resnet101", "resnet152")  # more of the layers of resnet50, only by `pytest -m sweep`
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_nets_of_other_data_say_so(name: str, here: pathlib.Path) -> None:
+    problem = refused(name, "photos", "out")
+    assert f"{name} learns from {OTHERS[name]}" in problem.fact
+    assert ("`ocaffe dataset voc`" if "ssd" in name else f"`ocaffe new {name}` writes its files as published") in str(problem)
+    assert not (here / "out").exists() and sorted(write_published(name, "out")) == sorted(f"out/{file}" for file in FILES)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in names() if name not in OTHERS])
 def test_every_net_fits_other_images_and_classes(name: str) -> None:
     given = template(name)
     channels, side, _ = given.shape
