@@ -119,10 +119,8 @@ class Imported:
 def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | None = None, outputs: Iterable[str] = ()) -> Imported:
     """Do the same as `to_caffe`, and say more about the result."""
     graph = graph_of(model, opset_of(model, place), place, shapes=shapes or {}, outputs=outputs)
-    candidates = [dict.fromkeys(graph.open, 0) or _axes(graph, 0)]
-    if any(node.op in RECURRENT for node in graph.nodes):
-        candidates.append(_axes(graph, 1))
-    candidates = list(filter(None, candidates))
+    recurrent = any(node.op in RECURRENT for node in graph.nodes)
+    candidates = [axes for axes in (_axes(graph, 0, graph.open or graph.inputs), _axes(graph, 1, graph.inputs) if recurrent else {}) if axes]
     found, fixed = None, ""
     for axes in candidates:
         try:
@@ -139,10 +137,10 @@ def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | 
     return found
 
 
-def _axes(graph: Graph, axis: int) -> dict[str, int]:
-    """Return `axis` for each input that has as many values there as the first input."""
-    sizes = {name: graph.shape(name)[axis] for name in graph.inputs if len(graph.shape(name)) > axis}
-    return {name: axis for name, size in sizes.items() if size == sizes.get(graph.inputs[0])}
+def _axes(graph: Graph, axis: int, inputs: Sequence[str]) -> dict[str, int]:
+    """Return `axis` for each of the inputs that has as many values there as the first one."""
+    sizes = {name: graph.shape(name)[axis : axis + 1] for name in inputs}
+    return {name: axis for name, size in sizes.items() if size == sizes[inputs[0]] != ()}
 
 
 def _of_any_batch(graph: Graph, axes: Mapping[str, int]) -> Imported:

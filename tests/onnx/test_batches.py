@@ -29,7 +29,8 @@ def ints(*values: int) -> np.ndarray:
 
 WEIGHTS: dict[str, np.ndarray] = {
     "w": draw(8, 24), "w2": draw(8, 8), "w3": draw(6, 4), "token": draw(1, 1, 8), "pos": draw(1, 5, 8), "zeros": np.zeros((1, 1, 6), np.float32),
-    "state": draw(1, 1, 6), "W": draw(1, 24, 8), "R": draw(1, 24, 6), "B": draw(1, 48), "i0": np.array(0), "i1": np.array(1), "i2": np.array(2), "a0": ints(0),
+    "state": draw(1, 1, 6), "state2": np.repeat(draw(1, 1, 6), 2, 1),
+    "W": draw(1, 24, 8), "R": draw(1, 24, 6), "B": draw(1, 48), "i0": np.array(0), "i1": np.array(1), "i2": np.array(2), "a0": ints(0),
     "a3": ints(3), "n1": ints(1), "n2": ints(2), "n3": ints(3), "n4": ints(4), "n5": ints(5), "n6": ints(6), "n8": ints(8), "n40": ints(40),
     "low": draw(1, 5, 8), "each": draw(64, 5, 8),
 }  # fmt: skip
@@ -59,15 +60,16 @@ MODELS = {  # x is n x 5 x 8
     "bounded": "y = Max(x, low)",
     "row": f"{OPEN} d = Concat<axis=0>(n, n40) r = Reshape(x, d) u = Unsqueeze(r, a0) y = Squeeze(u, a0)",
 }  # fmt: skip
-OPENED = ["encoder", "unbound", "state", "token", "positions", "summed", "row"]  # also from a model with a fixed batch
+SEQUENCES = "all, h, c = LSTM<hidden_size=6>(x, W, R, B, , state2, state2) y = Squeeze(all, n1)"
+OPENED = ["encoder", "unbound", "state", "first state", "token", "positions", "summed", "row"]  # also from a model with a fixed batch
 
 
-def saved(folder: Path, text: str, batch: int | None = None) -> str:
-    """Write a model with an open or a fixed batch."""
+def saved(folder: Path, text: str, batch: int | None = None, rest: str = "5, 8") -> str:
+    """Write a model with an open or a fixed batch and the sizes `rest` behind it."""
     weights = WEIGHTS | ({} if batch is None else {"n": ints(batch)})
     text = text if batch is None else text.replace(OPEN, "")
     size = "N" if batch is None else batch
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net (float[{size}, 5, 8] x) => (float[a] y) {{ {text} }}')
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> net (float[{size}, {rest}] x) => (float[a] y) {{ {text} }}')
     used = {name for node in model.graph.node for name in node.input}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items() if name in used)
     model.graph.output[0].type.tensor_type.ClearField("shape")
@@ -125,6 +127,18 @@ def test_shape_says_the_batch(tmp_path: Path, device: Any, batch: int) -> None:
     net, session = imported(tmp_path, source, device, shapes={"x": (batch, 5, 8)}), onnxruntime.InferenceSession(source)
     assert net.blobs["x"].shape == (batch, 5, 8)
     near(run(net, draw(3, 5, 8)), session.run(None, {"x": draw(3, 5, 8)})[0])
+
+
+def test_number_of_sequences(tmp_path: Path, device: Any) -> None:
+    """Time is the first axis of a recurrent net, and the batch the second one, here with a model of 2 sequences."""
+    log.quiet()
+    source = saved(tmp_path, SEQUENCES, 5, "2, 8")
+    net, session = imported(tmp_path, source, device), onnxruntime.InferenceSession(source)
+    assert net.blobs["x"].shape == (5, 2, 8)
+    x = draw(5, 4, 8)
+    expected = np.concatenate([session.run(None, {"x": part})[0] for part in np.split(x, 2, axis=1)], 1)
+    for count in (1, 3, 4):
+        near(run(net, x[:, :count]), expected[:, :count])
 
 
 def test_layers_stay() -> None:
@@ -186,6 +200,8 @@ SUMMED = f"{OPEN} s = ReduceSum<keepdims=1>(x, a0) c = Cast<to=1>(n) y = Div(s, 
     (MODELS["encoder"], 64, [], ""),
     (SUMMED, None, [], "note: the net takes only the batch of 1: 'y' (Power), a field has another value with another batch\n"),
     (SUMMED, None, ["--shape=x:2x5x8"], "note: the net takes only the batch of 2: 'y' (Power), a field has another value with another batch\n"),
+    (SEQUENCES.replace("state2", ""), None, [], "note: the net takes only the batch of 1: 'y_cont' (Bias), its constants have other values"),
+    (SEQUENCES.replace("state2", ""), 5, [], ""),
     ("y = Add(x, each)", 64, [], "note: the net takes only the batch of 64: 'y' (Add), its inputs do not fit together"),
     ("m = ReduceMean<axes=[0]>(x) y = Sub(x, m)", 4, [], "note: the net takes only the batch of 4: output 'y' of a sample depends on the rest of the batch; "
      "for other batches torch.onnx.export(net.eval(), (x,), 'model.onnx', dynamic_axes={'x': {0: 'batch'}}), or dynamic_shapes with dynamo=True\n"),

@@ -13,8 +13,8 @@ import pytest
 
 import ocaffe
 from ocaffe import log
-from ocaffe.onnx.import_model import to_caffe, write
-from ocaffe.onnx.import_verify import comparable, pixels
+from ocaffe.onnx.import_model import import_net, write
+from ocaffe.onnx.import_verify import by_sample, comparable, pixels
 from ocaffe.onnx.importer.read import read_model
 from ocaffe.onnx.verify import random_inputs, verify
 from tests.onnx.exporters import export
@@ -41,9 +41,11 @@ def test_modern_net(device: Any, tmp_path: Path, name: str) -> None:
     file, *files = (str(tmp_path / made) for made in ("net.onnx", "net.prototxt", "net.caffemodel"))
     export(net, x, Path(file), 18 if task.dynamo else 17, task.dynamo)
     model = read_model(file)
-    message, blobs = to_caffe(model, file, shapes={}, outputs=[])
+    imported = import_net(model, file)
+    message, blobs = imported.net, imported.blobs
     exported = comparable(model, message, blobs, shapes={}, outputs=[])
     forward = verify(exported, [random_inputs(exported.graph, pixels=pixels(model))], device).worst
+    assert not imported.fixed and not by_sample(exported, imported.batch, imported.outputs, device)  # it takes any batch
     write(message, blobs, file, *files)
     print(f"{name}: {len(message.layer)} layers, forward {forward:.1e}", end=", ", flush=True)
 

@@ -57,7 +57,7 @@ def merge(one: Builder, two: Builder) -> Any:
             mine.reshape_param.shape.dim[:] = dims
         elif mine != other:
             raise _depends(one, mine, "a field has another value")
-        elif not all(map(np.array_equal, one.blobs.get(mine.name, []), two.blobs.get(mine.name, []))):
+        elif not all(np.array_equal(*blobs, equal_nan=True) for blobs in zip(one.blobs.get(mine.name, []), two.blobs.get(mine.name, []))):
             raise _depends(one, mine, "its constants have other values")
     return one.message
 

@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.importer.graph import Graph, Node
 
-JOINING = ("Concat", "Add", "Sub", "Mul", "Div", "Where")  # operators whose inputs have one batch
+BROADCASTING, EXACT = ("Add", "Sub", "Mul", "Div", "Where"), ("Concat", "GRU", "LSTM")  # operators whose inputs have one batch
 
 
 def reopen(graph: Graph, node: Node) -> None:
@@ -22,7 +22,7 @@ def reopen(graph: Graph, node: Node) -> None:
             continue
         if node.op == "Reshape" and index == 1:
             changed = _dims(graph.constants[name], shapes[0], graph.sizes)
-        elif node.op in JOINING:
+        elif node.op in EXACT or (node.op in BROADCASTING and graph.sizes[0] > 1):
             changed = _repeated(graph.constants[name], shapes, graph.sizes, node.get("axis"))
         else:
             continue
@@ -37,7 +37,7 @@ def _repeated(array: np.ndarray, shapes: Sequence[Shape], sizes: tuple[int, int]
     """Return a constant that has the original batch where others have the new one, with the new batch. Its values there must be equal."""
     own, batch = sizes
     axes = [axis for axis, size in enumerate(array.shape) if size == own and any(len(x) == array.ndim and x[axis] == batch for x in shapes)]
-    axes = [axis for axis in axes if joined is not None and axis != joined % array.ndim] if own == 1 else axes  # the others broadcast
+    axes = [axis for axis in axes if joined is None or axis != joined % array.ndim]
     if len(axes) != 1:
         return None
     one = array.take([0], axes[0])
