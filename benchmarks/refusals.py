@@ -65,6 +65,16 @@ def moved(mean: np.ndarray, variance: np.ndarray, rng: np.random.Generator) -> l
     return [mean + np.float32(0.1) * np.sqrt(variance) * rng.standard_normal(mean.shape, np.float32), variance * rng.lognormal(0, 0.3, mean.shape)]
 
 
+def written(task: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        export(task.net, task.x, Path(folder, "net.onnx"), 18 if task.dynamo else 17, task.dynamo)
+        return read_model(Path(folder, "net.onnx"))
+
+
+def imported(model: Any, name: str) -> Exported:
+    return comparable(model, *to_caffe(model, name), shapes={}, outputs=[])
+
+
 @torch.no_grad()
 def modern(name: str, draws: int) -> Iterator[tuple[str, Exported]]:
     """Yield the imported net, first with fresh weights. PyTorch exports it twice, because it stores equal fresh weights once."""
@@ -97,16 +107,6 @@ def modern(name: str, draws: int) -> Iterator[tuple[str, Exported]]:
         for tensor in named:
             tensor.CopyFrom(onnx.numpy_helper.from_array(state[tensor.name].numpy(), tensor.name))
         yield name, imported(model, name)
-
-
-def written(task: Any) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        export(task.net, task.x, Path(folder, "net.onnx"), 18 if task.dynamo else 17, task.dynamo)
-        return read_model(Path(folder, "net.onnx"))
-
-
-def imported(model: Any, name: str) -> Exported:
-    return comparable(model, *to_caffe(model, name), shapes={}, outputs=[])
 
 
 def zoo(name: str, draws: int) -> Iterator[tuple[str, Exported]]:
@@ -155,8 +155,9 @@ def main() -> None:
         begin, rows, nets = time.perf_counter(), dict[str, dict[str, Any]](), dict[bytes, Any]()
         with contextlib.ExitStack() as stack:
             for title, made in (zoo if name in ZOO else modern)(name, options.draws):
-                message, row = made.deployed.message.SerializeToString(deterministic=True), rows.setdefault(title, {"compared": 0, "refused": 0, "share": 0.0})
+                message = made.deployed.message.SerializeToString(deterministic=True)
                 net = nets[message] = nets[message] if message in nets else stack.enter_context(opened(made, options.device, None))
+                row = rows.setdefault(title, {"runtime": net._network.session.device.target.runtime, "compared": 0, "refused": 0, "share": 0.0})
                 row["compared"] += 1
                 try:
                     share = verify(made, [random_inputs(made.graph, pixels=pixels(made.model))], options.device, net=net).share
@@ -165,7 +166,7 @@ def main() -> None:
                 except Error as refusal:
                     row["refused"] += 1
                     print(f"{title}, comparison {row['compared']}: {refusal}", flush=True)
-        print(f"{rows}, {time.perf_counter() - begin:.0f} s, {len(nets)} nets", flush=True)
+        print(f"{rows}, {time.perf_counter() - begin:.0f} s", flush=True)
         done |= rows
         options.json.write_text("{\n" + ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in sorted(done.items())) + "\n}\n")
 
