@@ -11,9 +11,9 @@ from typing import NamedTuple
 from ocaffe.zoo.classifiers import MOBILENET_V1, VGG16, conv_norm
 from ocaffe.zoo.net import MSRA, XAVIER, Fields, Net
 
-VOC = "examples/VOC0712/VOC0712"
+VOC = "examples/VOC0712/VOC0712_"  # beginning of the databases' names
 VOC_CLASSES = 21  # with the background, which is class 0
-SHAPES = "examples/shapes/shapes"
+SHAPES = "examples/shapes/"
 SHAPES_CLASSES = 11
 NMS, LISTED, KEPT, LEAST_SCORE = 0.45, 400, 200, 0.01  # of DetectionOutput
 OVERLAPS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the random crops with an object
@@ -63,7 +63,7 @@ def annotated(net: Net, data: Data, mirror: bool = True, expand: float = 4) -> s
         training = phase == "TRAIN"
         transform = {**data.transform, **({"mirror": mirror, **changes} if training else {"resize_param": {**whole, "interp_mode": ["LINEAR"]}})}
         own: Fields = {"batch_sampler": samplers if training else [{}], "label_map_file": data.labels}
-        source = {"source": f"{data.source}_{part}_lmdb", "batch_size": batch, "backend": "LMDB"}
+        source = {"source": f"{data.source}{part}_lmdb", "batch_size": batch, "backend": "LMDB"}
         net.layers.append({
             "name": "data", "type": "AnnotatedData", "top": ["data", "label"], "include": {"phase": phase}, "transform_param": transform,
             "data_param": source, "annotated_data_param": own,
@@ -169,7 +169,7 @@ def ssd_shapes(net: Net) -> None:
     def unit(name: str, x: str, channels: int, **window: int) -> str:
         return net.relu(f"{name}/relu", conv_norm(net, name, x, channels, pad=1, kernel_size=3, **window))
 
-    data = Data(128, SHAPES, "train", "val", "examples/shapes/labelmap.prototxt", 32, 50, {"scale": 0.0078125, "mean_value": [128, 128, 128]})
+    data = Data(128, SHAPES, "train", "val", "examples/shapes/labelmap_voc.prototxt", 32, 50, {"scale": 0.0078125, "mean_value": [128, 128, 128]})
     x = annotated(net, data, mirror=False, expand=1.5)
     for stage, (channels, depth) in enumerate(((16, 1), (32, 1), (64, 2), (96, 2), (128, 2), (128, 1), (128, 1)), 1):
         for i in range(1, depth + 1):
