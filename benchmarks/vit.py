@@ -5,10 +5,12 @@
 
 Both programs begin with the same weights and see the same batches. Without --mnist the data are scikit-learn's digits, as `ocaffe dataset digits` divides
 them. PyTorch computes in single precision without TF32. `losses` has the largest difference of the losses of the first 100 steps, relative to PyTorch's:
-of ocaffe, and as a measure of the amplification of rounding, of PyTorch in double precision. Each is measured with the zoo's AdamW and with SGD.
+of ocaffe, and as a measure of the amplification of rounding, of PyTorch in double precision. Each is measured with the zoo's AdamW and with SGD. The file
+gets a row after each seed; seeds that it has are left out.
 """
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import time
@@ -207,8 +209,11 @@ def main() -> None:
     options = parser.parse_args()
     log.quiet()
     data = SETS["mnist" if options.mnist else "digits"](options.mnist or None)
-    rows = []
-    for seed in range(1, options.seeds + 1):
+    file = pathlib.Path(options.json or os.devnull)
+    made = {"data": data.parts["train"].images.shape[0], "torch": torch.__version__, "steps": options.steps, "batch": options.batch}
+    held = json.loads(file.read_text() or "{}") if file.exists() else {}
+    rows = held["rows"] if held and made.items() <= held.items() else []
+    for seed in sorted(set(range(1, options.seeds + 1)) - {row["seed"] for row in rows}):
         row: dict[str, Any] = {"seed": seed, "losses": {}}
         for rule in ("SGD", "AdamW"):
             steps = options.steps if rule == "AdamW" else COMPARED + 1
@@ -216,13 +221,11 @@ def main() -> None:
             theirs = train_torch(data, steps, seed, options.batch, options.torch, first, rates, rule)
             double = train_torch(data, COMPARED, seed, options.batch, options.torch, first, rates, rule, torch.float64)
             row["losses"][rule] = {"ocaffe": apart(ours.pop("losses"), theirs["losses"]), "PyTorch in double": apart(double["losses"], theirs.pop("losses"))}
+            print(json.dumps(row), flush=True)
         rows.append({**row, "ocaffe": ours, "PyTorch": theirs})
-        print(json.dumps(rows[-1]), flush=True)
+        file.write_text(json.dumps({**made, "rows": rows}, indent=1) + "\n")
     means = [statistics.mean(row[side]["accuracy"] for row in rows) for side in ("ocaffe", "PyTorch")]
     print(f"accuracy of {len(rows)} seeds: ocaffe {means[0]:.4f}, PyTorch {means[1]:.4f}")
-    if options.json:
-        made = {"data": data.parts["train"].images.shape[0], "torch": torch.__version__, "steps": options.steps, "batch": options.batch, "rows": rows}
-        pathlib.Path(options.json).write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else self.file
 
+    @classmethod
+    def of(cls, file: str, line: int) -> Place | None:
+        """Return the place, None for a net that is in no file."""
+        return cls(file, line) if file else None
+
 
 class Error(RuntimeError):
     """A mistake in the user's input, or a limit of the machine. A bug of ocaffe raises other exceptions.

@@ -53,18 +53,20 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise _refused(Path(path), target.parent, problem) from problem
 
 
-def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-    """Raise Error if the file exists with other content than `write` would give it: a user may have changed it.
+def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object], *more: Path) -> None:
+    """Raise Error if the file exists with other content than `write` would give it: a user may have changed it. `more`: files that it may write beside it.
 
-    `write` gets the name of a temporary file of the same ending beside it.
+    `write` gets the same name in a temporary folder beside it.
     """
     target = Path(path)
-    if not target.is_file():
+    if not any(file.is_file() for file in (target, *more)):
         return
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         write(Path(folder, target.name))
-        if not filecmp.cmp(Path(folder, target.name), target, shallow=False):
-            raise Error("the file exists and differs from the one to write", place=str(target), fix="another name, or --force to write over it")
+        for made in sorted(Path(folder).iterdir()):
+            there = target.with_name(made.name)
+            if there.is_file() and not filecmp.cmp(made, there, shallow=False):
+                raise Error("the file exists and differs from the one to write", place=str(there), fix="another name, or --force to write over it")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ EXPORTS = {  # calls that keep batch normalization
     "dynamo": EXPORT.format("dynamo=True, optimize=False"),
     "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
 }
-RUNTIMES = ("opencv", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
+RUNTIMES = ("opencv", "opencv-classic", "opencv-new", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
@@ -52,7 +52,9 @@ def main(argv: Sequence[str]) -> int:
     convert = CONVERSIONS[kinds]
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
-        raise Error(f"--{idle[0]} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+        raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+    if not options.tolerance >= 0:
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="0 or more")
     return convert(options) or 0
 
 
@@ -79,9 +81,9 @@ def _summary(options: argparse.Namespace) -> int:
 def import_onnx(options: argparse.Namespace) -> None:
     """Convert onnx to prototxt and weights. The net is compared with the model before it is written.
 
-    --shape and --cut_at are those of the export.
+    --shape and --cut-at are those of the export.
     """
-    from ocaffe.onnx.import_model import import_net, is_training, merged_norms, prototxt_of, write, write_blobs
+    from ocaffe.onnx.import_model import draws, import_net, is_training, merged_norms, refuse_changed, write
     from ocaffe.onnx.import_verify import comparable
     from ocaffe.onnx.importer.read import read_model
 
@@ -96,12 +98,13 @@ def import_onnx(options: argparse.Namespace) -> None:
     imported = import_net(model, source, shapes=shapes, outputs=outputs)
     message, blobs = imported.net, imported.blobs
     if not options.force:
-        refuse_other(net, lambda path: path.write_bytes(prototxt_of(message, source)))
-        refuse_other(weights, lambda path: write_blobs(path, message, blobs))
+        refuse_changed(message, blobs, source, net, weights)
     if options.verify is None:
         verdict = "not verified (--noverify)"
     elif any(map(is_training, model.graph.node)):
         verdict = "not verified, because the model normalizes by the batch"
+    elif draws(model):
+        verdict = "not verified, because a Dropout of the model drops values at random"
     else:
         axes = imported.batch if imported.open and not imported.fixed else {}
         compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
@@ -152,7 +155,7 @@ def export_flags(parser: Parser) -> None:
 def export_onnx(options: argparse.Namespace) -> None:
     """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
     from ocaffe.onnx.export import Options, export
-    from ocaffe.onnx.model import save
+    from ocaffe.onnx.model import data_of, save
 
     *inputs, target = options.files
     net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
@@ -169,7 +172,7 @@ def export_onnx(options: argparse.Namespace) -> None:
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
     if not options.force:
-        refuse_other(target, lambda path: save(exported.model, path))
+        refuse_other(target, lambda path: save(exported.model, path), data_of(Path(target)))
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
@@ -245,7 +248,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for part in filter(None, text.split(",")):
         name, _, sizes = part.rpartition(":")
-        if not name or not all(size.isdigit() and int(size) > 0 for size in sizes.split("x")):
+        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
             raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="BLOB:SIZExSIZEx.., for example data:1x3x224x224")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))
     return shapes
@@ -261,6 +264,10 @@ CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] =
     ("prototxt", "weights", "weights"): transcode,
 }
 READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # the flags of conversions that do not support all
+    export_onnx: (
+        "opset", "dynamic_batch", "fold", "fp16", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "verify_in",
+        "tolerance", "force", "gpu", "device", "math", "level", "stage", "allow_unknown_fields",
+    ),
     import_onnx: ("cut_at", "shape", "verify", "tolerance", "force", "for_training", "gpu", "device"),
     transcode: ("force",),
 }

@@ -26,7 +26,7 @@ from ocaffe.model.text import read_solver
 from ocaffe.parallel.world import ALONE
 from ocaffe.solver.solver import Solver
 from ocaffe.zoo.images import Images, find_images, typical_side
-from ocaffe.zoo.project import TUNING_EPOCHS, Project, write_project
+from ocaffe.zoo.project import TUNING_EPOCHS, Project, discard, write_project
 
 NAME = "fit"
 NET = "resnet20"  # a small residual net, for images of any size
@@ -53,7 +53,11 @@ def main(argv: Sequence[str]) -> int:
     project = write_project(options.net, images, options.out, choices, device.target)
     _announce(project, device.info.name)
     device.close()
-    ended = _train(project, options)
+    try:
+        ended = _train(project, options)
+    except _NotBegun as problem:
+        discard(project, LOG)
+        raise problem.error from None
     best = _keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, device, images=images.test.images)
@@ -96,19 +100,33 @@ def _train(project: Project, options: Any) -> int:
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
     with log.into(project.path(LOG)):
         tests = _Tests(project)
-        train(project.path("solver.prototxt"), train_options(argv), ALONE, tests)
+        try:
+            train(project.path("solver.prototxt"), train_options(argv), ALONE, tests)
+        except Error as problem:
+            if tests.begun:
+                raise
+            raise _NotBegun(problem) from problem
     if tests.iterations < project.iterations:
         print(f"stopped at iteration {tests.iterations} of {project.iterations}")
     return tests.iterations
+
+
+class _NotBegun(Exception):
+    """A training that failed before its first test, for example because the weights do not fit. Its files are of no use."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(error.fact)
+        self.error = error
 
 
 class _Tests(Watch):
     """Prints a line for each test."""
 
     def __init__(self, project: Project) -> None:
-        self.project, self.best, self.iterations = project, -1.0, 0
+        self.project, self.best, self.iterations, self.begun = project, -1.0, 0, False
 
     def record(self, record: dict[str, Any]) -> None:
+        self.begun = True
         if record["phase"] != "test":
             return
         accuracy = record["outputs"][self.project.accuracy][0]

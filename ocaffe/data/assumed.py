@@ -50,7 +50,7 @@ class AssumedData:
             image = shape or _image(layer)
             if image is None:
                 fact = f"{param.source} does not exist, and the layer does not say the size of its images"
-                place, title = Place(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
+                place, title = Place.of(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
                 raise Error(fact, place=place, layer=title, fix="--shape 3x224x224, or make the data")
             note = f"{param.source} does not exist: images of {shape_text(image)} are assumed"
             if note not in self.notes:

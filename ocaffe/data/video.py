@@ -68,13 +68,15 @@ class RandomCrops:
         if param.mean_file:
             raise Error("multi_scale or fix_crop is set, and mean_file", fix="mean_value: crops of several sizes have no place in a mean image")
         ratios = tuple(param.scale_ratios) or RATIOS
+        if not all(0 < ratio <= 1 for ratio in ratios):
+            raise Error(f"scale_ratios are {', '.join(f'{ratio:g}' for ratio in ratios)}", fix="shares of the frame's smaller side: above 0, at most 1")
         return cls(crop, ratios if param.multi_scale else (), int(param.max_distort), bool(param.fix_crop), bool(param.more_fix_crop))
 
     def draw(self, dice: Dice, height: int, width: int) -> Window:
         """Return a random window of a frame of this size."""
         sizes = [self.crop]
         if self.ratios:
-            sides = [int(min(height, width) * np.float32(ratio)) for ratio in self.ratios]
+            sides = [max(1, int(min(height, width) * np.float32(ratio))) for ratio in self.ratios]
             rows, columns = ([own if abs(side - own) < 3 else side for side in sides] for own in self.crop)
             sizes = [(h, w) for i, h in enumerate(rows) for j, w in enumerate(columns) if abs(i - j) <= self.distort]
         h, w = sizes[dice.below(len(sizes))]
@@ -138,11 +140,12 @@ class VideoSource(Source):
 
     def _pattern(self, pattern: str) -> str:
         """Return name_pattern. Raise Error unless it takes the number of a frame, and before it for FLOW the letter x or y."""
-        example = "flow_%c_%05d.jpg" if self.flow else "img_%05d.jpg"
+        modality, example = ("FLOW", "flow_%c_%05d.jpg") if self.flow else ("RGB", "img_%05d.jpg")
         try:
             pattern % (("x", 1) if self.flow else (1,))
         except (TypeError, ValueError):
-            raise Error(f"name_pattern is {pattern!r}", fix=f'the names of the frames in a folder as in C\'s printf: "{example}"') from None
+            fix = f'the names of the frames in a folder as in C\'s printf: "{example}"; or the other modality'
+            raise Error(f"name_pattern is {pattern!r}, modality {modality}", fix=fix) from None
         return pattern
 
     def _video(self, line: Line) -> Video:

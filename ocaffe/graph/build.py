@@ -84,7 +84,7 @@ class _Builder:
         return Graph(self.net, self.phase, nodes, self.blobs, self.first, inputs, outputs, self.params)
 
     def node(self, param: Any) -> Node:
-        place = Place(self.net.source_file, param.source_line)
+        place = Place.of(self.net.source_file, param.source_line)
         layer = self.create(param, place)
         self.log("net.cpp:86", f"Creating Layer {param.name}")
         bottoms = [self.bottom(layer, name) for name in param.bottom]
@@ -117,7 +117,7 @@ class _Builder:
         self.parameters(node)
         return node
 
-    def create(self, param: Any, place: Place) -> Layer:
+    def create(self, param: Any, place: Place | None) -> Layer:
         types = registry()
         if param.type not in types:
             raise self.unknown(param, place)
@@ -132,7 +132,7 @@ class _Builder:
         _check_numbers(layer)
         return layer
 
-    def unknown(self, param: Any, place: Place) -> Error:
+    def unknown(self, param: Any, place: Place | None) -> Error:
         """The error for a layer type that does not exist."""
         by_case = {name.lower(): name for name in registry()}
         forks = forks_of(param.type)

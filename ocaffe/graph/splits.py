@@ -28,7 +28,7 @@ def insert_splits(net: Any) -> Any:
             if name not in last:
                 raise Error(
                     f"unknown bottom blob '{name}' (bottom {j})",
-                    place=Place(net.source_file, layer.source_line),
+                    place=Place.of(net.source_file, layer.source_line),
                     layer=f"'{layer.name}' ({layer.type})",
                     fix="name the top of an earlier layer, or add an Input layer with that top",
                 )

@@ -5,6 +5,7 @@
  * alpha[t][s] is the log-probability of all paths that emit the extended labels up to s in the steps up to t, the emission in t included.
  * beta[t][s] is that of all paths through the rest, the emission in t excluded. Row t of beta is in slot t % 2.
  * A sample with fewer steps than labels and blanks between equal labels has no path: its cost and its gradient are 0.
+ * A label outside the classes, or in layouts 1 and 2 the blank, is WRONG among the targets. Such a sample has the cost NaN and the gradient 0.
  *
  * targets    one work-item per sample.        best     one work-item per step and sample.
  * forward    one group of GROUP per sample.   decode   one work-item per sample.
@@ -27,6 +28,8 @@
 #define INDICATORS 0
 #endif
 
+#define WRONG -1
+
 static float log_sum(float a, float b) {
   const float most = fmax(a, b), least = fmin(a, b);
   return most == -INFINITY ? -INFINITY : most + log1p(exp(least - most));
@@ -37,6 +40,18 @@ static int label_at(const global int* targets, int s, int blank) { return s & 1 
 
 /* Whether a path may go from the extended label s - 2 to s. */
 static int skips(const global int* targets, int s) { return (s & 1) && s > 1 && targets[s / 2] != targets[s / 2 - 1]; }
+
+static int any_wrong(const global int* targets, int labels) {
+  for (int i = 0; i < labels; i++)
+    if (targets[i] == WRONG) return 1;
+  return 0;
+}
+
+/* The target of a label; a number that is not in the range of an int is not converted. */
+static int target_of(const float label, const int classes, const int blank) {
+  const int target = label >= 0 && label < classes ? (int)label : WRONG;
+  return target == blank ? WRONG : target;
+}
 
 static int has_path(const global int* targets, int labels, int length) {
   int needed = labels;
@@ -50,8 +65,8 @@ kernel void targets(
 #elif LAYOUT == 2
     OPERAND(const float, lengths), OPERAND(const float, numbers),
 #endif
-    OPERAND(const float, given), OPERAND(int, targets), OPERAND(int, counts), const int samples, const int steps, const int most, const int blank,
-    const int shift) {
+    OPERAND(const float, given), OPERAND(int, targets), OPERAND(int, counts), const int samples, const int steps, const int most, const int classes,
+    const int blank, const int shift) {
   LOCATE(given);
   LOCATE(targets);
   LOCATE(counts);
@@ -63,7 +78,7 @@ kernel void targets(
   for (int i = 0; i < most; i++) {
     const float label = given[(ulong)n * given_stride + i];
     if (label < 0) break;
-    if ((int)label != blank) targets[labels++] = (int)label;
+    if (!(label >= blank && label < blank + 1)) targets[labels++] = target_of(label, classes, blank);
   }
 #elif LAYOUT == 1
   LOCATE(indicators);
@@ -72,7 +87,7 @@ kernel void targets(
   for (; labels < most; labels++) {
     const float label = given[labels * given_stride + n];
     if (label < 0) break;
-    targets[labels] = (int)(label + 0.5f) + shift;
+    targets[labels] = target_of(label + 0.5f + shift, classes, blank);
   }
   if (labels == 0) length = 0;
 #else
@@ -80,7 +95,7 @@ kernel void targets(
   LOCATE(numbers);
   length = clamp((int)lengths[n * lengths_stride], 0, steps);
   labels = clamp((int)numbers[n * numbers_stride], 0, most);
-  for (int i = 0; i < labels; i++) targets[i] = (int)given[i * given_stride + n];
+  for (int i = 0; i < labels; i++) targets[i] = target_of(given[i * given_stride + n], classes, blank);
 #endif
   counts[(ulong)n * counts_stride] = labels;
   counts[(ulong)n * counts_stride + 1] = length;
@@ -98,8 +113,9 @@ kernel void forward(OPERAND(const float, x), OPERAND(const float, logz), OPERAND
   targets += (ulong)n * targets_stride;
   alpha += (ulong)n * alpha_stride;
   const int labels = counts[(ulong)n * counts_stride], length = counts[(ulong)n * counts_stride + 1], used = 2 * labels + 1;
-  if (!has_path(targets, labels, length)) {
-    if (lane == 0) costs[n * costs_stride] = 0;
+  const int wrong = any_wrong(targets, labels);
+  if (wrong || !has_path(targets, labels, length)) {
+    if (lane == 0) costs[n * costs_stride] = wrong ? NAN : 0;
     return;
   }
   for (int t = 0; t < length; t++) {
@@ -143,7 +159,7 @@ kernel void backward(OPERAND(const float, x), OPERAND(const float, logz), OPERAN
   passed += (ulong)n * passed_stride;
   const int labels = counts[(ulong)n * counts_stride], used = 2 * labels + 1;
   int length = counts[(ulong)n * counts_stride + 1];
-  if (!has_path(targets, labels, length)) length = 0;
+  if (any_wrong(targets, labels) || !has_path(targets, labels, length)) length = 0;
   const float cost = costs[n * costs_stride], scale = weight[0];
   for (int t = steps - 1; t >= 0; t--) {
     global float* out = dx + t * dx_stride + (ulong)n * classes;

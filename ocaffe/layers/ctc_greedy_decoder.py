@@ -45,7 +45,7 @@ class CTCGreedyDecoder(Layer):
         most = len(bottoms) if self.indicated else 1
         self.check(tops <= most, f"{tops} tops for {len(bottoms)} bottoms", f"at most {most}")
         blank = p.blank_index if self.param.HasField("ctc_decoder_param") else self.param.ctc_loss_param.blank_label
-        self.check(blank < classes, f"the blank is {blank}, there are {classes} classes", f"0 to {classes - 1}, or -1 for the last class")
+        self.check(-1 <= blank < classes, f"the blank is {blank}, there are {classes} classes", f"0 to {classes - 1}, or -1 for the last class")
         self.blank = blank if blank >= 0 else classes - 1
         sequences, score, accuracy = (samples, steps, 1, 1), (samples, 1, 1, 1), (1, 1, 1, 1)
         if len(bottoms) == 2 and not self.indicated:
@@ -53,7 +53,7 @@ class CTCGreedyDecoder(Layer):
         return [sequences, *{(2, 2): [score], (3, 2): [accuracy], (3, 3): [score, accuracy]}.get((len(bottoms), tops), [])]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        steps, samples, _ = self.scores
+        steps, samples, classes = self.scores
         labels = bottoms[-1] if len(bottoms) == (3 if self.indicated else 2) else None
         grid = (steps, samples)
         indicators = bottoms[1].data.view(grid) if self.indicated else None
@@ -64,5 +64,5 @@ class CTCGreedyDecoder(Layer):
             pointwise(rec, "y0 = x0", reads=[decoded.totals], writes=[tops[1].data.view((samples,))])
         if labels is not None and (len(tops) > 1 or not shown):
             given = labels.data.view(grid if self.indicated else (samples, labels.count // samples))
-            of = targets(rec, [indicators, given] if indicators is not None else [given], steps, self.blank)
+            of = targets(rec, [indicators, given] if indicators is not None else [given], steps, classes, self.blank)
             sequence_accuracy(rec, decoded, of, tops[-1].data)

@@ -20,7 +20,8 @@ class WarpCTCLoss(Layer):
 
     The other bottoms are labels N x L, in which blank_label fills the rest; or sequence indicators (0 starts a sequence) and labels, both T x N, in
     which a negative label ends a sample and blank_label 0 is not counted among the labels; or N lengths, N numbers of labels and labels L x N.
-    With ctc_loss_param { time_step }, only the first steps count. A sample that its steps cannot emit has loss and gradient 0, as in warp-ctc.
+    With ctc_loss_param { time_step }, only the first steps count. A sample that its steps cannot emit has loss and gradient 0, as in warp-ctc. A label
+    outside the classes, or the blank among labels that are counted, makes the loss NaN.
 
     As in the forks, the loss is divided by N, but its gradient is not. Sources: dlunion/CC4.0, src/caffe/layers/warp_ctc_loss_layer.cpp at 1225991
     (WarpCTCLoss); xmfbit/warpctc-caffe, src/caffe/layers/ctc_loss_layer.cpp at bd6181b (CtcLoss, with labels N x L).
@@ -60,7 +61,7 @@ class WarpCTCLoss(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, given = self.own(), [self.plain(bottom) for bottom in bottoms[1:]]
-        self.targets = targets(rec, given, p.time_step or self.scores[0], p.blank_label, int(p.blank_label == 0))
+        self.targets = targets(rec, given, p.time_step or self.scores[0], self.scores[2], p.blank_label, int(p.blank_label == 0))
         self.paths = ctc_loss(rec, bottoms[0].data.view(self.scores), self.targets, tops[0].data, p.blank_label)
 
     def plain(self, bottom: Blob) -> Ref:

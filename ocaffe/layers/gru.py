@@ -102,14 +102,14 @@ class GRU(Recurrent):
 
     def onnx_product(self, graph: OnnxGraph, inputs: str, hidden: str) -> str:
         """Return h of the step: the gates need h' twice."""
-        z, r, n = graph.split(inputs, [None] * GATES, 1)
+        z, r, n = graph.split(inputs, [None] * GATES, 1, [self.units] * GATES)
         weights = [graph.parameter(weight) for weight in self.weights]
-        z, r = (graph.op("Sigmoid", graph.op("Gemm", hidden, weight, gate, transB=1)) for weight, gate in zip(weights, (z, r)))
+        z, r = (graph.op("Sigmoid", graph.op("Add", graph.op("Gemm", hidden, weight, transB=1), gate)) for weight, gate in zip(weights, (z, r)))
         if self.linear:
             product = graph.op("Gemm", hidden, weights[2], graph.parameter(self.params[-1]), transB=1)
             n = graph.op("Tanh", graph.op("Add", n, graph.op("Mul", r, product)))
         else:
-            n = graph.op("Tanh", graph.op("Gemm", graph.op("Mul", r, hidden), weights[2], n, transB=1))
+            n = graph.op("Tanh", graph.op("Add", graph.op("Gemm", graph.op("Mul", r, hidden), weights[2], transB=1), n))
         return graph.op("Add", n, graph.op("Mul", z, graph.op("Sub", hidden, n)))
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:

@@ -62,7 +62,8 @@ class InnerDistance(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, given = self.own(), list(bottoms[1:]) or self.params
         weight, *bias = (graph.parameter(value) if not isinstance(value, Blob) else graph.values[value] for value in given)
-        weight = graph.op("Transpose", weight, perm=[1, 0]) if p.transpose else graph.reshape(weight, self.weights)
+        weight = graph.reshape(weight, self.weights)
+        weight = graph.op("Transpose", weight, perm=[1, 0]) if p.transpose else weight
         if self.normalized:
             squares = graph.reduce("ReduceSum", graph.op("Mul", weight, weight), [1])
             weight = graph.op("Div", weight, graph.op("Sqrt", graph.op("Add", squares, 1e-6)))

@@ -65,7 +65,7 @@ class LSTM(Recurrent):
         return weights
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
-        c, h = cell(graph, graph.split(product, [None] * GATES, 1), before[1], keep, [None, None])
+        c, h = cell(graph, graph.split(product, [None] * GATES, 1, [self.units] * GATES), before[1], keep, [None, None])
         return [h, c]
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:

@@ -66,7 +66,7 @@ class LSTMUnit(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         before, x, cont = bottoms
-        cell(graph, graph.split(x, [None] * GATES, 2), graph.values[before], graph.op("Unsqueeze", cont, [2]), tops)
+        cell(graph, graph.split(x, [None] * GATES, 2, [self.units] * GATES), graph.values[before], graph.op("Unsqueeze", cont, [2]), tops)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(not propagate[2], "there is no gradient for the sequence indicators (bottom 2)", "propagate_down: false, or an Input")

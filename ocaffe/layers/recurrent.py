@@ -123,7 +123,7 @@ class Recurrent(Layer):
         first = None if self.statics else _first_of_continued(graph, bottoms[1])
         weights = None if first is None else self.onnx_weights(graph)
         if weights is None:
-            self._onnx_loop(graph, bottoms, tops)
+            self._onnx_steps(graph, bottoms, tops)
             return
         x = graph.values[bottoms[0]] if len(bottoms[0].shape) == 3 else graph.reshape(bottoms[0], (*graph.shape(bottoms[1]), self.inputs))
         states = [graph.values[bottom] for bottom in bottoms[2:]] if first else []  # an ONNX model keeps no state between runs
@@ -138,8 +138,8 @@ class Recurrent(Layer):
         """Return the attributes of the operator besides its size."""
         return {}
 
-    def _onnx_loop(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Write a Scan over the time steps, for any cont."""
+    def _onnx_steps(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Write the time steps as single operators, for any cont."""
         x, cont, width = bottoms[0], bottoms[1], self.gates * self.units
         rows = graph.reshape(x, (-1, self.inputs))
         y = graph.op("Gemm", rows, graph.parameter(self.params[0]), graph.parameter(self._bias), transB=1)
@@ -158,14 +158,18 @@ class Recurrent(Layer):
             after = self.onnx_step(graph, product, before, keep)
             return after, after[0]
 
-        *final, collected = graph.scan(states, [y, graph.op("Unsqueeze", cont, [2])], step, [*[None] * len(states), None])
+        steps, sequences = (None if axis in graph.varying.get(cont, {}) else size for axis, size in enumerate(cont.shape))
+        *final, collected = graph.loop(steps, sequences, states, [y, graph.op("Unsqueeze", cont, [2])], step)
         self.onnx_top(graph, collected, tops[0])
         for top, state in zip(tops[1:], final):
             graph.op("Unsqueeze", state, [0], to=top)
 
     def onnx_product(self, graph: OnnxGraph, inputs: str, hidden: str) -> str:
-        """Write the nodes of W_h h + inputs, the inputs of the gates (N, G), and return their value."""
-        return graph.op("Gemm", hidden, graph.parameter(self._recurrent), inputs, transB=1)
+        """Write the nodes of W_h h + inputs, the inputs of the gates (N, G), and return their value.
+
+        OpenCV 5.0 ignores the third input of Gemm in ENGINE_CLASSIC if it is computed.
+        """
+        return graph.op("Add", graph.op("Gemm", hidden, graph.parameter(self._recurrent), transB=1), inputs)
 
     def onnx_step(self, graph: OnnxGraph, product: str, before: list[str], keep: str) -> list[str]:
         """Write the nodes of one step and return the new states. `product`: the inputs of the gates (N, G); `keep`: cont (N, 1)."""

@@ -9,6 +9,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.builder.regions import roi_pooled
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.roi_pooling import RoiPooling
 
@@ -58,8 +59,7 @@ class ROIPooling(Layer):
         self.pool.forward(rec, x, self.bins, y, self.index)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        rois = graph.values[bottoms[1]] if len(bottoms[1].shape) == 2 else graph.reshape(bottoms[1], (-1, 5))
-        graph.op("MaxRoiPool", bottoms[0], rois, to=tops[0], pooled_shape=self.pool.bins, spatial_scale=self.pool.scale)
+        roi_pooled(graph, self.pool.bins, self.pool.scale, bottoms[0], bottoms[1], tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not without_gradient(rec, bottoms, propagate):

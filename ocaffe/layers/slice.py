@@ -63,12 +63,12 @@ class Slice(Layer):
         if not self.moves_data:
             graph.alias(tops[0], bottoms[0])
             return
-        sizes = [end - start for start, end in pairwise(self.starts)]
-        if len(set(sizes)) == 1 and not self.own().slice_point:
-            graph.split(bottoms[0], tops, self.copy_axis)
+        axis, sizes = self.copy_axis, [end - start for start, end in pairwise(self.starts)]
+        if axis in graph.varying.get(bottoms[0], {}) and not self.own().slice_point:
+            graph.split(bottoms[0], tops, axis, None)
         else:
-            graph.fixed(bottoms[0], self.copy_axis)
-            graph.ops("Split", bottoms[0], sizes, to=tops, axis=self.copy_axis)
+            graph.fixed(bottoms[0], axis)
+            graph.split(bottoms[0], tops, axis, sizes)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if not self.moves_data:

@@ -44,6 +44,7 @@ class StridedSlice(Strided):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
+        self.check(x, "bottom 0 has no axes", "a bottom of one axis or more")
         named = [self.axis(axis, x) for axis in p.axis]
         self.check(len(set(named)) == len(named), f"axis {', '.join(map(str, named))} names an axis twice", "each axis once")
         for name in ("start", "end", "step"):
@@ -59,11 +60,12 @@ class StridedSlice(Strided):
             fix = "start and end within the axis, in the direction of the step"
             self.check(chosen, f"the slice {given} of axis {axis} of bottom {shape_text(x)} is empty", fix)
             steps[axis] = Steps(chosen.start, step, len(chosen))
+        self.whole = steps[0] == Steps(0, 1, x[0])
         return [tuple(along.outs for along in steps)]
 
     @property
     def by_sample(self) -> bool:
-        return self.steps[0].step == 1 and self.steps[0].start == 0 and 0 not in self.own().axis
+        return self.whole
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p = self.own()

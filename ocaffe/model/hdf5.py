@@ -20,6 +20,7 @@ except ImportError:
     raise Error("HDF5 files need the package h5py", fix="pip install h5py") from None
 
 _EXTRAS = "ocaffe"  # a separate group that Caffe does not read
+HELD = "another name: in HDF5 it is a path, whose parts are not empty and not '.'; or a .caffemodel"
 MAX_BLOBS = 1000  # of a layer; an LSTM has 4, a Python layer may have more
 
 
@@ -66,7 +67,7 @@ def write_weights_hdf5(
     """Write weights as HDF5: one group per layer of `net`, with `blobs[name]` by index.
 
     A blob that another layer owns is None and is omitted, as in Caffe. `blobs` is read once per layer and in order,
-    as in `write_weights`.
+    as in `write_weights`. Raises Error if a layer with blobs has a name that is no path.
     """
     with _created(path) as file:
         for key, arrays in (("data", blobs), ("diff", diffs)):
@@ -74,6 +75,10 @@ def write_weights_hdf5(
                 continue
             root = file.create_group(key)
             for layer in net.layer:
+                if not {"", "."}.isdisjoint(layer.name.split("/")):
+                    if any(array is not None for array in arrays.get(layer.name, ())):
+                        raise Error(f"an HDF5 file cannot hold the weights of layer '{layer.name}'", place=str(path), fix=HELD)
+                    continue
                 group = root.require_group(layer.name)
                 for index, array in enumerate(arrays.get(layer.name, ())):
                     if array is not None and str(index) not in group:

@@ -56,6 +56,8 @@ def read_text_file(path: str | Path) -> str:
         raise Error("is UTF-16 text", place=str(path), fix="save it as UTF-8")
     if is_hdf5(data):
         raise Error("is an HDF5 file, not a prototxt", place=str(path))
+    if not is_text(data[:4096]) and str(path).lower().endswith(".onnx"):
+        raise Error("is an ONNX model, not a prototxt", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
     if not is_text(data[:4096]):
         fix = "give the net's prototxt here and the weights with --weights"
         raise Error("is a binary file (a caffemodel?), not a prototxt", place=str(path), fix=fix)

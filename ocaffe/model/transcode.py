@@ -16,12 +16,12 @@ Key = tuple[str, int]  # layer name, blob index
 
 
 def is_hdf5_name(path: str | Path) -> bool:
-    """Whether a file of this name has the HDF5 format, by Caffe's rule."""
-    return str(path).endswith(".h5")
+    """Whether a file of this name has the HDF5 format. Caffe's rule is .h5; `ocaffe convert` takes .hdf5 too, in any case."""
+    return Path(path).suffix.lower() in (".h5", ".hdf5")
 
 
 def convert_weights(source: str | Path, target: str | Path, prototxt: str | Path | None = None) -> None:
-    """Write the weights of `source`, in either format, to `target`. The format is HDF5 if the name of `target` ends in .h5.
+    """Write the weights of `source`, in either format, to `target`. The format is HDF5 if the name of `target` says so.
 
     Weights files store values by layer name, and Caffe reads nothing else from them. `prototxt`, the net, adds to a
     .caffemodel the layers' parameters and the order of the layers, which HDF5 does not keep. It also tells which layers

@@ -74,6 +74,8 @@ def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
     if (first.number, first.kind) != (1, wire.VARINT):
         return
     second = span.field(first.end) if first.end < span.end else first
+    if str(path).lower().endswith(".onnx"):
+        raise Error("is an ONNX model, not a caffemodel", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
     if second.kind == wire.BYTES:
         fix = "give the .caffemodel beside it, or resume with --snapshot"
         raise Error("is a solver state, not a caffemodel", place=str(path), fix=fix)

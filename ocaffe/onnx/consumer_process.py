@@ -62,8 +62,12 @@ def opencv(model: str, engine: str = "") -> tuple[str, Run]:
 
 
 def ncnn(model: str) -> tuple[str, Run]:
-    """Convert the model by pnnx, and run it in ncnn. The blobs of ncnn are in0, in1, .. and out0, out1, .., and have no batch axis."""
+    """Convert the model by pnnx, and run it in ncnn. The blobs of ncnn are in0, in1, .. and out0, out1, ...
+
+    They lack the axis that pnnx takes for the batch. The program that pnnx writes beside the model names it for each blob.
+    """
     import pathlib
+    import re
     import subprocess
 
     import ncnn as runtime
@@ -73,6 +77,8 @@ def ncnn(model: str) -> tuple[str, Run]:
     param = next(iter(folder.glob("*.ncnn.param")), None)
     if done.returncode or param is None:
         raise RuntimeError(f"pnnx ends with {done.returncode}: {done.stderr.strip()[-200:]}")
+    program = param.with_name(param.name.replace(".ncnn.param", "_ncnn.py")).read_text()
+    axes = [int(axis) for axis in re.findall(r"batch_index=(\d+)", program)]  # of the inputs, then of the outputs
     net = runtime.Net()
     net.opt.use_vulkan_compute = False
     for name in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_storage"):
@@ -83,13 +89,13 @@ def ncnn(model: str) -> tuple[str, Run]:
     def run(feeds: dict[str, Any], names: list[str]) -> list[Any]:
         extractor = net.create_extractor()
         for number, value in enumerate(feeds.values()):
-            extractor.input(f"in{number}", runtime.Mat(np.ascontiguousarray(value[0])).clone())
+            extractor.input(f"in{number}", runtime.Mat(np.ascontiguousarray(value), batch_index=axes[number]).clone())
         results = []
         for number in range(len(names)):
             failed, value = extractor.extract(f"out{number}")
             if failed:
                 raise RuntimeError(f"ncnn does not compute out{number}")
-            results.append(np.array(value)[None])
+            results.append(value.numpy(batch_index=axes[len(feeds) + number]))
         return results
 
     return runtime.__version__, run

@@ -13,17 +13,18 @@ import numpy as np
 
 from ocaffe.errors import Error
 from ocaffe.onnx import consumer_process
-from ocaffe.onnx.builder.graph import origin
+from ocaffe.onnx.builder.graph import UNROLLED, origin, type_of
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import save
-from ocaffe.onnx.verify import HALF_TOLERANCE, TOLERANCE, Feeds, Verified, difference, opened, run_net
+from ocaffe.onnx.verify import FINITE, HALF_TOLERANCE, TOLERANCE, Feeds, Verified, difference, opened, run_net
 
-CONSUMERS = {  # the values of --verify-in, and the packages that have them
-    "opencv": "'opencv-python-headless>=5'", "onnxruntime": "onnxruntime", "openvino": "openvino", "reference": "onnx",
+OPENCV = "'opencv-python-headless>=5'"
+CONSUMERS = {  # the values of --verify-in, and the packages that have them; without an engine OpenCV takes ENGINE_AUTO
+    "opencv": OPENCV, "opencv-classic": OPENCV, "opencv-new": OPENCV, "onnxruntime": "onnxruntime", "openvino": "openvino", "reference": "onnx",
 }  # fmt: skip
 RUNS = 5  # a runtime that reads memory before it is written has other results in each run
 LIMIT = 600.0  # seconds
-REGIONS = ("Proposal", "ROIPooling", "PSROIPooling")  # layers of detectors for which runtimes lack nodes
+REGIONS = ("Proposal", "PSROIPooling")  # layers of detectors for which runtimes lack nodes
 
 
 def verify_in(
@@ -49,27 +50,26 @@ def verify_in(
             try:
                 version, results = run_in(consumer, model, given, values, python=python)
             except Error as problem:
-                problem.fix = "; ".join(filter(None, [problem.fix, cut(exported)]))
+                problem.fix = "; ".join(filter(None, [problem.fix, remedy(consumer, exported, "")]))
                 raise
             for number, name in enumerate(names):
                 runs = [result[number] for result in results]
                 if any(not np.array_equal(run, runs[0], equal_nan=True) for run in runs):
-                    raise Error(f"output '{name}' differs among {RUNS} runs of {consumer} {version} with equal inputs", fix=cut(exported) or OTHER)
+                    raise Error(f"output '{name}' differs among {RUNS} runs of {consumer} {version} with equal inputs", fix=remedy(consumer, exported))
                 if runs[0].shape != expected[name].shape:
                     fact = f"output '{name}' is {_text(runs[0])} in {consumer} {version}, but {_text(expected[name])} in ocaffe"
-                    raise Error(fact, fix=cut(exported) or OTHER)
+                    raise Error(fact, fix=remedy(consumer, exported))
                 error = difference(runs[0], expected[name])
                 if not error <= tolerance:
                     fact = f"output '{name}' of {consumer} {version} differs by {error:.3g} of its largest magnitude; the tolerance is {tolerance:g}"
-                    raise Error(fact, fix=cut(exported) or OTHER)
+                    raise Error(fact, fix=remedy(consumer, exported))
                 worst[name] = max(worst[name], error)
-    return Verified(f"{consumer} {version}", worst)
+    return Verified(f"{consumer} {version}", worst, what="")
 
 
 OTHER = "the file was not written; convert without --verify-in compares in onnxruntime and names the first blob that differs"
 
 
-FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 
 
 def _before(exported: Exported) -> list[str]:
@@ -82,12 +82,22 @@ def _text(array: np.ndarray) -> str:
     return " x ".join(map(str, array.shape)) or "one value"
 
 
+def remedy(consumer: str, exported: Exported, other: str = OTHER) -> str:
+    """Return what helps if a runtime cannot run the model: the flag that cuts it, another engine of OpenCV, fixed time steps. Else return `other`."""
+    facts = [cut(exported)]
+    if facts[0] and consumer == "opencv-classic":
+        facts.append("or ENGINE_AUTO, OpenCV's default, which runs these layers")
+    if consumer.startswith("opencv") and any(node.op_type == "Scan" for node in exported.model.graph.node):
+        facts.append(f"OpenCV has no Scan; without --dynamic-batch, up to {UNROLLED} time steps (--shape) are exported without one")
+    return "; ".join(filter(None, facts)) or other
+
+
 def cut(exported: Exported) -> str:
     """Return the flag that ends the model before a detector's last layers, and the work that is then left. Empty if the net has no such layer."""
     nodes = exported.graph.nodes
-    if any(node.type == "DetectionOutput" for node in nodes):
+    if any(type_of(node) == "DetectionOutput" for node in nodes):
         return "--raw-detection ends the model before DetectionOutput; then decode the boxes and suppress overlaps as docs/after-opencv-5.md shows"
-    first = next((node for node in nodes if node.type in REGIONS), None)
+    first = next((node for node in nodes if type_of(node) in REGIONS), None)
     if first is None:
         return ""
     blobs = ",".join(blob.name for blob in map(origin, first.bottoms) if blob.producer is not None and blob.producer.bottoms)

@@ -121,7 +121,7 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
         batch = given[param.top[0]][:1]
         shapes = [given.get(top, batch) for top in param.top]
     else:
-        place, title = Place(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
+        place, title = Place.of(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
         fix = f"--shape={param.top[0]}:1x3x224x224 (with the real size) makes the data unnecessary"
         if param.type not in registry():
             raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
@@ -152,14 +152,18 @@ def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
 
 def _refuse_missing(net: Any) -> None:
     """Raise Error for a bottom that no layer makes. In the net of another phase a data layer may have made it."""
-    tops = set[str]()
+    tops, missing = set[str](), dict[str, Any]()
     for layer in net.layer:
         for name in layer.bottom:
             if name not in tops:
-                fix = f"--shape={name}:1x3x224x224 (with the real size) makes it an input; else name the top of an earlier layer"
-                place = Place(net.source_file, layer.source_line) if net.source_file else None
-                raise Error(f"unknown bottom blob '{name}'", place=place, layer=f"'{layer.name}' ({layer.type})", fix=fix)
+                missing.setdefault(name, layer)
         tops.update(layer.top)
+    if missing:
+        (name, layer), *others = missing.items()
+        fact = f"unknown bottom blob '{name}'" + (f", and {len(others)} more: {', '.join(other for other, _ in others)}" if others else "")
+        shapes = ",".join(f"{other}:1x3x224x224" for other in missing)
+        fix = f"--shape={shapes} (with the real sizes) makes {'them inputs' if others else 'it an input'}; or give the deploy.prototxt of the net"
+        raise Error(fact, place=Place.of(net.source_file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)
 
 
 def _reshape(layer: Any, top: int, shape: Shape) -> None:
@@ -184,7 +188,7 @@ def _transform(param: Any, net: Any) -> Preprocessing | None:
     try:
         transform = Transform(own, False)
     except Error as problem:
-        problem.layer, problem.place = f"'{param.name}' ({param.type})", problem.place or Place(net.source_file, param.source_line)
+        problem.layer, problem.place = f"'{param.name}' ({param.type})", problem.place or Place.of(net.source_file, param.source_line)
         raise
     mean = transform.mean
     if mean is not None and mean.ndim == 1:

@@ -85,7 +85,8 @@ def _refuse_python(message: Any) -> None:
         if layer.type == "Python" and registry()["Python"].implementation(layer).type == "Python":
             own = layer.python_param
             raise Error(
-                f"{own.module}.{own.layer} cannot be exported to ONNX: it is a Python class of the user", place=Place(message.source_file, layer.source_line),
+                f"{own.module}.{own.layer} cannot be exported to ONNX: it is a Python class of the user",
+                place=Place.of(message.source_file, layer.source_line),
                 layer=f"'{layer.name}' (Python)", fix=_cut_before(layer),
             )  # fmt: skip
 
@@ -94,7 +95,7 @@ def _built(message: Any, options: Options) -> Graph:
     try:
         return build(message, options.phase, seed=options.seed)
     except Error as problem:
-        unknown = [layer for layer in message.layer if layer.type not in registry() and problem.place == Place(message.source_file, layer.source_line)]
+        unknown = [layer for layer in message.layer if layer.type not in registry() and problem.place == Place.of(message.source_file, layer.source_line)]
         problem.fix = "; ".join([*map(_cut_before, unknown), *filter(None, [problem.fix])])
         raise
 

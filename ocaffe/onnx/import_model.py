@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
+from ocaffe.files import atomic_write, refuse_other
 from ocaffe.ir.tensor import Shape
 from ocaffe.model.text import write_text
+from ocaffe.model.transcode import is_hdf5_name
 from ocaffe.model.weights import write_weights
 from ocaffe.onnx.importer.batch import batches, mark_repeated, merge
 from ocaffe.onnx.importer.builder import Builder
@@ -37,16 +39,26 @@ def convert(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     outputs: Iterable[str] = (),
+    force: bool = False,
 ) -> Any:
     """Write the Caffe net of the ONNX model `source` to `prototxt` and its weights to `caffemodel`; return the NetParameter.
 
-    Weights are HDF5 if the name ends in .h5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be unknown; it is
-    then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and writes nothing if
-    the model is damaged or inconsistent, or if it has operators that no Caffe layer computes.
+    Weights are HDF5 if the name ends in .h5 or .hdf5. `shapes` replaces the model's shapes of inputs, by name. In the model only the batch may be
+    unknown; it is then 1. `outputs` are tensors that replace the model's outputs; nodes that only other outputs need are dropped. Raises Error and
+    writes nothing if the model is damaged or inconsistent, if it has operators that no Caffe layer computes, or, without `force`, if a file exists
+    with other content.
     """
     net, blobs = load(source, shapes=shapes, outputs=outputs)
+    if not force:
+        refuse_changed(net, blobs, source, prototxt, caffemodel)
     write(net, blobs, source, prototxt, caffemodel)
     return net
+
+
+def refuse_changed(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
+    """Raise Error if one of the files exists with other content than `write` gives it: a user may have changed it."""
+    refuse_other(prototxt, lambda path: path.write_bytes(prototxt_of(net, source)))
+    refuse_other(caffemodel, lambda path: write_blobs(path, net, blobs))
 
 
 def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
@@ -58,7 +70,7 @@ def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Pat
 
 def write_blobs(path: str | Path, net: Any, blobs: Mapping[str, Sequence[np.ndarray]]) -> None:
     """Write the weights of a net in the format that the name of the file tells."""
-    if str(path).endswith(".h5"):
+    if is_hdf5_name(path):
         from ocaffe.model.hdf5 import write_weights_hdf5
 
         write_weights_hdf5(path, net, blobs)
@@ -170,7 +182,7 @@ def _refuse(graph: Graph) -> None:
             missing[node.op].append(node.name or node.outputs[0])
     if missing:
         texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
-        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut_at with the name of a tensor before them")
+        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut-at with the name of a tensor before them")
     for output in graph.outputs:
         if output in graph.constants:
             raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")
@@ -181,6 +193,14 @@ def is_training(message: Any) -> bool:
     if message is None or message.op_type != "BatchNormalization":
         return False
     return any(message.output[1:]) or any(attribute.name == "training_mode" and attribute.i for attribute in message.attribute)
+
+
+def draws(model: Any) -> bool:
+    """Whether a Dropout of a ModelProto drops values at random, as in training: its third input is a true constant."""
+    flags = {tensor.name: tensor for tensor in model.graph.initializer}
+    flags |= {node.output[0]: item.t for node in model.graph.node if node.op_type == "Constant" for item in node.attribute if item.name == "value"}
+    given = [node.input[2] for node in model.graph.node if node.op_type == "Dropout" and len(node.input) > 2]
+    return any(numpy_helper.to_array(flags[name]).any() for name in given if name in flags)
 
 
 def _warn_of_training(graph: Graph) -> None:

@@ -16,8 +16,10 @@ from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import Deployed
 from ocaffe.onnx.export import Exported, Options, parameter_values
 from ocaffe.onnx.importer.graph import FLOATS
+from ocaffe.onnx.pieces import kinds_of
 from ocaffe.onnx.verify import Feeds, difference, opened, random_inputs, run_net
 
+HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 OTHER_BATCH = 1e-2  # of the largest magnitude: more than rounding, which layers may amplify
 
 
@@ -42,7 +44,7 @@ def comparable(
     values = {name: name for name in graph.blobs if name in tensors}
     of_blobs = {blob: blob.name for node in graph.nodes for blob in (*node.bottoms, *node.tops)}
     weights = parameter_values(graph, Weights("", [LayerWeights(name, blobs=list(arrays)) for name, arrays in blobs.items()], "the model"), Options())
-    half = any(tensor.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16) for tensor in model.graph.initializer)
+    half = not HALVES.isdisjoint([*kinds_of(model).values(), *(tensor.data_type for tensor in model.graph.initializer)])
     return Exported(model, Deployed(net, [info.name for info in model.graph.output]), graph, values, of_blobs, weights, Options(fp16=half))
 
 

@@ -99,7 +99,7 @@ def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
         with atomic_write(target) as out:
             out.write(model.SerializeToString())
         return [target]
-    beside = target.with_name(f"{target.name}.data")
+    beside = data_of(target)
     slim, weights = detached(model, beside.name)
     with atomic_write(beside) as data, atomic_write(target) as out:
         for tensor in weights:
@@ -109,6 +109,11 @@ def save(model: onnx.ModelProto, path: str | Path) -> list[Path]:
         os.fsync(data.fileno())  # neither file is renamed before both are complete
         out.write(slim.SerializeToString())
     return [target, beside]
+
+
+def data_of(model: Path) -> Path:
+    """Return the file of the weights that are too large for a model's own file."""
+    return model.with_name(f"{model.name}.data")
 
 
 def is_large(model: onnx.ModelProto) -> bool:

@@ -69,7 +69,7 @@ def cut(model: onnx.ModelProto, values: set[str]) -> Iterator[None]:
     """
     graph = model.graph
     inputs, known = list(graph.input), list(graph.value_info)
-    kinds = _kinds(model)
+    kinds = kinds_of(model)
     made = [(node, i, name) for node in graph.node for i, name in enumerate(node.output) if name in values]
     try:
         for node, i, name in made:
@@ -85,12 +85,12 @@ def cut(model: onnx.ModelProto, values: set[str]) -> Iterator[None]:
         graph.value_info.extend(known)
 
 
-def _kinds(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the types of the values. Models of other tools may lack the inner ones."""
+def kinds_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the types of the values, except those that only subgraphs have. Models of other tools may lack the inner ones."""
     from ocaffe.onnx.model import detached
 
     slim = detached(model, "")[0]
-    infos = [*onnx.shape_inference.infer_shapes(slim).graph.value_info, *model.graph.value_info, *model.graph.output]
+    infos = [*onnx.shape_inference.infer_shapes(slim).graph.value_info, *model.graph.value_info, *model.graph.input, *model.graph.output]
     return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.tensor_type.elem_type}
 
 

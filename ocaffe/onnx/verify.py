@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Graph, Node
 from ocaffe.ir.tensor import Shape
-from ocaffe.onnx.builder.graph import origin
+from ocaffe.onnx.builder.graph import origin, type_of
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import detached, is_large
 from ocaffe.onnx.pieces import HALF, PREFIX, SINGLE, Piece, cut, perturbed, pieces, rounding
@@ -31,33 +32,41 @@ Feeds = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Verified:
-    """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors."""
+    """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors.
+
+    `share` is the largest difference of a layer as a share of its bound. `what`: what was compared, the outputs only or every layer.
+    """
 
     runtime: str
     differences: dict[str, float]
+    share: float = 0.0
+    what: str = "layer by layer, "
 
     @property
     def worst(self) -> float:
         return max(self.differences.values(), default=0.0)
 
     def __str__(self) -> str:
-        return f"equal to ocaffe's outputs in {self.runtime}, layer by layer, largest difference {self.worst:.2g} of the magnitude"
+        return f"equal to ocaffe's outputs in {self.runtime}, {self.what}largest difference of an output {self.worst:.2g} of its magnitude"
 
 
-def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
+def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None) -> Verified:
     """Compare every layer with its piece of the model, for every set of feeds. Return the differences of the outputs of the whole nets.
 
     Feeds are values of the net's inputs before baked-in preprocessing. `tolerance` (a share of a blob's largest magnitude) replaces the bound of the
-    rounding errors. Raises Error that names the first differing blob in the order of the net.
+    rounding errors. `net` is open (`opened`) with the message of `exported`, and gets its weights. Raises Error that names the first differing blob in the
+    order of the net.
     """
-    outputs = exported.deployed.outputs
+    outputs, share = exported.deployed.outputs, 0.0
     whole, worst = OnnxSession(exported.model, [info.name for info in exported.model.graph.output]), dict.fromkeys(outputs, 0.0)
     cuts = {name: value for name, value in exported.values.items() if name not in runs[0]}
     found = pieces(exported.model, set(cuts.values()))
     cuts = {name: value for name, value in cuts.items() if value in found}
     with cut(exported.model, set(cuts.values())):
         parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())]) if cuts else None
-    with opened(exported, device, None) as net:
+    if net is not None:
+        write_weights(net, exported)
+    with opened(exported, device, None) if net is None else contextlib.nullcontext(net) as net:
         for feeds in runs:
             expected = run_net(net, exported, feeds, [*cuts, *outputs])
             for name, actual in zip(outputs, whole.run(feeds)):
@@ -66,15 +75,15 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
                 if name not in cuts and not error <= (tolerance or TOLERANCE):
                     raise Error(f"output '{name}' differs by {error:.3g} of its largest magnitude", fix=NOT_EQUAL)
             if parts is not None:
-                _check(exported, parts, found, cuts, feeds | {value: expected[name] for name, value in cuts.items()}, expected, tolerance)
-    return Verified(whole.runtime, worst)
+                share = max(share, _check(exported, parts, found, cuts, feeds | {value: expected[name] for name, value in cuts.items()}, expected, tolerance))
+    return Verified(whole.runtime, worst, share)
 
 
 def _check(
     exported: Exported, parts: OnnxSession, found: Mapping[str, Piece], cuts: Mapping[str, str], feeds: Feeds, expected: Feeds, tolerance: float | None
-) -> None:
-    """Raise Error with the first blob whose piece of the model computes something else from the same inputs."""
-    unit = HALF if exported.options.fp16 else SINGLE
+) -> float:
+    """Return the largest difference as a share of its bound. Raise Error with the first blob whose piece computes something else from the same inputs."""
+    unit, share = HALF if exported.options.fp16 else SINGLE, 0.0
     values = dict(zip(parts.names, parts.run(feeds)))
     moved = [] if tolerance else [dict(zip(parts.names, parts.run(sample))) for sample in perturbed(feeds, unit)]
     for name, value in cuts.items():
@@ -87,10 +96,19 @@ def _check(
             others = [other[PREFIX + value] for other in moved]
             bound = rounding(found[value], actual, others, feeds, unit) / magnitude
         error = difference(actual, expected[name])
+        if not error <= bound and not np.isfinite(expected[name]).all() and (magnitude > OVERFLOWS or not np.isfinite(actual).all()):
+            fact = f"blob '{name}' has values in ocaffe that are not finite, for which runtimes give different results"
+            raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=FINITE)
         if not error <= bound:
-            fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; rounding explains at most {bound:.2g}"
-            place = blob.producer.place if exported.deployed.message.source_file else None  # an imported net is not in a file yet
-            raise Error(fact, place=place, layer=blob.producer.layer.title, fix=NOT_EQUAL)
+            limit = f"the tolerance is {tolerance:g}" if tolerance else f"rounding explains at most {bound:.2g}"
+            fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; {limit}"
+            raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=NOT_EQUAL)
+        share = max(share, error / bound if error else 0.0)
+    return share
+
+
+def _place(exported: Exported, node: Node) -> Any:
+    return node.place if exported.deployed.message.source_file else None  # an imported net is not in a file yet
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -108,10 +126,12 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 def _chooses(node: Node) -> bool:
     """Whether rounding a layer's input may change its output discontinuously. Pooling does so if it has a mask top."""
-    return node.type in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
+    return type_of(node) in CHOOSING or (node.type == "Pooling" and len(node.tops) > 1)
 
 
 CHOOSING = {"ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold"}
+OVERFLOWS = 1e30  # magnitude of a blob beside values that are not finite
+FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 
 
@@ -123,12 +143,16 @@ def opened(exported: Exported, device: Any, keep: Sequence[str] | None) -> Itera
     """Open the net in ocaffe with the exported weights. `keep` are the blobs that can be read; None means all."""
     net = Net(exported.deployed.message, exported.options.phase, keep=keep, device=device, seed=exported.options.seed)
     try:
-        network = net._network
-        for mine, parameter in zip(network.graph.params, exported.graph.params):
-            network.session.write(mine.data, exported.weights[parameter])
+        write_weights(net, exported)
         yield net
     finally:
         net.close()
+
+
+def write_weights(net: Net, exported: Exported) -> None:
+    """Write the exported weights into a net of the same message."""
+    for mine, parameter in zip(net._network.graph.params, exported.graph.params):
+        net._network.session.write(mine.data, exported.weights[parameter])
 
 
 def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) -> Feeds:
@@ -279,8 +303,8 @@ def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
     for node in graph.nodes:
         for index, bottom in enumerate(node.bottoms):
             for place in (index, index - len(node.bottoms)):
-                if _source(bottom) is blob and (node.type, place) in DRAWS:
-                    return DRAWS[node.type, place], node.layer
+                if _source(bottom) is blob and (type_of(node), place) in DRAWS:
+                    return DRAWS[type_of(node), place], node.layer
     return None, None
 
 
@@ -300,15 +324,18 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
     if Path(path).suffix not in (".npz", ".npy"):
         return _image(path, graph)
     try:
-        held = np.load(path)
-        arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
-    except (OSError, ValueError) as problem:
+        with open(path, "rb") as file:
+            held = np.load(file)
+            arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         raise Error(f"it cannot be read: {problem}", place=path, fix="give an .npz with an array for every input: np.savez(file, data=...)") from problem
     feeds = {}
     for blob in graph.inputs:
         if blob.name not in arrays:
             raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="give an array for every input, under its name")
         array = arrays[blob.name]
+        if array.dtype.kind not in "biuf":
+            raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix="give arrays of real numbers")
         if array.shape[1:] != blob.shape[1:]:
             fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
             raise Error(fact, place=path, fix="give arrays in the net's shapes")

@@ -27,15 +27,16 @@ class Targets:
         return 2 * self.labels.shape[1] + 1
 
 
-def targets(rec: Recorder, given: Sequence[Ref], steps: int, blank: int, shift: int = 0) -> Targets:
+def targets(rec: Recorder, given: Sequence[Ref], steps: int, classes: int, blank: int, shift: int = 0) -> Targets:
     """Read labels. `given` is (labels) as samples x labels, (indicators, labels) as steps x samples, or (lengths, numbers, labels x samples).
 
-    `steps`: the steps of a sample, or the most that `given` may say. `shift` is added to labels that are given with indicators.
+    `steps`: the steps of a sample, or the most that `given` may say. `shift` is added to labels that are given with indicators. A label outside the
+    classes is -1 in the result, as is the blank where it is not left out.
     """
     layout, labels = len(given) - 1, given[-1]
     samples, most = labels.shape[:2] if layout == 0 else (labels.shape[1], labels.shape[0])
     result = Targets(rec.saved("targets", (samples, most), np.int32), rec.saved("counts", (samples, 2), np.int32))
-    args = [samples, steps, most, blank, shift]
+    args = [samples, steps, most, classes, blank, shift]
     _per_item(rec, "targets", samples, list(given), [result.labels, result.counts], args, {"LAYOUT": layout})
     return result
 

@@ -1,6 +1,7 @@
 """Writes the files of a training for your own images: train_val, solver and deploy.prototxt, lists of the images, labels.txt and a README.md."""
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -254,6 +255,8 @@ class _Writer:
 
 
 def _means(given: Template, choices: Choices) -> Iterator[str]:
+    if not given.published and choices.augment is None and "mirror" in given.augment:
+        yield "training mirrors images; if mirrored images change their class, as symbols do, give --augment none"
     if choices.weights and not choices.transform and transform_of(choices.weights):
         yield f"mean and scale are those of the published {os.path.basename(choices.weights)}"
     elif choices.weights and not choices.transform and not given.published:
@@ -356,6 +359,15 @@ def _write(folder: str, files: dict[str, bytes]) -> None:
         for path in written:
             os.remove(path)
         raise
+
+
+def discard(project: Project, *others: str) -> None:
+    """Remove the files that `write_project` wrote, and `others` in its folder. The folder goes too if it is empty then."""
+    for path in (*project.images.files, *map(project.path, (*FILES, *others)), f"{project.prefix}.json"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+    with contextlib.suppress(OSError):  # other files are in it
+        os.rmdir(project.folder)
 
 
 def write_published(net: str, out: str) -> list[str]:

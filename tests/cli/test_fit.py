@@ -153,3 +153,21 @@ def test_mistakes(here: pathlib.Path, capsys: pytest.CaptureFixture[str], device
     assert main(["fit", "photos", "--out", "out", "--device", device.number]) == 1
     assert "out/solver.prototxt exists" in capsys.readouterr().err and (here / "out/solver.prototxt").read_text() == "mine"
     assert list((here / "out").iterdir()) == [here / "out/solver.prototxt"]
+
+
+def test_a_failed_start_leaves_no_files(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The corrected command then writes into the same folder."""
+    write_folders(here / "photos", 10, classes=2)
+    flags = ["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "4", "--batch", "8", "--device", device.number]
+    for name, text in (("bad.caffemodel", "caffemodel"), ("net.onnx", "is an ONNX model, not a caffemodel")):
+        (here / name).write_bytes(b"\x08\x08\x12\x04text")
+        assert main([*flags, "--weights", name]) == 1
+        assert text in capsys.readouterr().err and not (here / "out").exists()
+    assert main(flags) == 0
+
+
+def test_an_onnx_model_is_no_prototxt(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "net.onnx").write_bytes(b"\x08\x08\x12\x04text\x00")
+    write_folders(here / "photos", 10, classes=2)
+    assert main(["new", "net.onnx", "--data", "photos", "--out", "out"]) == 1
+    assert "is an ONNX model, not a prototxt" in capsys.readouterr().err

@@ -88,6 +88,19 @@ NETS = {
 
 
 RAW = "Boxes that you decode yourself"
+REGIONS = "Regions (Faster R-CNN)"
+REGION_NET = net(
+    3, 200, 300, layer("im_info", "Input", "", "input_param { shape { dim: 1 dim: 3 } }"),
+    layer("small", "Power", "data", "power_param { scale: 0.002 }"), convolution("conv1", "small", 8, 7, 4), layer("relu1", "ReLU", "conv1"),
+    convolution("conv5", "relu1", 8, 3, 4), convolution("rpn_score", "conv5", 18, 1),
+    convolution("rpn_bbox_pred", "conv5", 36, 1), layer("rpn_rows", "Reshape", "rpn_score", "reshape_param { shape { dim: 0 dim: 2 dim: -1 dim: 0 } }"),
+    layer("rpn_prob", "Softmax", "rpn_rows"), layer("rpn_maps", "Reshape", "rpn_prob", "reshape_param { shape { dim: 0 dim: 18 dim: -1 dim: 0 } }"),
+    layer("rois", "Python", "rpn_maps rpn_bbox_pred im_info", "python_param { module: 'rpn.proposal_layer' layer: 'ProposalLayer' }"),
+    layer("pool5", "ROIPooling", "conv5 rois", "roi_pooling_param { pooled_w: 7 pooled_h: 7 spatial_scale: 0.0625 }"),
+    layer("fc7", "InnerProduct", "pool5", "inner_product_param { num_output: 16 }"),
+    layer("bbox_pred", "InnerProduct", "fc7", "inner_product_param { num_output: 12 }"),
+    layer("cls_score", "InnerProduct", "fc7", "inner_product_param { num_output: 3 }"), layer("cls_prob", "Softmax", "cls_score"),
+)  # fmt: skip
 
 
 def sections() -> dict[str, list[str]]:
@@ -113,7 +126,7 @@ def opencv5() -> str:
 
 
 def test_every_section_has_a_net() -> None:
-    assert set(sections()) == {*NETS, RAW}
+    assert set(sections()) == {*NETS, RAW, REGIONS}
 
 
 @pytest.mark.parametrize("title", NETS)
@@ -143,6 +156,23 @@ def test_decoded_boxes(opencv5: str, device: Any, tmp_path: pathlib.Path) -> Non
     assert len(ours) == 50 and np.abs(best - ours).max() <= 1e-4
 
 
+def test_regions(opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:
+    [program] = sections()[REGIONS]
+    assert "(1000, 600)" in program and "0.8, 0.3" in program
+    program = program.replace("(1000, 600)", "(300, 200)").replace("0.8, 0.3", "0.01, 0.3")
+    program += "\nnp.savez('values.npz', data=blob, im_info=info, rois=rois, cls_prob=scores, bbox_pred=moves)"
+    files, text = converted(program, REGION_NET, "regions.onnx", opencv5, device, tmp_path, "--cut-at=rois,cls_prob,bbox_pred")
+    values = np.load(tmp_path / "values.npz")
+    own = ocaffe.Net(files[0], proto.TEST, weights=files[1], keep=["rois", "cls_prob", "bbox_pred"], device=device)
+    try:
+        own.forward(data=values["data"], im_info=values["im_info"])
+        for name in ("rois", "cls_prob", "bbox_pred"):
+            assert difference(values[name], np.array(own.blobs[name].data)) <= 1e-4
+    finally:
+        own.close()
+    assert len(values["rois"]) > 10 and {line.split()[0] for line in text.splitlines()} == {"1", "2"}
+
+
 def test_a_blob_inside_the_net_is_an_output(opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:
     """The page says to end with `--cut-at conv2,prob` where a program reads both."""
     program = """
@@ -164,6 +194,18 @@ out = net.forward(["conv2", "prob"])[0]
 
 def both(program: str, net: str, target: str, python: str, device: Any, folder: pathlib.Path, *flags: str) -> tuple[Any, np.ndarray, str]:
     """Convert the net and run the program. Return the arrays that it saved, ocaffe's output for the same input, and the printed text."""
+    files, text = converted(program, net, target, python, device, folder, *flags)
+    values = np.load(folder / "values.npz")
+    own = ocaffe.Net(files[0], proto.TEST, weights=files[1], device=device)
+    try:
+        (expected,) = own.forward(data=values["blob"]).values()
+        return values, np.array(expected), text
+    finally:
+        own.close()
+
+
+def converted(program: str, net: str, target: str, python: str, device: Any, folder: pathlib.Path, *flags: str) -> tuple[list[str], str]:
+    """Convert the net and run the program. Return the files and the printed text."""
     files = [str(folder / name) for name in ("deploy.prototxt", "weights.caffemodel", target)]
     pathlib.Path(files[0]).write_text(net)
     message = upgrade_net(read_net(files[0]))
@@ -173,10 +215,4 @@ def both(program: str, net: str, target: str, python: str, device: Any, folder: 
     assert main(["convert", *files, "--device", str(device.number), *flags]) == 0
     done = subprocess.run([python, "-c", program], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    values = np.load(folder / "values.npz")
-    own = ocaffe.Net(files[0], proto.TEST, weights=files[1], device=device)
-    try:
-        (expected,) = own.forward(data=values["blob"]).values()
-        return values, np.array(expected), done.stdout
-    finally:
-        own.close()
+    return files, done.stdout

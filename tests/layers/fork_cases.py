@@ -298,6 +298,8 @@ CASES = [
          normal(x0=(4, 6), y_0=(6, 5)), lambda x, got: {"y": distance({**x, "w": x["y/0"].T}, 2)}, ("x0", "y/0")),
     Case("InnerDistance of bottoms", layer("InnerDistance", "x0 x1 x2", "y", "inner_distance_param { num_output: 5 bias_term: true }"),
          normal(x0=(4, 6), x1=(5, 6), x2=(5,)), lambda x, got: {"y": distance({**x, "w": x["x1"]}, 2) + x["x2"]}, ("x0", "x1", "x2")),
+    Case("InnerDistance of transposed bottoms", layer("InnerDistance", "x0 x1", "y", "inner_distance_param { num_output: 5 bias_term: false transpose: true }"),
+         normal(x0=(4, 6), x1=(1, 1, 6, 5)), lambda x, got: {"y": distance({**x, "w": x["x1"][0, 0].T}, 2)}, ("x0", "x1")),
     Case("InnerDistance normalized", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 5 bias_term: false normalize: true }"),
          normal(x0=(4, 6), y_0=(5, 6)),
          lambda x, got: {"y": distance({**x, "w": x["y/0"] / np.sqrt((x["y/0"] ** 2).sum(1, keepdims=True) + 1e-6)}, 2)}, ("x0",)),

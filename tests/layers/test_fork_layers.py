@@ -1,6 +1,7 @@
 """Errors of layer types that text recognition, detection and face recognition forks define."""
 from __future__ import annotations
 
+import math
 import pathlib
 
 import numpy as np
@@ -17,6 +18,7 @@ from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.model.text import parse
+from tests.layers import single
 from tests.layers.fork_cases import frame, write_faces, write_videos
 
 INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: 2 dim: 3 } } }\n'
@@ -106,10 +108,32 @@ def test_errors_of_ctc(more: str, shapes: tuple[str, ...], told: str) -> None:
         ("", ("4 2 3", "3 2"), "bottoms are 4 x 2 x 3, 3 x 2"),
         ('top: "z"', ("4 2 3",), "2 tops for 1 bottoms"),
         ("ctc_decoder_param { blank_index: 3 }", ("4 2 3",), "the blank is 3, there are 3 classes"),
+        ("ctc_decoder_param { blank_index: -2 }", ("4 2 3",), "the blank is -2, there are 3 classes"),
     ],
 )
 def test_errors_of_the_decoder(more: str, shapes: tuple[str, ...], told: str) -> None:
     assert told in refusal("CTCGreedyDecoder", more, *shapes)
+
+
+@pytest.mark.parametrize("kind", single.KINDS)
+@pytest.mark.parametrize("label", [4, 5, 1e9, math.nan])
+@pytest.mark.parametrize("bottoms", [1, 2, 3])
+def test_labels_outside_the_classes(device: Device, bottoms: int, label: float, kind: str) -> None:
+    """The kernels read and write no memory outside the scores. The sample has no gradient, and the other one has its own."""
+    scores = np.random.default_rng(1).standard_normal((5, 2, 4))
+
+    def result(last: float) -> single.Result:
+        labels = np.array([[1, last], [2, 1]])
+        indicated = np.full((5, 2), -1.0)
+        indicated[:2] = labels.T - 1  # labels that are given with indicators do not count the blank
+        given = {1: [labels], 2: [np.arange(5)[:, None] > [0, 0], indicated], 3: [[5, 5], [2, 2], labels.T]}[bottoms]
+        names = " ".join(f'bottom: "x{i}"' for i in range(1 + bottoms))
+        return single.run(device, kind, f'name: "y" type: "WarpCTCLoss" {names} top: "y"', [scores, *given], [1], propagate=[True] + [False] * bottoms)
+
+    wrong, right = result(label), result(2)
+    assert np.isnan(wrong.tops[0]) and np.isfinite(right.tops[0])
+    assert wrong.diffs[0] is not None and right.diffs[0] is not None
+    assert not wrong.diffs[0][:, 0].any() and np.array_equal(wrong.diffs[0][:, 1], right.diffs[0][:, 1])
 
 
 def test_gradient_of_a_batch_of_sequences(device: Device) -> None:
@@ -247,7 +271,9 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
     [
         ('video_type: VIDEO video_file: "a.mp4"', "", "a.mp4 is to be read (SSD's VideoData), and ocaffe has no decoder of videos"),
         ("video_type: WEBCAM", "", "a camera is to be read"),
-        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png'"),
+        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png', modality RGB"),
+        (VIDEO.replace("modality: RGB", ""), "", "name_pattern is 'img_%05d.png', modality FLOW"),
+        *((VIDEO, f"transform_param {{ crop_size: 8 multi_scale: true scale_ratios: {ratio} }}", f"scale_ratios are {ratio}") for ratio in (0, -1, 1.5, "nan")),
         (f"{VIDEO} new_length: 9", "", "line 1: 8 frames make 1 segments of 8"),
         (f"{VIDEO} num_segments: 0", "", "num_segments 0"),
         (f"{VIDEO} encoded: true", "", "encoded"),
@@ -258,7 +284,7 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
 )
 def test_errors_of_videos(param: str, more: str, told: str, tmp_path: pathlib.Path) -> None:
     write_videos(str(tmp_path))
-    phase = proto.TRAIN if "crop" in told else proto.TEST
+    phase = proto.TRAIN if "crop" in told or "ratios" in told else proto.TEST
     assert told in refusal("VideoData", f"video_data_param {{ {param.replace('{folder}', str(tmp_path))} }} {more}", phase=phase)
 
 
@@ -349,3 +375,10 @@ def test_excitation_ends_with_the_training(device: Device, tmp_path: pathlib.Pat
         solver.step(1)
         values.append(float(solver.net.blobs["y"].data.max()))
     np.testing.assert_allclose(values, np.cos(np.pi / 2 * np.arange(4) / 4), atol=1e-6)
+
+
+def test_a_crop_of_a_small_share() -> None:
+    """A side has a pixel at least."""
+    crops = RandomCrops((8, 8), (0.01,), 1, fixed=False, more=False)
+    window = crops.draw(Dice((1, 2), 0), 16, 20)
+    assert (window.height, window.width) == (1, 1)

@@ -260,6 +260,7 @@ def test_masks_that_are_no_place(device: Any, kind: str) -> None:
         ("type: 'Compare'", [(3, 2), (3,)], "the bottoms are 3 x 2, 3"),
         ("type: 'StridedSlice' strided_slice_param { axis: 0 axis: -2 }", [(3, 2)], "axis 0, 0 names an axis twice"),
         ("type: 'StridedSlice' strided_slice_param { axis: 0 start: 1 start: 2 }", [(3, 2)], "2 times start for 1 axes"),
+        ("type: 'StridedSlice'", [()], "bottom 0 has no axes"),
         ("type: 'StridedSlice' strided_slice_param { axis: 1 step: 0 }", [(3, 2)], "the step along axis 1 is 0"),
         ("type: 'StridedSlice' strided_slice_param { axis: 1 start: 2 }", [(3, 2)], "the slice 2::1 of axis 1 of bottom 3 x 2 is empty"),
     ],

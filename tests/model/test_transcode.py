@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.model.transcode import convert_weights
-from ocaffe.model.weights import read_weights
+from ocaffe.model.weights import read_weights, write_weights
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 pytest.importorskip("h5py")
@@ -59,3 +60,12 @@ def test_prototxt_of_another_net(tmp_path: Path) -> None:
         (tmp_path / "lenet.prototxt").write_text('layer { name: "ip" type: "InnerProduct" }')
         convert_weights(GOLDEN / "files" / "train_iter_8.caffemodel", tmp_path / "new.h5", tmp_path / "lenet.prototxt")
     assert [path.name for path in tmp_path.iterdir()] == ["lenet.prototxt"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "a//b", "/a"])
+def test_names_that_hdf5_cannot_hold(tmp_path: Path, name: str) -> None:
+    net = proto.NetParameter(layer=[{"name": name, "type": "InnerProduct"}])
+    write_weights(tmp_path / "x.caffemodel", net, {name: [np.ones(3, np.float32)]})
+    with pytest.raises(Error, match=f"cannot hold the weights of layer '{name}'"):
+        convert_weights(tmp_path / "x.caffemodel", tmp_path / "x.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.caffemodel"]

@@ -41,7 +41,7 @@ def test_the_command(runtime: str, module: str, small: Any, device: Any, tmp_pat
         assert not (tmp_path / "m.onnx").exists()
     else:
         assert status == 0, output.err
-        assert f"equal to ocaffe's outputs in {runtime} " in output.out
+        assert f"equal to ocaffe's outputs in {runtime} " in output.out and "layer by layer" not in output.out
 
 
 @pytest.mark.parametrize("code", FAILURES)
@@ -80,12 +80,35 @@ def test_a_detector_is_to_be_cut(device: Any, monkeypatch: pytest.MonkeyPatch) -
     results(monkeypatch, np.zeros(3))
     with pytest.raises(Error) as problem:
         consumers.verify_in("opencv", exported, [random_inputs(exported.graph)], device)
-    assert "--raw-detection" in str(problem.value.fix)
+    assert "--raw-detection" in str(problem.value.fix) and "ENGINE_AUTO" not in str(problem.value.fix)
+    assert "--raw-detection" in consumers.remedy("opencv-classic", exported) and "ENGINE_AUTO" in consumers.remedy("opencv-classic", exported)
 
 
-def test_regions_are_to_be_cut() -> None:
-    exported = export(str(ROOT / "tests" / "golden" / "forks" / "Net-FastRCNN-TEST.prototxt"), None, Options(fillers=True))
-    assert consumers.cut(exported).startswith("--cut-at=") and "'pool5' (ROIPooling)" in consumers.cut(exported)
+PROPOSAL = """
+layer { name: "data" type: "Input" top: "conv5" top: "im_info" input_param { shape { dim: 1 dim: 8 dim: 14 dim: 14 } shape { dim: 1 dim: 3 } } }
+layer { name: "scores" type: "Convolution" bottom: "conv5" top: "scores" convolution_param { num_output: 18 kernel_size: 1 } }
+layer { name: "deltas" type: "Convolution" bottom: "conv5" top: "deltas" convolution_param { num_output: 36 kernel_size: 1 } }
+layer { name: "rois" type: "Proposal" bottom: "scores" bottom: "deltas" bottom: "im_info" top: "rois" proposal_param { feat_stride: 16 } }
+layer { name: "pool5" type: "ROIPooling" bottom: "conv5" bottom: "rois" top: "pool5" roi_pooling_param { pooled_w: 2 pooled_h: 3 spatial_scale: 0.0625 } }
+layer { name: "cls_score" type: "InnerProduct" bottom: "pool5" top: "cls_score" inner_product_param { num_output: 3 } }"""
+
+
+PYTHON = """type: "Python" python_param { module: 'rpn.proposal_layer' layer: 'ProposalLayer' }"""
+
+
+@pytest.mark.parametrize("kind", ["Proposal", "Python"])
+def test_proposals_are_to_be_cut(kind: str, tmp_path: pathlib.Path) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text(PROPOSAL if kind == "Proposal" else PROPOSAL.replace('type: "Proposal"', PYTHON).replace("proposal_param { feat_stride: 16 }", ""))
+    text = consumers.remedy("opencv-classic", export(str(net), None, Options(fillers=True)))
+    assert text.startswith(f"--cut-at=scores,deltas ends the model before 'rois' ({kind})") and "ENGINE_AUTO" in text
+
+
+def test_a_scan_is_to_be_avoided(tmp_path: pathlib.Path) -> None:
+    net = tmp_path / "net.prototxt"
+    net.write_text(RECURRENT.format("LSTM"))
+    scan, steps = (export(str(net), None, Options(fillers=True, dynamic_batch=dynamic)) for dynamic in (True, False))
+    assert "without --dynamic-batch" in consumers.remedy("opencv", scan) and "Scan" not in consumers.remedy("opencv", steps)
 
 
 @pytest.mark.parametrize("flags, fact", [(["--verify-in=tensorrt"], "--verify-in is 'tensorrt'"), (["--verify-in=opencv", "--noverify"], "with --noverify")])
@@ -105,6 +128,9 @@ def test_the_detector_runs_in_the_reference(device: Any) -> None:
     assert consumers.verify_in("reference", exported, [random_inputs(exported.graph)], device, python=sys.executable).worst <= 1e-4
 
 
+RECURRENT = """
+layer {{ name: "data" type: "Input" top: "data" top: "cont" input_param {{ shape {{ dim: 4 dim: 2 dim: 5 }} shape {{ dim: 4 dim: 2 }} }} }}
+layer {{ name: "h" type: "{}" bottom: "data" bottom: "cont" top: "h" recurrent_param {{ num_output: 3 weight_filler {{ type: "xavier" }} }} }}"""
 IMAGE = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 8 dim: 15 dim: 15 } } }'
 FORMS = {  # forms of nodes that were chosen because OpenCV 5.0 computes others wrong, and the engines
     "AVE pooling with pads": (IMAGE + """
@@ -115,6 +141,12 @@ layer { name: "norm" type: "LRN" bottom: "data" top: "norm" lrn_param { local_si
 layer { name: "data" type: "Input" top: "scores" top: "deltas" top: "im_info"
         input_param { shape { dim: 1 dim: 18 dim: 14 dim: 14 } shape { dim: 1 dim: 36 dim: 14 dim: 14 } shape { dim: 1 dim: 3 } } }
 layer { name: "rois" type: "Proposal" bottom: "scores" bottom: "deltas" bottom: "im_info" top: "rois" proposal_param { feat_stride: 16 } }""", ("new", "auto")),
+    "ROIPooling": ("""
+layer { name: "data" type: "Input" top: "data" top: "rois" input_param { shape { dim: 1 dim: 8 dim: 14 dim: 14 } shape { dim: 4 dim: 5 } } }
+layer { name: "pool" type: "ROIPooling" bottom: "data" bottom: "rois" top: "pool" roi_pooling_param { pooled_w: 3 pooled_h: 2 spatial_scale: 0.0625 } }""",
+                   ("classic", "new", "auto")),
+    "ROIPooling of Proposal": (PROPOSAL, ("new", "auto")),
+    **{kind: (RECURRENT.format(kind), ("classic", "new", "auto")) for kind in ("LSTM", "RNN", "GRU")},
 }  # fmt: skip
 
 
@@ -122,5 +154,5 @@ layer { name: "rois" type: "Proposal" bottom: "scores" bottom: "deltas" bottom: 
 def test_forms_for_opencv(name: str, engine: str, opencv5: str, device: Any, tmp_path: pathlib.Path) -> None:  # noqa: F811
     net = tmp_path / "net.prototxt"
     net.write_text(FORMS[name][0])
-    exported = export(str(net), None, Options())
+    exported = export(str(net), None, Options(fillers=True))
     assert consumers.verify_in(f"opencv-{engine}", exported, [random_inputs(exported.graph)], device, python=opencv5).worst <= 1e-4

@@ -163,6 +163,19 @@ def test_weights_of_more_than_one_file_go_into_a_second(small: Any, device: Any,
     assert main(["convert", str(target), str(tmp_path / "back.prototxt"), str(tmp_path / "back.caffemodel")]) == 0
 
 
+def test_other_weights_beside_a_model_stay(small: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)
+    target, beside = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
+    command = ["convert", *small(), str(target), "--noverify"]
+    assert main(command) == main(command) == 0
+    whole = beside.read_bytes()
+    for gone in (False, True):
+        beside.write_bytes(b"mine" + whole[4:])
+        target.unlink() if gone else None
+        assert main(command) == 1 and "m.onnx.data" in capsys.readouterr().err and beside.read_bytes()[:4] == b"mine"
+    assert main([*command, "--force"]) == 0 and beside.read_bytes() == whole
+
+
 def test_large_models_in_the_reference(small: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocaffe.onnx.model.LARGEST", 1000)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # importing it fails
@@ -382,6 +395,18 @@ def test_inputs_of_the_users_own(small: Any, device: Any, kind: str, tmp_path: p
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "name, fact", [("empty.npz", "it cannot be read"), ("cut.npz", "it cannot be read"), ("texts.npz", "'data' is of type <U1 in the file")]
+)
+def test_inputs_that_are_no_numbers(small: Any, device: Any, name: str, fact: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / name
+    if name != "empty.npz":
+        np.savez(file, data=np.full((1, 3, 9, 9), "a" if name == "texts.npz" else 1))
+    file.write_bytes(file.read_bytes()[: 500 if name == "cut.npz" else None] if file.exists() else b"")
+    assert main(["convert", *small(), str(tmp_path / "m.onnx"), "--verify", str(file), "--device", str(device.number)]) == 1
+    assert fact in capsys.readouterr().err
+
+
 def test_the_reference_serves_where_onnxruntime_is_too_old(small: Any, device: Any) -> None:
     exported = of(small(), opset=onnx.defs.onnx_opset_version(), cut_at=["conv"])
     verify(exported, [random_inputs(exported.graph)], device)
@@ -416,6 +441,9 @@ WRONG = {  # wrong argument -> text in the error
     "truncated weights": (["{net}", "{cut}", "{out}"], "cut.caffemodel"),
     "no such net": (["absent.prototxt", "{weights}", "{out}"], "absent.prototxt"),
     "shape": (["{net}", "{weights}", "{out}", "--shape=data:1x?x9"], "--shape has 'data:1x?x9'"),
+    "shape of a digit that is no number": (["{net}", "{weights}", "{out}", "--shape=data:1x\u00b2"], "--shape has 'data:1x\u00b2'"),
+    "tolerance": (["{net}", "{weights}", "{out}", "--tolerance=nan"], "--tolerance is nan"),
+    "tolerance that is too small": (["{net}", "{weights}", "{out}", "--tolerance=1e-12"], "the tolerance is 1e-12"),
     "shape of nothing": (["{net}", "{weights}", "{out}", "--shape=label:1"], "--shape names 'label'"),
     "shape that does not fit": (["{net}", "{weights}", "{out}", "--shape=data:1x5x9x9"], "in the file"),
     "no such folder": (["{net}", "{weights}", "{tmp}/absent/m.onnx", "--noverify"], "make the folder"),
@@ -466,6 +494,38 @@ def test_a_training_net(tmp_path: pathlib.Path, device: Any, both: bool, capsys:
     assert "equal to ocaffe's outputs" in capsys.readouterr().out
     model = onnx.load(target)
     assert [info.name for info in model.graph.input] == ["data"] and [node.op_type for node in model.graph.node] == ["Conv", "Flatten", "Gemm"]
+
+
+def test_all_missing_inputs_are_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A caffemodel has the net of one phase, and its data layer may be of the other."""
+    text = TRAINED.replace('type: "InnerProduct" bottom: "conv"', 'type: "InnerProduct" bottom: "sum"') + (
+        'layer { name: "sum" type: "Eltwise" bottom: "conv" bottom: "other" top: "sum" }')  # fmt: skip
+    lines = text.strip().splitlines()
+    net = tmp_path / "train.prototxt"
+    net.write_text("\n".join([lines[1], lines[4], *lines[2:4]]))
+    assert main(["convert", str(net), str(tmp_path / "m.onnx"), "--fillers"]) == 1
+    error = capsys.readouterr().err
+    assert "unknown bottom blob 'data', and 1 more: other" in error and "--shape=data:1x3x224x224,other:1x3x224x224" in error
+    assert "give the deploy.prototxt" in error
+
+
+def test_the_flags_of_an_import_are_refused(small: Any, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", *small(), str(tmp_path / "m.onnx"), "--for-training"]) == 1
+    assert "--for-training means nothing for prototxt weights onnx" in capsys.readouterr().err
+
+
+def test_overflow_is_told_apart_from_a_wrong_conversion(small: Any, device: Any) -> None:
+    """Runtimes give different results after an overflow, so the conversion is not to blame."""
+    net, weights = small(HEAD + """
+layer { name: "large" type: "Power" bottom: "conv" top: "large" power_param { scale: 1e38 } }
+layer { name: "larger" type: "Power" bottom: "large" top: "larger" power_param { scale: 1e38 } }
+layer { name: "none" type: "Eltwise" bottom: "larger" bottom: "larger" top: "none" eltwise_param { coeff: 1 coeff: -1 } }""")
+    exported = of((net, weights))
+    (last,) = (node for node in exported.model.graph.node if node.op_type == "Add")
+    last.op_type = "Sub"  # a runtime that computes infinity where ocaffe computes NaN
+    with pytest.raises(Error, match="values in ocaffe that are not finite") as problem:
+        verify(exported, [random_inputs(exported.graph)], device)
+    assert "weights of a trained net" in str(problem.value)
 
 
 @pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])

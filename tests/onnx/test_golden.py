@@ -26,7 +26,6 @@ NOTHING = {"layers/Input-two"}  # no layer reads the inputs
 REFUSED = {"forks/DetectionOutput.ssd-eta"}  # a decreasing threshold
 ONLY_LOSSES = {"forks/Net-SSD-TRAIN-logistic-corner", "forks/Net-SSD-TRAIN-noshare"}  # these cases record only losses
 OPSETS = (13, 18, 21, onnx.defs.onnx_opset_version())  # besides 17, the opsets in which operators changed
-NOT_RUN = {("forks/ROIPooling.frcnn-special", OPSETS[-1])}  # no runtime has MaxRoiPool of opset 22
 
 
 @functools.cache
@@ -99,11 +98,7 @@ def one_of_each() -> list[str]:
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("name", one_of_each())
 def test_other_opsets(name: str, opset: int) -> None:
-    if (name, opset) in NOT_RUN:
-        with pytest.raises(Error, match="cannot be verified"):
-            check(name, opset=opset)
-    else:
-        check(name, opset=opset)
+    check(name, opset=opset)
 
 
 def refused() -> list[str]:

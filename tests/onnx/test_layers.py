@@ -129,7 +129,9 @@ def test_proposal(kind: str, opset: int, device: Any, tmp_path: pathlib.Path) ->
     file = tmp_path / "net.prototxt"
     file.write_text(text if kind == "python" else text.replace('type: "Python"', ""))
     result = export(read_net(str(file)), None, Options(opset=opset))
-    verify(result, [random_inputs(result.graph, seed=seed) for seed in range(3)], device)
+    runs = [random_inputs(result.graph, seed=seed) for seed in range(3)]
+    assert all(run["im_info"].tolist() == [[200, 300, 1]] for run in runs)
+    verify(result, runs, device)
     assert result.model.graph.output[0].type.tensor_type.shape.dim[0].dim_value == 0
     with pytest.raises(Error, match="batch of 2 instead of 1"):
         export(read_net(str(file)), None, Options(dynamic_batch=True))

@@ -90,8 +90,8 @@ FAMILIES = {
         }),
     "products": Family("""
         y1 = Gemm<transB=1>(v, w, bias) y2 = Gemm<alpha=0.5, beta=2.0>(v, wt, bias) y3 = MatMul(v, wt) m = MatMul(v, wt) y4 = Add(m, bias)
-        y5 = MatMul(x, columns) n = MatMul(x, columns) y6 = Add(n, short) y7 = Gemm(v, wt, one)
-        """, 13, {"w": draw(3, 5), "wt": draw(5, 3), "bias": draw(3), "columns": draw(6, 2), "short": draw(2), "one": draw(1)}),
+        y5 = MatMul(x, columns) n = MatMul(x, columns) y6 = Add(n, short) y7 = Gemm(v, wt, one) o = MatMul(v, wt) y8 = Add(o, more)
+        """, 13, {"more": draw(1, 1, 3), "w": draw(3, 5), "wt": draw(5, 3), "bias": draw(3), "columns": draw(6, 2), "short": draw(2), "one": draw(1)}),
     "computed products": Family("""
         t = Transpose<perm=[0, 1, 3, 2]>(z) y1 = MatMul(x, t) y2 = MatMul(x, z) y3 = MatMul(left, x) y4 = MatMul(x, shared) y5 = MatMul(x, vector)
         y6 = MatMul(vector, x) s = Mul(y1, c0_5) p = Softmax(s) y7 = MatMul(p, z) y8 = Einsum<equation="bchw,bcwv->bchv">(x, z)
@@ -180,7 +180,8 @@ FAMILIES = {
                   "fraction": np.array([1, 1, 0.7, 2.6], np.float32)}),
     "constants among tensors": Family("""
         y1 = Concat<axis=1>(x, more) y2 = Max(x, channels) y3 = Min(x, z, c1) y4 = Mean(x, channels) y5 = Concat<axis=1>(more, x) y6 = Sum(x, channels, z)
-        """, 17, NUMBERS | {"more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
+        y7 = Concat<axis=0>(none, x, z) y8 = Concat<axis=0>(x, none)
+        """, 17, NUMBERS | {"none": np.zeros((0, 4, 6, 6), np.float32), "more": draw(2, 1, 6, 6), "channels": draw(4, 1, 1)}),
     "steps and computed places": Family("""
         y1 = Slice(x, s0, s6, a2, two) y2 = Slice(x, m1, back, a2, m1) y3 = Slice(x, first, last, axes, steps) y4 = Slice(v, m1, back, a0, m1)
         y5 = Sin(x) y6 = Cos(x) p = ArgMax<axis=2, keepdims=0>(x) y7 = Gather(table, p) y8 = Gather(cube, p) q = ArgMax<axis=1, keepdims=1>(z)
@@ -201,15 +202,21 @@ FAMILIES = {
             "one": np.float32(1), "zero": np.float32(0), "low": np.float32(-1e30), "mask": np.tril(np.ones((6, 6), bool)), "row": draw(6), "k": np.int64(1),
             "holes": np.where(np.tril(np.ones((6, 6))) > 0, 0, -np.inf).astype(np.float32),
         }),
+    "equal values and truth values": Family("""
+        s = Greater(x, z) f = Cast<to=1>(s) i1 = ArgMax<axis=1>(f) y1 = Cast<to=1>(i1) i2 = ArgMax<axis=3, keepdims=0, select_last_index=1>(f)
+        y2 = Cast<to=1>(i2) i3 = ArgMax<axis=2, keepdims=0>(f) y3 = Cast<to=1>(i3) b = Cast<to=9>(i3) y4 = Cast<to=1>(b) n = Not(b) y5 = Cast<to=1>(n)
+        r = Relu(x) c = Cast<to=9>(r) y6 = Cast<to=1>(c) d = CastLike(r, s) y7 = Where(d, x, z)
+        """),
     "values at places": Family("""
         g = Reshape(z, points) y1 = GridSample(x, g) h = Tanh(g) y2 = GridSample<mode="nearest", padding_mode="border">(x, h)
         y3 = GridSample<align_corners=1, mode="bilinear">(x, h) y4 = RoiAlign<output_height=2, output_width=3, spatial_scale=0.5>(x, rois, images)
         a = Abs(v) b = Slice(a, c0, c2, c1) c = Concat<axis=1>(b, more)
         y5 = RoiAlign<output_height=2, output_width=2, sampling_ratio=2, coordinate_transformation_mode="output_half_pixel">(x, c, images)
         y6, i = TopK<axis=1>(x, three) y7 = Cast<to=1>(i) y8, unread = TopK<largest=0>(x, two) unread2, j = TopK<axis=2>(z, two) y9 = Cast<to=1>(j)
-        d = Relu(x) y10, l = TopK<axis=3>(d, three) y11 = Cast<to=1>(l)
+        d = Relu(x) y10, l = TopK<axis=3>(d, three) y11 = Cast<to=1>(l) y12 = MaxRoiPool<pooled_shape=[2, 3], spatial_scale=0.5>(x, regions)
         """, 17, {
             "points": ints(2, 12, 6, 2), "rois": np.array([[1, 2, 9, 8], [0, -3, 11, 7.5]], np.float32), "images": ints(1, 0), "three": ints(3), "two": ints(2),
+            "regions": np.array([[1, 1, 2, 9, 8], [0, 0, 3, 11, 7]], np.float32),
             "c0": ints(0), "c1": ints(1), "c2": ints(2), "more": np.array([[4, 5], [6, 3.5]], np.float32),
         }),
     "recurrent": Family("""
@@ -219,8 +226,9 @@ FAMILIES = {
         y7, y8 = LSTM<hidden_size=3, direction="bidirectional">(s, w2, r2) y9 = Relu(h2) y10, y11 = GRU<hidden_size=3>(s, gw, gr, gb, , i)
         a4 = GRU<hidden_size=3, linear_before_reset=1>(s, gw, gr, gb) y12 = Squeeze(a4, a1_)
         y13, y14 = GRU<hidden_size=3, linear_before_reset=1, direction="reverse">(s, gw, gr, gb, , zero) y15 = GRU<hidden_size=3>(s, gw, gr)
-        , y16 = LSTM<hidden_size=3>(s, w1, r1)
+        , y16 = LSTM<hidden_size=3>(s, w1, r1) a5 = LSTM<hidden_size=3, direction="bidirectional">(s, w2, r2) a6 = Transpose(a5) y17 = Reshape(a6, other)
         """, 17, {
+            "other": ints(12, 4, 6),
             "seq": ints(12, 4, 6), "a1_": ints(1), "a0": ints(0), "a3_": ints(3), "a2_": ints(2), "join": ints(0, 0, -1),
             "w1": draw(1, 12, 6), "r1": draw(1, 12, 3), "b1": draw(1, 24), "w2": draw(2, 12, 6), "r2": draw(2, 12, 3), "b2": draw(2, 24),
             "c": draw(1, 4, 3), "gw": draw(1, 9, 6), "gr": draw(1, 9, 3), "gb": draw(1, 18), "zero": np.zeros((1, 4, 3), np.float32),
@@ -313,7 +321,7 @@ def test_recurrent_operators_return(tmp_path: Path) -> None:
     _, files = converted(tmp_path, model)
     again = exporter.export(*files).model
     counts = [collections.Counter(node.op_type for node in one.graph.node) for one in (model, again)]
-    assert counts[1]["LSTM"] == counts[0]["LSTM"] + 2 and counts[1]["GRU"] == counts[0]["GRU"]  # two of the LSTMs have two directions
+    assert counts[1]["LSTM"] == counts[0]["LSTM"] + 3 and counts[1]["GRU"] == counts[0]["GRU"]  # three of the LSTMs have two directions
     assert counts[1]["Scan"] == 0 and "ReduceSum" not in counts[1]
     third, _ = converted(tmp_path, again)
     assert [layer.type for layer in third.layer].count("LSTM") == counts[1]["LSTM"]

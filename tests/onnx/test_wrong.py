@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.import_model import to_caffe
 from ocaffe.onnx.import_verify import comparable
-from ocaffe.onnx.verify import random_inputs, verify
+from ocaffe.onnx.verify import opened, random_inputs, verify
 
 Blobs = dict[str, list[np.ndarray]]
 Change = Callable[[Any, Blobs], None]  # of the layer named, or of the node and the initializers
@@ -262,7 +263,15 @@ def exported() -> Any:
 
 def test_a_right_export_is_accepted(device: Any) -> None:
     made = exported()
-    verify(made, [random_inputs(made.graph)], device)
+    assert 0 < verify(made, [random_inputs(made.graph)], device).share <= 1
+
+
+def test_an_open_net_gets_the_weights(device: Any) -> None:
+    made = exported()
+    zeros = {parameter: np.zeros_like(array) for parameter, array in made.weights.items()}
+    with opened(replace(made, weights=zeros), device, None) as net:
+        net.forward()
+        verify(made, [random_inputs(made.graph)], device, net=net)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

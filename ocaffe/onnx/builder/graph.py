@@ -11,10 +11,12 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob, Node, Parameter
 from ocaffe.ir.tensor import Shape
 
+Step = Callable[..., tuple[Sequence[str], str]]
 Value = Blob | str | np.ndarray | float | Sequence[int] | None  # an input of a node; an array or number becomes a constant, None is an omitted input
 SPLIT_COUNTS = 18  # since this opset Split requires num_outputs
 REDUCE_TAKES_AXES = 18  # since this opset the axes of all reductions are an input
 TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9, np.float64: 11}  # numbers of TensorProto.DataType
+UNROLLED = 128  # the most steps of a loop that are written one by one
 SHARED_BYTES = 64  # constants up to this size are stored once
 
 
@@ -74,7 +76,7 @@ class OnnxGraph:
         owner = self.node
         assert owner is not None
         given = {key: value for key, value in attributes.items() if value is not None}
-        self.nodes.append(OnnxNode(kind, names, outputs, given, owner.name, owner.type, str(owner.place or "")))
+        self.nodes.append(OnnxNode(kind, names, outputs, given, owner.name, type_of(owner), str(owner.place or "")))
         self.values.update({blob: output for blob, output in zip(to, outputs) if blob is not None})
         return outputs
 
@@ -192,24 +194,35 @@ class OnnxGraph:
         """Return a slice along one axis."""
         return self.op("Slice", x, [start], [end], [axis])
 
-    def split(self, x: Value, to: Sequence[Blob | None], axis: int) -> list[str]:
-        """Split x along an axis into equal parts, one for each output."""
+    def split(self, x: Value, to: Sequence[Blob | None], axis: int, sizes: Sequence[int] | None) -> list[str]:
+        """Split x along an axis into parts, one for each output. Without `sizes`, which depend on the batch then, they are equal; ncnn needs sizes."""
+        if sizes is not None:
+            return self.ops("Split", x, list(sizes), to=to, axis=axis)
         return self.ops("Split", x, to=to, axis=axis, num_outputs=len(to) if self.opset >= SPLIT_COUNTS else None)
 
-    def scan(
-        self, states: Sequence[Value], sequences: Sequence[Value], step: Callable[..., tuple[Sequence[str], str]], to: Sequence[Blob | None]
-    ) -> list[str]:
-        """Loop over the first axis of `sequences`.
+    def loop(self, steps: int | None, rows: int | None, states: Sequence[str], sequences: Sequence[str], step: Step) -> list[str]:
+        """Loop over the first axis of `sequences` (T x N x n), and return the final states and the collected values (T x N x n).
 
-        `step` takes the states and one element of each sequence; it returns the new states and the value to collect. The final states and the collected
-        values become the blobs `to` and are returned.
+        `step` takes the states and one element (N x n) of each sequence; it returns the new states and the value to collect. `steps` is T and `rows` N,
+        None if it depends on the batch. Up to UNROLLED steps have nodes of their own. Else they are the body of a Scan, which OpenCV 5.0 and ncnn lack.
         """
+        if steps is None or not 0 < steps <= UNROLLED:
+            return self._scan(states, sequences, step)
+        sizes = None if rows is None else [rows] * steps
+        parts = [self.split(self.op("Flatten", sequence, axis=2), [None] * steps, 0, sizes) for sequence in sequences]
+        found = []
+        for elements in zip(*parts):
+            states, collected = step(*states, *elements)
+            found.append(self.op("Unsqueeze", collected, [0]))
+        return [*states, self.op("Concat", *found, axis=0)]
+
+    def _scan(self, states: Sequence[str], sequences: Sequence[str], step: Step) -> list[str]:
         outside, self.nodes = self.nodes, []
         inputs = [self._new("step") for _ in (*states, *sequences)]
         after, collected = step(*inputs)
         outputs = [self.op("Identity", value) for value in (*after, collected)]
         body, self.nodes = Body(inputs, outputs, self.nodes), outside
-        return self.ops("Scan", *states, *sequences, to=to, num_scan_inputs=len(sequences), body=body)
+        return self.ops("Scan", *states, *sequences, to=[None] * len(outputs), num_scan_inputs=len(sequences), body=body)
 
     def refused(self, fact: str, fix: str = "") -> Error:
         """Return the error of the layer whose rule is running. Its remedy suggests to cut the net before the layer."""
@@ -288,6 +301,11 @@ def _unused(name: str, used: set[str]) -> str:
         unique = f"{name}.{number}"
     used.add(unique)
     return unique
+
+
+def type_of(node: Node) -> str:
+    """Return the type of a node's layer. A Python layer that ocaffe implements, such as the one of Proposal, has the type of ocaffe's layer."""
+    return node.layer.type if node.type == "Python" else node.type
 
 
 def is_split(blob: Blob) -> bool:

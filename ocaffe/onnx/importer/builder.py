@@ -79,7 +79,12 @@ class Builder:
 
     def is_float(self, node: Node, index: int = 0) -> bool:
         """Whether an input that is no constant has floats in the ONNX graph."""
-        return self.graph.types[node.input(index)].tensor_type.elem_type in FLOATS
+        return self.kind(node.input(index)) in FLOATS
+
+    def kind(self, tensor: str) -> int:
+        """Return the type in the ONNX graph of the elements of a tensor that is no constant. Raises Error if the shape depends on values."""
+        self.graph.shape(tensor)
+        return int(self.graph.types[tensor].tensor_type.elem_type)
 
     @functools.cached_property
     def wanted(self) -> frozenset[str]:
@@ -194,11 +199,14 @@ class Builder:
                 self.message.layer.add(name=self._unique(output), type="Split", bottom=[blob], top=[output])
 
     def _title(self, node: Node) -> str:
-        """Return the layer name: the framework's module name if a weight's name has it, else the name of the node or of its output."""
+        """Return the layer name: the framework's module name if a weight's name has it, else the name of the node or of its output.
+
+        It is a path that HDF5 can hold.
+        """
         for tensor in node.inputs[1:]:
             if tensor in self.graph.trained and tensor.endswith(".weight"):
                 return tensor.removesuffix(".weight")
-        return (node.name or node.outputs[0]).strip("/")
+        return "/".join(part for part in (node.name or node.outputs[0]).split("/") if part not in ("", ".")) or node.op
 
     def _unique(self, name: str) -> str:
         unique, count = name, 1

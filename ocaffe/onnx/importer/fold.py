@@ -9,7 +9,7 @@ from onnx import TypeProto, checker, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, node_of
+from ocaffe.onnx.importer.graph import FLOATS, Graph, Node, array_of, dense_of, node_of
 from ocaffe.onnx.importer.reopen import reopen
 
 DRAWS = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
@@ -71,6 +71,8 @@ def _constant(graph: Graph, node: Node) -> bool:
         kind = graph.types[inputs[1]].tensor_type.elem_type
         constants[node.outputs[0]] = constants[inputs[0]].astype(helper.tensor_dtype_to_np_dtype(kind))
         _trained(graph, node)
+    elif node.op == "Constant" and "sparse_value" in node.attributes:
+        constants[node.outputs[0]] = dense_of(node.attributes["sparse_value"], graph.place)
     elif all(name in constants for name in inputs) and node.op not in DRAWS and node.message is not None and "." not in node.op:
         feeds = {name: constants[name] for name in inputs}
         node.message.input[:] = node.inputs
@@ -167,7 +169,9 @@ def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
     if not sizes.ndim:
         whole, rest = divmod(shape[axis], int(sizes))
         sizes = np.array([int(sizes)] * whole + [rest] * (rest > 0))
-    parts = [f"{node.outputs[0]}_{index}" for index in range(len(sizes))]
+    taken, parts = set(graph.producers()), [f"{node.outputs[0]}_{index}" for index in range(len(sizes))]
+    while taken.intersection(parts):  # PyTorch's exporter calls the sequences of a model split, split_1, ..
+        parts = [f"{part}_" for part in parts]
     for part, size in zip(parts, sizes):
         kind = graph.types[x].tensor_type.elem_type
         graph.types[part] = helper.make_tensor_type_proto(kind, (*shape[:axis], int(size), *shape[axis + 1 :]))

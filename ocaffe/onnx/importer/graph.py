@@ -86,7 +86,7 @@ class Graph:
         if tensor in self.constants:
             return self.constants[tensor].shape
         if tensor not in self.types:
-            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut_at with a tensor before it")
+            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut-at with a tensor before it")
         return tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
 
     def producers(self) -> dict[str, Node]:
@@ -117,6 +117,7 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     """
     main = model.graph
     constants = {tensor.name: array_of(tensor, place) for tensor in main.initializer}
+    constants |= {tensor.values.name: dense_of(tensor, place) for tensor in main.sparse_initializer}
     nodes = [node_of(message) for message in main.node]
     inputs = [item for item in main.input if item.name not in constants]  # up to IR version 3 initializers are inputs too
     graph = Graph(place, main.name or "net", opset, nodes, [item.name for item in inputs], list(outputs) or [item.name for item in main.output])
@@ -156,6 +157,18 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
         return numpy_helper.to_array(tensor)
     except (KeyError, TypeError, ValueError) as problem:
         raise Error(f"tensor '{tensor.name}' has no values of its shape and type: {problem}", place=place, fix="copy or download it again") from None
+
+
+def dense_of(tensor: Any, place: str) -> np.ndarray:
+    """Return the array of a SparseTensorProto. Its indices are places in the flat array, or one row of indices for each value."""
+    values, indices = array_of(tensor.values, place), array_of(tensor.indices, place)
+    try:
+        result = np.zeros(tuple(tensor.dims), values.dtype)
+        result[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, result.shape)] = values
+    except (IndexError, TypeError, ValueError, MemoryError) as problem:
+        fact = f"sparse tensor '{tensor.values.name}' has no values of its shape: {problem}"
+        raise Error(fact, place=place, fix="copy or download it again") from None
+    return result
 
 
 def _value(attribute: Any) -> Any:

@@ -153,7 +153,7 @@ def _biases(graph: Graph) -> None:
             continue
         weight, bias = graph.shape(found["W"]), graph.constants[found["B"]]
         product = next(producers[name] for name in node.inputs if name in producers and producers[name].op == "MatMul")
-        row = len(weight) == 2 and bias.size == weight[1] and bias.shape[-1:] == weight[1:]
+        row = len(weight) == 2 and bias.size == weight[1] and bias.shape[-1:] == weight[1:] and bias.ndim <= len(graph.shape(product.outputs[0]))
         if row and consumers[product.outputs[0]] == [node] and product.outputs[0] not in graph.outputs:
             graph.constants[found["B"]] = bias.reshape(-1)
             _replace(graph, node, Node("MatMul", [found["x"], found["W"], found["B"]], node.outputs, {}, product.name))
@@ -237,7 +237,8 @@ def _directions(graph: Graph) -> None:
         chain = [node]
         for op in ("Squeeze",) if directions == 1 else ("Transpose", "Reshape"):
             readers = consumers.get(chain[-1].outputs[0], [])
-            if len(readers) == 1 and readers[0].op == op and chain[-1].outputs[0] not in graph.outputs and readers[0].get("perm", [0, 2, 1, 3]) == [0, 2, 1, 3]:
+            exchanged = op != "Transpose" or (readers and readers[0].get("perm") == [0, 2, 1, 3])
+            if len(readers) == 1 and readers[0].op == op and exchanged and chain[-1].outputs[0] not in graph.outputs:
                 chain.append(readers[0])
         if len(chain) == 1 + directions and graph.shape(chain[-1].outputs[0]) == (steps, sequences, directions * units):
             node.outputs[0] = chain[-1].outputs[0]

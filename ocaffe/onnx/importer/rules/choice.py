@@ -1,10 +1,11 @@
-"""Rules of comparisons, logical operators, and choices between values."""
+"""Rules of comparisons, logical operators, casts, and choices between values."""
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from ocaffe.onnx.importer.builder import Builder
-from ocaffe.onnx.importer.graph import Node
+from ocaffe.onnx.importer.graph import FLOATS, Node
 from ocaffe.onnx.importer.rules import operator
 
 COMPARISONS = {  # operator -> Compare's operation
@@ -21,6 +22,22 @@ def compare(net: Builder, node: Node) -> None:
 @operator("Not")
 def negation(net: Builder, node: Node) -> None:
     net.layer(node, "Power", [net.bottom(node)], {"scale": -1.0, "shift": 1.0})
+
+
+@operator("Identity", "Cast", "CastLike")
+def identity(net: Builder, node: Node) -> None:
+    """Make the input the output, except for a cast to truth values: these are 0 and 1.
+
+    `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats.
+    """
+    source, target = net.kind(node.inputs[0]), net.kind(node.outputs[0])
+    if target == TensorProto.BOOL != source:
+        zero = net.free(f"{node.outputs[0]}_zero")
+        net.graph.constants[zero] = np.zeros(1)
+        compare(net, Node("Xor", [node.inputs[0], zero], node.outputs, name=node.name))
+        return
+    net.check(node, target in FLOATS or source not in FLOATS, "the net has a cast to integers", "apply the cast to the output of the net")
+    net.alias(node, net.bottom(node))
 
 
 @operator("Where")

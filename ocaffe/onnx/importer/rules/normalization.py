@@ -50,7 +50,7 @@ def layer_normalization(net: Builder, node: Node) -> None:
     """Add LayerNorm and Scale. The scale (input 1) may be omitted: the pattern for models before opset 17 does not include it."""
     x = net.bottom(node)
     axis = node.get("axis", -1) % len(net.shape(x))
-    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its mean or deviation", "--cut_at with a tensor before it")
+    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its mean or deviation", "--cut-at with a tensor before it")
     scale, bias = net.constant(node, 1), net.constant(node, 2)
     part = "norm" if scale is not None else ""
     top = net.layer(node, "LayerNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
@@ -123,15 +123,5 @@ def lp_normalization(net: Builder, node: Node) -> None:
     x = net.bottom(node)
     channel = node.get("axis", -1) % len(net.shape(x)) == 1 and node.get("p", 2) == 2
     fact = f"axis {node.get('axis', -1)}, p {node.get('p', 2)}: Caffe's Normalize takes p 2 along the channels"
-    net.check(node, channel, fact, "--cut_at with a tensor before it")
+    net.check(node, channel, fact, "--cut-at with a tensor before it")
     net.layer(node, "Normalize", [x])
-
-
-@operator("ArgMax")
-def argmax(net: Builder, node: Node) -> None:
-    x = net.bottom(node)
-    axis = node.get("axis", 0) % len(net.shape(x))
-    kept = node.get("keepdims", 1)
-    top = net.layer(node, "ArgMax", [x], {"axis": axis}, part="" if kept else "index")
-    if not kept:
-        flatten_to(net, node, top, net.output_shape(node))

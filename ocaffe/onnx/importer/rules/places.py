@@ -1,4 +1,4 @@
-"""Rules of operators that read values at computed places: GridSample, RoiAlign, TopK."""
+"""Rules of operators that compute places or read values at them: GridSample, RoiAlign, MaxRoiPool, ArgMax, TopK."""
 from __future__ import annotations
 
 from ocaffe.onnx.importer.builder import Builder
@@ -36,18 +36,36 @@ def roi_align(net: Builder, node: Node) -> None:
     net.layer(node, "ROIAlign", [x, regions], fields, propagate=[True, False])
 
 
+@operator("MaxRoiPool")
+def roi_pool(net: Builder, node: Node) -> None:
+    height, width = node.get("pooled_shape", ())
+    fields = {"pooled_h": height, "pooled_w": width, "spatial_scale": node.get("spatial_scale", 1.0)}
+    net.layer(node, "ROIPooling", [net.bottom(node), net.bottom(node, 1)], fields, propagate=[True, False])
+
+
+@operator("ArgMax")
+def argmax(net: Builder, node: Node) -> None:
+    x, kept, last = net.bottom(node), node.get("keepdims", 1), node.get("select_last_index")
+    axis, part = node.get("axis", 0) % len(net.shape(x)), "" if kept else "index"
+    top = net.layer(node, "ArgMax", [x], {"axis": axis}, part=part) if last else _first_largest(net, node, x, axis, 1, part)
+    if not kept:
+        flatten_to(net, node, top, net.output_shape(node))
+
+
 @operator("TopK")
 def top_k(net: Builder, node: Node) -> None:
-    """Add an ArgMax for the indices, and a GatherElements for the values, which have a gradient.
-
-    Of equal values TopK takes the first and ArgMax the last, so the axis is reversed before.
-    """
+    """Add an ArgMax for the indices, and a GatherElements for the values, which have a gradient."""
     x, k = net.bottom(node), int(net.number(node, "k", 1))
     axis = node.get("axis", -1) % len(net.shape(x))
     chosen = x if node.get("largest", 1) else net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
-    chosen = net.layer(node, "Reverse", [chosen], {"axis": [axis]}, part="reversed")
-    chosen = net.layer(node, "ArgMax", [chosen], {"axis": axis, "top_k": k}, part="argmax")
-    chosen = net.layer(node, "Power", [chosen], {"scale": -1.0, "shift": net.shape(x)[axis] - 1}, part="indices")
+    chosen = _first_largest(net, node, chosen, axis, k, "indices")
     if node.outputs[0] in net.wanted and node.outputs[0]:
         net.layer(node, "GatherElements", [x, chosen], {"axis": axis})
     net.alias(node, chosen, 1)
+
+
+def _first_largest(net: Builder, node: Node, x: str, axis: int, k: int, part: str) -> str:
+    """Return the indices of the k largest values. Of equal values ONNX takes the first and ArgMax the last, so the axis is reversed before."""
+    top = net.layer(node, "Reverse", [x], {"axis": [axis]}, part="reversed")
+    top = net.layer(node, "ArgMax", [top], {"axis": axis, "top_k": k}, part="argmax")
+    return net.layer(node, "Power", [top], {"scale": -1.0, "shift": net.shape(x)[axis] - 1}, part=part)

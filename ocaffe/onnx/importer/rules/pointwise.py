@@ -7,7 +7,7 @@ import numpy as np
 
 from ocaffe.errors import shape_text
 from ocaffe.onnx.importer.builder import Builder
-from ocaffe.onnx.importer.graph import FLOATS, Node
+from ocaffe.onnx.importer.graph import Node
 from ocaffe.onnx.importer.rules import operator
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -96,11 +96,3 @@ def celu(net: Builder, node: Node) -> None:
 def dropout(net: Builder, node: Node) -> None:
     ratio = net.number(node, "ratio", 1, 0.5)
     net.layer(node, "Dropout", [net.bottom(node)], {"dropout_ratio": ratio})
-
-
-@operator("Identity", "Cast", "CastLike")
-def identity(net: Builder, node: Node) -> None:
-    """Make the input the output. `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats."""
-    exact = node.op != "Cast" or node.get("to") in FLOATS or not net.is_float(node)
-    net.check(node, exact, "the net has a cast to integers", "apply the cast to the output of the net")
-    net.alias(node, net.bottom(node))

@@ -100,6 +100,7 @@ def reduce(net: Builder, node: Node) -> None:
         net.check(node, node.op in KEEPING, "noop_with_empty_axes", "name the axes")
         net.alias(node, x)
         return
+    net.check(node, node.op != "ReduceMean" or net.is_float(node), "it divides whole numbers and drops the rest", "--cut_at with a tensor before it")
     axes = sorted(axis % len(shape) for axis in (given or range(len(shape))))
     if node.op in METHODS and axes == list(range(2, len(shape))) and len(axes) in (2, 3):
         _whole_image(net, node, METHODS[node.op])

@@ -103,10 +103,10 @@ def _check(net: Builder, node: Node, kind: Kind, directions: int) -> None:
     """Refuse the forms that the layers do not compute."""
     given = [name if isinstance(name, str) else name.decode() for name in node.get("activations", [])]
     net.check(node, given in ([], kind.activations * directions), f"activations {', '.join(given)}", f"{', '.join(kind.activations)} for each direction")
-    net.check(node, not node.get("clip") and not node.get("input_forget"), "clip or input_forget", "--cut_at with a tensor before it")
+    net.check(node, not node.get("clip") and not node.get("input_forget"), "clip or input_forget", "--cut-at with a tensor before it")
     net.check(node, not node.get("layout"), "layout 1: the batch comes before the time steps", "layout 0")
     net.check(node, not node.input(4), "sequence_lens: sequences of different lengths in a batch", "sequences of one length, without sequence_lens")
-    net.check(node, not node.input(7), "peepholes (input P)", "--cut_at with a tensor before it")
+    net.check(node, not node.input(7), "peepholes (input P)", "--cut-at with a tensor before it")
 
 
 def _is_zero(net: Builder, tensor: str) -> bool:

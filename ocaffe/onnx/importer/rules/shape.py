@@ -66,9 +66,13 @@ def channel_shuffle(net: Builder, node: Node) -> None:
 
 @operator("Concat")
 def concat(net: Builder, node: Node) -> None:
-    bottoms = [net.bottom(node, index) for index in range(len(node.inputs))]
-    axis = node.get("axis") % len(net.shape(bottoms[0]))
-    net.layer(node, "Concat", bottoms, {"axis": axis} if axis != 1 else {})
+    """Leave out constants without values. Caffe has no blobs of size 0."""
+    bottoms = [net.bottom(node, index) for index, name in enumerate(node.inputs) if 0 not in net.graph.shape(name)]
+    axis = node.get("axis") % len(net.output_shape(node))
+    if len(bottoms) == 1:
+        net.alias(node, bottoms[0])
+    else:
+        net.layer(node, "Concat", bottoms, {"axis": axis} if axis != 1 else {})
 
 
 @operator("Split")
