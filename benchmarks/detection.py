@@ -172,17 +172,18 @@ def suppressed(boxes: np.ndarray, scores: np.ndarray) -> np.ndarray:
     for label in range(1, scores.shape[1]):
         order = [prior for prior in np.argsort(-scores[:, label], kind="stable")[:LISTED] if scores[prior, label] > LEAST]
         kept: list[int] = []
-        for prior in order:
-            if all(iou(boxes[prior], boxes[other]) <= NMS for other in kept):
-                kept.append(prior)
+        left = np.array(order, int)
+        while len(left):
+            kept.append(int(left[0]))
+            left = left[1:][ious(boxes[kept[-1]], boxes[left[1:]]) <= NMS]
         rows += [(label, scores[prior, label], *boxes[prior]) for prior in kept]
     return np.array(sorted(rows, key=lambda row: -row[1])[:KEPT], np.float64).reshape(-1, 6)
 
 
-def iou(a: np.ndarray, b: np.ndarray) -> float:
-    sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
-    both = float(sides.prod()) if (sides > 0).all() else 0.0
-    return both / (float(np.prod(a[2:] - a[:2])) + float(np.prod(b[2:] - b[:2])) - both)
+def ious(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the intersection over union of a box with others, n x 4."""
+    both = (np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])).clip(min=0).prod(1)
+    return both / (np.prod(box[2:] - box[:2]) + (others[:, 2:] - others[:, :2]).prod(1) - both)
 
 
 def precision(found: list[np.ndarray], truth: list[np.ndarray], classes: int) -> float:
@@ -198,8 +199,8 @@ def precision(found: list[np.ndarray], truth: list[np.ndarray], classes: int) ->
         rows = sorted(((row[1], image, row[2:6]) for image, rows in enumerate(found) for row in rows if row[0] == label), key=lambda row: -row[0])
         hits = []
         for _, image, box in rows:
-            shares = [iou(box, other[1:5]) for other in own[image]]
-            best = int(np.argmax(shares)) if shares else -1
+            shares = ious(box, own[image][:, 1:5])
+            best = int(np.argmax(shares)) if len(shares) else -1
             if best >= 0 and shares[best] >= OVERLAP:
                 if own[image][best, 5]:
                     continue

@@ -323,7 +323,8 @@ def test_recurrent_operators_return(tmp_path: Path) -> None:
     counts = [collections.Counter(node.op_type for node in one.graph.node) for one in (model, again)]
     assert counts[1]["LSTM"] == counts[0]["LSTM"] + 3 and counts[1]["GRU"] == counts[0]["GRU"]  # three of the LSTMs have two directions
     assert counts[1]["Scan"] == 0 and "ReduceSum" not in counts[1]
-    third, _ = converted(tmp_path, again)
+    (tmp_path / "again").mkdir()
+    third, _ = converted(tmp_path / "again", again)
     assert [layer.type for layer in third.layer].count("LSTM") == counts[1]["LSTM"]
 
 
