@@ -11,6 +11,7 @@ from google.protobuf import text_format
 
 import ocaffe as caffe
 from ocaffe import log, proto
+from ocaffe.compiler.network import SHAPES_KEPT
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 
@@ -251,11 +252,11 @@ def test_impossible_shapes_leave_the_net_usable(device: Any) -> None:
 
 def test_old_shapes_give_their_memory_back(device: Any) -> None:
     small = net(device)
-    for size in range(8, 24):
+    for size in range(8, 8 + 2 * SHAPES_KEPT):
         small.blobs["data"].reshape(1, 3, size, size)
         small.forward()
     session = small._network.session
-    assert len(session.command_lists) <= 4 and len(session._persistent) < 4 * 12
+    assert len(session.command_lists) <= SHAPES_KEPT and len(session._persistent) < SHAPES_KEPT * 12
 
 
 def test_nets_of_one_solver_do_not_disturb_each_other(device: Any, files: pathlib.Path) -> None:

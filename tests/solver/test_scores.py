@@ -87,6 +87,7 @@ def lines(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     monkeypatch.chdir(tmp_path)
     found: list[str] = []
     monkeypatch.setattr(log, "sink", found.append)
+    monkeypatch.setattr(log, "minimum", 0)
     yield found
 
 
