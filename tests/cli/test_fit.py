@@ -67,7 +67,8 @@ def test_test_prints_classes(here: pathlib.Path, device: Any, capsys: pytest.Cap
     net = (here / "out/train_val.prototxt").read_text()
     (here / "out/none.prototxt").write_text(net.replace('type: "Accuracy"', 'type: "Silence"').replace('top: "accuracy"', ""))
     command[2] = "out/none.prototxt"
-    assert main([*command, "--device", device.number]) == 1 and "the TEST net has no layer Accuracy, DetectionEvaluate or SegAccuracy" in capsys.readouterr().err
+    assert main([*command, "--device", device.number]) == 1
+    assert "the TEST net has no layer Accuracy, DetectionEvaluate or SegAccuracy" in capsys.readouterr().err
 
 
 def predicted(device: Any, found: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
