@@ -314,6 +314,16 @@ def cases() -> list[Case]:
             lambda x, got: {"loss": np.asarray(ctc_cost(x["x0"][:, 0], [1, 1, 2], 0)), "y": greedy(x["x0"][:, 0])}, ("x0",),
         ),
         Case(
+            "YOLO, loss", layer("Yolov3", "x0 x1", "loss", "yolov3_param { num_class: 1 num: 1 mask: 0 anchors_scale: 1 biases: 2 biases: 1 }"),
+            lambda rng: {"x0": rng.standard_normal((2, 6, 3, 4)), "x1": np.zeros((2, 1, 2, 5))},  # no true boxes: the objectness is trained to 0
+            lambda x, got: {"loss": np.asarray((1 / (1 + np.exp(-x["x0"][:, 4])) ** 2).sum() / 2)},
+        ),
+        Case(
+            "YOLO, boxes", layer("YoloDetectionOutput", "x0", "y", "yolo_detection_output_param { num_classes: 1 num_box: 1 confidence_threshold: 0.3 "
+            "biases: 0.5 biases: 0.25 }"), lambda rng: {"x0": np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, -3, 0, 0]).reshape(1, 6, 1, 2)},
+            lambda x, got: {"y": np.array([0, 1, 1 / (1 + np.exp(-1)), 0.125, 0.375, 0.375, 0.625]).reshape(1, 1, 1, 7)}, phase="TEST",
+        ),
+        Case(
             "distance", layer("InnerDistance", "x0", "y", "inner_distance_param { num_output: 7 bias_term: false }"), normal(x0=(9, 33), y_0=(7, 33)),
             lambda x, got: {"y": ((x["x0"][:, None] - x["y/0"]) ** 2).sum(2)}, ("x0", "y/0"),
         ),
