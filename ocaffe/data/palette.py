@@ -7,7 +7,10 @@ COLORS = 256
 
 
 def palette() -> np.ndarray:
-    """Return the colors of the classes 0 to 255, 256 x 3 of uint8. Bits 0, 3, 6 of a number are the highest bits of red, 1, 4, 7 of green, 2, 5 of blue."""
+    """Return the colors of the classes 0 to 255, 256 x 3 of uint8. Bits 0, 3, 6 of a number are the highest bits of red, 1, 4, 7 of green, 2, 5 of blue.
+
+    Source: VOCcode, VOClabelcolormap.m.
+    """
     numbers = np.arange(COLORS)
     made = np.zeros((COLORS, 3), np.uint8)
     for bit in range(8):

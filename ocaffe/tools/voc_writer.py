@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.data.labels_txt import LABELS, labels_bytes
+from ocaffe.data.palette import palette
 from ocaffe.tools.encode import encoded
 from ocaffe.tools.scenes import Scene
 
@@ -74,16 +75,3 @@ def with_palette(mask: np.ndarray) -> Image.Image:
     image = Image.fromarray(mask)
     image.putpalette(palette().tobytes())
     return image
-
-
-def palette() -> np.ndarray:
-    """Return VOC's colors: 256 x 3, uint8.
-
-    Bits 0, 3 and 6 of an index are the highest bits of red, bits 1, 4 and 7 those of green, bits 2 and 5 those of blue (VOCcode, VOClabelcolormap.m).
-    """
-    index = np.arange(256)
-    colors = np.zeros((256, 3), np.uint8)
-    for channel in range(3):
-        for place in range(3):
-            colors[:, channel] |= (((index >> (3 * place + channel)) & 1) << (7 - place)).astype(np.uint8)
-    return colors

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from ocaffe.data.dice import Dice
+from ocaffe.data.palette import palette
 from ocaffe.data.sets import Part
 from ocaffe.errors import Error
 from ocaffe.tools.backgrounds import background
 from ocaffe.tools.scenes import CLEAR, MAX_IOU, VISIBLE, Composer, Glyphs, _Canvas, _iou
-from ocaffe.tools.voc_writer import palette
 
 
 def drawn_digits(count: int = 20) -> Part:
