@@ -20,7 +20,7 @@ from ocaffe.tools.annotations import read_label_map
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 
@@ -197,19 +197,11 @@ class _Detector:
 
 def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:
     weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
-    yield f"# {project.net}: {project.classes} classes of objects"
-    yield ""
-    yield "Run these commands in the folder in which these files were made. The files are ordinary prototxts: edit them."
-    yield ""
-    for command in (
+    yield from readme_head(f"{project.net}: {project.classes} classes of objects", (
         f"ocaffe train --solver {project.path('solver.prototxt')}",
         f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
         f"ocaffe convert {project.path('deploy.prototxt')} {weights} {project.prefix}.onnx",
-    ):
-        yield f"    {command}"
-    yield ""
-    yield "| | |"
-    yield "|---|---|"
+    ))  # fmt: skip
     images = found.images
     for name, text in (
         ("images for training", f"{images.train.images}, `{images.train.source}`"), ("images for testing", f"{images.test.images}, `{images.test.source}`"),

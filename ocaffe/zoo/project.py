@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -310,24 +310,28 @@ def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
     return planned_bytes(graph, NetOptions(), target, writer.solver(batch))
 
 
+def readme_head(title: str, commands: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a README.md up to the rows of its table."""
+    yield f"# {title}"
+    yield ""
+    yield "Run these commands in the folder in which these files were made. The files are ordinary prototxts: edit them."
+    yield ""
+    yield from (f"    {command}" for command in commands)
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+
+
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
     trained = writer.choices.trained
     weights = project.path(trained) if trained else f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
     source = writer.images
-    yield f"# {writer.given.title}: {project.classes} classes"
-    yield ""
-    yield "Run these commands in the folder in which these files were made. The files are ordinary prototxts: edit them."
-    yield ""
-    for command in (
+    yield from readme_head(f"{writer.given.title}: {project.classes} classes", (
         f"ocaffe train --solver {project.path('solver.prototxt')}",
         f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
         f"ocaffe plan --solver {project.path('solver.prototxt')}",
         f"ocaffe convert {project.path('deploy.prototxt')} {weights} {project.prefix}.onnx",
-    ):
-        yield f"    {command}"
-    yield ""
-    yield "| | |"
-    yield "|---|---|"
+    ))  # fmt: skip
     rows = [
         ("images for training", f"{source.train.images}, `{source.train.source}`" + (f" in `{source.train.root}`" if source.train.root else "")),
         ("images for testing", f"{source.test.images}, `{source.test.source}`" + (f" in `{source.test.root}`" if source.test.root else "")),
