@@ -71,7 +71,7 @@ def annotated(net: Net, data: Data, mirror: bool = True, expand: float = 4) -> s
     return "data"
 
 
-def predict(net: Net, maps: Sequence[Map], classes: int, kernel: int, sizes: str = "", clip: bool = False) -> None:
+def predict(net: Net, maps: Sequence[Map], classes: int, kernel: int, sizes: str = "") -> None:
     """Add locations, confidences and boxes of each map, the loss in TRAIN, and the detections in TEST."""
     ends: dict[str, list[str]] = {"loc": [], "conf": [], "priorbox": []}
     filler = XAVIER if kernel == 3 else MSRA
@@ -83,7 +83,7 @@ def predict(net: Net, maps: Sequence[Map], classes: int, kernel: int, sizes: str
             x = net.layer("Permute", f"{name}_{kind}_perm", x, permute_param={"order": [0, 2, 3, 1]})
             ends[kind].append(net.layer("Flatten", f"{name}_{kind}_flat", x, flatten_param={"axis": 1}))
         sides = {"min_size": given.smallest} | ({} if given.largest is None else {"max_size": given.largest})
-        box: Fields = {**sides, "aspect_ratio": list(given.ratios), "flip": True, "clip": clip, "variance": [0.1, 0.1, 0.2, 0.2]}
+        box: Fields = {**sides, "aspect_ratio": list(given.ratios), "flip": True, "clip": False, "variance": [0.1, 0.1, 0.2, 0.2]}
         step = {} if given.step is None else {"step": given.step}
         ends["priorbox"].append(net.layer("PriorBox", f"{name}_priorbox", [given.source, "data"], prior_box_param={**box, **step, "offset": 0.5}))
     for kind, axis in (("loc", 1), ("conf", 1), ("priorbox", 2)):
