@@ -8,6 +8,7 @@ import pathlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
@@ -15,11 +16,12 @@ from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, required, shape_flag, stages, state_flags
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
-from ocaffe.compiler.network import Network, phase_net
+from ocaffe.compiler.network import CompiledNet, Network, phase_net
 from ocaffe.data.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
+from ocaffe.graph.record import Recording
 from ocaffe.log import number
 from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
@@ -94,38 +96,46 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
 
     Several ranks run at the same time, without an exchange. The first one logs its layers, and the passes of all.
     """
-    compiled = network.compiled()
-    network.session.bind([compiled.commands])
-    commands, recording, queue = compiled.commands, compiled.recording, network.session.device.queue
-    commands.set_step(RATE=0.0, ITERATION=0, PASS=0, SAMPLE=0)
+    queue = network.session.device.queue
+    compiled = next_pass(network, network.options)
 
-    def timed(run: Callable[[], None]) -> float:
+    def timed(run: Callable[[], CompiledNet]) -> float:
+        nonlocal compiled
         begin = time.perf_counter()
-        run()
+        compiled = run()  # of other shapes if a layer measured the shapes of its tops
         queue.finish()
         return (time.perf_counter() - begin) * 1000
 
-    def whole() -> None:
-        commands.run()
-        network.advance()
+    def forward_of(index: int, recording: Recording) -> int:
+        return recording.forward_ranges[index][1]
+
+    def backward_of(index: int, recording: Recording) -> int:
+        return recording.backward_ranges[index][1]
+
+    def whole() -> CompiledNet:
+        return network.run(next_pass(network, network.options))
 
     log.info("caffe.cpp:351", "Performing Forward")
-    timed(lambda: commands.run(0, recording.forward_end))
-    log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(compiled, commands.fetch()))}")
+    timed(partial(network.run, compiled, 0, lambda recording: recording.forward_end))
+    log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(compiled, compiled.commands.fetch()))}")
     log.info("caffe.cpp:357", "Performing Backward")
-    timed(lambda: commands.run(recording.forward_end))
+    timed(partial(network.run, compiled, compiled.recording.forward_end))
     log.info("caffe.cpp:365", "*** Benchmark begins ***")
     log.info("caffe.cpp:366", f"Testing for {iterations} iterations.")
     names = [node.name for node in network.graph.nodes]
     forward, backward = [0.0] * len(names), [0.0] * len(names)
     pairs: list[float] = []
     for iteration in range(iterations):
-        for index, (begin, end) in enumerate(recording.forward_ranges):
-            forward[index] += timed(lambda begin=begin, end=end: commands.run(begin, end))  # type: ignore[misc]
-        for index, (begin, end) in recording.backward_ranges.items():
-            backward[index] += timed(lambda begin=begin, end=end: commands.run(begin, end))  # type: ignore[misc]
-        commands.runs += 1
+        compiled = next_pass(network, network.options)
+        for index in range(len(names)):
+            begin = compiled.recording.forward_ranges[index][0]
+            forward[index] += timed(partial(network.run, compiled, begin, partial(forward_of, index)))
+        for index, (begin, _) in compiled.recording.backward_ranges.items():
+            backward[index] += timed(partial(network.run, compiled, begin, partial(backward_of, index)))
+        compiled.commands.runs += 1
+        network.advance()
         pairs.append(timed(whole))
+        network.advance()
         log.info("caffe.cpp:394", f"Iteration: {iteration + 1} forward-backward time: {number(pairs[-1])} ms.")
     log.info("caffe.cpp:397", "Average time per layer: ")
     for index, name in enumerate(names):
@@ -140,6 +150,16 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
     log.info("caffe.cpp:415", "*** Benchmark ends ***")
 
 
+def next_pass(network: Network, options: NetOptions) -> CompiledNet:
+    """Return the compiled net for the shapes of the next batch."""
+    shapes = network.next_shapes()
+    if shapes:
+        network.reshape(shapes)
+    compiled = network.bound(options)
+    compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+    return compiled
+
+
 def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
     """Profile forward of --model and, in the phase TRAIN, backward."""
     network = opened_net(options, stack)
@@ -147,12 +167,7 @@ def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Net
 
     def passes(count: int) -> None:
         for _ in range(count):
-            shapes = network.next_shapes()
-            if shapes:
-                network.reshape(shapes)
-            compiled = network.bound(net_options)
-            compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
-            network.run(compiled)
+            network.run(next_pass(network, net_options))
             network.advance()
             network.runs += 1
 
