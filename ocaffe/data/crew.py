@@ -21,18 +21,19 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 
 from ocaffe import log
 from ocaffe.data.effort import COPY, Effort
-from ocaffe.data.stager import Frame, Part, Result, Stager
-from ocaffe.data.transform import Layout
+from ocaffe.data.workers import cores
 from ocaffe.errors import Error
 
 POSSIBLE = sys.platform == "linux" and bool(sys.executable) and not getattr(sys, "frozen", False)  # other systems lack sockets that keep messages whole
 CHILD = Path(__file__).with_name("crew_child.py")
+FEWEST = 3  # processes that are worth their start
+_SPARED = 8  # one core in so many is left to the training itself; with all 16 cores of a Xeon the loader was a fifth slower than with 14
 _LARGEST_PART = 16  # images; a part takes milliseconds, its messages a tenth of one
 _QUEUED = 32  # images per process that are requested ahead
 _PIXELS = 1 << 29  # of images that all processes decode at the same time; a pixel takes 3 bytes, or 7 in other formats than JPEG
@@ -40,18 +41,61 @@ _LOOK = 0.2  # seconds between looks whether a process has died
 _NONE = -(1 << 62)
 _END = 2.0  # seconds that processes get to end
 
-Planned = Any  # a batch of the source: it has `frame`, `found` and `alike`
+
+class Large(Error):
+    """The image is too large to be decoded by several processes at the same time. A thread decodes it, which waits for others with large images."""
+
+
+class Part(NamedTuple):
+    """Images of a batch: their numbers in the batch, and where their records are."""
+
+    images: tuple[int, ...]
+    found: tuple[Any, ...]
+
+
+class Planned(Protocol):
+    """A batch of a source before it is staged."""
+
+    @property
+    def found(self) -> list[Any]:
+        """Where the records of the images are."""
+
+    @property
+    def frame(self) -> Any:
+        """The facts of the batch that each of its parts needs. It is pickled."""
+
+    @property
+    def space(self) -> int | None:
+        """The bytes of shared memory for the batch, or None if the caller stages it."""
+
+
+class Staged(Protocol):
+    """The result of staging a part. It is pickled for the source. `seconds`: of work by kind."""
+
+    @property
+    def seconds(self) -> dict[str, float]: ...
+
+
+class Stage(Protocol):
+    """Stages parts of batches. It is pickled for the processes."""
+
+    largest: int | None  # pixels of an image that is not Large; None: there are no other processes
+
+    def write(self, frame: Any, part: Part, block: np.ndarray) -> Staged:
+        """Write the images of a part to the memory of the batch. After an exception the caller stages the batch itself."""
 
 
 class Crew:
-    """`count` processes. Several threads may call the methods. If a process dies, the caller stages the images itself."""
+    """Processes for a source. Several threads may call the methods. If a process dies, the caller stages the images itself."""
 
-    def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any], step: int = 1) -> None:
-        """`layout` is that of the usual batch; larger ones are left to the caller. `sent` prepares a found record for another process.
+    def __init__(self, stage: Stage, most: int, batch: int, size: int, sent: Callable[[Any], Any], effort: Effort, step: int = 1) -> None:
+        """There are at most `most` processes, and one per core less one core in eight.
 
-        Every `step`-th batch is requested ahead.
+        A batch has `batch` images, and usually at most `size` bytes; larger ones are left to the caller. `sent` prepares a found record for another
+        process. `effort` counts the work. Every `step`-th batch is requested ahead. Raises OSError.
         """
-        self._state = _State(stager, count, layout, sent, step)
+        count = max(FEWEST, min(most, cores() - cores() // _SPARED))
+        self._state = _State(stage, count, batch, size, sent, effort, step)
         self._finalizer = weakref.finalize(self, _State.stop, self._state)  # the thread must not reference the crew, or the finalizer would never run
         threading.Thread(target=self._state.run, name="ocaffe crew", daemon=True).start()
 
@@ -60,13 +104,17 @@ class Crew:
         """Whether all processes have started and are alive."""
         return self._state.working
 
-    def take(self, index: int, plan: Callable[[int], Planned]) -> Planned:
+    def take(self, index: int, plan: Callable[[int], Planned]) -> Any:
         """Return batch number `index`, made by `plan`. It is requested from the processes, and so are the next ones while there is space."""
         return self._state.take(index, plan)
 
-    def finish(self, index: int, block: np.ndarray, effort: Effort) -> list[tuple[int, Error]] | None:
-        """Wait for a batch that was taken, and copy it to `block`. Return the images that cannot be used, or None if the caller must stage the batch."""
-        return self._state.finish(index, block, effort)
+    def results(self, index: int) -> list[Any] | None:
+        """Wait for a batch that was taken. Return the results of its parts in order, or None if the caller must stage the batch."""
+        return self._state.results_of(index)
+
+    def copy(self, index: int, block: np.ndarray, size: int) -> bool:
+        """Copy the first `size` bytes of a batch that has results to `block`, and free its memory. Return False if the caller must stage the batch."""
+        return self._state.copy(index, block, size)
 
     def close(self) -> None:
         """End the processes."""
@@ -79,23 +127,22 @@ class _Slot:
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
         self.index = _NONE  # of its batch
-        self.batch: Planned = None
+        self.batch: Planned | None = None
         self.missing = 0  # parts that processes still write, or a copy that reads; until there are none, the memory is not used for another batch
         self.failed = False  # a process raised an exception
-        self.problems: list[tuple[int, Error]] = []
-        self.seconds: list[dict[str, float]] = []
+        self.staged: list[Any] = []  # the results of the parts
 
 
 class _State:
     """State shared by the thread and the crew. The condition variable `changed` protects it."""
 
-    def __init__(self, stager: Stager, count: int, layout: Layout, sent: Callable[[Any], Any], step: int) -> None:
-        self.count, self.sent, self.step = count, sent, step
-        theirs = copy.copy(stager)
+    def __init__(self, stage: Stage, count: int, batch: int, size: int, sent: Callable[[Any], Any], effort: Effort, step: int) -> None:
+        self.count, self.size, self.sent, self.effort, self.step = count, size, sent, effort, step
+        theirs = copy.copy(stage)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
-        self.part = max(1, min(_LARGEST_PART, -(-layout.batch // count)))
-        self.size, slots = layout.nbytes, 2 + -(-_QUEUED * count // layout.batch)
+        self.part = max(1, min(_LARGEST_PART, -(-batch // count)))
+        slots = 2 + -(-_QUEUED * count // batch)
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []
         self.working = self.closed = False
@@ -109,7 +156,7 @@ class _State:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def take(self, index: int, plan: Callable[[int], Planned]) -> Planned:
+    def take(self, index: int, plan: Callable[[int], Planned]) -> Any:
         with self.changed:
             messages: list[bytes] = []
             slot = self._of(index) or self._request(index, plan, messages, index)
@@ -138,19 +185,17 @@ class _State:
         if slot is None or not self.working:
             return None
         batch = plan(index)
-        frame: Frame = batch.frame
-        if batch.alike is not None or frame.layout.nbytes > self.size:
+        if batch.space is None or batch.space > self.size:
             return None
-        slot.index, slot.batch, slot.failed, slot.problems, slot.seconds = index, batch, False, [], []
-        starts = range(0, frame.layout.batch, self.part)
-        slot.missing = len(starts)
-        for start in starts:
-            images = tuple(range(start, min(start + self.part, frame.layout.batch)))
+        starts = range(0, len(batch.found), self.part)
+        slot.index, slot.batch, slot.failed, slot.missing, slot.staged = index, batch, False, len(starts), [None] * len(starts)
+        for number, start in enumerate(starts):
+            images = tuple(range(start, min(start + self.part, len(batch.found))))
             part = Part(images, tuple(self.sent(batch.found[n]) for n in images))
-            messages.append(pickle.dumps((self.slots.index(slot), frame, part)))
+            messages.append(pickle.dumps((self.slots.index(slot), number, batch.frame, part)))
         return slot
 
-    def finish(self, index: int, block: np.ndarray, effort: Effort) -> list[tuple[int, Error]] | None:
+    def results_of(self, index: int) -> list[Any] | None:
         with self.changed:
             slot = self._of(index)
             if slot is None:
@@ -159,15 +204,21 @@ class _State:
             if slot.missing or slot.failed:
                 slot.index = _NONE
                 return None
+            return slot.staged
+
+    def copy(self, index: int, block: np.ndarray, size: int) -> bool:
+        with self.changed:
+            slot = self._of(index)
+            if slot is None or slot.missing or slot.failed:  # other batches were taken meanwhile
+                return False
             slot.missing = 1
-            size, problems, work = slot.batch.frame.layout.nbytes, slot.problems, slot.seconds
         begin = time.perf_counter()
         block[:size] = slot.memory[:size]
-        for seconds in (*work, {COPY: time.perf_counter() - begin}):
-            effort.add(seconds)
+        for seconds in (*(each.seconds for each in slot.staged), {COPY: time.perf_counter() - begin}):
+            self.effort.add(seconds)
         with self.changed:
-            slot.index, slot.missing, slot.batch = _NONE, 0, None
-        return problems
+            slot.index, slot.missing, slot.batch, slot.staged = _NONE, 0, None, []
+        return True
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -208,7 +259,7 @@ class _State:
             end.close()
 
     def _receive(self, message: bytes) -> None:
-        number, result = pickle.loads(message) if message else (-1, None)
+        number, part, result = pickle.loads(message) if message else (-1, 0, None)
         with self.changed:
             if not message:
                 raise EOFError("it closed its socket")
@@ -218,11 +269,8 @@ class _State:
                 return
             slot = self.slots[number]
             slot.missing -= 1
-            if isinstance(result, Result):
-                slot.problems += result.problems
-                slot.seconds.append(result.seconds)
-            else:
-                slot.failed = True  # the caller's own try will raise the exception
+            slot.staged[part] = result
+            slot.failed |= result is None  # the caller's own try will raise the exception
             self.changed.notify_all()
 
     def _break(self) -> None:

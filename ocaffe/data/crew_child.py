@@ -21,17 +21,17 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     import numpy as np
 
-    stager = pickle.load(sys.stdin.buffer)
+    stage = pickle.load(sys.stdin.buffer)
     memory = np.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), np.uint8)
     with contextlib.suppress(OSError):  # the parent has ended
-        results.sendall(pickle.dumps((-1, None)))
+        results.sendall(pickle.dumps((-1, 0, None)))
         while message := tasks.recv(_MESSAGE):
-            slot, frame, part = pickle.loads(message)
+            slot, number, frame, part = pickle.loads(message)
             try:
-                result = stager.write(frame, part, memory[slot * size : (slot + 1) * size])
+                result = stage.write(frame, part, memory[slot * size : (slot + 1) * size])
             except Exception:  # the parent tries again, and raises it
                 result = None
-            results.sendall(pickle.dumps((slot, result)))
+            results.sendall(pickle.dumps((slot, number, result)))
 
 
 if __name__ == "__main__":

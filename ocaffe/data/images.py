@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.data.database import Cursor, Database, Key, Reader, Unreadable, fault, key_text, open_database
+from ocaffe.data.database import Cursor, Database, Reader, Unreadable, fault, key_text, open_database
 from ocaffe.data.datum import SMALL, Alike, DatumReader
 from ocaffe.data.decode import Color
 from ocaffe.data.lmdb_file import Arena
@@ -46,18 +46,6 @@ class ImageSource(PictureSource):
     def open(self, database: Database, random: bool) -> DatumStore:
         """Return the store of a database. `random`: it is read in random order."""
         return DatumStore(database, random)
-
-
-class Records:
-    """Reads the records of a database by number. `random`: the numbers are in random order."""
-
-    def __init__(self, database: Database, random: bool) -> None:
-        self.database = database
-        self.read = Reader(database, random).records
-
-    def fault(self, problem: Error, record: int, key: Key) -> Error:
-        """Return `problem` with the place of the record."""
-        return self.database.fault(problem, record, key)
 
 
 class DatumOpener(Opener):

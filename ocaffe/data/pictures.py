@@ -1,11 +1,9 @@
 """The source of Data and ImageData: batches of images of one size. If the images are cropped, only the crop is staged.
 
-A worker reads, decodes and crops whole records, so that their bytes stay in its cache. Workers are a few threads. If the training waits for data, they
-are processes, as many as cores (ocaffe/data/crew.py).
+A worker reads, decodes and crops whole records, so that their bytes stay in its cache.
 """
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,29 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.data.bad_records import BadRecords
-from ocaffe.data.crew import POSSIBLE, Crew
+from ocaffe.data.crew import Large, Part
 from ocaffe.data.datum import Alike
 from ocaffe.data.decode import Color
-from ocaffe.data.effort import Effort
-from ocaffe.data.order import Order
-from ocaffe.data.source import BatchInfo, Note, Source
-from ocaffe.data.stager import Frame, Large, Part, Picture, Stager, Unfit
+from ocaffe.data.source import BatchInfo, Note
+from ocaffe.data.staged import StagedSource
+from ocaffe.data.stager import Frame, Picture, Stager, Unfit
 from ocaffe.data.store import Store
 from ocaffe.data.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
-from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error, Place
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.tensor import Shape
 
-# More threads wait for each other in the interpreter. Images/s of JPEG 256 x 256 on 16 cores of a Xeon:
-#   threads   1     2     4     8     16
-#   images/s  1552  2706  4512  3217  3394
-THREADS = 4
 _SMALL = 1 << 15  # bytes of an image; smaller raw images are copied faster than they are sent to a process
-_FEWEST = 3  # workers that are worth the start of processes
-_SPARED = 8  # one core in so many is left to the training itself; with all 16 cores of a Xeon the loader was a fifth slower than with 14
 
 
 class Batch(NamedTuple):
@@ -48,12 +37,15 @@ class Batch(NamedTuple):
     name: str
     info: BatchInfo
 
+    @property
+    def space(self) -> int | None:
+        return None if self.alike is not None else self.frame.layout.nbytes
 
-class PictureSource(Source):
+
+class PictureSource(StagedSource):
     """Batches of the images of a store. Several threads may fill batches at the same time."""
 
-    reentrant = True
-    effort: Effort
+    _stager: Stager
 
     def __init__(
         self,
@@ -73,20 +65,12 @@ class PictureSource(Source):
 
         `resized`: height and width to which image files are resized. `restart`: a log line for the batch with the last record.
         """
-        super().__init__(place, layer)
-        if not param.batch_size:
-            raise Error("batch_size is 0", fix="batch_size of at least 1")
+        super().__init__(store, param, workers, place, layer)
         if transform.soft_classes and not labels:
             raise Error("mixup and cutmix change the labels, and the layer has no top for labels", fix="add the second top, or remove mixup and cutmix")
-        self.store, self.batch, self.transform, self.labels, self.color, self.restart = store, int(param.batch_size), transform, labels, color, restart
-        self.order = Order(store.entries, bool(param.shuffle), int(param.rand_skip))
-        self.workers, self.effort = Workers(workers), Effort()
-        self._threads = Workers(min(self.workers.count, THREADS))
+        self.transform, self.labels, self.color, self.restart = transform, labels, color, restart
         self._stager = Stager(store.opener, transform, color, resized, labels)
         self._bad = BadRecords(transform.skipped, store.entries)
-        self._finding = threading.Lock()
-        self._crew: Crew | None = None
-        self._hurried = False
         first, _ = self._header(0)
         self.encoded, self.labelled = first.file is not None, first.record.label is not None
         dtype = first.record.values.dtype if first.record.values is not None else np.dtype(np.uint8)
@@ -106,6 +90,14 @@ class PictureSource(Source):
     def nbytes(self) -> int:
         return self._first.nbytes
 
+    @property
+    def space(self) -> int:
+        return self._first.nbytes
+
+    @property
+    def worth_processes(self) -> bool:
+        return self._slow
+
     def layout(self, top: Shape) -> Layout:
         """Return the layout of a block for a data top of shape `top`."""
         return self._first if self.transform.fixed else replace(self._first, channels=top[1], height=top[2], width=top[3])
@@ -117,10 +109,6 @@ class PictureSource(Source):
         return [data, label] if self.labels else [data]
 
     # -- records -----------------------------------------------------------------------------------------------------
-
-    def _find(self, records: Sequence[int]) -> list[Any]:
-        with self._finding:
-            return list(self.store.find(records))
 
     def _instead(self, record: int, found: Any, problem: Error, name: str = "") -> int:
         """Return the record that takes the place of a bad one. Raise Error if none may. `name`: of the first image of the batch."""
@@ -144,30 +132,20 @@ class PictureSource(Source):
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def hurry(self, step: int = 1) -> None:
-        """Let processes do the work of the threads, if that is faster. They start in the background."""
-        if self._hurried or not (POSSIBLE and self._slow and self.store.portable and self.workers.count >= _FEWEST):
-            return
-        self._hurried = True
-        count = max(_FEWEST, min(self.workers.count, cores() - cores() // _SPARED))
-        try:
-            self._crew = Crew(self._stager, count, self._first, self.store.sent, step)
-        except OSError as problem:  # too many open files, or no memory
-            log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
-
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
         with self.located():
-            crew = self._crew if self._crew is not None and self._crew.ready else None
-            batch = crew.take(index, self._plan) if crew is not None else self._plan(index)
+            batch, crew = self._taken(index)
             layout = batch.frame.layout
             if layout.nbytes > block.nbytes:
                 return batch.info
             if batch.alike is not None:
                 self._cut(batch, batch.alike, block)
             else:
-                problems = crew.finish(index, block, self.effort) if crew is not None else None
-                parts = self._parts(batch) if problems is None else []
-                self._write(batch, parts, block, problems or [])
+                results = crew.results(index) if crew is not None else None
+                if crew is not None and results is not None and crew.copy(index, block, layout.nbytes):
+                    self._write(batch, [], block, [problem for result in results for problem in result.problems])
+                else:
+                    self._write(batch, self._parts(batch), block, [])
             labels = layout.labels(block)
             wrong = self.wrong_label(1, labels)
             if wrong is not None:
@@ -235,8 +213,3 @@ class PictureSource(Source):
         table[:, MEAN_Y : MEAN_X + 1] = corners
         table[:, MIRROR] = samples.mirror
         layout.labels(block)[...] = [label or 0 for label in alike.labels]
-
-    def close(self) -> None:
-        if self._crew is not None:
-            self._crew.close()
-        self._threads.close()

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from ocaffe.data.crew import Large, Part
 from ocaffe.data.decode import Color, ImageFile, decoded, open_image
 from ocaffe.data.effort import COPY, DECODE, DISK, Laps
 from ocaffe.data.lmdb_file import Arena
@@ -23,23 +24,12 @@ class Unfit(Error):
     """A sound image cannot be used with the settings of the layer. Such a record is not a bad one."""
 
 
-class Large(Error):
-    """The image is too large to be decoded by several processes at the same time. A thread decodes it, which waits for others with large images."""
-
-
 class Picture(NamedTuple):
     """A record whose header has been read. `shape` is that of the image after decoding and resizing; `file` is None for a raw image."""
 
     record: Record
     shape: Shape3
     file: ImageFile | None
-
-
-class Part(NamedTuple):
-    """Images of a batch: their numbers in the batch, and where their records are."""
-
-    images: tuple[int, ...]
-    found: tuple[Any, ...]
 
 
 class Frame(NamedTuple):
