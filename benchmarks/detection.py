@@ -294,6 +294,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--weights", default="")
     parser.add_argument("--solver", default="", help="more fields of the solver")
+    parser.add_argument("--transform", default="", help="more fields of the TRAIN layer's transform_param")
     parser.add_argument("--device", default="")
     parser.add_argument("--math", default="")
     parser.add_argument("--torch", default="cpu", help="cpu, cuda or none")
@@ -303,7 +304,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     device = select_device(options.device or None, math=options.math or None)
     with tempfile.TemporaryDirectory() as folder:
-        choices = Choices(batch=options.batch, iterations=options.iterations, weights=options.weights, solver=options.solver)
+        choices = Choices(batch=options.batch, iterations=options.iterations, weights=options.weights, solver=options.solver, transform=options.transform)
         made = write_detector(options.net, options.folder, f"{folder}/net", choices, device.target)
         file, classes = made.path("train_val.prototxt"), made.classes + 1
         settings = read_solver(made.path("solver.prototxt"))

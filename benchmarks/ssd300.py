@@ -124,6 +124,7 @@ def main() -> None:
     found: dict[str, Any] = {"batch": options.batch}
     for math in options.math:
         own = ocaffe_step(options, math)
+        print(math, json.dumps(own), flush=True)
         row: dict[str, Any] = {"ocaffe": own}
         if options.torch != "none":
             peers = {name: torch_step(options, math, name == "nhwc") for name in ("nchw", "nhwc")}
