@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.boxes import Boxes, jittered, samples
+from ocaffe.data.boxes import Boxes
 from ocaffe.data.crew import Large, Part
 from ocaffe.data.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
@@ -25,6 +25,7 @@ from ocaffe.data.effort import COPY, DECODE, DISK, Laps
 from ocaffe.data.lmdb_file import Arena
 from ocaffe.data.resample import Interpolation
 from ocaffe.data.resizing import Resizing, Resizings, Size
+from ocaffe.data.samplers import Samplers, jittered
 from ocaffe.data.store import Opener
 from ocaffe.data.transform import Samples, Transform
 from ocaffe.errors import Error, shape_text
@@ -102,6 +103,7 @@ class AnnotatedStager:
         self.resizings, self.noise = Resizings(param.resize_param, batch), _single(param, "noise_param")
         self.distort, self.expand, self.emit = (_given(param, field) for field in ("distort_param", "expand_param", "emit_constraint"))
         self._check_settings()
+        self._windows = Samplers(self.samplers)
         self._checked: tuple[int, ...] | None = None
         self._memory = threading.local()
 
@@ -181,7 +183,7 @@ class AnnotatedStager:
             (y, x), whole = at, np.array([width, height] * 2, np.float32)
             boxes = boxes.within(np.array([-x, -y, size[1] - x, size[0] - y], np.float32) / whole, self.emit)
         window = (0, 0, *size)
-        found = samples(self.samplers, boxes.corners, dice)
+        found = self._windows.windows(boxes.corners, dice)
         if self.lists and not self.samplers:
             found = jittered(self.jitter, resizing is not None and resizing.keeps_aspect, dice)
         if len(found):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.dice import Dice
 
 _ROW = 8  # of a label top: image, label, instance, corners, difficult
+_BOTH = [0, 1, 0, 1]  # x and y of both corners
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Boxes:
         elif emit is not None:
             keep &= coverage(corners, window) > np.float32(emit.emit_overlap)
         size = window[2:] - window[:2]
-        parts = np.clip((corners - np.tile(window[:2], 2)) / np.tile(size, 2), np.float32(0), np.float32(1))
+        parts = np.clip((corners - window[_BOTH]) / size[_BOTH], np.float32(0), np.float32(1))
         keep &= area(parts) > 0
         return Boxes(self.about[keep], parts[keep])
 
@@ -80,64 +80,3 @@ def jaccard(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
     """Intersection over union."""
     common = overlap(boxes, window)
     return np.divide(common, area(boxes) + area(window) - common, out=np.zeros_like(common), where=common > 0)
-
-
-# kind of constraint: its value for windows and objects
-_MEASURES = {
-    "jaccard_overlap": jaccard,
-    "sample_coverage": coverage,
-    "object_coverage": lambda windows, objects: coverage(objects, windows),
-}
-
-
-def satisfies(windows: np.ndarray, objects: np.ndarray, constraint: Any) -> np.ndarray:
-    """Return which windows satisfy a SampleConstraint.
-
-    A window does if at least one object satisfies the first kind of constraint that is set. SSD also evaluates the later kinds, but they cannot
-    change its result.
-    """
-    for kind, measure in _MEASURES.items():
-        low, high = f"min_{kind}", f"max_{kind}"
-        if constraint.HasField(low) or constraint.HasField(high):
-            values = measure(windows[:, None], objects[None])
-            good = np.ones(values.shape, bool)
-            if constraint.HasField(low):
-                good &= values >= np.float32(getattr(constraint, low))
-            if constraint.HasField(high):
-                good &= values <= np.float32(getattr(constraint, high))
-            return np.asarray(good.any(1))
-    return np.ones(len(windows), bool)
-
-
-def sample(sampler: Any, count: int, dice: Dice) -> np.ndarray:
-    """Return `count` random windows of the sizes and aspect ratios of a Sampler, anywhere in the image."""
-    draws = dice.uniforms(count, 4)
-    scale = sampler.min_scale + (sampler.max_scale - sampler.min_scale) * draws[:, 0]
-    ratio = sampler.min_aspect_ratio + (sampler.max_aspect_ratio - sampler.min_aspect_ratio) * draws[:, 1]
-    ratio = np.sqrt(np.clip(ratio, scale**2, 1 / scale**2))
-    size = np.minimum(np.stack([scale * ratio, scale / ratio], 1), 1)
-    corner = draws[:, 2:] * (1 - size)
-    return np.concatenate([corner, corner + size], 1).astype(np.float32)
-
-
-def jittered(jitter: float, keeps_aspect: bool, dice: Dice) -> np.ndarray:
-    """Return one random window (1 x 4): of a fifth of the images all, of a fifth all but jitter / 2 of each side at most, else all but jitter.
-
-    Source: eric612/MobileNet-YOLO, src/caffe/util/sampler.cpp at 0b24609.
-    """
-    kind, *draws = dice.uniforms(5)
-    jitter = 0 if kind < 0.2 else jitter / 2 if kind < 0.4 else jitter
-    size = 1 - jitter * np.array([draws[0], draws[0] if keeps_aspect else draws[1]])
-    corner = np.array(draws[2:]) * (1 - size)
-    return np.concatenate([corner, corner + size])[None].astype(np.float32)
-
-
-def samples(samplers: Any, objects: np.ndarray, dice: Dice) -> np.ndarray:
-    """Return all windows (n x 4) that satisfy their BatchSampler. The caller uses one of them."""
-    found = [np.empty((0, 4), np.float32)]
-    for each in samplers:
-        if each.use_original_image:
-            windows = sample(each.sampler, each.max_trials, dice)
-            windows = windows[satisfies(windows, objects, each.sample_constraint)]
-            found.append(windows[: each.max_sample] if each.HasField("max_sample") else windows)
-    return np.concatenate(found)

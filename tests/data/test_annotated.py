@@ -10,8 +10,9 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource
-from ocaffe.data.boxes import jaccard, jittered, samples, satisfies
+from ocaffe.data.boxes import jaccard
 from ocaffe.data.dice import Dice
+from ocaffe.data.samplers import Samplers, jittered
 from ocaffe.data.transform import Transform
 from tests.data.databases import write
 from tests.data.pictures import block_of, failure, same_batches
@@ -118,7 +119,7 @@ def test_samples() -> None:
     objects = np.array([[0.2, 0.3, 0.6, 0.7], [0.5, 0.1, 0.9, 0.4]], np.float32)
     text = "use_original_image: %s max_trials: 400 sampler { min_scale: 0.3 max_scale: 1 min_aspect_ratio: 0.5 max_aspect_ratio: 2 } %s"
     def draw(*parts: tuple[str, str]) -> np.ndarray:
-        return samples([text_format.Parse(text % part, proto.BatchSampler()) for part in parts], objects, Dice((3, 4), 5))
+        return Samplers([text_format.Parse(text % part, proto.BatchSampler()) for part in parts]).windows(objects, Dice((3, 4), 5))
 
     free = draw(("true", ""))
     assert len(free) == 400 and (free >= 0).all() and (free <= 1).all()
@@ -144,11 +145,11 @@ def test_samples() -> None:
     ],
 )
 def test_constraints(constraint: str, expected: bool) -> None:
-    window, objects = np.array([[0, 0, 1, 1]], np.float32), np.array([[0.25, 0.25, 0.75, 0.75]], np.float32)
-    message = text_format.Parse(constraint, proto.SampleConstraint())
-    assert satisfies(window, objects, message).tolist() == [expected]
+    objects, sampler = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32), proto.BatchSampler(max_trials=1)  # its window is the whole image
+    text_format.Parse(constraint, sampler.sample_constraint)
+    assert len(Samplers([sampler]).windows(objects, Dice((3, 4), 5))) == expected
     if constraint:
-        assert not satisfies(window, objects[:0], message).any()
+        assert not len(Samplers([sampler]).windows(objects[:0], Dice((3, 4), 5)))
 
 
 def test_batches_depend_on_their_number(database: str) -> None:
