@@ -12,6 +12,7 @@ BITS = 11  # fraction bits of a weight; a result of both passes has twice as man
 _LANES = 8  # values of a row of the result that OpenCV computes at a time for CUBIC (VResizeCubicVec_32s8u)
 _CUBIC = -0.75  # slope of the cubic kernel at 1
 _LANCZOS = 8  # taps
+_CACHED = 1 << 16  # values of the lines that are resized at a time
 _PIXEL = 1e-3  # a smaller fraction of a pixel is ignored (computeResizeAreaTab)
 
 
@@ -51,9 +52,14 @@ def resize(image: np.ndarray, height: int, width: int, method: Interpolation = I
     taps = [make(old, new) for old, new in zip(before, (height, width))]
     if finish is _two_rows:
         taps[1] = _inside(taps[1])
-    used, place = np.unique(taps[0].places, return_inverse=True)  # if the image shrinks much, most rows are never read
-    lines = _horizontal(image[:, used], taps[1])
-    return finish(lines, Taps(place.reshape(taps[0].places.shape), taps[0].weight))
+    used, rows = _used(taps[0])
+    return finish(_horizontal(image[:, used], taps[1]), rows)
+
+
+def _used(taps: Taps) -> tuple[np.ndarray, Taps]:
+    """Return the input positions that outputs read, and taps whose places are numbers of these. If the image shrinks much, most are never read."""
+    used, place = np.unique(taps.places, return_inverse=True)
+    return used, Taps(place.reshape(taps.places.shape), taps.weight)
 
 
 def _to_bytes(values: np.ndarray) -> np.ndarray:
@@ -73,24 +79,50 @@ def _mean(image: np.ndarray, down: int, across: int) -> np.ndarray:
     return _to_bytes(np.rint(sums.astype(np.float32) * np.float32(1 / (down * across))))
 
 
-def _horizontal(image: np.ndarray, taps: Taps) -> np.ndarray:
-    total = image[:, :, taps.places[:, 0]] * taps.weight[:, 0]
+def _weighted(rows: np.ndarray, taps: Taps) -> np.ndarray:
+    """Return sums of rows: one for each output."""
+    total = rows.take(taps.places[:, 0], 0)
+    total *= taps.weight[:, 0, None]
+    row = np.empty_like(total)
     for k in range(1, taps.places.shape[1]):
-        total += image[:, :, taps.places[:, k]] * taps.weight[:, k]
+        rows.take(taps.places[:, k], 0, out=row, mode="clip")  # the default mode copies `out`
+        row *= taps.weight[:, k, None]
+        total += row
     return total
+
+
+def _horizontal(image: np.ndarray, taps: Taps) -> np.ndarray:
+    """Return channels x height x outputs. Some lines at a time are turned, because numpy copies a row faster than single pixels."""
+    channels, height, width = image.shape
+    lines, outputs = image.reshape(-1, width), len(taps.places)
+    if taps.places.size < width:
+        used, taps = _used(taps)
+        lines = lines[:, used]
+    result = np.empty((len(lines), outputs), taps.weight.dtype)
+    some = max(1, _CACHED // max(lines.shape[1], outputs))
+    for at in range(0, len(lines), some):
+        result[at : at + some] = _weighted(lines[at : at + some].T.astype(result.dtype, "C"), taps).T
+    return result.reshape(channels, height, outputs)
 
 
 def _vertical(lines: np.ndarray, taps: Taps) -> np.ndarray:
-    total = lines[:, taps.places[:, 0]] * taps.weight[:, 0, None]
-    for k in range(1, taps.places.shape[1]):
-        total += lines[:, taps.places[:, k]] * taps.weight[:, k, None]
-    return total
+    return np.stack([_weighted(plane, taps) for plane in lines])
 
 
 def _two_rows(lines: np.ndarray, taps: Taps) -> np.ndarray:
     """OpenCV truncates each product to 16 bits here, but not in the other methods."""
-    first, second = ((lines[:, taps.places[:, k]] >> 4) * taps.weight[:, k, None] >> 16 for k in (0, 1))
-    return _to_bytes(first + second + 2 >> 2)
+    lines = lines >> 4
+    result = np.empty((len(lines), len(taps.places), lines.shape[2]), np.uint8)
+    for plane, out in zip(lines, result):
+        first, second = (plane.take(taps.places[:, k], 0) for k in (0, 1))
+        for k, row in enumerate((first, second)):
+            row *= taps.weight[:, k, None]
+            row >>= 16
+        first += second
+        first += 2
+        first >>= 2
+        np.clip(first, 0, 255, out=out, casting="unsafe")
+    return result
 
 
 def _four_rows(lines: np.ndarray, taps: Taps) -> np.ndarray:
