@@ -165,14 +165,14 @@ def mobilenet_ssd(net: Net) -> None:
 
 
 def ssd_shapes(net: Net) -> None:
-    """A small SSD for images of 128 pixels: five maps of 16 x 16 to 1 x 1, for objects of 10 to 100 pixels. CPUs train it in minutes."""
+    """A small SSD for images of 128 pixels: four maps of 32 x 32 to 4 x 4, for objects of 10 to 100 pixels. CPUs train it in minutes."""
     def unit(name: str, x: str, channels: int, **window: int) -> str:
         return net.relu(f"{name}/relu", conv_norm(net, name, x, channels, pad=1, kernel_size=3, **window))
 
     data = Data(128, SHAPES, "train", "val", "examples/shapes/labelmap_voc.prototxt", 32, 50, {"scale": 0.0078125, "mean_value": [128, 128, 128]})
     x = annotated(net, data, mirror=False, expand=1.5)
-    for stage, (channels, depth) in enumerate(((16, 1), (32, 1), (64, 2), (96, 2), (128, 2), (128, 1), (128, 1)), 1):
+    for stage, (channels, depth) in enumerate(((16, 1), (32, 1), (64, 2), (96, 2), (128, 2), (128, 1)), 1):
         for i in range(1, depth + 1):
             x = unit(f"conv{stage}_{i}", x, channels, stride=2 if i == 1 and stage > 1 else 1)
-    maps = (Map("conv4_2", 12, 20, (2,)), Map("conv5_2", 28, 40, (2,)), Map("conv6_1", 56, 76, (2,)), Map("conv7_1", 90, 110, (2,)))
+    maps = (Map("conv3_2", 12, 18, (2,)), Map("conv4_2", 22, 30, (2, 3)), Map("conv5_2", 40, 54, (2, 3)), Map("conv6_1", 70, 90, (2, 3)))
     predict(net, maps, SHAPES_CLASSES, kernel=3)
