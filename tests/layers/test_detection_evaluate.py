@@ -14,7 +14,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.layers.base import Layer
-from ocaffe.solver.average_precision import VERSIONS, Detections, average_precision
+from ocaffe.solver.average_precision import VERSIONS, Detections, average_precision, points_of
 from tests.layers.single import layer_of
 
 CLASSES = 4  # 0 is the background
@@ -133,7 +133,7 @@ def test_against_the_definitions() -> None:
 def test_recall_of_seven_tenths() -> None:
     """In single precision 7 / 10 is less than 0.7, and so is 9 / 10 less than 0.9: the level is not reached, as in SSD."""
     for hits, levels in ((6, 7), (7, 7), (8, 9), (9, 9), (10, 11)):
-        assert average_precision(np.ones(hits, np.float32), np.ones(hits), 10, "11point") == pytest.approx(levels / 11)
+        assert average_precision(points_of(np.ones(hits, np.float32), np.ones(hits), 10), "11point") == pytest.approx(levels / 11)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_recall_of_seven_tenths() -> None:
 )
 def test_by_hand(version: str, expected: float) -> None:
     """Four true boxes and five detections, of which the first, the fourth and the fifth are right: recall 1/4, 2/4, 3/4."""
-    right = np.array([1, 0, 0, 1, 1])
-    assert average_precision(np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32), right, 4, version) == pytest.approx(expected)
+    points = points_of(np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32), np.array([1, 0, 0, 1, 1]), 4)
+    assert average_precision(points, version) == pytest.approx(expected)
 
 
 # -- in pixels --------------------------------------------------------------------------------------------------------
