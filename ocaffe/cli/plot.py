@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
+from ocaffe.tools.figure import FORMATS
 from ocaffe.tools.logs import read_log
-from ocaffe.tools.plots import FORMATS, panels, render
+from ocaffe.tools.plots import panels, render
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("plot", "Plot loss, accuracy and learning rate of training logs of ocaffe or Caffe.")
+    parser = Parser("plot", "Plot loss, accuracy, scores and learning rate of training logs of ocaffe or Caffe.")
     parser.add_argument("logs", metavar="LOG", nargs="+", help="logs (the stderr of `train`), one for each run")
     parser.add_argument("-o", "--output", "-output", default="plot.png", help=f"the file to write; its extension selects the format: {', '.join(FORMATS)}")
     parser.flag("seconds", False, "plot over seconds instead of iterations")

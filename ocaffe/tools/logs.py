@@ -6,6 +6,7 @@ import datetime
 import io
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ocaffe.errors import Error
@@ -19,19 +20,23 @@ _VALUE = r"([\d.eE+-]+|[-+]?(?:nan|inf))"
 _TRAIN = re.compile(rf"Train net output #\d+: (\S+) = {_VALUE}")
 _TEST = re.compile(rf"Test net output #\d+: (\S+) = {_VALUE}")
 _LOSS = re.compile(rf"Iteration \d+.*, loss = {_VALUE}")
+_WEIGHTED = re.compile(r"net output #\d+: (\S+) = \S+ \(\* .* loss\)")
+_BEST = re.compile(rf"Best (\S+) so far: {_VALUE} \(iteration (\d+)\)")  # of best_output
 
 
 class Log(NamedTuple):
     """Rows of a log: NumIters, Seconds since the line with 'Solving', LearningRate, and the outputs of the TRAIN or TEST net by name.
 
     LearningRate in `train` and `test` is that of the display before, as in parse_log.py. `rates` has each rate at its own iteration. `loss` has the
-    (smoothed) loss.
+    (smoothed) loss. `best` has the value of best_output at each test that was the best so far. `weighted`: names of outputs with a loss weight.
     """
 
     train: list[Row]
     test: list[Row]
     loss: list[Row]
     rates: list[Row]
+    best: Sequence[Row] = ()
+    weighted: frozenset[str] = frozenset()
 
 
 class _Table:
@@ -73,6 +78,8 @@ def read_log(path: str) -> Log:
     train, test = _Table(), _Table()
     losses: list[Row] = []
     rates: list[Row] = []
+    best: list[Row] = []
+    weighted: set[str] = set()
     start: datetime.datetime | None = None
     last = None
     iteration, rate = -1.0, float("nan")
@@ -97,9 +104,13 @@ def read_log(path: str) -> Log:
         for table, pattern in ((train, _TRAIN), (test, _TEST)):
             if match := pattern.search(line):
                 table.add(head, match[1], _number(match[2]))
+        if match := _WEIGHTED.search(line):
+            weighted.add(match[1])
+        if match := _BEST.search(line):
+            best.append({**head, "NumIters": float(match[3]), match[1]: _number(match[2])})
         if match := _LOSS.search(line):
             losses.append({**head, "loss": _number(match[1])})
-    log = Log(train.finish(), test.finish(), losses, rates)
+    log = Log(train.finish(), test.finish(), losses, rates, best, frozenset(weighted))
     if not any(log):
         raise Error("has no lines with training output", place=path, fix="give the stderr of `caffe train`, and set display in the solver")
     return log
