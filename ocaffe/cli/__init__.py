@@ -28,7 +28,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "plan": "show the memory plan of a net or solver, without a device and without data",
         "summary": "show layers, shapes, parameters, MACs and memory of a net, without a device",
         "lint": "find common mistakes in a net or solver, without a device",
-        "plot": "plot curves of one or several logs",
+        "plot": "plot curves of one or several logs, or the scores of classes",
         "layers": "list the layer types; `layers TYPE` shows the parameters of one",
         "compare": "compare a net on two devices, or optimised and plain, layer by layer",
     },

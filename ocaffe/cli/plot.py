@@ -1,4 +1,4 @@
-"""ocaffe plot LOG... -o FILE: plot loss, accuracy and learning rate of one or several runs."""
+"""ocaffe plot FILE... -o FILE: plot the curves of training logs, or the scores of classes."""
 from __future__ import annotations
 
 import os
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.evaluation.class_plots import render_classes
+from ocaffe.evaluation.class_scores import read_class_scores
 from ocaffe.files import atomic_write
 from ocaffe.tools.figure import FORMATS
 from ocaffe.tools.logs import read_log
@@ -13,20 +15,36 @@ from ocaffe.tools.plots import panels, render
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("plot", "Plot loss, accuracy, scores and learning rate of training logs of ocaffe or Caffe.")
-    parser.add_argument("logs", metavar="LOG", nargs="+", help="logs (the stderr of `train`), one for each run")
+    parser = Parser("plot", "Plot loss, accuracy, scores and learning rate of training logs of ocaffe or Caffe; or the scores of the classes in a test.")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="logs (the stderr of `train`), one for each run; or .json files of `test --scores`: "
+                                                                 "precision and recall of detectors, IoU of segmentations")  # fmt: skip
     parser.add_argument("-o", "--output", "-output", default="plot.png", help=f"the file to write; its extension selects the format: {', '.join(FORMATS)}")
     parser.flag("seconds", False, "plot over seconds instead of iterations")
     options = parser.parse(argv)
     kind = os.path.splitext(options.output)[1][1:].lower()
     if kind not in FORMATS:
         raise Error(f"the output is {options.output}", place="ocaffe plot", fix=f"a name that ends in .{', .'.join(FORMATS)}")
-    drawn = panels(list(zip(_names(options.logs), map(read_log, options.logs))), options.seconds)
-    content = render(drawn, kind, options.seconds)
+    scores = [path for path in options.files if path.lower().endswith(".json")]
+    if scores and (options.seconds or len(scores) < len(options.files)):
+        other = "--seconds" if options.seconds else next(path for path in options.files if path not in scores)
+        raise Error(f"{scores[0]} has the scores of a test, and {other} belongs to logs", place="ocaffe plot", fix="plot scores and logs by two commands")
+    content = _scores(scores, kind) if scores else _logs(options.files, kind, options.seconds)
     with atomic_write(options.output) as out:
         out.write(content)
     print(f"wrote {options.output}")
     return 0
+
+
+def _logs(paths: list[str], kind: str, seconds: bool) -> bytes:
+    return render(panels(list(zip(_names(paths), map(read_log, paths))), seconds), kind, seconds)
+
+
+def _scores(paths: list[str], kind: str) -> bytes:
+    names = _names(paths)
+    drawn = {
+        f"{name}: {output}" if len(names) > 1 else output: scores for name, path in zip(names, paths) for output, scores in read_class_scores(path).items()
+    }
+    return render_classes(drawn, kind, ", ".join(names))
 
 
 def _names(paths: list[str]) -> list[str]:

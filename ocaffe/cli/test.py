@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,11 +17,13 @@ from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
+from ocaffe.evaluation.class_scores import class_scores
 from ocaffe.evaluation.coco import evaluate_coco
 from ocaffe.evaluation.confusion import lines_of
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.evaluation.tables import detection_table, label_map_names, segmentation_table
+from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.batch import batched
@@ -28,7 +31,7 @@ from ocaffe.model.text import read_net
 from ocaffe.model.weights import read_weights
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.average_precision import VERSIONS, Detections
-from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_scores, segmentations_of
+from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_counts, segmentation_scores
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,6 +51,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("per_class", False, "also print a table of the classes: AP (DetectionEvaluate), IoU (SegAccuracy), or precision and recall (Accuracy)")
     parser.flag("ap_version", VERSIONS[0], f"the rule of the average precision: {', '.join(VERSIONS)}")
     parser.flag("coco", False, "also print COCO's average precision over the overlaps 0.5 to 0.95, of the first DetectionEvaluate layer; needs pycocotools")
+    parser.flag("scores", "", "write the scores of the classes to this JSON file, which `ocaffe plot` draws: precision and recall (DetectionEvaluate), "
+                "IoU (SegAccuracy)")  # fmt: skip
     match_flag(parser)
     batch_flag(parser)
     memory_flags(parser)
@@ -62,6 +67,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
             raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device")
     if options.ap_version not in VERSIONS:
         raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"one of {', '.join(VERSIONS)}")
+    if options.scores and not os.path.isdir(os.path.dirname(options.scores) or "."):
+        raise Error(f"--scores is {options.scores}, and there is no such folder", place="ocaffe test", fix="make the folder first")
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     return options
@@ -84,17 +91,27 @@ def test(options: argparse.Namespace, world: World) -> None:
     network.start_prefetch()
     try:
         detections = detections_of(network.graph, options.ap_version)
+        if options.scores and not (detections or segmentation_counts(network.graph, world)):
+            fact = "the TEST net has no layer DetectionEvaluate or SegAccuracy"
+            raise Error(fact, place=options.model, fix="remove --scores, or add such a layer")
         lines = score(network, options.iterations, world, detections)
+        segmentations = segmentation_counts(network.graph, world)
         if options.per_class:
-            lines += ["", *_per_class(options, device, network, detections)]
+            lines += ["", *_per_class(options, device, detections, segmentations)]
         if options.coco:
             found = evaluate_coco(options.model, options.weights, device, options.iterations)
             lines += ["", *lines_of([("COCO", ""), *((name, f"{value:.4f}") for name, value in found.items())])]
     finally:
         network.close()
         device.close()
-    for line in lines if world.first else ():
+    if not world.first:
+        return
+    for line in lines:
         print(line)
+    if options.scores:
+        classes = class_names(data_layer(read_net(options.model)))
+        with atomic_write(options.scores) as out:
+            out.write(class_scores(detections, segmentations, label_map_names(options.model), classes))
 
 
 def score(network: Network, iterations: int, world: World = ALONE, detections: Mapping[str, Detections] | None = None) -> list[str]:
@@ -133,10 +150,12 @@ def _table(outputs: Sequence[Output], averaged: Sequence[str], batches: np.ndarr
     return lines
 
 
-def _per_class(options: argparse.Namespace, device: Device, network: Network, detections: Mapping[str, Detections]) -> list[str]:
+def _per_class(
+    options: argparse.Namespace, device: Device, detections: Mapping[str, Detections], segmentations: Mapping[str, np.ndarray]
+) -> list[str]:
     """Return a table of the classes for each layer that scores a test, else for the first Accuracy layer. Raise Error if the net has none of them."""
     tables = [detection_table(found.by_class(), label_map_names(options.model)) for found in detections.values()]
-    tables += [segmentation_table(layer.whole) for layer in segmentations_of(network.graph).values()]
+    tables += [segmentation_table(counts) for counts in segmentations.values()]
     if tables:
         return [line for table in tables for line in ("", *table)][1:]
     found = accuracies(options.model)

@@ -68,10 +68,14 @@ def segmentations_of(graph: Graph) -> dict[str, SegAccuracy]:
     return {f"{node.tops[0].name}/mean_iou": node.layer for node in graph.nodes if isinstance(node.layer, SegAccuracy)}
 
 
+def segmentation_counts(graph: Graph, world: World) -> dict[str, np.ndarray]:
+    """Return pixels by true and predicted class of each SegAccuracy layer, over all batches since its `restart`, of all ranks."""
+    return {name: np.sum(world.gather(layer.whole), 0) for name, layer in segmentations_of(graph).items()}
+
+
 def segmentation_scores(graph: Graph, world: World) -> list[Output]:
     """Return the mean IoU of each SegAccuracy layer, over all batches since its `restart`, of all ranks. Classes that do not occur do not count."""
-    found = {name: figures(sum(world.gather(layer.whole))) for name, layer in segmentations_of(graph).items()}
-    return [(name, np.array([each.mean_iou], np.float32), 0.0) for name, each in found.items()]
+    return [(name, np.array([figures(counts).mean_iou], np.float32), 0.0) for name, counts in segmentation_counts(graph, world).items()]
 
 
 def restart_scores(network: Network, world: World) -> None:

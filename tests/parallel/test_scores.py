@@ -46,8 +46,12 @@ def test_two_ranks(device: Any, tmp_path: pathlib.Path) -> None:
     for values in (np.eye(4), np.zeros(4)):
         weights.layer[0].blobs.add(data=values.ravel()).shape.dim.extend(values.shape)
     (tmp_path / "net.caffemodel").write_bytes(weights.SerializeToString())
-    command = ["-m", "ocaffe", "test", "--model", "net.prototxt", "--weights", "net.caffemodel", "--iterations", str(BATCHES)]
-    printed = [finished(python(ranks, *command), tmp_path, variables).stdout for ranks in (1, 2)]
+    command = ["-m", "ocaffe", "test", "--model", "net.prototxt", "--weights", "net.caffemodel", "--iterations", str(BATCHES), "--scores", "scores.json"]
+    printed, written = [], []
+    for ranks in (1, 2):
+        printed.append(finished(python(ranks, *command), tmp_path, variables).stdout)
+        written.append((tmp_path / "scores.json").read_text())
     one, two = (re.findall(r"^(?:eval|seg/mean_iou|seg\[\d\]) .*$", text, re.M) for text in printed)
     assert one == two and len(one) == 5, "\n".join(printed)
+    assert written[0] == written[1] and '"seg/mean_iou"' in written[0]
     assert re.match(r"eval +0\.\d+", one[0])

@@ -105,7 +105,7 @@ def test_plot(kind: str, tmp_path: pathlib.Path) -> None:
         (["parse_log", LOG, "no/folder"], ["no/folder", "make the folder"]),
         (["parse_log", LOG, ".", "--delimiter=ab"], ["--delimiter is 'ab'"]),
         (["plot", LOG, "-o", "out.gif"], ["out.gif", ".html"]),
-        (["plot", "-o", "out.png"], ["LOG"]),
+        (["plot", "-o", "out.png"], ["FILE"]),
     ],
 )
 def test_refused(arguments: list[str], told: list[str], capfd: pytest.CaptureFixture[str]) -> None:
