@@ -54,6 +54,13 @@ def figures(name: str, batch: int) -> Figures:
     return Figures(name, deploy.name, shape, parameters, flops, training, running)
 
 
+def published_batch(name: str) -> int:
+    """Return the images of an iteration of a net of the zoo, as its train_val.prototxt has them."""
+    train, deploy = (upgraded(FOLDER / name / f"{file}.prototxt") for file in ("train_val", "deploy"))
+    data = next(layer for layer in without_data(train, image_shape(deploy)).layer if layer.type == "Input")
+    return int(data.input_param.shape[0].dim[0])
+
+
 def planned_bytes(graph: Graph, options: NetOptions, target: Target = NO_DEVICE, solver: Any = None) -> int:
     """Return the bytes that a net takes on the device, with the history of `solver` if one is given."""
     group = ParameterGroup(graph.params)
