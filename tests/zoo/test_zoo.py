@@ -40,7 +40,7 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "mobilenet_v1": (4_231_976, 4_231_976),
     "mobilenet_v2": (3_504_872, 3_504_872),
     "shufflenet_v2": (2_278_604, 2_278_604),
-    "fcn8s": (134_369_567, 134_369_567),  # 8,001 of them are fixed: upsampling and scales
+    "fcn8s": (134_369_567, 134_369_567),  # 6,816 of them are fixed: upsampling and scales
     "segnet_basic": (1_416_587, 1_416_587),
     "unet": (31_030_658, 31_030_658),
     "mtcnn_pnet": (6_632, 6_632),
