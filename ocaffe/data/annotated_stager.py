@@ -138,9 +138,13 @@ class AnnotatedStager:
     def parse(self, content: Any) -> Any:
         """Return the AnnotatedDatum in a record's content. Raise Error without a place."""
         try:
-            return proto.AnnotatedDatum.FromString(bytes(content))
+            parsed = proto.AnnotatedDatum.FromString(bytes(content))
         except DecodeError:
             raise Error("it is not an AnnotatedDatum") from None
+        if not parsed.HasField("datum"):
+            fix = "make the database by `ocaffe dataset voc` or convert_annoset; a Data layer reads this one"
+            raise Error("it is a Datum, an image without boxes", fix=fix)
+        return parsed
 
     # -- plans -------------------------------------------------------------------------------------------------------
 

@@ -300,6 +300,7 @@ def test_bad_records(tmp_path: pathlib.Path) -> None:
     bare.ClearField("type")
     bare.datum.ClearField("label")
     assert "it has no label and no type of annotations" in fact(bare.SerializeToString())
+    assert "record 0 (key '00000000'): it is a Datum, an image without boxes" in fact(bare.datum.SerializeToString())
 
 
 @pytest.mark.parametrize(("boxes", "rows"), [(0, 1), (1, 1), (7, 7), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (65, 96), (97, 128)])
