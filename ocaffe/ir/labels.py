@@ -35,4 +35,7 @@ class LabelRange:
         accepted = f"0 to {self.classes - 1}" + (f", but not {self.excluded}" if self.excluded is not None and 0 <= self.excluded < self.classes else "")
         accepted += f", and {self.ignored} is ignored" if self.ignored is not None else ""
         fact = f"its label is {label:g}; layer {self.reader} has {self.classes} classes: labels {accepted}"
-        return Error(fact, fix="correct the label, or give the net as many classes (num_output), or set ignore_label")
+        fix = "correct the label, or give the net as many classes (num_output), or set ignore_label"
+        if self.excluded is not None:
+            fix = f"number the classes without {self.excluded}, the background, or raise num_classes and num_output of the layers of confidences"
+        return Error(fact, fix=fix)
