@@ -1,7 +1,9 @@
 """The source of an AnnotatedData layer (SSD): images with boxes, distorted, expanded, sampled, resized, cropped and mirrored together."""
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -77,8 +79,8 @@ class AnnotatedSource(StagedSource):
             check_fields(param, FIELDS, "data_param", "remove it")
             check_fields(annotated, FIELDS_OF_BOXES, "annotated_data_param", "remove it")
             transform.refuse_skipping()
-            self._database = open_database(param.source, param.backend)
-            store = DatumStore(self._database, bool(param.shuffle))
+            self.database = open_database(param.source, param.backend)
+            store = DatumStore(self.database, bool(param.shuffle))
             super().__init__(store, param, workers or param.parser_threads or param.threads, place, layer)
             self.transform, self.labels, self.difficult = transform, labels, bool(annotated.train_diffcult)
             color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
@@ -171,6 +173,15 @@ class AnnotatedSource(StagedSource):
                 raise self._fault(problem, batch, n) from None
         return plans
 
+    def plans(self) -> Iterator[tuple[int, Plan]]:
+        """Yield records and plans as for batches, but in the order of the database, without end. Raise Error for a damaged record."""
+        for first in itertools.count(step=self.batch):
+            positions = range(first, first + self.batch)
+            records = [position % self.store.entries for position in positions]
+            with self.located():
+                plans = self._plans(Batch(records, self._find(records), Frame(self.key, positions), self.space))
+            yield from zip(records, plans)
+
     def _stage(self, batch: Batch, n: int, plan: Plan, room: np.ndarray) -> None:
         laps = Laps()
         try:
@@ -235,7 +246,7 @@ class AnnotatedSource(StagedSource):
         for found, scene in zip(batch.found, scenes):
             if scene.shape != scenes[0].shape:
                 raise Error(
-                    f"database {self._database.path}: the image of {self.store.name(found)} is {shape_text(scene.shape)}, "
+                    f"database {self.database.path}: the image of {self.store.name(found)} is {shape_text(scene.shape)}, "
                     f"that of {self.store.name(batch.found[0])} in the same batch is {shape_text(scenes[0].shape)}",
                     fix="set resize_param, crop_size, or batch_size: 1",
                 )

@@ -1,6 +1,7 @@
 """The source of AnnotatedData: boxes stay on their objects in all transforms. (test_golden.py compares deterministic settings with Caffe.)"""
 from __future__ import annotations
 
+import itertools
 import pathlib
 from typing import Any
 
@@ -301,6 +302,15 @@ def test_bad_records(tmp_path: pathlib.Path) -> None:
     bare.datum.ClearField("label")
     assert "it has no label and no type of annotations" in fact(bare.SerializeToString())
     assert "record 0 (key '00000000'): it is a Datum, an image without boxes" in fact(bare.datum.SerializeToString())
+
+
+def test_plans_are_those_of_batches(database: str) -> None:
+    """`ocaffe lint` looks at plans: their boxes are those that the net gets, also after the last record."""
+    made = source(database, 4, f"{EXPAND} {RESIZE} mirror: true", f"{SAMPLER} }}")
+    rows = np.concatenate([rows + [4 * number, 0, 0, 0, 0, 0, 0, 0] for number, (_, rows) in enumerate(batches(made, 2))])
+    planned = list(itertools.islice(made.plans(), 8))
+    assert np.array_equal(np.concatenate([plan.boxes.rows(n) for n, (_, plan) in enumerate(planned)]), rows)
+    assert [record for record, _ in planned] == [plan.datum.label for _, plan in planned]
 
 
 @pytest.mark.parametrize(("boxes", "rows"), [(0, 1), (1, 1), (7, 7), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (65, 96), (97, 128)])
