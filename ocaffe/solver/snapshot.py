@@ -19,15 +19,10 @@ from ocaffe.ir.graph import Parameter
 from ocaffe.lock import FileLock
 from ocaffe.model.state import Cursor, SolverState, read_state, write_state
 from ocaffe.model.weights import fit, read_weights, write_weights
+from ocaffe.solver.first_losses import DIVERGED
 
 if TYPE_CHECKING:
     from ocaffe.solver.solver import Solver
-
-
-DIVERGED = (
-    "labels must be below the number of scores (`ocaffe lint` checks this), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "
-    "debug_info: true shows the first layer with such values"
-)
 
 
 _FILES = r"_iter_(\d+)(\.ema)?\.(caffemodel|solverstate)(\.h5)?"  # of a snapshot, after its prefix

@@ -35,6 +35,7 @@ from ocaffe.solver.average import Average
 from ocaffe.solver.average_precision import Detections
 from ocaffe.solver.best import Best
 from ocaffe.solver.checks import check_evaluation, check_solver
+from ocaffe.solver.first_losses import FirstLosses
 from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
 from ocaffe.solver.nets import net_messages
@@ -99,7 +100,6 @@ class Solver:
         self.tried = -1  # the iteration of the last snapshot that was begun
         self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
         self._clips: deque[tuple[int, Fetched]] = deque()
-        self._warned = False  # whether the warning about a loss that is not finite was logged
         self._saved = time.monotonic()  # the time of the last snapshot, or of the start
         self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
         self.on_progress: Callable[[int], None] = lambda iteration: None
@@ -126,6 +126,8 @@ class Solver:
         check_evaluation(self.param, [network.graph for network in self.test_networks], file)
         self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
+        copied = {id(parameter) for parameters in self.copied.values() for parameter in parameters}
+        self.first_losses = FirstLosses(self.param, self.network.graph, copied)
         self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
         if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
             self._probe()
@@ -416,10 +418,8 @@ class Solver:
             if compiled.recording.wrong_label is not None:
                 self._check_labels(begin, compiled, fetched.value(compiled.recording.wrong_label))
             loss = self.network.loss(compiled, fetched)
-            if not np.isfinite(loss) and not self._warned:
-                self._warned = True
-                fact = f"Iteration {iteration}: the loss is {number(loss)}; no snapshot is written if weights are NaN or infinite"
-                log.warning("solver.cpp:239", f"{fact}: {snapshots.DIVERGED}")
+            for warning in self.first_losses.add(float(loss), iteration):
+                log.warning("solver.cpp:239", warning)
             self.losses.add_pass(loss, index, self.param.iter_size, iteration - start)
 
     def _check_labels(self, begin: Begin, compiled: CompiledNet, found: np.ndarray) -> None:

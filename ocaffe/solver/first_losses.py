@@ -1,0 +1,57 @@
+"""Signs in the losses of a training that it cannot succeed: values that are not finite, that grow at once, or that stay 0."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ocaffe.ir.graph import Graph
+from ocaffe.log import number
+
+DIVERGED = (
+    "labels must be below the number of scores (`ocaffe lint` checks this), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "
+    "debug_info: true shows the first layer with such values"
+)
+FIRST = 50  # iterations in which growth is watched
+ZEROS = 10  # iterations with a loss of 0, after which it is reported
+SPAN = 5  # losses whose mean is compared with the first ones, because those of small batches vary
+GROWTH = 10  # times the largest of the first losses
+NEW_GROWTH = 2  # times the first loss of a detector with new predictions, which all batches have in common; rates ten times too high reach 2.2
+
+
+class FirstLosses:
+    """Warns of each sign once. Growth and zeros are watched in trainings that begin with iteration 0."""
+
+    def __init__(self, param: Any, graph: Graph, copied: set[int]) -> None:
+        """`param` is the SolverParameter, `copied` has the ids of the parameters that files of weights have set."""
+        self.param = param
+        self._boxes = any(node.type == "MultiBoxLoss" for node in graph.nodes)
+        self._new = self._boxes and any(id(parameter) not in copied for parameter in graph.params)
+        self._losses: list[float] = []
+        self._open = {"infinite", "zero", "grown"}  # signs that were not reported
+
+    def add(self, loss: float, iteration: int) -> Iterator[str]:
+        """Yield warnings after a pass of `iteration`."""
+        rate = f"base_lr {self.param.base_lr:g}"
+        lint = f"`ocaffe lint` with this solver checks {'boxes, labels and priors' if self._boxes else 'the labels'}"
+        if not self._losses and iteration:
+            self._open -= {"zero", "grown"}
+        if not np.isfinite(loss):
+            if "infinite" in self._open:
+                yield f"Iteration {iteration}: the loss is {number(loss)} with {rate}; no snapshot is written if weights are NaN or infinite: {DIVERGED}"
+            self._open.clear()
+        if iteration >= FIRST or not self._open & {"zero", "grown"}:
+            return
+        self._losses.append(loss)
+        if "zero" in self._open and iteration == ZEROS - 1:
+            self._open.remove("zero")
+            if not any(self._losses):
+                reason = "no box of the batches matches a prior" if self._boxes else "nothing is learned"
+                yield f"Iteration {iteration}: the loss was 0 in all iterations: {reason}; {lint}"
+        first, last = self._losses[0], float(np.mean(self._losses[-SPAN:]))
+        limit = NEW_GROWTH * first if self._new else GROWTH * max(map(abs, self._losses[:SPAN]))
+        if "grown" in self._open and len(self._losses) > SPAN and last > limit > 0:
+            self._open.remove("grown")
+            remedy = f"lower it to {self.param.base_lr / 10:g}, or set warmup_iter or clip_gradients"
+            yield f"Iteration {iteration}: the loss grew from {number(first)} to {number(last)} with {rate}: {remedy}; {lint}"
