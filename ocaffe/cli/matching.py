@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ocaffe import log
+from ocaffe import log, proto
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error, names_text
 from ocaffe.ir.graph import Graph, Parameter
+from ocaffe.model.fillers import draw_of
 from ocaffe.model.weights import read_weights
 
 
@@ -34,6 +35,16 @@ def check_match(graph: Graph, copied: Mapping[str, Collection[Parameter]], allow
     if filled:
         fact = f"{len(own) - len(filled)} of the {len(own)} layers with parameters got them from {', '.join(copied)}"
         log.warning("net.cpp:744", f"{fact}; these keep the values of their fillers: {_names(filled)}")
+
+
+def warn_frozen(graph: Graph, copied: Mapping[str, Collection[Parameter]]) -> None:
+    """Warn of layers with random values that are never learned: lr_mult is 0, and no file has set them."""
+    given = {id(parameter) for parameters in copied.values() for parameter in parameters}
+    frozen = [each for each in graph.params if not each.learned and id(each) not in given and isinstance(each.filler, proto.FillerParameter)]
+    names = [*dict.fromkeys(each.layer for each in frozen if draw_of(each.filler, each.shape) is not None)]
+    if names:
+        fact = "lr_mult is 0 and no file has the weights, so these layers keep random values of their fillers"
+        log.warning("net.cpp:744", f"{fact}: {_names(names)}; give --weights, or remove lr_mult: 0")
 
 
 def _names(names: list[str]) -> str:

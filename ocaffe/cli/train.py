@@ -10,7 +10,7 @@ from typing import Any
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
-from ocaffe.cli.matching import check_match, match_flag
+from ocaffe.cli.matching import check_match, match_flag, warn_frozen
 from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
 from ocaffe.cli.view import Watch, view, view_flags
@@ -89,6 +89,8 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         if writes_snapshots(param) and world.first:
             write_sidecar(prefix, [network.message for network in (*solver.test_networks, solver.network)])
         check_match(solver.network.graph, solver.copied, options.allow_no_match)
+        if not resume:
+            warn_frozen(solver.network.graph, solver.copied)
         stack.enter_context(signals)
         solver.request = signals.request
         logs = [(json_log, options.log_json), (event_log, options.tensorboard)]
