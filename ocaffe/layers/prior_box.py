@@ -39,7 +39,7 @@ class PriorBox(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for i, shape in enumerate(bottoms):
             self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", "the feature map, then the image")
-        cells, boxes = math.prod(bottoms[0][2:]), len(self._sides(self.own()))
+        cells, boxes = math.prod(bottoms[0][2:]), len(self.sides())
         fact = f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {boxes} boxes; at most {MOST_BOXES:,} boxes are computed"
         self.check(cells * boxes <= MOST_BOXES, fact, "a smaller feature map")
         self.boxes = self._boxes(*(shape[2:] for shape in bottoms))
@@ -59,7 +59,7 @@ class PriorBox(Layer):
         p = self.own()
         size = np.array(self._pair("img_size", "img_h", "img_w") or image, np.int64)
         step = np.array(self._pair("step", "step_h", "step_w") or size / np.array(cells), np.float32)
-        sides = self._sides(p)
+        sides = self.sides()
         rows, columns = ((np.arange(n, dtype=np.float32) + np.float32(p.offset)) * own for n, own in zip(cells, step))
         centres = np.stack(np.broadcast_arrays(columns[None, :, None], rows[:, None, None]), -1).astype(np.float64)
         corners = np.concatenate([centres - sides / 2.0, centres + sides / 2.0], -1) / np.tile(size[::-1], 2)
@@ -69,8 +69,9 @@ class PriorBox(Layer):
         variance = np.array(self._variance(p), np.float32)
         return np.stack([boxes, np.resize(variance, boxes.size)])
 
-    def _sides(self, p: Any) -> np.ndarray:
-        """Return the width and height of each box of a cell."""
+    def sides(self) -> np.ndarray:
+        """Return the width and height of each box of a cell, n x 2 in pixels. Raise the layer's error for wrong settings."""
+        p = self.own()
         widths, heights = list(p.width), list(p.height)
         if widths or heights or self.param.type == "PriorBoxClustered":
             fits = widths and len(widths) == len(heights) and min(*widths, *heights) > 0
