@@ -343,3 +343,10 @@ def test_phase_of_a_net_without_phases(name: str, phase: str, tmp_path: pathlib.
     path = tmp_path / f"{name}.prototxt"
     path.write_text(variant(NETS["statistics-not-learned"], "-")[0])
     assert bool(lint(str(path))) == (phase == "TRAIN")
+
+
+def test_a_phase_without_data_is_not_checked(tmp_path: pathlib.Path) -> None:
+    """test.prototxt of SSD has data for TEST alone."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(HEAD.replace("dummy_data_param", "include { phase: TEST } dummy_data_param") + TAIL)
+    assert not lint(str(path))

@@ -6,13 +6,13 @@ A rule is a generator of Findings with `@net_rule` (called for each phase's net)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
-from ocaffe.errors import Place
+from ocaffe.errors import Error, Place
 from ocaffe.lint import net_rules, solver_rules  # noqa: F401 (the import registers their rules)
 from ocaffe.lint.rules import FED as FED
 from ocaffe.lint.rules import JOB_RULES as JOB_RULES
@@ -47,12 +47,21 @@ def lint(path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages
     found = [] if NO_EFFECT in ignore else list(job.findings)
     for view in job.views:
         for name, rule in NET_RULES.items():
-            found += rule(view) if name not in ignore else ()
+            found += _findings(rule, view, view.file.path) if name not in ignore else ()
     for name, check in JOB_RULES.items():
-        found += check(job) if name not in ignore else ()
+        found += _findings(check, job, path) if name not in ignore else ()
     if weights and WEIGHTS not in ignore:
         found += check_weights(job, weights)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.place.file != path, finding.place.file, finding.place.line))
+
+
+def _findings(rule: Callable[[Any], Iterator[Finding]], subject: Any, path: str) -> Iterator[Finding]:
+    """Yield the findings of a rule for a view or a job. An Error is the last one."""
+    try:
+        yield from rule(subject)
+    except Error as problem:
+        place = problem.place if isinstance(problem.place, Place) else Place(path)
+        yield Finding("", place, problem.layer or "", problem.fact, problem.fix or "")
 
 
 def _job(path: str, level: int, stages: tuple[str, ...]) -> Job:
@@ -85,12 +94,12 @@ def _job(path: str, level: int, stages: tuple[str, ...]) -> Job:
 def _phases(message: Any, both: list[View]) -> set[int]:
     """Return the phases of a net that is checked without a solver.
 
-    If the layers differ between TRAIN and TEST, both phases are checked. Otherwise the phase follows from the net's `state`, from its losses, and
-    from the file's name.
+    If the layers differ between TRAIN and TEST, both phases are checked, but not a phase without a layer that feeds the others. Otherwise the phase
+    follows from the net's `state`, from its losses, and from the file's name.
     """
     train, test = both
     if [layer.source_line for layer in train.layers] != [layer.source_line for layer in test.layers]:
-        return {proto.TRAIN, proto.TEST}
+        return {view.phase for view in both if any(not layer.bottom for layer in view.layers)} or {proto.TRAIN, proto.TEST}
     if message.state.HasField("phase"):
         return {message.state.phase}
     fed = [layer.type for layer in train.layers if not layer.bottom]

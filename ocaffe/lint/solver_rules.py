@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.errors import Error, Place
-from ocaffe.graph.build import build
 from ocaffe.lint.data import PARAMS, labels, param_of, samples
-from ocaffe.lint.rules import FED, Finding, Job, View, job_rule, own_param
+from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
 
 _POLICY_NEEDS = {  # policy: the fields that it reads
     "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),
@@ -218,17 +216,3 @@ def missing_data(job: Job) -> Iterator[Finding]:
                 if path and not os.path.exists(path):
                     fact = f"{path} does not exist (relative to {os.getcwd()})"
                     yield view.finding("missing-data", layer, fact, "make it, correct the name, or run in the folder to which it is relative", field)
-
-
-@job_rule
-def impossible(job: Job) -> Iterator[Finding]:
-    """Errors that prevent building the net: unknown types and blobs, shapes that do not match (if the data is available)."""
-    for view in job.views:
-        fed = [layer for layer in view.layers if not layer.bottom and layer.type not in FED]
-        if any(layer.type not in PARAMS or samples(layer) is None for layer in fed):
-            continue  # shapes depend on data that is missing
-        try:
-            build(view.net, view.phase)
-        except Error as problem:
-            place = problem.place if isinstance(problem.place, Place) else Place(view.file.path)
-            yield Finding("", place, problem.layer or "", problem.fact, problem.fix or "")
