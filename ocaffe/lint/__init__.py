@@ -13,7 +13,7 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, Place
-from ocaffe.lint import net_rules, solver_rules  # noqa: F401 (the import registers their rules)
+from ocaffe.lint import boxes, detectors, net_rules, priors, solver_rules  # noqa: F401 (the import registers their rules)
 from ocaffe.lint.rules import FED as FED
 from ocaffe.lint.rules import JOB_RULES as JOB_RULES
 from ocaffe.lint.rules import NET_RULES as NET_RULES

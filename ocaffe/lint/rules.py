@@ -118,6 +118,7 @@ class Job:
     solver: Any = None
     file: File | None = None
     findings: list[Finding] = field(default_factory=list)  # made while the files were read
+    samples: dict[str, Any] = field(default_factory=dict)  # boxes of data layers that were read (box_sample.py)
 
     @property
     def training(self) -> View | None:

@@ -13,7 +13,7 @@ _POLICY_NEEDS = {  # policy: the fields that it reads
     "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),
     "sigmoid": ("gamma", "stepsize"),
 }  # fmt: skip
-_TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray")  # must be equal in TRAIN and TEST
+_TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray", "resize_param")  # must be equal in TRAIN and TEST
 
 
 def _feeders(view: View) -> Iterator[Any]:
@@ -64,7 +64,7 @@ def tested_on_training_data(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def transforms_differ(job: Job) -> Iterator[Finding]:
-    """TRAIN and TEST scale, crop or subtract the mean differently. The net is tested on other values than it was trained on."""
+    """TRAIN and TEST scale, crop, resize or subtract the mean differently. The net is tested on other values than it was trained on."""
     training = job.training
     first = next(_feeders(training), None) if training else None
     if first is None:
@@ -72,11 +72,18 @@ def transforms_differ(job: Job) -> Iterator[Finding]:
     for view in job.tests:
         for layer in _feeders(view):
             ours, theirs = layer.transform_param, first.transform_param
+            crops = any(each.crop_size or each.crop_h or len(each.resize_param) > 1 for each in (ours, theirs))
             for name in _TRANSFORM if layer.type == first.type else ():
-                a, b = (list(value) if name == "mean_value" else value for value in (getattr(ours, name), getattr(theirs, name)))
-                if a != b:
+                a, b = _value(ours, name), _value(theirs, name)
+                if a != b and not (name == "resize_param" and crops):
                     fact = f"its {name} is {_text(a)}, that of '{first.name}' in the TRAIN phase (line {first.source_line}) is {_text(b)}"
                     yield view.finding("transforms-differ", layer, fact, f"the same {name} in both", f"transform_param.{name}")
+
+
+def _value(transform: Any, name: str) -> Any:
+    """Return the value of a field. That of resize_param is the size."""
+    value = getattr(transform, name)
+    return [f"{each.height} x {each.width}" for each in value] if name == "resize_param" else list(value) if name == "mean_value" else value
 
 
 def _text(value: Any) -> str:

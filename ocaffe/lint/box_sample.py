@@ -1,0 +1,95 @@
+"""A sample of the boxes of an AnnotatedData layer, for the rules: as the database stores them, and as the net gets them."""
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from ocaffe import proto
+from ocaffe.data.annotated import AnnotatedSource
+from ocaffe.data.boxes import Boxes
+from ocaffe.data.database import Reader, key_text
+from ocaffe.errors import Error
+from ocaffe.graph.build import build
+from ocaffe.lint.rules import Job, View
+
+RECORDS = 1000  # that are read at most
+IMAGE, LABEL, CORNERS, DIFFICULT = 0, 1, slice(3, 7), 7  # columns of a row of boxes
+_MAX_BYTES = 1 << 28  # of records that are read at most
+_TOGETHER = 100
+
+
+class BoxSample:
+    """The boxes of the first records. Rows have the columns of AnnotatedData's second top; column IMAGE is the number of the record, or of the draw."""
+
+    def __init__(self, source: AnnotatedSource) -> None:
+        self.source = source
+        self.keys: list[str] = []
+        self._plans = source.plans()
+        self._drawn = [np.empty((0, 8), np.float32)]
+        self.shapes: list[tuple[int, tuple[int, int, int]]] = []  # of the images that were drawn: record; channels, height, width
+
+    @cached_property
+    def stored(self) -> np.ndarray:
+        """The boxes as they are stored, n x 8. Raises Error for a record that cannot be read."""
+        database, rows, keys, size = self.source.database, [np.empty((0, 8), np.float32)], list[str](), 0
+        reader = Reader(database)
+        for first in range(0, min(database.entries, RECORDS), _TOGETHER):
+            for key, value in reader.read(first, min(_TOGETHER, database.entries - first)):
+                try:
+                    boxes = Boxes.of(proto.AnnotatedDatum.FromString(bytes(value)))
+                except DecodeError:
+                    with self.source.located():
+                        raise database.fault("it is not an AnnotatedDatum", len(keys), key) from None
+                rows.append(boxes.rows(len(keys)))
+                keys.append(key_text(key))
+                size += len(value)
+            if size > _MAX_BYTES:
+                break
+        self.keys = keys
+        return np.concatenate(rows)
+
+    def drawn(self, count: int) -> np.ndarray:
+        """Return the boxes of the first `count` images that the net gets, after all transformations, n x 8. Raise Error for a damaged record."""
+        for record, plan in itertools.islice(self._plans, max(0, count - len(self.shapes))):
+            self._drawn.append(plan.boxes.rows(len(self.shapes)))
+            self.shapes.append((record, plan.shape))
+        rows = np.concatenate(self._drawn)
+        return rows[rows[:, IMAGE] < count]
+
+    @property
+    def text(self) -> str:
+        """The records of `stored`, for messages."""
+        database, read = self.source.database, len(self.keys)
+        return f"{'all' if read == database.entries else f'the first {read:,} of'} {database.entries:,} records of {database.path}"
+
+    def key(self, row: np.ndarray) -> str:
+        """Return the key of the record of a row of `stored`."""
+        return self.keys[int(row[IMAGE])]
+
+
+def sample_of(job: Job, view: View, layer: Any) -> BoxSample | None:
+    """Return the sample of an AnnotatedData layer. Return None for another layer, one without labels, and for data that is missing or has no boxes."""
+    if layer is None or layer.type != "AnnotatedData" or len(layer.top) < 2 or not os.path.exists(layer.data_param.source):
+        return None
+    key = f"{view.file.path} {layer.source_line} {layer.name} {view.phase}"
+    if key not in job.samples:
+        source = _opened(view, layer)
+        job.samples[key] = BoxSample(source) if source is not None and source.boxed else None
+    sample: BoxSample | None = job.samples[key]
+    return sample
+
+
+def _opened(view: View, layer: Any) -> AnnotatedSource | None:
+    """Open the data of the layer alone, because the net may have mistakes. Return None if it cannot be opened; the rule `impossible` tells why."""
+    net = proto.NetParameter(source_file=view.net.source_file, layer=[layer])
+    with contextlib.suppress(Error):
+        (node,) = build(net, view.phase).nodes
+        source: AnnotatedSource = node.layer.source
+        return source
+    return None

@@ -1,0 +1,231 @@
+"""Rules over the boxes and labels of AnnotatedData layers. They read the first records of the databases (box_sample.py)."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.data.labels_txt import given_labels
+from ocaffe.errors import shape_text
+from ocaffe.layers.base import param_field
+from ocaffe.lint.box_sample import CORNERS, DIFFICULT, IMAGE, LABEL, BoxSample, sample_of
+from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
+from ocaffe.model.text import read
+
+EDGE = 0.01  # of the image; boxes that leave it by less are rounded ones
+DRAWS = 50  # images
+ASPECT = 0.05  # by which the aspect ratio of a resized image may differ
+RARE = 0.5  # a batch without boxes is reported if it is more probable than this
+
+# layers that read labels: the field with the number of classes, and whether the background is one of them
+CLASSES = {
+    "MultiBoxLoss": ("num_classes", True), "DetectionEvaluate": ("num_classes", True), "RegionLoss": ("num_class", False), "Yolov3": ("num_class", False),
+}  # fmt: skip
+LOSSES = ("MultiBoxLoss", "RegionLoss", "Yolov3")
+
+
+class Fault(NamedTuple):
+    """A way in which a box is wrong. `found` tells it of corners, n x 4."""
+
+    text: str
+    found: Callable[[np.ndarray], Any]
+    fix: str
+
+
+FAULTS = (  # a box counts for the first one that it has
+    Fault("not finite", lambda c: ~np.isfinite(c).all(1), "correct the annotations; `ocaffe dataset voc --skip-bad` leaves such boxes out"),
+    Fault("in pixels", lambda c: (abs(c) > 2).any(1), "divide by width and height of the image, as `ocaffe dataset voc` and convert_annoset do"),
+    Fault("inverted", lambda c: (c[:, 2:] < c[:, :2]).any(1), "exchange minimum and maximum; `ocaffe dataset voc --skip-bad` leaves such boxes out"),
+    Fault("empty", lambda c: (c[:, 2:] == c[:, :2]).any(1), "make the database by `ocaffe dataset voc`; SSD's convert_annoset reads 12.5 as 0"),
+    Fault("outside of the image", lambda c: (c < -EDGE).any(1) | (c > 1 + EDGE).any(1), "correct the annotations: often <size> is not that of the image"),
+)  # fmt: skip
+
+
+class Read(NamedTuple):
+    """An AnnotatedData layer with its sample, and the layers that read its labels."""
+
+    view: View
+    layer: Any
+    sample: BoxSample
+    readers: list[Any]
+
+    def finding(self, rule: str, fact: str, fix: str, path: str = "data_param.source") -> Finding:
+        return self.view.finding(rule, self.layer, fact, fix, path)
+
+
+def reads(job: Job) -> Iterator[Read]:
+    """Yield the AnnotatedData layers of a job whose boxes can be read."""
+    for view in job.views:
+        for index, layer in enumerate(view.layers):
+            sample = sample_of(job, view, layer)
+            if sample is not None:
+                yield Read(view, layer, sample, [each for each in view.followers(index, 1) if each.type in CLASSES])
+
+
+@job_rule
+def wrong_boxes(job: Job) -> Iterator[Finding]:
+    """Boxes in pixels, inverted or empty boxes, boxes outside of the image. A net never gets most of them, and its loss stays 0."""
+    for each in reads(job):
+        rows = each.sample.stored
+        left = np.ones(len(rows), bool)
+        for fault in FAULTS:
+            found = left & fault.found(rows[:, CORNERS])
+            left &= ~found
+            if found.any():
+                first = rows[found][0]
+                corners = ", ".join(f"{value:g}" for value in first[CORNERS])
+                where = f"the first one, of record '{each.sample.key(first)}', is {corners} (xmin, ymin, xmax, ymax)"
+                yield each.finding("wrong-boxes", f"{found.sum():,} of {len(rows):,} boxes are {fault.text} in {each.sample.text}; {where}", fault.fix)
+
+
+@job_rule
+def label_not_in_map(job: Job) -> Iterator[Finding]:
+    """A box whose label is not in the label map."""
+    for each in reads(job):
+        names, rows = _names(each.layer), each.sample.stored
+        wrong = rows[~np.isin(rows[:, LABEL], list(names))] if names else rows[:0]
+        if len(wrong):
+            fact = f"a box of record '{each.sample.key(wrong[0])}' has the label {wrong[0][LABEL]:g}, {_map(each.layer)} has {_range(names)}"
+            fix = "the label map with which the database was made"
+            yield each.finding("label-not-in-map", fact, fix, "annotated_data_param.label_map_file")
+
+
+@job_rule
+def background_object(job: Job) -> Iterator[Finding]:
+    """A box with the label of the background. Its classes were numbered from 0."""
+    for each in reads(job):
+        rows = each.sample.stored
+        for reader in each.readers:
+            background = own_param(reader).background_label_id if CLASSES[reader.type][1] else 0
+            wrong = rows[rows[:, LABEL] == background]
+            if len(wrong):
+                fact = f"{len(wrong):,} of {len(rows):,} boxes have the label {background}, which is the background for '{reader.name}' ({reader.type})"
+                fix = f"number the classes {'from 1' if not background else 'otherwise'}, in the label map and in the database; {background} is the background"
+                yield each.finding("background-object", fact, fix)
+                break
+
+
+@job_rule
+def number_of_classes(job: Job) -> Iterator[Finding]:
+    """A number of classes that differs from the label map, or is too small for the labels. The background counts in SSD, but not in YOLO."""
+    for each in reads(job):
+        names, rows = _names(each.layer), each.sample.stored
+        largest = int(rows[:, LABEL].max(initial=-1))
+        for reader in each.readers:
+            field, with_background = CLASSES[reader.type]
+            given, wanted = getattr(own_param(reader), field), max(largest, *names, -1) + with_background
+            if given == wanted or (given > wanted and not names) or getattr(own_param(reader), "map_object_to_agnostic", False):
+                continue
+            where = _map(each.layer) if max(names, default=-1) >= largest else each.sample.source.database.path
+            fact = f"{field} is {given}, and {where} has the labels up to {wanted - with_background}"
+            counted = "with the background" if with_background else "without the background"
+            fix = f"{field}: {wanted} ({counted}) in all layers, and num_output of the layers of confidences for {wanted} classes"
+            yield each.view.finding("number-of-classes", reader, fact, fix, f"{param_field(reader.type)}.{field}")
+
+
+@job_rule
+def label_map_differs(job: Job) -> Iterator[Finding]:
+    """A label map that gives labels other names than the one of the database, or of the other phase."""
+    first: Read | None = None
+    for each in reads(job):
+        names = _names(each.layer)
+        if not names:
+            continue
+        listed = {label: {name} for label, name in enumerate(given_labels(each.layer.data_param.source))}
+        others = [(f"labels.txt of {each.layer.data_param.source}", listed)] if [*names] == [*range(len(names))] else []
+        if first is not None and first.view.phase != each.view.phase:
+            others.append((f"{_map(first.layer)} of phase {proto.Phase.Name(first.view.phase)}", _names(first.layer)))
+        first = first or each
+        for where, other in others:
+            label = next((label for label in sorted(names) if label in other and not names[label] & other[label]), None)
+            if label is not None:
+                fact = f"label {label} is '{min(names[label])}' in {_map(each.layer)}, and '{min(other[label])}' in {where}"
+                yield each.finding("label-map-differs", fact, "the label map with which the databases were made", "annotated_data_param.label_map_file")
+
+
+@job_rule
+def no_objects(job: Job) -> Iterator[Finding]:
+    """Data without boxes, or whose boxes are dropped by the transforms or as difficult. The loss is 0, or the average precision is 0."""
+    for each in reads(job):
+        trains, batch = any(reader.type in LOSSES for reader in each.readers), int(each.layer.data_param.batch_size)
+        stored = each.sample.stored
+        counted = _counted(each, stored)
+        records = np.unique(counted[:, IMAGE])  # with boxes
+        share, kept = len(records) / len(each.sample.keys), _kept(each, records) if trains else 1.0
+        empty = (1 - share * kept) ** (batch if trains else len(each.sample.keys))
+        if not each.readers or empty <= RARE:
+            continue
+        if not len(stored):
+            fact, fix = f"no record has a box: {each.sample.text}", "a database with boxes; `ocaffe dataset show` draws them"
+        elif not len(counted):
+            fact, fix = f"all boxes are marked as difficult, and do not count: {each.sample.text}", "use_difficult_gt: true, or other annotations"
+        else:
+            fact = f"{100 * share:.0f} % of the records have boxes, {100 * kept:.0f} % of {DRAWS} transformed images keep one: {each.sample.text}. "
+            fact += f"A batch of {batch} has none with a probability of {empty:.2f}"
+            fix = "correct the boxes, if another rule names them; else a larger batch, or other values of emit_constraint and batch_sampler"
+        yield each.finding("no-objects", fact, fix)
+
+
+def _kept(read: Read, records: np.ndarray) -> float:
+    """Return the share of the images of `records` that keep a box in the transforms, 1 if none of the images is drawn."""
+    boxed = np.unique(_counted(read, read.sample.drawn(DRAWS))[:, IMAGE])
+    drawn = [n for n, (record, _) in enumerate(read.sample.shapes[:DRAWS]) if record in records]
+    return float(np.isin(drawn, boxed).mean()) if drawn else 1.0
+
+
+@job_rule
+def image_sizes_differ(job: Job) -> Iterator[Finding]:
+    """A name_size_file of another data set, or in another order than the database. Boxes are then compared in wrong pixels."""
+    for each in reads(job):
+        for reader in each.readers:
+            path = reader.detection_evaluate_param.name_size_file if reader.type == "DetectionEvaluate" else ""
+            if not os.path.exists(path):
+                continue
+            with open(path, encoding="utf-8", errors="replace") as stream:
+                lines = [words for words in map(str.split, stream) if words]
+            database = each.sample.source.database
+            each.sample.drawn(DRAWS)
+            shapes = {record: shape[1:] for record, shape in each.sample.shapes}
+            wrong = [record for record, shape in sorted(shapes.items()) if record < len(lines) and _other_aspect(lines[record], shape)]
+            if len(lines) != database.entries:
+                fact = f"{path} has {len(lines):,} lines, {database.path} has {database.entries:,} records"
+            elif wrong and len(set(shapes.values())) > 1:  # all of one size: the converter resized them
+                fact = f"line {wrong[0] + 1} of {path} is '{' '.join(lines[wrong[0]])}', the image is {shape_text(shapes[wrong[0]])} (height x width)"
+            else:
+                continue
+            fix = f"a line NAME HEIGHT WIDTH for each image, in the order of {database.path}; `ocaffe dataset voc` writes the file"
+            yield each.view.finding("image-sizes-differ", reader, fact, fix, "detection_evaluate_param.name_size_file")
+
+
+def _other_aspect(words: list[str], shape: tuple[int, ...]) -> bool:
+    """Whether a line of a name_size_file, which must end with height and width, has another aspect ratio than the image."""
+    if len(words) < 2 or not all(word.isdecimal() and int(word) for word in words[-2:]):
+        return False  # DetectionEvaluate refuses it
+    height, width = map(int, words[-2:])
+    return abs(height * shape[1] / (width * shape[0]) - 1) > ASPECT
+
+
+def _names(layer: Any) -> dict[int, set[str]]:
+    """Return the labels of the layer's label map in their order, each with its names. Return {} if there is no file."""
+    path = _map(layer)
+    items = sorted(read(path, proto.LabelMap).item, key=lambda item: item.label) if os.path.exists(path) else []
+    return {item.label: {item.name, item.display_name or item.name} for item in items}
+
+
+def _map(layer: Any) -> str:
+    return str(layer.annotated_data_param.label_map_file)
+
+
+def _range(names: dict[int, set[str]]) -> str:
+    return f"the labels {min(names)} to {max(names)}" if len(names) == max(names) - min(names) + 1 else f"the labels {', '.join(map(str, sorted(names)))}"
+
+
+def _counted(read: Read, rows: np.ndarray) -> np.ndarray:
+    """Return the boxes that a reader counts: without the difficult ones if none counts them."""
+    own, fields = read.layer.annotated_data_param, {"MultiBoxLoss": "use_difficult_gt", "DetectionEvaluate": "evaluate_difficult_gt"}
+    given = [getattr(own_param(reader), fields[reader.type]) for reader in read.readers if reader.type in fields]
+    counts = own.train_diffcult if own.yolo_data_type == 1 else not given or any(given)
+    return rows if counts else rows[rows[:, DIFFICULT] == 0]
