@@ -1,19 +1,14 @@
 """`ocaffe dataset anchors DATABASE`: find anchors for YOLO from the boxes of a database, and print them as fields of a prototxt."""
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
-from google.protobuf.message import DecodeError
-from tqdm import tqdm
 
-from ocaffe import proto
 from ocaffe.cli.flags import Parser
-from ocaffe.data.boxes import Boxes
-from ocaffe.data.database import Reader, open_database
 from ocaffe.errors import Error
 from ocaffe.tools.anchors import Anchors, find_anchors
+from ocaffe.tools.stored_boxes import corners_of
 
 NAME = "dataset anchors"
 
@@ -31,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
     for flag in ("count", "width", "height", "cell"):
         if getattr(options, flag) < 1:
             raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix="1 or more")
-    boxes, images = sides_of(options.database)
+    corners, images = corners_of(options.database)
+    boxes = corners[:, 2:].astype(np.float64) - corners[:, :2]
     different = len(np.unique(boxes, axis=0))
     if different < options.count:
         fact = f"the {len(boxes)} boxes have {different} different sizes, --count is {options.count}"
@@ -41,22 +37,6 @@ def main(argv: Sequence[str]) -> int:
     for line in report(anchors, options.cell):
         print(line)
     return 0
-
-
-def sides_of(database: str) -> tuple[np.ndarray, int]:
-    """Return width and height of all boxes with an area, as fractions of the image (n x 2), and the number of images."""
-    backend = proto.DataParameter.LEVELDB if os.path.exists(os.path.join(database, "CURRENT")) else proto.DataParameter.LMDB
-    opened = open_database(database, backend)
-    reader, found = Reader(opened), [np.empty((0, 2))]
-    for record in tqdm(range(opened.entries), desc="boxes", disable=None):
-        ((key, value),) = reader.read(record)
-        try:
-            corners = Boxes.of(proto.AnnotatedDatum.FromString(bytes(value))).corners.astype(np.float64)
-        except DecodeError:
-            raise opened.fault("it is not an AnnotatedDatum", record, key) from None
-        found.append(corners[:, 2:] - corners[:, :2])
-    sides = np.concatenate(found)
-    return sides[(sides > 0).all(1)], opened.entries
 
 
 def report(anchors: Anchors, cell: int) -> list[str]:

@@ -80,3 +80,11 @@ def jaccard(boxes: np.ndarray, window: np.ndarray) -> np.ndarray:
     """Intersection over union."""
     common = overlap(boxes, window)
     return np.divide(common, area(boxes) + area(window) - common, out=np.zeros_like(common), where=common > 0)
+
+
+def overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the intersection over union of all pairs of boxes, n x m. For large tables it is many times faster than `jaccard`."""
+    low = [np.maximum.outer(first[:, axis], second[:, axis]) for axis in range(2)]
+    high = [np.minimum.outer(first[:, axis], second[:, axis]) for axis in range(2, 4)]
+    common = np.maximum(high[0] - low[0], 0) * np.maximum(high[1] - low[1], 0)
+    return np.asarray(common / (np.add.outer(area(first), area(second)) - common))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.boxes import area
+from ocaffe.data.boxes import area, overlaps
 from ocaffe.errors import Error, Place
 from ocaffe.layers.prior_box import PriorBox
 from ocaffe.lint.box_sample import CORNERS, sample_of
@@ -116,7 +116,7 @@ def objects_without_prior(job: Job) -> Iterator[Finding]:
         if sample is None or not maps or not warped:  # padded images have other fractions
             continue
         objects, threshold = _some(_right(sample.stored[:, CORNERS])), loss.multibox_loss_param.overlap_threshold
-        share = float((np.max([_overlaps(each.priors, objects).max(0) for each in maps], 0) < threshold).mean()) if len(objects) else 0
+        share = float((np.max([overlaps(each.priors, objects).max(0) for each in maps], 0) < threshold).mean()) if len(objects) else 0
         if share > UNMATCHED:
             low, middle, high = np.percentile(np.sqrt(area(objects) * np.prod(maps[0].image)), (25, 50, 75))
             sizes = np.concatenate([each.sides() for each in maps])
@@ -166,7 +166,7 @@ def _maps(view: View) -> Iterator[Map]:
 
 def _unmatched(maps: list[Map], objects: np.ndarray, threshold: float) -> list[Map]:
     """Return the maps of which no prior overlaps an object by `threshold`."""
-    return [each for each in maps if not len(objects) or _overlaps(each.priors, objects).max() < threshold]
+    return [each for each in maps if not len(objects) or overlaps(each.priors, objects).max() < threshold]
 
 
 def _right(corners: np.ndarray) -> np.ndarray:
@@ -177,10 +177,3 @@ def _right(corners: np.ndarray) -> np.ndarray:
 def _some(boxes: np.ndarray) -> np.ndarray:
     """Return OBJECTS of the boxes at most, evenly distributed."""
     return boxes[np.linspace(0, len(boxes) - 1, min(len(boxes), OBJECTS)).astype(int)]
-
-
-def _overlaps(priors: np.ndarray, objects: np.ndarray) -> np.ndarray:
-    """Return the intersection over union, priors x objects. It is many times faster for large tables than `ocaffe.data.boxes.jaccard`."""
-    sides = [np.minimum.outer(priors[:, i + 2], objects[:, i + 2]) - np.maximum.outer(priors[:, i], objects[:, i]) for i in range(2)]
-    common = np.maximum(sides[0], 0) * np.maximum(sides[1], 0)
-    return np.asarray(common / (np.add.outer(area(priors), area(objects)) - common))

@@ -17,9 +17,11 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.model.text import parse, read_solver
 from ocaffe.tools.annotations import read_label_map
+from ocaffe.tools.stored_boxes import corners_of
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
+from ocaffe.zoo.priors import fitted, prior_maps
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
@@ -122,10 +124,11 @@ class _Detector:
         self.body, self.deploy = (upgraded(FOLDER / net / f"{name}.prototxt") for name in ("train_val", "deploy"))
         train = next(layer for layer in self.body.layer if layer.type == "AnnotatedData")
         self.batch = train.data_param.batch_size * self.published.iter_size
+        self.priors = fitted(prior_maps(graph_of(self.deploy)), corners_of(found.images.train.source)[0])
         self.changes = sorted({change for message in (self.body, self.deploy) for change in self._adapt(message)})
 
     def _adapt(self, message: Any) -> Iterator[str]:
-        """Set the number of classes. Layers of confidences with another number of outputs get new names. Yield the changes, for people."""
+        """Set the number of classes and the sizes of prior boxes. Confidences with another number of outputs get new names. Yield the changes, for people."""
         old = next(layer.detection_output_param.num_classes for layer in message.layer if layer.type == "DetectionOutput")
         new = len(self.found.images.classes) + 1
         for layer in message.layer:
@@ -142,6 +145,10 @@ class _Detector:
                 layer.convolution_param.num_output = outputs_of(layer) // old * new
                 yield f"layer {layer.name} is {layer.name}_{new} now, with {outputs_of(layer)} outputs"
                 layer.name = f"{layer.name}_{new}"
+            if self.priors is not None and layer.name in self.priors.sizes:
+                layer.prior_box_param.min_size[:], layer.prior_box_param.max_size[:] = self.priors.sizes[layer.name]
+        if self.priors is not None:
+            yield f"prior boxes: sizes for these objects; {self.priors.after:.0%} of them overlap one by 0.5, with the published sizes {self.priors.before:.0%}"
 
     def train_val(self, batch: int) -> Any:
         made = proto.NetParameter()

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,11 @@ from ocaffe.errors import Error
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
 from ocaffe.model.text import read_net, read_solver
+from ocaffe.tools.stored_boxes import corners_of
 from ocaffe.zoo.detection_project import find_annotated, is_detector, write_detector
+from ocaffe.zoo.priors import fitted, prior_maps
 from ocaffe.zoo.project import Choices
+from ocaffe.zoo.templates import graph_of
 from tests.data.databases import write
 from tests.data.test_annotated import datum
 
@@ -145,3 +149,25 @@ def test_regions_of_an_image() -> None:
 
 def test_colors_are_those_of_pascal_voc() -> None:
     assert palette()[[0, 1, 2, 3, 15, 255]].tolist() == [[0, 0, 0], [128, 0, 0], [0, 128, 0], [128, 128, 0], [192, 128, 128], [224, 224, 192]]
+
+
+def test_prior_boxes_suit_the_objects(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small objects overlap none of the published boxes. The sizes change alike in both files, and few objects change nothing."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/labelmap.prototxt").write_text(label_map(("background", 0), ("cat", 1)))
+    for name, count in (("train_lmdb", 60), ("val_lmdb", 4)):
+        write(tmp_path / "data" / name, [datum(n, [(1, x, y, x + side, y + side)]) for n, (x, y, side) in enumerate(rng.uniform(0.05, 0.15, (count, 3)))])
+    made = write_detector("mobilenet_ssd", "data", "out", Choices(batch=2, iterations=8))
+    (change,) = [change for change in made.notes if change.startswith("prior boxes")]
+    shares = [int(share) for share in re.findall(r"(\d+)%", change)]
+    assert shares[0] > shares[1] + 20
+    sizes = [[list(layer.prior_box_param.min_size) for layer in read_net(f"out/{file}.prototxt").layer if layer.type == "PriorBox"]
+             for file in ("train_val", "deploy")]  # fmt: skip
+    assert sizes[0] == sizes[1] and sizes[0][0][0] < 60
+    maps = prior_maps(graph_of(read_net("out/deploy.prototxt")))
+    corners, images = corners_of("data/train_lmdb")
+    assert images == 60 and fitted(maps, corners[:20]) is None
+    found = fitted(maps, corners)
+    assert found is None or 100 * found.before == pytest.approx(shares[0], abs=0.5)
