@@ -18,7 +18,9 @@ def pooled(graph: OnnxGraph, p: Pool, x: Value, to: Blob | None = None, mask: Bl
     end = [(o - 1) * s + e - n - b for o, s, e, n, b in zip(p.outputs, p.stride, _extent(p), p.image, p.pad)]
     end = [max(0, pad) for pad in end]  # a negative pad would only skip pixels that no window reads
     if p.method == MAX:
-        return _max(graph, p, x, begin, end, to, mask)
+        # The same pads at the begin and the end, if they make the same windows: pnnx takes other pads for those of ceil_mode.
+        alike = [(n + 2 * b - e) // s + 1 == o for o, s, e, n, b in zip(p.outputs, p.stride, _extent(p), p.image, p.pad)]
+        return _max(graph, p, x, begin, [b if same else pad for b, same, pad in zip(begin, alike, end)], to, mask)
     if p.method == AVE:
         return _average(graph, p, x, begin, end, to)
     # STOCHASTIC in TEST: the expectation of a pixel drawn by its value, sum of squares / sum. The number of pixels cancels.
