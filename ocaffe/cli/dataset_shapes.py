@@ -1,15 +1,12 @@
 """`ocaffe dataset shapes OUT`: make synthetic scenes of digits with boxes and masks, in the layout of PASCAL VOC."""
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from ocaffe.cli.flags import Parser
+from ocaffe.cli.made_data import at_least, counts, least_and_most, wrong
 from ocaffe.data.sets import digits, mnist
-from ocaffe.errors import Error
 from ocaffe.tools.shapes_set import Settings, make_shapes
 
 NAME = "dataset shapes"
@@ -32,12 +29,12 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("crop_size", 64, "side of these images in pixels")
     options = parser.parse(argv)
     settings = Settings(
-        counts=_counts(options.images, options.splits),
+        counts=counts(NAME, options.images, options.splits, (80, 10, 10)),
         size=_size(options.size),
         seed=options.seed,
-        objects=_objects(options.objects),
+        objects=least_and_most(NAME, "objects", options.objects, _MOST_OBJECTS, "1,6"),
         suffix=options.format,
-        crops=_at_least("crops", options.crops, 0),
+        crops=at_least(NAME, "crops", options.crops, 0),
         crop_size=_side("crop-size", options.crop_size),
     )
     for line in make_shapes(options.out, mnist(options.mnist) if options.mnist else digits(None), settings):
@@ -45,19 +42,9 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _wrong(flag: str, value: object, fix: str) -> Error:
-    return Error(f"--{flag} is {value}", place=f"ocaffe {NAME}", fix=fix)
-
-
-def _at_least(flag: str, value: int, least: int) -> int:
-    if value < least:
-        raise _wrong(flag, value, f"a number of images, {least} or more")
-    return value
-
-
 def _side(flag: str, value: int) -> int:
     if value not in _SIDES:
-        raise _wrong(flag, value, f"a side of {_SIDES[0]} to {_SIDES[-1]} pixels")
+        raise wrong(NAME, flag, value, f"a side of {_SIDES[0]} to {_SIDES[-1]} pixels")
     return value
 
 
@@ -65,25 +52,5 @@ def _size(text: str) -> tuple[int, int]:
     """Return height and width."""
     match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", text)
     if match is None or int(match[1]) not in _SIDES or int(match[2]) not in _SIDES:
-        raise _wrong("size", text, f"width x height, each of {_SIDES[0]} to {_SIDES[-1]} pixels: --size 300x300")
+        raise wrong(NAME, "size", text, f"width x height, each of {_SIDES[0]} to {_SIDES[-1]} pixels: --size 300x300")
     return int(match[2]), int(match[1])
-
-
-def _objects(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,3}),(\d{1,3})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]) <= _MOST_OBJECTS:
-        raise _wrong("objects", text, f"the least and the most, of 1 to {_MOST_OBJECTS}: --objects 1,6")
-    return int(match[1]), int(match[2])
-
-
-def _counts(images: int, text: str) -> list[int]:
-    """Return the numbers of scenes for training, validation and test."""
-    _at_least("images", images, 1)
-    try:
-        shares = np.array([float(word) for word in text.split(",")])
-    except ValueError:
-        shares = np.array([math.nan])
-    if len(shares) != 3 or not np.isfinite(shares).all() or shares.min() < 0 or not shares.sum():
-        raise _wrong("splits", text, "three shares of 0 or more: --splits 80,10,10")
-    ends = np.rint(images * np.cumsum(shares) / shares.sum()).astype(int)
-    return [int(count) for count in np.diff(ends, prepend=0)]
