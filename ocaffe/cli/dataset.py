@@ -25,6 +25,7 @@ COMMANDS = {  # by name: the module with its `main`, and a line for the help
     "masks": ("ocaffe.cli.dataset_masks", "make lists and masks of images with masks, for segmentation"),
     "shapes": ("ocaffe.cli.dataset_shapes", "make synthetic scenes with boxes and masks, for detection and segmentation"),
     "show": ("ocaffe.cli.dataset_show", "write a contact sheet of the images, as stored or as a net sees them"),
+    "text": ("ocaffe.cli.dataset_text", "make images of strings of digits, for a net that reads text"),
 }
 
 

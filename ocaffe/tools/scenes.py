@@ -74,6 +74,22 @@ class Glyphs:
             if not images:
                 raise Error(f"no image has the label {label}", fix=f"digits need images of the classes 0 to {len(CLASSES) - 1}")
 
+    def opacity(
+        self, dice: Dice, label: int, longest: float, most: tuple[int, int], edge: float = _EDGE, sharpness: float = _SHARPNESS
+    ) -> np.ndarray:
+        """Return the opacity of a random digit whose longer side has `longest` pixels, at most `most` (height, width): height x width, float32, 0 to 1.
+
+        `edge`: the gray level at the edge, as a share of the brightest one. `sharpness`: contrast at the edge of a digit that is not enlarged.
+        """
+        images = self.images[label]
+        glyph = images[dice.below(len(images))]
+        aspect = min(max(glyph.width / glyph.height * dice.uniform(*_STRETCH), _ASPECTS[0]), _ASPECTS[1])
+        width, height = (longest, longest / aspect) if aspect > 1 else (longest * aspect, longest)
+        size = max(1, min(round(width), most[1])), max(1, min(round(height), most[0]))
+        gray = np.asarray(glyph.resize(size, Image.Resampling.BICUBIC), np.float32)
+        contrast = np.float32(sharpness * max(1, size[1] / glyph.height))
+        return np.clip((gray / np.float32(gray.max()) - np.float32(edge)) * contrast + np.float32(0.5), 0, 1)
+
 
 @dataclass(frozen=True)
 class Composer:
@@ -118,15 +134,8 @@ class Composer:
         return Dice((self.seed & 0xFFFFFFFFFFFFFFFF, zlib.crc32(f"scenes {self.part}".encode())), number)
 
     def _shape(self, dice: Dice, label: int, longest: float) -> np.ndarray:
-        """Return the opacity of a digit whose longer side has `longest` pixels: height x width, float32, 0 to 1."""
-        images = self.glyphs.images[label]
-        glyph = images[dice.below(len(images))]
-        aspect = min(max(glyph.width / glyph.height * dice.uniform(*_STRETCH), _ASPECTS[0]), _ASPECTS[1])
-        width, height = (longest, longest / aspect) if aspect > 1 else (longest * aspect, longest)
-        size = max(1, min(round(width), self.width)), max(1, min(round(height), self.height))
-        gray = np.asarray(glyph.resize(size, Image.Resampling.BICUBIC), np.float32)
-        contrast = np.float32(_SHARPNESS * max(1, size[1] / glyph.height))
-        return np.clip((gray / np.float32(gray.max()) - np.float32(_EDGE)) * contrast + np.float32(0.5), 0, 1)
+        """Return the opacity of a digit whose longer side has `longest` pixels."""
+        return self.glyphs.opacity(dice, label, longest, (self.height, self.width))
 
 
 class _Canvas:
