@@ -3,11 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.ctc import decode, sequence_accuracy, targets
 from ocaffe.ops.expression import pointwise
 
@@ -66,3 +69,30 @@ class CTCGreedyDecoder(Layer):
             given = labels.data.view(grid if self.indicated else (samples, labels.count // samples))
             of = targets(rec, [indicators, given] if indicators is not None else [given], steps, classes, self.blank)
             sequence_accuracy(rec, decoded, of, tops[-1].data)
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        """Write the sequences of one bottom. The place of a label is the number of labels up to its step; sums over all steps put it there.
+
+        These are products and sums of small whole numbers, because runtimes lack scatters and cumulated sums more often.
+        """
+        if len(bottoms) > 1:
+            raise graph.refused("with sequence indicators or labels it has no ONNX operators", "export the form with one bottom")
+        steps = graph.fixed(bottoms[0], 0)
+        scores = graph.reshape(bottoms[0], (*graph.shape(bottoms[0])[:2], self.scores[2]))
+        best = graph.cast(graph.op("ArgMax", scores, axis=2, keepdims=0), np.float32)  # T x N
+        kept = self._differs(graph, best, float(self.blank))
+        if self.own().ctc_merge_repeated and steps > 1:
+            repeated = self._differs(graph, graph.part(best, 0, 1, steps), graph.part(best, 0, 0, steps - 1))
+            first = graph.op("Add", graph.op("Mul", graph.part(best, 0, 0, 1), 0.0), 1.0)
+            kept = graph.op("Mul", kept, graph.op("Concat", first, repeated, axis=0))
+        place = graph.op("MatMul", np.tri(steps, dtype=np.float32), kept)  # of each label, from 1 on
+        places = np.arange(1, 1 + steps, dtype=np.float32).reshape(-1, 1, 1)
+        here = graph.op("Sub", 1.0, self._differs(graph, graph.op("Unsqueeze", place, [0]), places))  # places x T x N
+        value = graph.op("Mul", kept, graph.op("Add", best, 1.0))
+        sequences = graph.reduce("ReduceSum", graph.op("Mul", here, value), [1], keepdims=False)
+        graph.reshape(graph.op("Transpose", graph.op("Sub", sequences, 1.0), perm=[1, 0]), to=tops[0])
+
+    @staticmethod
+    def _differs(graph: OnnxGraph, a: str, b: str | float | np.ndarray) -> str:
+        """Write 1 where whole numbers differ, else 0."""
+        return graph.op("Clip", graph.op("Abs", graph.op("Sub", a, b)), 0.0, 1.0)

@@ -58,7 +58,7 @@ class LSTM(Recurrent):
     def onnx_weights(self, graph: OnnxGraph) -> list[str]:
         """ONNX has the gates in the order i, o, f, g, and two biases."""
         weights = []
-        for parameter in (self.params[0], self.params[2], self.params[1]):
+        for parameter in (self.params[0], self._recurrent, self._bias):
             i, f, o, g = np.split(graph.array(parameter), GATES)
             array = np.concatenate([i, o, f, g])
             weights.append(graph.constant((array if array.ndim > 1 else np.concatenate([array, 0 * array]))[None], str(parameter)))

@@ -59,13 +59,8 @@ class Lstm(LSTM):
             bottoms = [*bottoms, indicators]
         super().forward(rec, bottoms, tops)
 
-    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        if len(bottoms) == 1:
-            graph.fixed(bottoms[0], 1)
-            indicators = Blob("indicators", bottoms[0].shape[:2])
-            graph.values[indicators] = graph.constant(self.starts())
-            bottoms = [*bottoms, indicators]
-        super().onnx(graph, bottoms, tops)
+    def onnx_first(self, graph: OnnxGraph, bottoms: list[Blob]) -> bool | None:
+        return False if len(bottoms) == 1 else super().onnx_first(graph, bottoms)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         super().backward(rec, tops, bottoms, [propagate[0], any(propagate[1:])])

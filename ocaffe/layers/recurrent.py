@@ -120,18 +120,22 @@ class Recurrent(Layer):
         return initial
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        first = None if self.statics else _first_of_continued(graph, bottoms[1])
+        first = self.onnx_first(graph, bottoms)
         weights = None if first is None else self.onnx_weights(graph)
         if weights is None:
             self._onnx_steps(graph, bottoms, tops)
             return
-        x = graph.values[bottoms[0]] if len(bottoms[0].shape) == 3 else graph.reshape(bottoms[0], (*graph.shape(bottoms[1]), self.inputs))
+        x = graph.values[bottoms[0]] if len(bottoms[0].shape) == 3 else graph.reshape(bottoms[0], (*graph.shape(bottoms[0])[:2], self.inputs))
         states = [graph.values[bottom] for bottom in bottoms[2:]] if first else []  # an ONNX model keeps no state between runs
-        y, *_ = graph.ops(self.type, x, *weights, None, *states, to=[None, *tops[1:]], hidden_size=self.units, **self.onnx_attributes())
+        y, *_ = graph.ops(self.type.upper(), x, *weights, None, *states, to=[None, *tops[1:]], hidden_size=self.units, **self.onnx_attributes())
         graph.op("Squeeze", y, [1], to=tops[0])
 
+    def onnx_first(self, graph: OnnxGraph, bottoms: list[Blob]) -> bool | None:
+        """Return whether the first step continues, if all other steps do. Return None if that is not known, or there is a static input."""
+        return None if self.statics else _first_of_continued(graph, bottoms[1])
+
     def onnx_weights(self, graph: OnnxGraph) -> list[str] | None:
-        """Return the weights of the ONNX operator of the layer's type: of the inputs, of the states, biases. Return None if there is no operator."""
+        """Return the weights of the ONNX operator, LSTM or GRU: of the inputs, of the states, biases. Return None if there is no operator."""
         return None
 
     def onnx_attributes(self) -> dict[str, int]:

@@ -17,7 +17,8 @@ OPERATORS = frozenset((
 DATA_INPUTS = {"Resize": 1}  # operators whose other float inputs (scales) always have 32 bits
 # Layers with sums of squares, exponentials of coordinates, or choices that rounding would change.
 PRECISE = frozenset((
-    "ArgMax", "BN", "DetectionOutput", "LRN", "MVN", "Normalize", "PSROIPooling", "Proposal", "ROIPooling", "YoloDetectionOutput", "Yolov3DetectionOutput",
+    "ArgMax", "BN", "CTCGreedyDecoder", "DetectionOutput", "LRN", "MVN", "Normalize", "PSROIPooling", "Proposal", "ROIPooling", "YoloDetectionOutput",
+    "Yolov3DetectionOutput",
 ))  # fmt: skip
 LARGEST = float(np.finfo(np.float16).max)
 

@@ -130,7 +130,8 @@ def _chooses(node: Node) -> bool:
 
 
 CHOOSING = {
-    "ArgMax", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold", "YoloDetectionOutput", "Yolov3DetectionOutput",
+    "ArgMax", "CTCGreedyDecoder", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold", "YoloDetectionOutput",
+    "Yolov3DetectionOutput",
 }  # fmt: skip
 OVERFLOWS = 1e30  # magnitude of a blob beside values that are not finite
 FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"

@@ -297,6 +297,8 @@ CASES = [
          with_labels((6, 1, 4), [[2, 1, 2, 0]]), lambda x, got: ctc(x["x0"], [[2, 1, 2]], 0, [5]), ("x0",)),
     Case("CTCGreedyDecoder", layer("CTCGreedyDecoder", "x0", "y"), lambda rng: {"x0": best_path(rng)},
          lambda x, got: {"y": np.array([[2, 2, 1, -1, -1], [1, 2, -1, -1, -1]])[..., None, None]}),
+    Case("CTCGreedyDecoder, repeated", layer("CTCGreedyDecoder", "x0", "y", "ctc_decoder_param { ctc_merge_repeated: false }"),
+         lambda rng: {"x0": best_path(rng)}, lambda x, got: {"y": np.array([[0, 1, -1, -1, -1], [0, 1, 1, 0, -1]])[..., None, None]}),
     Case("CTCGreedyDecoder accuracy", layer("CTCGreedyDecoder", "x0 x1", "y"), lambda rng: {"x0": best_path(rng), "x1": np.array([[2, 1, 1], [1, 2, 0]])},
          lambda x, got: {"y": np.array([(2 / 3 + 1) / 2, 0.5]).reshape(1, 2, 1, 1)}),
     Case("CTCGreedyDecoder with indicators", layer("CTCGreedyDecoder", "x0 x1 x2", "y score accuracy", "ctc_decoder_param { ctc_merge_repeated: false }"),

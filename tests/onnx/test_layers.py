@@ -55,7 +55,7 @@ def net(tmp_path: pathlib.Path, shape: tuple[int, ...], layer: str, more: str = 
 
 
 WITHOUT_RULE = {  # besides losses, data layers and measures, which are never exported
-    "Python", "HDF5Output", "MarginInnerProduct", "AdaCosAddmScale", "CosinAddm", "CTCGreedyDecoder",
+    "Python", "HDF5Output", "MarginInnerProduct", "AdaCosAddmScale", "CosinAddm",
     "AnchorTarget", "ProposalTarget", "BoxAnnotatorOHEM",  # these choose samples for training
     "Upsample",  # the classes that implement it have one
 }  # fmt: skip
