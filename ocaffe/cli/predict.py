@@ -1,4 +1,4 @@
-"""ocaffe predict OUT IMAGE...: the classes, objects or regions of images, by the result of `ocaffe fit` or by any net and weights."""
+"""ocaffe predict OUT IMAGE...: the classes, objects, regions or text of images, by the result of `ocaffe fit` or by any net and weights."""
 from __future__ import annotations
 
 import json
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     with Net(deployed, phase=proto.TEST, weights=weights, device=device) as made:
         answers = answers_of(made, deployed, labels, options.top, options.threshold)
         if options.annotate and not answers.drawn:
-            fact = "--annotate is given, and the net has one score per class, which belong to no place in the image"
+            fact = "--annotate is given, and the net's answers belong to no place in the image"
             raise Error(fact, place=f"ocaffe {NAME}", fix="leave it out, or give a net that finds objects or regions")
         for begin in range(0, len(files), BATCH):
             inputs = []
@@ -86,7 +86,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(NAME, "Print the best classes of images, or the objects and regions that a net finds. "
+    parser = Parser(NAME, "Print the best classes of images, or the objects, regions and text that a net finds. "
                           "OUT is the folder of `ocaffe fit`; or give --model and --weights.")  # fmt: skip
     parser.add_argument("inputs", metavar="OUT|IMAGE", nargs="*", help="OUT, then image files, folders of images, or - for a file on stdin")
     parser.flag("model", "", "a deploy.prototxt, or the net of a training")
@@ -95,8 +95,8 @@ def _parser() -> Parser:
     parser.flag("top", 5, "number of classes to print")
     parser.flag("threshold", LEAST, "least score of an object to print")
     parser.flag("annotate", "", "folder for the images with boxes, or with the colors of regions")
-    parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; or of "
-                               "{file, regions: [{label, index, share}]}")  # fmt: skip
+    parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; of "
+                               "{file, regions: [{label, index, share}]}; or of {file, text}")  # fmt: skip
     parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; default: as in the training")
     parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the training")
     parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the training")

@@ -1,4 +1,4 @@
-"""The answers of a net to images, as records for JSON, as lines for people, and drawn on the images: classes, objects or regions."""
+"""The answers of a net to images, as records for JSON, as lines for people, and drawn on the images: classes, objects, regions or text."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -87,6 +87,19 @@ class Regions(Answers):
         return draw_regions(picture, regions(output[image], self.labels)[0])
 
 
+class Text(Answers):
+    """The characters of the image. The output is CTCGreedyDecoder's, N x steps x 1 x 1, with -1 after the end."""
+
+    drawn = False
+
+    def of(self, output: np.ndarray, image: int) -> dict[str, Any]:
+        found = [int(label) for label in output[image].ravel() if label >= 0]
+        return {"text": "".join(self.labels[label] for label in found) if self.labels else " ".join(map(str, found))}
+
+    def lines(self, record: dict[str, Any]) -> Iterator[str]:
+        yield record["text"] or "no text"
+
+
 def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: float) -> Answers:
     """Return the kind of the net's answers, which the last layer of its `message` (NetParameter) decides.
 
@@ -100,13 +113,15 @@ def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: f
     found: Answers
     if last.type == "DetectionOutput":
         classes, found = last.detection_output_param.num_classes, Objects(labels, least)
+    elif last.type == "CTCGreedyDecoder":
+        classes, found = net.blobs[last.bottom[0]].data.shape[2], Text(labels)
     elif len(shape) == 4 and shape[2] * shape[3] > 1 and shape[1] > 1:
         classes, found = shape[1], Regions(labels)
     elif len(shape) > 1 and shape[1] == np.prod(shape[1:]):
         classes, found = shape[1], Classes(labels, top)
     else:
         fact = f"the output '{output}' is {shape_text(shape)}: neither one score per class, nor detections, nor a map of scores per class"
-        raise Error(fact, fix="give a net that classifies images, finds objects, or divides images into regions")
+        raise Error(fact, fix="give a net that classifies images, finds objects, divides images into regions, or ends with CTCGreedyDecoder")
     if labels and classes != len(labels):
         raise Error(f"{len(labels)} names of classes are given, and the net has {classes} scores", place="--labels", fix="the labels.txt of the training")
     return found
