@@ -25,7 +25,8 @@ _GAP = 0.0, 0.3  # mean distance of two digits, as a share of a digit's height
 _UNEVEN = 0.5, 1.5  # factor of each distance
 _EDGE, _SHARPNESS = 0.3, 2.0  # of the digits: softer than in scenes, because the thin strokes of small digits would break
 _SHIFT = 0.06  # most vertical offset of each digit, as a share of the image's height
-_SCALE = 0.65, 1.1  # factor of the size of the line
+_SCALE = 0.75, 1.1  # factor of the size of the line
+_MARGIN = 2  # pixels at each side of the image without text
 _DEGREES = 5.0  # most rotation
 _CANDIDATES = 12  # gray levels, of which the one with the highest contrast is used
 
@@ -78,12 +79,12 @@ class LineComposer:
         strip = strip[rows[0] : rows[-1] + 1]
         cosine, sine = math.cos(angle), math.sin(angle)
         extents = strip.shape[0] * cosine + strip.shape[1] * abs(sine), strip.shape[0] * abs(sine) + strip.shape[1] * cosine  # height, width
-        scale = min(dice.uniform(*_SCALE), (self.height - 1) / extents[0], (self.width - 1) / extents[1])
+        sides = self.height - 2 * _MARGIN, self.width - 2 * _MARGIN
+        scale = min(dice.uniform(*_SCALE), *(side / extent for side, extent in zip(sides, extents)))
         if scale * _DIGIT * self.height < MIN_PIXELS:
             fact = f"line {number} of {self.part} has digits of less than {MIN_PIXELS} pixels in an image of {self.width} x {self.height}"
             raise Error(fact, fix="a larger --width, or shorter strings: --length 3,8")
-        free = [side - scale * extent for side, extent in zip((self.height, self.width), extents)]
-        centre = [side / 2 + room * dice.uniform(-0.5, 0.5) for side, room in zip((self.height, self.width), free)]
+        centre = [_MARGIN + side / 2 + (side - scale * extent) * dice.uniform(-0.5, 0.5) for side, extent in zip(sides, extents)]
         # from a pixel of the image to one of the strip
         a, b = cosine / scale, sine / scale
         matrix = (
