@@ -15,6 +15,7 @@ from ocaffe.memory.report import size_text
 from ocaffe.tools.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector
 from ocaffe.zoo.project import EPOCHS, FILES, TUNING_EPOCHS, Choices, Project, write_project, write_published
+from ocaffe.zoo.text_project import is_reader, write_reader
 
 NAME = "new"
 OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", "gpu", "device")  # flags that need --data
@@ -27,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     log.quiet()
     if options.data:
         choices = choices_of(options, size=options.size, epochs=options.epochs)
-        write = write_detector if is_detector(options.net) else write_project
+        write = write_detector if is_detector(options.net) else write_reader if is_reader(options.net) else write_project
         _report(write(options.net, options.data, out, choices, target_of(options)))
         return 0
     given = next((name for name in OF_DATA if getattr(options, name)), None)
@@ -43,7 +44,7 @@ def _parser() -> Parser:
                           "Without --data: as published, for the data set of the net.")  # fmt: skip
     parser.add_argument("net", metavar="NET", help="a net of `ocaffe zoo`, or a deploy.prototxt")
     parser.flag("data", "", "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with two databases; "
-                "for nets that find objects the folder of `ocaffe dataset voc`")
+                "for nets that find objects the folder of `ocaffe dataset voc`, for nets that read text that of `ocaffe dataset text`")
     project_flags(parser, "as published", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("out", "", "folder for the files; default: the name of the net")
     parser.flag("seed", 0, "seed of this division")

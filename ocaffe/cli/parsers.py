@@ -7,7 +7,7 @@ import importlib
 from ocaffe.cli.flags import Parser
 
 NESTED = {  # commands with commands of their own
-    "dataset": ("anchors", "folder", "voc", "coco", "yolo", "labelme", "masks", "shapes", "show"), "zoo": ("get",),
+    "dataset": ("anchors", "folder", "voc", "coco", "yolo", "labelme", "masks", "shapes", "show", "text"), "zoo": ("get",),
 }  # fmt: skip
 
 

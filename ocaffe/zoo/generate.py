@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from ocaffe.zoo import FOLDER, classifiers, detectors, faces, segmenters, transformers
+from ocaffe.zoo import FOLDER, classifiers, detectors, faces, segmenters, text_readers, transformers
 from ocaffe.zoo.net import Net, lines
 
 NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
@@ -36,6 +36,7 @@ NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
     "ssd300_vgg16": ("VGG_VOC0712_SSD_300x300", detectors.ssd300_vgg16),
     "mobilenet_ssd": ("MobileNet-SSD", detectors.mobilenet_ssd),
     "ssd_shapes": ("SSD-shapes", detectors.ssd_shapes),
+    "crnn": ("CRNN", text_readers.crnn),
 }
 
 

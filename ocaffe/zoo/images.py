@@ -168,10 +168,10 @@ def _read(source: str, classes: Sequence[str]) -> _List:
     broken = next((name for name in names if len(name.splitlines()) > 1), None)
     if broken is not None:
         raise Error(f"the name {broken!r} in {source} has a line break, which a list cannot hold", fix="rename the file")
-    return _List(_root(source, names[0]), names, labels, list(classes or named or given_labels(os.path.dirname(source) or ".")))
+    return _List(root_of(source, names[0]), names, labels, list(classes or named or given_labels(os.path.dirname(source) or ".")))
 
 
-def _root(table: str, name: str) -> str:
+def root_of(table: str, name: str) -> str:
     """Return the folder to which the names of a table or list are relative: '' for the current folder, else that of the table. Raise Error."""
     beside = os.path.dirname(table)
     root = next((folder for folder in ("", beside) if os.path.exists(os.path.join(folder, name))), None)

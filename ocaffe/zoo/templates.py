@@ -24,8 +24,10 @@ DATA = {**CLASSIFIED, "AnnotatedData": "data_param", "DenseImageData": "dense_im
 OTHER_DATA = {
     "AnnotatedData": "images with boxes",
     "DenseImageData": "label images, with a class for each pixel",
+    "ImageData": "lines of text, with a class for each character",
     "MTCNNData": "samples of faces, with boxes",
 }
+MADE_BY = {"AnnotatedData": "voc", "ImageData": "text"}  # commands of `ocaffe dataset`
 BOXES = 4  # of an image, for plans
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.
@@ -84,8 +86,8 @@ def _of_zoo(name: str) -> Template:
     data = next(layer for layer in train.layer if layer.type in DATA)
     if not is_classifier(train):
         fact = f"{name} learns from {OTHER_DATA[data.type]}, and --data takes images with one class each"
-        if data.type == "AnnotatedData":
-            raise Error(fact, fix=f"`ocaffe new {name} --data FOLDER`, with a folder of `ocaffe dataset voc`")
+        if data.type in MADE_BY:
+            raise Error(fact, fix=f"`ocaffe new {name} --data FOLDER`, with a folder of `ocaffe dataset {MADE_BY[data.type]}`")
         raise Error(fact, fix=f"`ocaffe new {name}` writes its files as published. Name your data in train_val.prototxt, as docs/zoo.md describes")
     transform = proto.TransformationParameter(scale=data.transform_param.scale) if data.transform_param.HasField("scale") else proto.TransformationParameter()
     transform.mean_value.extend(data.transform_param.mean_value or (() if transform.scale != 1 else MEAN))
@@ -228,7 +230,7 @@ def graph_of(net: Any, phase: int = proto.TEST) -> Graph:
 
 def is_classifier(train: Any) -> bool:
     """Whether a net of the zoo learns from images with one class each."""
-    return any(layer.type in CLASSIFIED for layer in train.layer)
+    return any(layer.type in CLASSIFIED and layer.image_data_param.label_count == 1 for layer in train.layer)
 
 
 def image_shape(deploy: Any) -> tuple[int, int, int]:
@@ -242,7 +244,8 @@ def data_shapes(layer: Any, batch: int, shape: Sequence[int]) -> list[tuple[int,
     targets: dict[str, list[tuple[int, ...]]] = {
         "AnnotatedData": [(1, 1, BOXES * batch, 8)], "DenseImageData": [(batch, 1, *shape[1:])], "MTCNNData": [(batch,), (batch, 4), (batch, 10)],
     }  # fmt: skip
-    return [(batch, *shape), *targets.get(layer.type, [(batch,)])][: len(layer.top)]
+    count = layer.image_data_param.label_count
+    return [(batch, *shape), *targets.get(layer.type, [(batch, count) if count > 1 else (batch,)])][: len(layer.top)]
 
 
 def without_data(net: Any, shape: Sequence[int], batch: int = 0) -> Any:

@@ -83,6 +83,7 @@ IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "vit_digits": (1, 28), "cif
 TEST_IMAGES = {
     "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 1449, "segnet_basic": 101, "unet": 6,
     "mtcnn_pnet": 10_000, "ssd300_vgg16": 4952, "mobilenet_ssd": 4952, "ssd_shapes": 500, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
+    "crnn": 500,
 }  # fmt: skip
 IMAGENET_TEST_IMAGES = 50_000
 
@@ -94,8 +95,9 @@ DETECTORS = {  # learned parameters; channels and sides of the maps with predict
     "mobilenet_ssd": (5_796_089, [(512, 19), (1024, 10), (512, 5), (256, 3), (256, 2), (128, 1)], 1917),
     "ssd_shapes": (1_012_736, [(96, 16), (128, 8), (128, 4), (128, 2)], 1360),
 }
-CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES, *DETECTORS)]
-WALKED = [name for name in NETS if name not in DETECTORS]
+READERS = {"crnn": (454_323, 32, 11)}  # learned parameters; time steps; classes
+CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES, *DETECTORS, *READERS)]
+WALKED = [name for name in NETS if name not in (*DETECTORS, *READERS)]
 
 
 @functools.cache
@@ -227,7 +229,7 @@ def count(shapes: dict[str, list[list[int]]]) -> int:
 
 
 def test_every_net_is_here() -> None:
-    assert sorted({*PARAMETERS, *DETECTORS}) == NETS
+    assert sorted({*PARAMETERS, *DETECTORS, *READERS}) == NETS
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -241,6 +243,19 @@ def test_detectors(name: str) -> None:
         found = {node.name: node for node in graph.nodes}
         assert [tuple(node.bottoms[0].shape[1:3]) for node in graph.nodes if node.name.endswith("_mbox_loc") and node.type == "Convolution"] == maps
         assert found["mbox_priorbox"].tops[0].shape == (1, 2, 4 * boxes) and [blob.shape for blob in graph.outputs] == [end]
+    assert f"{parameters:,}" in (ZOO / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_readers(name: str) -> None:
+    parameters, steps, classes = READERS[name]
+    shape = image_shape(read(name, "deploy"))
+    share = (1, 1, 1, 1)
+    for file, phase, ends in (("deploy", proto.TEST, [(1, steps, 1, 1)]), ("train_val", proto.TRAIN, [()]), ("train_val", proto.TEST, [share, (), share])):
+        graph = graph_of(read(name, file) if file == "deploy" else without_data(read(name, file), shape, 1), phase)
+        assert sum(parameter.count for parameter in graph.params if parameter.learned) == parameters
+        assert {node.bottoms[0].shape for node in graph.nodes if node.type in ("WarpCTCLoss", "CTCGreedyDecoder")} == {(steps, 1, classes)}
+        assert [blob.shape for blob in graph.outputs] == ends
     assert f"{parameters:,}" in (ZOO / name / "README.md").read_text()
 
 
@@ -301,7 +316,7 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
 
     def body(file: str) -> list[str]:
         kept = []
-        deployed = {layer.name for layer in layers(name, "deploy", proto.TEST)} - {"data", "prob", "prob1"}
+        deployed = {layer.name for layer in layers(name, "deploy", proto.TEST)} - {"data", "prob", "prob1", "text"}
         for original in layers(name, file, proto.TEST):
             if original.name in deployed:
                 layer = proto.LayerParameter()
@@ -309,7 +324,7 @@ def test_deploy_computes_what_was_trained(name: str) -> None:
                 layer.ClearField("param")
                 layer.ClearField("source_line")
                 layer.ClearField("include")
-                for field in ("convolution_param", "inner_product_param"):
+                for field in ("convolution_param", "inner_product_param", "lstm_param"):
                     if layer.HasField(field):
                         getattr(layer, field).ClearField("weight_filler")
                         getattr(layer, field).ClearField("bias_filler")
@@ -352,6 +367,8 @@ def test_solver(name: str) -> None:
 def test_layers_with_weights_say_how_they_learn(name: str) -> None:
     """A missing weight filler means zeros, and such a net never learns."""
     for layer in layers(name, "train_val", proto.TRAIN):
+        if layer.type == "Lstm":
+            assert layer.lstm_param.HasField("weight_filler"), layer.name
         if layer.type in ("Convolution", "Deconvolution", "InnerProduct"):
             p = layer.inner_product_param if layer.type == "InnerProduct" else layer.convolution_param
             assert p.HasField("weight_filler") and len(layer.param) == 1 + p.bias_term, layer.name
