@@ -105,10 +105,15 @@ def _measures(net: Any) -> set[int]:
     for i, layer in enumerate(net.layer):
         known = registry().get(layer.type)
         is_loss = known is not None and known.implementation(layer).is_loss
-        if layer.type in MEASURES or is_loss or names.intersection(layer.bottom):
+        if layer.type in MEASURES or is_loss or _scores_texts(layer) or names.intersection(layer.bottom):
             removed.add(i)
             names.update(layer.top)
     return removed
+
+
+def _scores_texts(layer: Any) -> bool:
+    """Whether a layer is a CTCGreedyDecoder that gives its accuracy: with scores and labels."""
+    return layer.type == "CTCGreedyDecoder" and (len(layer.bottom), len(layer.top)) == (2, 1) and not layer.HasField("ctc_decoder_param")
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------

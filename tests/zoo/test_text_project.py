@@ -128,7 +128,9 @@ def test_the_whole_way(here: pathlib.Path, device: Any, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == [f"data/{name}", f"  {result['text'] or 'no text'}"]
     assert main([*given, "--annotate", "drawn"]) == 1 and "belong to no place in the image" in capsys.readouterr().err
     assert main(["convert", "net/deploy.prototxt", weights, "net/crnn.onnx", *on]) == 0
-    assert "equal to ocaffe's outputs" in capsys.readouterr().out
+    assert "from data to text; equal to ocaffe's outputs" in capsys.readouterr().out
+    assert main(["convert", "net/train_val.prototxt", weights, "net/scores.onnx", "--noverify", *on]) == 0
+    assert "from data to scores;" in capsys.readouterr().out  # without the accuracy of the test
 
 
 def test_texts_without_names() -> None:
