@@ -15,10 +15,12 @@ from ocaffe.memory.report import size_text
 from ocaffe.tools.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector
 from ocaffe.zoo.project import EPOCHS, FILES, TUNING_EPOCHS, Choices, Project, write_project, write_published
+from ocaffe.zoo.segmentation_project import is_segmenter, write_segmenter
 from ocaffe.zoo.text_project import is_reader, write_reader
 
 NAME = "new"
-OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", "gpu", "device")  # flags that need --data
+OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", "class_weights", "gpu", "device")  # flags that need --data
+WRITERS = ((is_detector, write_detector), (is_segmenter, write_segmenter), (is_reader, write_reader))  # of files for other data than images of one class
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,13 +29,16 @@ def main(argv: Sequence[str]) -> int:
     out = options.out or options.net.rpartition("/")[2].removesuffix(".prototxt")
     log.quiet()
     if options.data:
-        choices = choices_of(options, size=options.size, epochs=options.epochs)
-        write = write_detector if is_detector(options.net) else write_reader if is_reader(options.net) else write_project
+        if options.class_weights and not is_segmenter(options.net):
+            raise Error(f"--class-weights is given for {options.net}, which does not find the class of each pixel", place=f"ocaffe {NAME}", fix="leave it out")
+        choices = choices_of(options, size=options.size, epochs=options.epochs, class_weights=options.class_weights)
+        write = next((write for fits, write in WRITERS if fits(options.net)), write_project)
         _report(write(options.net, options.data, out, choices, target_of(options)))
         return 0
     given = next((name for name in OF_DATA if getattr(options, name)), None)
     if given is not None:
-        raise Error(f"--{given} is given without --data", place=f"ocaffe {NAME}", fix="--data FOLDER; without it the files are those as published")
+        fact = f"--{given.replace('_', '-')} is given without --data"
+        raise Error(fact, place=f"ocaffe {NAME}", fix="--data FOLDER; without it the files are those as published")
     for path in write_published(options.net, out):
         print(path)
     return 0
@@ -44,8 +49,11 @@ def _parser() -> Parser:
                           "Without --data: as published, for the data set of the net.")  # fmt: skip
     parser.add_argument("net", metavar="NET", help="a net of `ocaffe zoo`, or a deploy.prototxt")
     parser.flag("data", "", "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with two databases; "
-                "for nets that find objects the folder of `ocaffe dataset voc`, for nets that read text that of `ocaffe dataset text`")
+                "for nets that find objects the folder of `ocaffe dataset voc`, for nets that find the class of each pixel that of `ocaffe dataset masks`, "
+                "for nets that read text that of `ocaffe dataset text`")
     project_flags(parser, "as published", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
+    parser.flag("class_weights", "", "weights of the classes of pixels in the loss: 'median' (by median frequency) or 'none'; default: those of the net",
+                choices=("median", "none"))  # fmt: skip
     parser.flag("out", "", "folder for the files; default: the name of the net")
     parser.flag("seed", 0, "seed of this division")
     parser.flag("gpu", "", "the batch must fit the GPU with this id")

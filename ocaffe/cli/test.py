@@ -155,7 +155,8 @@ def _per_class(
 ) -> list[str]:
     """Return a table of the classes for each layer that scores a test, else for the first Accuracy layer. Raise Error if the net has none of them."""
     tables = [detection_table(found.by_class(), label_map_names(options.model)) for found in detections.values()]
-    tables += [segmentation_table(counts) for counts in segmentations.values()]
+    names = class_names(data_layer(read_net(options.model)))
+    tables += [segmentation_table(counts, names) for counts in segmentations.values()]
     if tables:
         return [line for table in tables for line in ("", *table)][1:]
     found = accuracies(options.model)
@@ -163,6 +164,5 @@ def _per_class(
         fact = "the TEST net has no layer Accuracy, DetectionEvaluate or SegAccuracy"
         raise Error(fact, place=options.model, fix="remove --per-class, or add such a layer")
     confusion = evaluate(options.model, options.weights, next(iter(found)), device, batches=options.iterations)
-    names = class_names(data_layer(read_net(options.model)))
     names += [str(number) for number in range(len(names), len(confusion.counts))]
     return [*confusion.table(names), *confusion.mistakes(names)]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,15 +25,15 @@ def detection_table(classes: Mapping[int, tuple[int, int, float]], names: Mappin
     return lines_of(rows)
 
 
-def segmentation_table(counts: np.ndarray) -> list[str]:
+def segmentation_table(counts: np.ndarray, names: Sequence[str] = ()) -> list[str]:
     """Return the lines of a table: pixels, right pixels, their share, and intersection over union (IoU) of each class, and the means of both.
 
-    `counts`: pixels by true and predicted class. Classes that do not occur do not count in the means.
+    `counts`: pixels by true and predicted class. Classes that do not occur do not count in the means. `names`: of the classes, as far as they are known.
     """
     right, true, found = counts.diagonal(), counts.sum(1), figures(counts)
     rows = [("class", "pixels", "right", "accuracy", "IoU")]
     for c, iou in enumerate(found.iou):
-        rows.append((str(c), str(true[c]), str(right[c]), percent(right[c] / true[c] if true[c] else np.nan), percent(iou)))
+        rows.append((names[c] if c < len(names) else str(c), str(true[c]), str(right[c]), percent(right[c] / true[c] if true[c] else np.nan), percent(iou)))
     rows.append(("all", str(true.sum()), str(right.sum()), percent(found.class_accuracy), percent(found.mean_iou)))
     return lines_of(rows)
 

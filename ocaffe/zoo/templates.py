@@ -27,7 +27,7 @@ OTHER_DATA = {
     "ImageData": "lines of text, with a class for each character",
     "MTCNNData": "samples of faces, with boxes",
 }
-MADE_BY = {"AnnotatedData": "voc", "ImageData": "text"}  # commands of `ocaffe dataset`
+MADE_BY = {"AnnotatedData": "voc", "DenseImageData": "masks", "ImageData": "text"}  # commands of `ocaffe dataset`
 BOXES = 4  # of an image, for plans
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.

@@ -184,8 +184,8 @@ LONG = ("resnet101", "resnet152")  # more of the layers of resnet50, only by `py
 def test_nets_of_other_data_say_so(name: str, here: pathlib.Path) -> None:
     problem = refused(name, "photos", "out")
     assert f"{name} learns from {OTHERS[name]}" in problem.fact
-    made_by = "`ocaffe dataset voc`" if "ssd" in name else "`ocaffe dataset text`" if name == "crnn" else ""
-    assert (made_by or f"`ocaffe new {name}` writes its files as published") in str(problem)
+    remedy = {"images with boxes": "`ocaffe dataset voc`", "label images": "`ocaffe dataset masks`", "lines of text": "`ocaffe dataset text`"}
+    assert remedy.get(OTHERS[name], f"`ocaffe new {name}` writes its files as published") in str(problem)
     assert not (here / "out").exists() and sorted(write_published(name, "out")) == sorted(f"out/{file}" for file in FILES)
 
 

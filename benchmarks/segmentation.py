@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""A segmentation net of the zoo from images and masks to the mean IoU on held-out images, and the same net in PyTorch on the same batches.
+
+    benchmarks/segmentation.py data --data DATA [--images 2000] [--held-out 200] [--size 128]
+    benchmarks/segmentation.py unet --data DATA --out DIR [--iterations 4000] [--batch 16] [--backbone 0] [--narrow 1] [--weights FILE]
+        [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M] [--torch cpu|cuda|none] [--json FILE]
+
+The first command makes scenes by `ocaffe dataset shapes`: ten digits and the background. It needs scikit-learn. The second one writes the files by
+`ocaffe new`, trains by `ocaffe train`, and tests the best snapshot and the last one on the held-out scenes. The mean IoU of both frameworks is computed
+here, from the best class of each pixel.
+
+`--backbone N` first trains VGG-16 for N iterations on images of single digits of another seed. FCN-8s begins with these weights. `--narrow 8` divides
+the channels of all layers but the scores, for a try on a CPU. PyTorch begins with the same weights as ocaffe, and ocaffe's data layer makes its batches.
+DIR gets the log, the records of the log as JSON, and the weights. Several nets may run at once, each in a process.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import ocaffe
+from ocaffe import log, proto
+from ocaffe.cl.device import Device, select_device
+from ocaffe.cli import main as command
+from ocaffe.layers.seg_accuracy import figures
+from ocaffe.model.filter import filter_net
+from ocaffe.model.text import read_net, read_solver
+from ocaffe.zoo.project import Choices, Project, write_project
+from ocaffe.zoo.segmentation_project import IGNORE, SCORE, write_segmenter
+from ocaffe.zoo.text import prototxt
+
+CLASSES = 11
+SEED, CROPS_SEED = 1, 7
+CROPS = 10000
+WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}
+
+
+def run(*arguments: str) -> None:
+    if command(list(arguments)):
+        sys.exit(f"failed: ocaffe {' '.join(arguments)}")
+
+
+def make_data(options: argparse.Namespace) -> None:
+    """Make scenes with masks, and images of single digits."""
+    scenes, masks = f"{options.data}/scenes", f"{options.data}/masks"
+    total, shares = options.images + options.held_out, f"{options.images},0,{options.held_out}"
+    run("dataset", "shapes", scenes, "--images", str(total), "--size", f"{options.size}x{options.size}", "--splits", shares, "--seed", str(SEED))
+    run("dataset", "masks", f"{scenes}/JPEGImages", f"{scenes}/SegmentationClass", masks, "--lists", f"{scenes}/ImageSets/Segmentation")
+    shutil.rmtree(scenes)
+    digits = "--size", "64x64", "--crops", str(CROPS), "--crop-size", "96", "--seed", str(CROPS_SEED)
+    run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *digits)
+
+
+def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Train by the command line. Return seconds, ms per step and the curve, which the log has."""
+    folder = os.path.dirname(solver)
+    flags = [f"--{name}={getattr(options, name)}" for name in ("device", "math") if getattr(options, name)]
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "ocaffe", "train", "--solver", solver, "--quiet", "--log", f"{folder}/train.log", "--log-json",
+                    f"{folder}/train.json", *flags], check=True)  # fmt: skip
+    seconds = time.perf_counter() - begin
+    rates = [float(rate) for rate in re.findall(r"\(([\d.e+-]+) iter/s", pathlib.Path(folder, "train.log").read_text()) if float(rate)]
+    records = [json.loads(line) for line in pathlib.Path(folder, "train.json").read_text().splitlines()]
+    trained = [record for record in records if record["phase"] == "train"]
+    return {
+        "seconds": round(seconds, 1), "ms": round(1000 / statistics.median(rates[1:]), 2) if rates[1:] else None,
+        "data_wait": round(statistics.median(record.get("data_wait", 0) for record in trained), 3), "log": f"{folder}/train.log",
+        "loss": [(record["iteration"], round(record["loss"], 4)) for record in trained],
+        "mean_iou": [(record["iteration"], round(record["outputs"][SCORE][0], 4)) for record in records if SCORE in record["outputs"]],
+    }  # fmt: skip
+
+
+def backbone(options: argparse.Namespace) -> str:
+    """Train VGG-16 on images of single digits, and return its weights. Pixels are scaled as for FCN-8s from fillers."""
+    adam = 'type: "Adam" base_lr: 0.0001 momentum2: 0.999 weight_decay: 0.0001 snapshot: 1000000'
+    choices = Choices(batch=64, iterations=options.backbone, transform=options.transform, solver=adam, augment="")
+    made = write_project("vgg16", f"{options.data}/digits/crops", f"{options.out}/backbone", choices)
+    narrow(made, options.narrow, 10)
+    found = train(made.path("solver.prototxt"), options)
+    records = [json.loads(line) for line in pathlib.Path(made.path("train.json")).read_text().splitlines()]
+    accuracy = next(record["outputs"][made.accuracy][0] for record in reversed(records) if record["phase"] == "test")
+    print(f"backbone: accuracy {accuracy:.4f} on other digits, {found['seconds']} s", flush=True)
+    return f"{made.prefix}_iter_{options.backbone}.caffemodel"
+
+
+def narrow(made: Project, factor: int, classes: int) -> None:
+    """Divide the outputs of all layers but those of the classes."""
+    for file in ("train_val.prototxt", "deploy.prototxt") if factor > 1 else ():
+        message = read_net(made.path(file))
+        for layer in message.layer:
+            param = getattr(layer, WEIGHTED.get(layer.type, "convolution_param"))
+            if layer.type in WEIGHTED and param.num_output != classes:
+                param.num_output //= factor
+        pathlib.Path(made.path(file)).write_text(prototxt(message))
+
+
+def net_of(file: str, phase: int) -> Any:
+    return filter_net(read_net(file), proto.NetState(phase=phase))
+
+
+def batches(file: str, phase: int, count: int, device: Device) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what the net's data layer yields: images and labels."""
+    message = proto.NetParameter(layer=[layer for layer in net_of(file, phase).layer if layer.type == "DenseImageData"])
+    with ocaffe.Net(message, phase, device=device) as net:
+        for _ in range(count):
+            net.forward()
+            yield np.array(net.blobs["data"].data), np.array(net.blobs["label"].data)
+
+
+def confusion(labels: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return pixels by true class and found class."""
+    kept = labels != IGNORE
+    return np.bincount(labels[kept].astype(np.int64) * CLASSES + found[kept].astype(np.int64), minlength=CLASSES**2).reshape(CLASSES, -1)
+
+
+def scores(counts: np.ndarray) -> dict[str, Any]:
+    found = figures(counts)
+    return {"mean_iou": round(found.mean_iou, 4), "accuracy": round(float(found.accuracy), 4), "iou": [round(float(each), 4) for each in found.iou]}
+
+
+def test(file: str, weights: str, count: int, device: Device, batch: int = 0) -> dict[str, Any]:
+    """Return the scores of the TEST net. `batch`: in place of the file's."""
+    message = net_of(file, proto.TEST)
+    top = next(layer.bottom[0] for layer in message.layer if layer.type == "SegAccuracy")
+    kept = proto.NetParameter(layer=[layer for layer in message.layer if layer.type not in ("SegAccuracy", "SoftmaxWithLoss")])
+    data = next(layer.dense_image_data_param for layer in kept.layer if layer.type == "DenseImageData")
+    if batch:
+        count, data.batch_size = count * data.batch_size // batch, batch
+    counts = np.zeros((CLASSES, CLASSES), np.int64)
+    with ocaffe.Net(kept, proto.TEST, weights=weights, device=device) as net:
+        for _ in range(count):
+            net.forward()
+            counts += confusion(np.array(net.blobs["label"].data)[:, 0], np.array(net.blobs[top].data).argmax(1))
+    return scores(counts)
+
+
+def rates(settings: Any) -> list[float]:
+    """Return the rate of each iteration: the policy poly."""
+    return [settings.base_lr * (1 - iteration / settings.max_iter) ** settings.power for iteration in range(settings.max_iter)]
+
+
+def peer(file: str, weights: str, settings: Any, count: int, device: Device, place: str) -> dict[str, Any]:
+    """Train and test the same net in PyTorch."""
+    import torch
+    from segmentation_torch import Peer
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with ocaffe.Net(net_of(file, proto.TRAIN), proto.TRAIN, weights=weights, device=device) as net:
+        first = {name: [np.array(blob.data) for blob in blobs] for name, blobs in net.params.items()}
+    net = Peer(net_of(file, proto.TRAIN), first).to(place)
+    times, losses = [], []
+    optimizer = net.optimizer(settings)
+    for rate, (images, labels) in zip(rates(settings), batches(file, proto.TRAIN, settings.max_iter, device)):
+        begin = time.perf_counter()
+        losses.append(net.step(optimizer, rate, torch.from_numpy(images).to(place), torch.from_numpy(labels).to(place)))
+        times.append(time.perf_counter() - begin)
+    net.eval()
+    counts = np.zeros((CLASSES, CLASSES), np.int64)
+    for images, labels in batches(file, proto.TEST, count, device):
+        with torch.no_grad():
+            counts += confusion(labels[:, 0], net(torch.from_numpy(images).to(place)).argmax(1).cpu().numpy())
+    made = {"ms": round(1000 * statistics.median(times), 2), "last loss": round(statistics.mean(losses[-50:]), 4), "version": torch.__version__}
+    return {**scores(counts), **made}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    device = select_device(options.device or None, math=options.math or None)
+    weights = backbone(options) if options.backbone else options.weights
+    choices = Choices(
+        batch=options.batch, iterations=options.iterations, weights=weights, transform=options.transform if weights else "", solver=options.solver,
+        class_weights=options.class_weights, augment=options.augment,
+    )  # fmt: skip
+    made = write_segmenter(options.net, f"{options.data}/masks", f"{options.out}/{options.net}", choices, device.target)
+    narrow(made, options.narrow, CLASSES)
+    for note in made.notes:
+        print(note)
+    file, settings = made.path("train_val.prototxt"), read_solver(made.path("solver.prototxt"))
+    count, first = settings.test_iter[0], made.path("first.caffemodel")
+    result: dict[str, Any] = {"device": device.name, "math": device.target.math}
+    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow")}
+    result |= {"batch": made.batch, "images": made.images.train.images, "held_out": made.images.test.images, "input": made.shape}
+    settings.random_seed = SEED  # so that the first weights are those of the training
+    pathlib.Path(made.path("solver.prototxt")).write_text(prototxt(settings))
+    untrained = ocaffe.get_solver(settings, device=device)
+    untrained.net.save(first)
+    untrained.close()
+    result["untrained"] = test(file, first, count, device)
+    result["training"] = train(made.path("solver.prototxt"), options)
+    result["ocaffe"] = test(file, f"{made.prefix}_iter_{settings.max_iter}.caffemodel", count, device)
+    best = sorted(pathlib.Path(options.out, options.net).glob("*_best_iter_*.caffemodel"))
+    if best:
+        result["best"] = test(file, str(best[-1]), count, device) | {"file": best[-1].name}
+        result["one image at a time"] = test(file, str(best[-1]), count, device, batch=1)["mean_iou"]
+    print(json.dumps(result), flush=True)
+    if options.torch != "none":
+        result["PyTorch"] = peer(file, first, settings, count, device, options.torch)
+        print(json.dumps(result["PyTorch"]), flush=True)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("net", choices=("data", "unet", "segnet_basic", "fcn8s"))
+    for name, value in (("images", 2000), ("held-out", 200), ("size", 128), ("iterations", 4000), ("batch", 16), ("backbone", 0), ("narrow", 1)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    for name in ("weights", "class-weights", "solver", "augment", "device", "math", "data", "out", "json"):
+        parser.add_argument(f"--{name}", default="")
+    parser.add_argument("--transform", default="mean_value: 104 mean_value: 117 mean_value: 123 scale: 0.017", help="of the backbone and the weights")
+    parser.add_argument("--torch", default="none", help="cpu, cuda or none")
+    options = parser.parse_args()
+    log.quiet()
+    if options.net == "data":
+        return make_data(options)
+    result = measure(options)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
