@@ -45,7 +45,8 @@ class SegAccuracy(Layer):
     Bottoms: scores N x C x H x W, labels N x 1 x H x W. With one channel, a score above 0.5 is class 1, else class 0 (PSPNet). The top has three
     values. The second is the mean over the classes with labels. The third is the mean over all classes; a class that is in neither labels nor
     predictions counts as 1, as in DeepLab. Of equal scores the last class wins. The figures are those of one batch; with `reset: false` they are those of
-    all batches so far. `metric` has no effect, as in the forks. A label that is neither a class nor an ignore_label is an error.
+    all batches so far. `metric` has no effect, as in the forks. A label that is neither a class nor an ignore_label is an error. A pixel whose scores are
+    NaN counts as wrong.
 
     The device waits while the host counts. Tests also print the mean IoU of all their batches (docs/solvers.md).
     """
@@ -94,6 +95,7 @@ class SegAccuracy(Layer):
         p = self.own()
         kept = ~np.isin(labels, p.ignore_label)
         labels, predicted = labels[kept], predicted[kept]
+        predicted = np.where(predicted < 0, (labels + 1) % self.classes, predicted)
         wrong = labels[(labels < 0) | (labels >= self.classes)]
         if len(wrong):
             fact = f"a label is {wrong[0]}, the scores have {self.classes} classes"

@@ -67,3 +67,15 @@ def test_shapes(scores: tuple[int, ...], labels: tuple[int, ...]) -> None:
 
 def test_one_score_per_sample(device: Any) -> None:
     assert list(layer_of("name: 'l' type: 'SegAccuracy'").infer((2, 3), (2, 1))) == [(1, 1, 1, 3)]
+
+
+def test_scores_that_are_not_numbers(device: Any) -> None:
+    """A training may diverge. Its pixels count as wrong."""
+    net = net_of(device, 3)
+    try:
+        scores = np.zeros((2, 3, 4, 5), np.float32)
+        scores[:, 1] = 1
+        scores[0] = np.nan
+        assert net.forward(x=scores, t=np.ones((2, 1, 4, 5)))["seg"].ravel().tolist() == [0.5, 0.5, pytest.approx((0.5 + 0 + 1) / 3)]
+    finally:
+        net.close()
