@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A segmentation net of the zoo from images and masks to the mean IoU on held-out images, and the same net in PyTorch on the same batches.
+"""A segmentation net of the zoo: from images and masks to the mean IoU on held-out images. PyTorch can train the same net on the same batches.
 
-    benchmarks/segmentation.py data --data DATA [--images 2000] [--held-out 200] [--size 128]
+    benchmarks/segmentation.py digits --data DIGITS
+    benchmarks/segmentation.py data --data DATA [--mnist DIGITS] [--images 2000] [--held-out 200] [--size 128]
     benchmarks/segmentation.py unet --data DATA --out DIR [--iterations 4000] [--batch 16] [--backbone 0] [--narrow 1] [--weights FILE]
-        [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M] [--torch cpu|cuda|none] [--json FILE]
+        [--batch-norm] [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M] [--torch cpu|cuda|none] [--json FILE]
 
-The first command makes scenes by `ocaffe dataset shapes`: ten digits and the background. It needs scikit-learn. The second one writes the files by
-`ocaffe new`, trains by `ocaffe train`, and tests the best snapshot and the last one on the held-out scenes. The mean IoU of both frameworks is computed
-here, from the best class of each pixel.
+The first command writes scikit-learn's digits in MNIST's format, for machines without scikit-learn. The second one makes scenes by `ocaffe dataset
+shapes`: ten digits and the background. The third one writes the files by `ocaffe new` and trains by `ocaffe train`. It tests the first weights, the
+best snapshot and the last one on the held-out scenes. The mean IoU of both frameworks is computed here, from the best class of each pixel.
 
 `--backbone N` first trains VGG-16 for N iterations on images of single digits of another seed. FCN-8s begins with these weights. `--narrow 8` divides
 the channels of all layers but the scores, for a try on a CPU. PyTorch begins with the same weights as ocaffe, and ocaffe's data layer makes its batches.
@@ -20,6 +21,7 @@ import pathlib
 import re
 import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import time
@@ -32,6 +34,7 @@ import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli import main as command
+from ocaffe.data.sets import digits
 from ocaffe.layers.seg_accuracy import figures
 from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net, read_solver
@@ -50,15 +53,26 @@ def run(*arguments: str) -> None:
         sys.exit(f"failed: ocaffe {' '.join(arguments)}")
 
 
+def make_digits(folder: str) -> None:
+    """Write scikit-learn's digits as the four files of MNIST."""
+    os.makedirs(folder, exist_ok=True)
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        images, labels = digits(None).parts[part].images[:, 0], digits(None).parts[part].labels
+        for name, values in (("images-idx3", images), ("labels-idx1", labels)):
+            head = struct.pack(f">{1 + values.ndim}I", 0x800 + values.ndim, *values.shape)
+            pathlib.Path(folder, f"{prefix}-{name}-ubyte").write_bytes(head + values.astype(np.uint8).tobytes())
+
+
 def make_data(options: argparse.Namespace) -> None:
     """Make scenes with masks, and images of single digits."""
+    mnist = ("--mnist", options.mnist) if options.mnist else ()
     scenes, masks = f"{options.data}/scenes", f"{options.data}/masks"
     total, shares = options.images + options.held_out, f"{options.images},0,{options.held_out}"
-    run("dataset", "shapes", scenes, "--images", str(total), "--size", f"{options.size}x{options.size}", "--splits", shares, "--seed", str(SEED))
+    run("dataset", "shapes", scenes, "--images", str(total), "--size", f"{options.size}x{options.size}", "--splits", shares, "--seed", str(SEED), *mnist)
     run("dataset", "masks", f"{scenes}/JPEGImages", f"{scenes}/SegmentationClass", masks, "--lists", f"{scenes}/ImageSets/Segmentation")
     shutil.rmtree(scenes)
-    digits = "--size", "64x64", "--crops", str(CROPS), "--crop-size", "96", "--seed", str(CROPS_SEED)
-    run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *digits)
+    single = "--size", "64x64", "--crops", str(CROPS), "--crop-size", "96", "--seed", str(CROPS_SEED)
+    run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *single, *mnist)
 
 
 def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -178,7 +192,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     weights = backbone(options) if options.backbone else options.weights
     choices = Choices(
         batch=options.batch, iterations=options.iterations, weights=weights, transform=options.transform if weights else "", solver=options.solver,
-        class_weights=options.class_weights, augment=options.augment,
+        class_weights=options.class_weights, augment=options.augment, batch_norm=options.batch_norm,
     )  # fmt: skip
     made = write_segmenter(options.net, f"{options.data}/masks", f"{options.out}/{options.net}", choices, device.target)
     narrow(made, options.narrow, CLASSES)
@@ -187,7 +201,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     file, settings = made.path("train_val.prototxt"), read_solver(made.path("solver.prototxt"))
     count, first = settings.test_iter[0], made.path("first.caffemodel")
     result: dict[str, Any] = {"device": device.name, "math": device.target.math}
-    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow")}
+    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow", "batch_norm")}
     result |= {"batch": made.batch, "images": made.images.train.images, "held_out": made.images.test.images, "input": made.shape}
     settings.random_seed = SEED  # so that the first weights are those of the training
     pathlib.Path(made.path("solver.prototxt")).write_text(prototxt(settings))
@@ -210,15 +224,18 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("net", choices=("data", "unet", "segnet_basic", "fcn8s"))
+    parser.add_argument("net", choices=("digits", "data", "unet", "segnet_basic", "fcn8s"))
     for name, value in (("images", 2000), ("held-out", 200), ("size", 128), ("iterations", 4000), ("batch", 16), ("backbone", 0), ("narrow", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    for name in ("weights", "class-weights", "solver", "augment", "device", "math", "data", "out", "json"):
+    for name in ("weights", "class-weights", "solver", "augment", "device", "math", "data", "mnist", "out", "json"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--transform", default="mean_value: 104 mean_value: 117 mean_value: 123 scale: 0.017", help="of the backbone and the weights")
+    parser.add_argument("--batch-norm", action="store_true")
     parser.add_argument("--torch", default="none", help="cpu, cuda or none")
     options = parser.parse_args()
     log.quiet()
+    if options.net == "digits":
+        return make_digits(options.data)
     if options.net == "data":
         return make_data(options)
     result = measure(options)

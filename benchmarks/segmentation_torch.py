@@ -32,6 +32,8 @@ class Peer(nn.Module):
                 self.steps.append((made, list(layer.bottom), list(layer.top)))
 
     def learned(self, layer: Any, blobs: list[np.ndarray]) -> list[nn.Parameter]:
+        if layer.type == "BatchNorm":
+            return [nn.Parameter(torch.tensor(blob), requires_grad=False) for blob in blobs]
         made = []
         for index, blob in enumerate(blobs):
             given = layer.param[index] if index < len(layer.param) else proto.ParamSpec()
@@ -72,8 +74,20 @@ class Peer(nn.Module):
     def _bn(self, layer: Any, blobs: list[nn.Parameter]) -> Step:
         return lambda x: F.batch_norm(x, None, None, blobs[0].flatten(), blobs[1].flatten(), training=True, eps=1e-9)
 
+    def _batchnorm(self, layer: Any, blobs: list[nn.Parameter]) -> Step:
+        mean, variance = (nn.Parameter(torch.full_like(blobs[0], value), requires_grad=False) for value in (0.0, 1.0))
+        self.held.extend((mean, variance))
+        p, weight = layer.batch_norm_param, [0.0]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                weight[0] = weight[0] * p.moving_average_fraction + 1  # Caffe's third blob: the sum of the weights of the average
+            return F.batch_norm(x, mean, variance, None, None, self.training, 1 / max(weight[0], 1), p.eps)
+
+        return step
+
     def _scale(self, layer: Any, blobs: list[nn.Parameter]) -> Step:
-        return lambda x: x * blobs[0].reshape(1, -1, 1, 1)
+        return lambda x: x * blobs[0].reshape(1, -1, 1, 1) + (blobs[1].reshape(1, -1, 1, 1) if len(blobs) > 1 else 0)
 
     def _eltwise(self, layer: Any, blobs: list[nn.Parameter]) -> Step:
         return lambda x, y: x + y

@@ -19,7 +19,8 @@ from ocaffe.zoo.segmentation_project import is_segmenter, write_segmenter
 from ocaffe.zoo.text_project import is_reader, write_reader
 
 NAME = "new"
-OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", "class_weights", "gpu", "device")  # flags that need --data
+OF_PIXELS = ("class_weights", "batch_norm")  # flags of nets that find the class of each pixel
+OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", *OF_PIXELS, "gpu", "device")  # flags that need --data
 WRITERS = ((is_detector, write_detector), (is_segmenter, write_segmenter), (is_reader, write_reader))  # of files for other data than images of one class
 
 
@@ -29,9 +30,12 @@ def main(argv: Sequence[str]) -> int:
     out = options.out or options.net.rpartition("/")[2].removesuffix(".prototxt")
     log.quiet()
     if options.data:
-        if options.class_weights and not is_segmenter(options.net):
-            raise Error(f"--class-weights is given for {options.net}, which does not find the class of each pixel", place=f"ocaffe {NAME}", fix="leave it out")
-        choices = choices_of(options, size=options.size, epochs=options.epochs, class_weights=options.class_weights)
+        of_pixels = {name: getattr(options, name) for name in OF_PIXELS}
+        given = next((name for name, value in of_pixels.items() if value), None)
+        if given is not None and not is_segmenter(options.net):
+            fact = f"--{given.replace('_', '-')} is given for {options.net}, which does not find the class of each pixel"
+            raise Error(fact, place=f"ocaffe {NAME}", fix="leave it out")
+        choices = choices_of(options, size=options.size, epochs=options.epochs, **of_pixels)
         write = next((write for fits, write in WRITERS if fits(options.net)), write_project)
         _report(write(options.net, options.data, out, choices, target_of(options)))
         return 0
@@ -54,6 +58,7 @@ def _parser() -> Parser:
     project_flags(parser, "as published", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("class_weights", "", "weights of the classes of pixels in the loss: 'median' (by median frequency) or 'none'; default: those of the net",
                 choices=("median", "none"))  # fmt: skip
+    parser.flag("batch_norm", False, "add BatchNorm after the convolutions of unet and fcn8s: faster training from fillers")
     parser.flag("out", "", "folder for the files; default: the name of the net")
     parser.flag("seed", 0, "seed of this division")
     parser.flag("gpu", "", "the batch must fit the GPU with this id")

@@ -43,7 +43,8 @@ class Choices:
 
     `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
-    `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `solver`: more fields of the solver.
+    `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `batch_norm`: add BatchNorm to a segmentation net.
+    `solver`: more fields of the solver.
     `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
     `trained`: the weights that README.md names, a file in the folder; by default the last snapshot.
     `share` of the images is for testing if they have no part for it; `seed` decides which.
@@ -58,6 +59,7 @@ class Choices:
     augment: str | None = None
     transform: str = ""
     class_weights: str = ""
+    batch_norm: bool = False
     solver: str = ""
     patience: int = 0
     trained: str = ""

@@ -22,7 +22,7 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.masks import FIX, Masks, find_masks
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
-from ocaffe.zoo.templates import graph_of, image_shape, upgraded, without_data
+from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 from ocaffe.zoo.weights import transform_of
 
@@ -38,19 +38,17 @@ BALANCE = "median"  # frequency, of the classes
 
 
 class Recipe(NamedTuple):
-    """How a net is trained. `multiple`: the sides of its images are multiples of it. `solver`: rate and rule from fillers. `balance`: of the classes."""
+    """How a net is trained. `multiple`: the sides of its images are multiples of it. `rate`: from fillers. `balance`: of the classes."""
 
     multiple: int
-    solver: str
+    rate: float
     balance: str = "none"
 
 
-ADAM = 'type: "Adam" momentum: 0.9 momentum2: 0.999 weight_decay: 0.0001'
-RECIPES = {
-    "unet": Recipe(16, f"base_lr: 0.0003 {ADAM}"),
-    "segnet_basic": Recipe(1, f"base_lr: 0.001 {ADAM}", BALANCE),
-    "fcn8s": Recipe(1, f"base_lr: 0.0001 {ADAM}"),
-}
+# Without weight decay: Adam divides it together with the gradient, so that it would outweigh the small gradients of the mean over all pixels.
+ADAM = 'type: "Adam" momentum: 0.9 momentum2: 0.999'
+RECIPES = {"unet": Recipe(16, 0.0003), "segnet_basic": Recipe(1, 0.001, BALANCE), "fcn8s": Recipe(1, 0.0001)}
+NORMALIZED = 0.001  # rate of nets with BatchNorm
 POOLED = 16  # SegNet's crops are multiples of it, because pad_out_h and pad_out_w belong to one size
 SMALL = 0.017  # scale of pixels for FCN-8s from fillers, near 1 / their standard deviation. Its factors of pool3 and pool4 belong to a scale of 1
 
@@ -104,6 +102,10 @@ class _Segmenter:
         self.transform = self._transform()
         self.balanced = self._balanced()
         self.changes += dict.fromkeys(change for message in (self.body, self.deploy) for change in self._adapt(message))
+        if choices.batch_norm:
+            for message in (self.body, self.deploy):
+                _normalize(message, net)
+            self.changes.append("BatchNorm and Scale follow each convolution that a ReLU follows")
 
     # -- the images --------------------------------------------------------------------------------------------------
 
@@ -231,9 +233,9 @@ class _Segmenter:
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or (TUNING_EPOCHS if tuned else EPOCHS)) * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
-        made = parse(self.recipe.solver, proto.SolverParameter)
+        made = parse(ADAM, proto.SolverParameter)
         made.net, made.snapshot_prefix = os.path.join(self.out, FILES[0]), os.path.join(self.out, self.net)
-        made.base_lr = float(f"{made.base_lr * (TUNING if tuned else 1):.2g}")
+        made.base_lr = float(f"{(NORMALIZED if self.choices.batch_norm else self.recipe.rate) * (TUNING if tuned else 1):.2g}")
         made.lr_policy, made.power, made.max_iter, made.best_output = "poly", 1, iterations, SCORE
         made.test_iter.append(self.masks.images.test.images // self.test_batch())
         made.test_interval, made.snapshot = interval, interval
@@ -256,6 +258,20 @@ def _classes(masks: Masks, given: int) -> int:
     if not 2 <= (given or found) <= IGNORE:
         raise Error(f"there are {given or found} classes", fix=f"2 to {IGNORE} classes; {IGNORE} is ignored")
     return given or found
+
+
+def _normalize(message: Any, net: str) -> None:
+    """Add BatchNorm and Scale in place between each Convolution and its ReLU. Raise Error if there is none."""
+    layers = list(message.layer)
+    del message.layer[:]
+    for before, layer in zip([None, *layers], layers):
+        if layer.type == "ReLU" and before is not None and before.type == "Convolution":
+            blob = layer.bottom[0]
+            message.layer.add(name=f"{blob}_bn", type="BatchNorm", bottom=[blob], top=[blob]).batch_norm_param.moving_average_fraction = AVERAGED
+            message.layer.add(name=f"{blob}_scale", type="Scale", bottom=[blob], top=[blob]).scale_param.bias_term = True
+        message.layer.append(layer)
+    if len(message.layer) == len(layers):
+        raise Error(f"--batch-norm is given for {net}, which normalizes already", place="ocaffe new", fix="leave it out")
 
 
 def _reshaped(file: str, graph: Graph) -> dict[str, Sequence[np.ndarray]]:

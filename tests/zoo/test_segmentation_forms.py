@@ -76,7 +76,8 @@ def pspnet() -> str:
     side, levels = (SIDE + 7) // 8, ['bottom: "conv3"']
     for window in (side, side // 2):
         pool = f"conv3_pool{window}"
-        parts.append(f'layer {{ name: "{pool}" type: "Pooling" bottom: "conv3" top: "{pool}" pooling_param {{ pool: AVE kernel_size: {window} stride: {window} }} }}')
+        pooling = f"pooling_param {{ pool: AVE kernel_size: {window} stride: {window} }}"
+        parts.append(f'layer {{ name: "{pool}" type: "Pooling" bottom: "conv3" top: "{pool}" {pooling} }}')
         parts += unit(f"{pool}_conv", pool, 8, 1)
         interp = f"interp_param {{ height: {side} width: {side} }}"
         parts.append(f'layer {{ name: "{pool}_interp" type: "Interp" bottom: "{pool}_conv/bn" top: "{pool}_interp" {interp} }}')
@@ -109,7 +110,7 @@ def test_ten_iterations(form: Any, rate: float, tested: str, tmp_path: pathlib.P
     assert len(losses) == 10 and np.isfinite(losses).all() and np.mean(losses[-3:]) < losses[0]
     assert re.search(rf"Test net output #\d+: {tested}\b.* = ", log.getvalue())
     scores = [float(found) for found in re.findall(r"Test net output #\d+: seg/mean_iou = (\S+)", log.getvalue())]
-    assert len(scores) == 2 and 0 <= min(scores) and max(scores) <= 1 and list(tmp_path.glob("net_best_iter_*.caffemodel"))
+    assert len(scores) == 2 and min(scores) >= 0 and max(scores) <= 1 and list(tmp_path.glob("net_best_iter_*.caffemodel"))
 
 
 def test_shrunk_labels_are_labels(tmp_path: pathlib.Path) -> None:

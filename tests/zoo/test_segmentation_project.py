@@ -135,6 +135,20 @@ def test_weights_of_classes(here: pathlib.Path) -> None:
     assert not loss.class_weighting and not loss.weight_by_label_freqs and loss.normalize
 
 
+@pytest.mark.parametrize(("net", "count"), [("unet", 18), ("fcn8s", 15)])
+def test_batch_norm(here: pathlib.Path, net: str, count: int) -> None:
+    """It is between each convolution and its ReLU, in the nets for training and for single images."""
+    made = write_segmenter(net, "made", "out", Choices(batch=1, batch_norm=True))
+    assert any("BatchNorm" in note for note in made.notes) and read_solver("out/solver.prototxt").base_lr == pytest.approx(0.001)
+    for file in ("train_val", "deploy"):
+        found = read_net(f"out/{file}.prototxt").layer
+        places = [index for index, layer in enumerate(found) if layer.type == "BatchNorm"]
+        assert len(places) == count
+        assert all([layer.type for layer in found[index - 1 : index + 3]] == ["Convolution", "BatchNorm", "Scale", "ReLU"] for index in places)
+    with pytest.raises(Error, match="segnet_basic, which normalizes already"):
+        write_segmenter("segnet_basic", "made", "other", Choices(batch=1, batch_norm=True))
+
+
 def test_own_sizes(here: pathlib.Path) -> None:
     """SegNet takes any size. U-Net needs multiples of 16, and images of several sizes are resized to the median one."""
     write_masks(here / "odd", [(37, 51)] * 6)
@@ -239,5 +253,7 @@ def test_mistakes(here: pathlib.Path) -> None:
 def test_flags(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "lenet", "--data", "made", "--class-weights", "median"]) == 1
     assert "--class-weights is given for lenet" in capsys.readouterr().err
+    assert main(["new", "ssd_shapes", "--data", "made", "--batch-norm"]) == 1
+    assert "--batch-norm is given for ssd_shapes" in capsys.readouterr().err
     assert main(["new", "unet", "--class-weights", "median"]) == 1
     assert "--class-weights is given without --data" in capsys.readouterr().err
