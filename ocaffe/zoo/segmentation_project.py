@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +71,7 @@ def write_segmenter(net: str, data: str, out: str, choices: Choices | None = Non
     masks = find_masks(data, choices.val)
     made = _Segmenter(net, masks, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, masks.images.train.images), target)
-    reshaped = _reshaped(choices.weights, made.graph(1)) if choices.weights else {}
+    reshaped = _reshaped(made.stored, made.graph(1), choices.weights)
     if reshaped:
         made.begin = os.path.join(out, BEGIN)
         notes.append(f"{made.begin} has the weights of {choices.weights} in the shapes of {net}")
@@ -93,6 +93,7 @@ class _Segmenter:
     def __init__(self, net: str, masks: Masks, out: str, choices: Choices) -> None:
         self.net, self.masks, self.out, self.choices, self.recipe = net, masks, out, choices, RECIPES[net]
         self.begin = choices.weights
+        self.stored = _stored(choices.weights) if choices.weights else {}
         self.body, self.deploy = (upgraded(FOLDER / net / f"{name}.prototxt") for name in ("train_val", "deploy"))
         self.published = graph_of(self.deploy).outputs[0].shape[1]  # classes
         self.changes: list[str] = []
@@ -106,6 +107,10 @@ class _Segmenter:
             for message in (self.body, self.deploy):
                 _normalize(message, net)
             self.changes.append("BatchNorm and Scale follow each convolution that a ReLU follows")
+        for layer in self.body.layer if self.stored else ():
+            if layer.type in COUNTED and layer.name not in self.stored:
+                for param in layer.param:
+                    param.lr_mult /= TUNING
 
     # -- the images --------------------------------------------------------------------------------------------------
 
@@ -232,7 +237,7 @@ class _Segmenter:
         images, tuned = self.masks.images.train.images, bool(self.choices.weights)
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or (TUNING_EPOCHS if tuned else EPOCHS)) * epoch)
-        interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
+        interval = max(iterations // min(TESTS, max(iterations // epoch, 1)), 1)
         made = parse(ADAM, proto.SolverParameter)
         made.net, made.snapshot_prefix = os.path.join(self.out, FILES[0]), os.path.join(self.out, self.net)
         made.base_lr = float(f"{(NORMALIZED if self.choices.batch_norm else self.recipe.rate) * (TUNING if tuned else 1):.2g}")
@@ -274,12 +279,16 @@ def _normalize(message: Any, net: str) -> None:
         raise Error(f"--batch-norm is given for {net}, which normalizes already", place="ocaffe new", fix="leave it out")
 
 
-def _reshaped(file: str, graph: Graph) -> dict[str, Sequence[np.ndarray]]:
-    """Return the weights in `file` of the layers of `graph` by name, {} if their shapes fit as they are. Raise Error if numbers of values differ.
+def _stored(file: str) -> dict[str, list[np.ndarray]]:
+    """Return the weights in `file` by layer. Raise Error."""
+    return {layer.name: [blob for blob in layer.blobs if blob is not None] for layer in read_weights(file).layers if layer.blobs}
 
-    The fc6 and fc7 of a classifier are convolutions in FCN-8s, with the same values in another shape.
+
+def _reshaped(stored: Mapping[str, Sequence[np.ndarray]], graph: Graph, file: str) -> dict[str, Sequence[np.ndarray]]:
+    """Return those of the weights that layers of `graph` have, {} if their shapes fit as they are. Raise Error if numbers of values differ.
+
+    The fc6 and fc7 of a classifier are convolutions in FCN-8s, with the same values in another shape. `file`: of the weights.
     """
-    stored = {layer.name: [blob for blob in layer.blobs if blob is not None] for layer in read_weights(file).layers}
     found: dict[str, Sequence[np.ndarray]] = {}
     changed = False
     for node in graph.nodes:

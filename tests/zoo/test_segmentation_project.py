@@ -18,7 +18,7 @@ from ocaffe.errors import Error
 from ocaffe.model.text import parse, read_net, read_solver
 from ocaffe.model.weights import write_weights
 from ocaffe.zoo.project import Choices
-from ocaffe.zoo.segmentation_project import SMALL, _reshaped, is_segmenter, write_segmenter
+from ocaffe.zoo.segmentation_project import SMALL, _reshaped, _stored, is_segmenter, write_segmenter
 from ocaffe.zoo.templates import graph_of
 from ocaffe.zoo.text import prototxt
 
@@ -175,14 +175,17 @@ def test_fcn_from_fillers_and_from_weights(here: pathlib.Path) -> None:
     assert scales == {"scale_pool3": 1, "scale_pool4": 1}
     assert layers("fillers/train_val.prototxt", "DenseImageData")[0].transform_param.scale == pytest.approx(SMALL)
     bare = proto.NetParameter()
-    bare.layer.add(name="other", type="InnerProduct")
-    write_weights("VGG_ILSVRC_16_layers.caffemodel", bare, {"other": [np.zeros((2, 2), np.float32)]})
+    bare.layer.add(name="conv1_1", type="Convolution")
+    write_weights("VGG_ILSVRC_16_layers.caffemodel", bare, {"conv1_1": [np.zeros(shape, np.float32) for shape in ((64, 3, 3, 3), (64,))]})
     write_segmenter("fcn8s", "made", "weights", Choices(batch=1, weights="VGG_ILSVRC_16_layers.caffemodel"))
     scales = {layer.name: round(layer.scale_param.filler.value, 6) for layer in layers("weights/train_val.prototxt", "Scale")}
     assert scales == {"scale_pool3": 0.0001, "scale_pool4": 0.01}
     transform = layers("weights/train_val.prototxt", "DenseImageData")[0].transform_param
     assert transform.scale == 1 and list(transform.mean_value) == pytest.approx([103.94, 116.78, 123.68])
     assert list(read_solver("weights/solver.prototxt").weights) == ["VGG_ILSVRC_16_layers.caffemodel"]
+    rates = {layer.name: [param.lr_mult for param in layer.param] for layer in layers("weights/train_val.prototxt", "Convolution")}
+    assert (rates["conv1_1"], rates["score_fr_3"]) == ([1, 2], [10, 20])  # layers without weights learn faster
+    assert all(param.lr_mult == 0 for layer in layers("weights/train_val.prototxt", "Deconvolution") for param in layer.param)
 
 
 def test_weights_of_a_classifier_get_the_shapes_of_the_net(tmp_path: pathlib.Path) -> None:
@@ -197,11 +200,11 @@ def test_weights_of_a_classifier_get_the_shapes_of_the_net(tmp_path: pathlib.Pat
     values = np.arange(72, dtype=np.float32).reshape(4, 18)
     file = str(tmp_path / "given.caffemodel")
     write_weights(file, given, {"fc6": [values, np.ones(4, np.float32)]})
-    found = _reshaped(file, graph_of(net))
+    found = _reshaped(_stored(file), graph_of(net), file)
     assert list(found) == ["fc6"] and found["fc6"][0].shape == (4, 2, 3, 3) and (found["fc6"][0].reshape(4, 18) == values).all()
     net.layer[1].convolution_param.num_output = 5
     with pytest.raises(Error, match="layer 'fc6' has weights of 4 x 18, 4, and the net needs 5 x 2 x 3 x 3, 5"):
-        _reshaped(file, graph_of(net))
+        _reshaped(_stored(file), graph_of(net), file)
 
 
 def test_a_class_that_the_net_lacks(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
