@@ -123,4 +123,4 @@ class Peer(nn.Module):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())

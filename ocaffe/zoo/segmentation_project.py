@@ -107,6 +107,8 @@ class _Segmenter:
             for message in (self.body, self.deploy):
                 _normalize(message, net)
             self.changes.append("BatchNorm and Scale follow each convolution that a ReLU follows")
+        elif not choices.weights and net != "segnet_basic":
+            self.changes.append(f"{net} does not normalize, and learns slowly from fillers: --batch-norm adds BatchNorm")
         for layer in self.body.layer if self.stored else ():
             if layer.type in COUNTED and layer.name not in self.stored:
                 for param in layer.param:
