@@ -67,7 +67,7 @@ ABOUT = {
         "21 classes",
         "`ocaffe dataset masks VOC2012/JPEGImages VOC2012/SegmentationClass examples/voc --lists VOC2012/ImageSets/Segmentation`: classes 0 to 20, and 255 "
         "for borders, which are ignored. The authors trained on 8,498 images of SBD",
-        sizes="or any other size", start="begin from VGG-16, as docs/zoo.md describes",
+        sizes="or any other size", start="begin from VGG-16, as docs/segmentation.md describes",
     ),
     "googlenet": About(
         "GoogLeNet", 'Szegedy, Liu, Jia, and others, "Going deeper with convolutions", 2015',
