@@ -51,6 +51,7 @@ class AbstractLayer:
     gradient_in_rows: ClassVar[bool] = False  # backward ends with rec.gradient_rows for the first parameter
     labels: Mapping[int, LabelRange] = {}  # of a loss: bottoms with labels, and the labels that it accepts (set by infer)
     extent: tuple[int, ...] | None = None  # the last measured size of tops whose shape depends on data (rec.measure); None: the largest size
+    box_normal: tuple[np.ndarray, np.ndarray] | None = None  # means and standard deviations of the box targets that it gives, 4 for each class
     extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
     inner: Any = None  # the object of a user's class that computes the layer
 

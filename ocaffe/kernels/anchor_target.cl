@@ -22,7 +22,7 @@ bool is_inside(const float4 box, const float border, global const float* info) {
   return box.x >= -border && box.y >= -border && box.z < info[1] + border && box.w < info[0] + border;
 }
 
-/* overlaps (true boxes x anchors); -1 for anchors that are outside of the image. */
+/* overlaps (true boxes x anchors); -1 for anchors that are outside of the image, and for rows of padding, whose label is negative. */
 kernel void overlaps(OPERAND(const float, anchors), OPERAND(const float, truth), OPERAND(const float, info), OPERAND(float, overlaps),
                      const int count, const int H, const int W, const float stride, const float border) {
   LOCATE(anchors);
@@ -31,7 +31,8 @@ kernel void overlaps(OPERAND(const float, anchors), OPERAND(const float, truth),
   LOCATE(overlaps);
   ANCHOR
   const int g = get_global_id(1);
-  overlaps[(long)g * count + k] = is_inside(anchor, border, info) ? overlap(anchor, vload4(0, truth + g * truth_stride)) : -1;
+  const bool counts = truth[g * truth_stride + 4] >= 0 && is_inside(anchor, border, info);
+  overlaps[(long)g * count + k] = counts ? overlap(anchor, vload4(0, truth + g * truth_stride)) : -1;
 }
 
 /* labels: 1, 0 or -1 (does not count); matches: the true box with the largest overlap, -1 for none; best: the largest overlap of each true box. */
@@ -54,6 +55,7 @@ kernel void label(OPERAND(const float, anchors), OPERAND(const float, info), OPE
     bool chosen = false; /* the anchor has the largest overlap of all with some true box */
     for (int g = 0; g < truths; g++) {
       const float value = overlaps[(long)g * count + k];
+      if (value < 0) continue; /* padding */
       if (match < 0 || value > largest) {
         largest = value;
         match = g;

@@ -31,9 +31,9 @@ kernel void candidates(OPERAND(const float, x), OPERAND(const float, deltas), OP
   scores[k] = fits ? score : -INFINITY;
 }
 
-/* Rows (image 0, x1, y1, x2, y2) and scores of the kept proposals; extent: how many. */
+/* Rows (image 0, x1, y1, x2, y2) and scores of the kept proposals; extent: how many. Rows after them are padding: image -1. */
 kernel void chosen(OPERAND(const int, kept), OPERAND(const int, extent), OPERAND(const float, boxes), OPERAND(const float, scores),
-                   OPERAND(float, rois), OPERAND(float, values)) {
+                   OPERAND(float, rois), OPERAND(float, values), const int count) {
   LOCATE(kept);
   LOCATE(extent);
   LOCATE(boxes);
@@ -41,9 +41,10 @@ kernel void chosen(OPERAND(const int, kept), OPERAND(const int, extent), OPERAND
   LOCATE(rois);
   LOCATE(values);
   const int row = get_global_id(0);
-  if (row >= extent[0]) return;
-  const int k = kept[row];
-  rois[5 * row] = 0;
-  vstore4(vload4(k, boxes), 0, rois + 5 * row + 1);
-  values[row] = scores[k];
+  if (row >= count) return;
+  const bool found = row < extent[0];
+  const int k = found ? kept[row] : 0;
+  rois[5 * row] = found ? 0 : -1;
+  vstore4(found ? vload4(k, boxes) : (float4)(0), 0, rois + 5 * row + 1);
+  values[row] = found ? scores[k] : 0;
 }

@@ -2,15 +2,17 @@
  *
  * STEP_*  words of the step buffer (ocaffe/ir/recorder.py)
  *
- * Candidates are the regions (image, x1, y1, x2, y2), then the true boxes (x1, y1, x2, y2, label) of the first image.
+ * Candidates are the regions (image, x1, y1, x2, y2), then the true boxes (x1, y1, x2, y2, label) of the first image. Regions of the image -1 and true
+ * boxes with a negative label are padding.
  *
  * Work-items: match, rank: one for each candidate. sampled: (classes, rows).
  */
 #include "anchors.h"
 
 #define CANDIDATE(i) vload4(0, (i) < regions ? rois + (i) * rois_stride + 1 : truth + ((i) - regions) * truth_stride)
+#define IS_PADDING(i) (((i) < regions ? rois[(i) * rois_stride] : truth[((i) - regions) * truth_stride + 4]) < 0)
 
-/* kinds: 1 foreground, 0 background, -1 neither; matches: the true box with the largest overlap. */
+/* kinds: 1 foreground, 0 background, -1 neither or padding; matches: the true box with the largest overlap. */
 kernel void match(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const uint, step), OPERAND(int, kinds), OPERAND(int, matches),
                   OPERAND(uint, tickets), const int regions, const int truths, const float foreground, const float low, const float high,
                   const uint key0, const uint key1) {
@@ -26,13 +28,14 @@ kernel void match(OPERAND(const float, rois), OPERAND(const float, truth), OPERA
   float largest = 0;
   int at = 0;
   for (int g = 0; g < truths; g++) {
+    if (IS_PADDING(regions + g)) continue;
     const float value = overlap(box, vload4(0, truth + g * truth_stride));
     if (value > largest) {
       largest = value;
       at = g;
     }
   }
-  kinds[i] = truths > 0 && largest >= foreground ? 1 : largest >= low && largest < high ? 0 : -1;
+  kinds[i] = IS_PADDING(i) ? -1 : truths > 0 && largest >= foreground ? 1 : largest >= low && largest < high ? 0 : -1;
   matches[i] = at;
   tickets[i] = ticket(i, step, (uint2)(key0, key1));
 }

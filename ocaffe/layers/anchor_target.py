@@ -34,7 +34,7 @@ class AnchorTarget(WithoutGradient):
     At most batch_size labels, and fg_fraction * batch_size positive ones, are kept; the others are chosen at random and set to -1. If no anchor
     overlaps a true box, all anchors inside the image become positive, as in py-faster-rcnn. The settings are in python_param { param_str }.
 
-    Bottoms: rpn_cls_score 1 x 2A x H x W (only its size is used), gt_boxes G x 5 (x1, y1, x2, y2, label), im_info (height, width, scale),
+    Bottoms: rpn_cls_score 1 x 2A x H x W (only its size is used), gt_boxes G x 5 (x1, y1, x2, y2, label; negative labels are padding), im_info,
     and optionally the data. Tops: labels 1 x 1 x AH x W, then bbox_targets, inside weights and outside weights, each 1 x 4A x H x W.
     """
 

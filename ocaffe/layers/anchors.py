@@ -20,7 +20,7 @@ ANCHORS: dict[str, Any] = {"feat_stride": 16, "base_size": 16, "ratios": [0.5, 1
 FIELDS = {"ratios": "ratio", "scales": "scale"}  # the names in ProposalParameter that differ
 
 # One `'key': value` of a param_str and the separator after it. Lists may have YAML's tag !!python/tuple.
-_ENTRY = re.compile(r"""['"]?(\w+)['"]?\s*:\s*(?:!!\S+\s*)?(\[[^\]]*\]|\([^)]*\)|[^,\n}]+?)[ \t]*(?:[,\n]\s*|$)""")
+_ENTRY = re.compile(r"""['"]?(\w+)['"]?\s*:\s*(?:!!\S+\s*)?(\[[^\]]*\]|\([^)]*\)|'[^'\n]*'|"[^"\n]*"|[^,\n}]+?)[ \t]*(?:[,\n]\s*|$)""")
 
 
 class WithoutGradient(Layer):
@@ -45,8 +45,10 @@ def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
             many = isinstance(defaults[key], list)
             value = list(value) if isinstance(value, tuple) else value
             numbers = value if many and isinstance(value, list) else [value]
-            fits = isinstance(value, list) == many and all(isinstance(number, (int, float)) for number in numbers)
-            layer.check(fits, f"param_str has '{key}': {value!r}", f"{'a list of numbers' if many else 'a number'}, like {defaults[key]!r}")
+            kind: Any = str if isinstance(defaults[key], str) else (int, float)
+            fits = isinstance(value, list) == many and all(isinstance(number, kind) for number in numbers)
+            wanted = "a text in quotes" if kind is str else f"{'a list of numbers' if many else 'a number'}, like {defaults[key]!r}"
+            layer.check(fits, f"param_str has '{key}': {value!r}", wanted)
             values[key] = value
     else:
         message = layer.param.proposal_param

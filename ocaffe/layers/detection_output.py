@@ -8,6 +8,7 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.layers.anchors import check_rows
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.detection import detect
 from ocaffe.onnx.builder.graph import OnnxGraph
@@ -31,6 +32,26 @@ def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, clas
     return count
 
 
+def check_regions(layer: Layer, bottoms: Sequence[Shape]) -> int:
+    """Return the number of regions. Raise the layer's error unless the predictions for them and the number of classes fit together."""
+    (loc, conf, rois, info), classes = bottoms, layer.own().num_classes
+    layer.check(classes > 0, f"num_classes is {classes}", "the number of classes, the background among them")
+    check_rows(layer, 2, rois, "R x 5: image, x1, y1, x2, y2")
+    count = rois[0]
+    widths = (4, 8) if layer.own().share_location else (4 * classes,)
+    for i, shape, allowed in ((0, loc, widths), (1, conf, (classes,))):
+        fits = bool(shape) and shape[0] == count and math.prod(shape[1:]) in allowed
+        wanted = " or ".join(f"{count} x {width}" for width in allowed)
+        layer.check(fits, f"bottom {i} is {shape_text(shape)}, it must be {wanted}", "one row for each region; see share_location and num_classes")
+    layer.check(math.prod(info) == 3, f"bottom 3 is {shape_text(info)}, it must be 1 x 3: height, width and scale of the image", "give im_info there")
+    return count
+
+
+def is_evaluated(detections: Blob) -> bool:
+    """Return whether DetectionEvaluate alone reads the rows. It skips empty ones, and each number of rows would compile the net again."""
+    return detections.consumer is not None and detections.consumer.type == "DetectionEvaluate"
+
+
 @register("DetectionOutput")
 class DetectionOutput(Layer):
     """Detected boxes: decoded from priors, filtered by non-maximum suppression in each class, and limited to keep_top_k per image.
@@ -41,18 +62,22 @@ class DetectionOutput(Layer):
     top has all possible rows, and -1 in those without a detection.
 
     Priors in pixels are divided by input_width and input_height (OpenVINO).
+
+    With a fourth bottom the boxes are those of a detector of regions (Faster R-CNN, R-FCN) in one image: locations R x 4 num_classes (R x 4, or R-FCN's
+    R x 8, with share_location), confidences R x num_classes, rois R x 5, im_info 1 x 3. They are shares of the image that im_info tells. Rows of padding,
+    whose image is -1, must have confidences of NaN, as ROIPooling gives.
     """
 
     origin = "SSD"
-    bottoms = 3
+    bottoms = (3, 4)
     has_backward = False
     inplace_top = False
     extent_axis = 2
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        loc, conf, priors = bottoms
-        count = check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
+        loc, conf, priors, *info = bottoms
+        count = check_regions(self, bottoms) if info else check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
         nms = p.nms_param
         self.check(nms.nms_threshold >= 0, f"nms_threshold is {nms.nms_threshold:g}", "an overlap of 0 or more: 0.45")
         self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "above 0, at most 1: 1 leaves nms_threshold as it is")
@@ -74,19 +99,20 @@ class DetectionOutput(Layer):
             p.variance_encoded_in_target,
             (p.input_width, p.input_height),
         )
-        images = loc[0]
+        images = 1 if info else loc[0]
         (rows,) = self.extent or (images * self.detection.most,)
         return [(1, 1, rows, 7)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        loc, conf, priors = (bottom.data for bottom in bottoms)
-        found = self.detection.find(rec, loc, conf, priors)
-        reader = tops[0].consumer
-        if reader is None or reader.type != "DetectionEvaluate":  # that layer skips empty rows; each number of rows would compile the net again
+        loc, conf, priors, *info = (bottom.data for bottom in bottoms)
+        found = self.detection.find_in_regions(rec, loc, conf, priors, *info) if info else self.detection.find(rec, loc, conf, priors)
+        if not is_evaluated(tops[0]):
             rec.measure(self, found.extent)
         found.rows(rec, tops[0].data.view((tops[0].shape[2], 7)))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if len(bottoms) > 3:
+            raise graph.refused("a DetectionOutput of regions cannot be exported to ONNX", "end the net with rois, cls_prob and bbox_pred")
         if self.detection.eta != 1:
             fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a decreasing threshold, cannot be exported to ONNX"
             raise graph.refused(fact, "use --raw-detection, which ends the model before this layer")

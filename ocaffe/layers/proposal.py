@@ -1,17 +1,19 @@
 """Proposal: the boxes that a region proposal network predicts."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.ir.graph import Blob
+from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, settings
 from ocaffe.layers.base import register
+from ocaffe.layers.detection_output import DetectionOutput, is_evaluated
+from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.onnx.builder.detection import propose
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.anchors import over
@@ -25,6 +27,25 @@ DEFAULTS = {
 }
 
 
+def skip_padding(rois: Blob) -> bool:
+    """Return whether rows of padding have no effect on the net. Each number of rows would compile the net again."""
+    found = list(readers(rois))
+    if any(isinstance(node.layer, DetectionOutput) and is_evaluated(node.tops[0]) for node in found):
+        return True
+    return bool(found) and all(isinstance(node.layer, ProposalTarget) for node in found)
+
+
+def readers(blob: Blob) -> Iterator[Node]:
+    """Yield the nodes that read a blob, also those behind Split."""
+    if blob.consumer is None:
+        return
+    if blob.consumer.type != "Split":
+        yield blob.consumer
+        return
+    for top in blob.consumer.tops:
+        yield from readers(top)
+
+
 @register("Proposal")
 class Proposal(WithoutGradient):
     """The boxes with the highest scores of a region proposal network after non-maximum suppression.
@@ -33,7 +54,8 @@ class Proposal(WithoutGradient):
     dropped. The settings are in proposal_param, or in param_str of the Python layer rpn.proposal_layer, which proposes more boxes in TRAIN.
 
     Bottoms: rpn_cls_prob_reshape 1 x 2A x H x W (background scores, then foreground scores), rpn_bbox_pred 1 x 4A x H x W, im_info (height, width,
-    scale). Tops: rois n x 5 (image, x1, y1, x2, y2) by descending score, and optionally scores n x 1. n is at most post_nms_topn.
+    scale). Tops: rois n x 5 (image, x1, y1, x2, y2) by descending score, and optionally scores n x 1. n is at most post_nms_topn. Where ProposalTarget
+    is the only reader, or the net ends with DetectionEvaluate, the tops have all possible rows, and the image is -1 in those without a proposal.
     """
 
     origin = "Faster R-CNN, R-FCN, OpenCV"
@@ -71,8 +93,9 @@ class Proposal(WithoutGradient):
         rank(rec, values, order, listed)
         suppress(rec, boxes, order, listed, kept, extent, threshold=p.nms_thresh, most=self.most, pixels=True)
         found = [rec.scratch("rois", (self.most, 5)), rec.scratch("scores", (self.most, 1))]
-        over(rec, "proposal.chosen", (self.most,), [kept, extent, boxes, values], found)
-        rec.measure(self, extent)
+        over(rec, "proposal.chosen", (self.most,), [kept, extent, boxes, values], found, self.most)
+        if not skip_padding(tops[0]):
+            rec.measure(self, extent)
         for some, top in zip(found, tops):
             copy(rec, some, top.data, 0, top.shape[0])
 

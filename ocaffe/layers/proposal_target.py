@@ -26,6 +26,11 @@ DEFAULTS = {
 }
 
 
+def box_normal(means: Sequence[float], deviations: Sequence[float], classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and standard deviations of the targets of all classes, from those of the four targets."""
+    return np.tile(np.float32(means), classes), np.tile(np.float32(deviations), classes)
+
+
 @register("ProposalTarget")
 class ProposalTarget(WithoutGradient):
     """A random sample of proposals and true boxes with labels and box targets, for training a detector.
@@ -36,7 +41,8 @@ class ProposalTarget(WithoutGradient):
     The settings are in python_param { param_str }.
 
     Bottoms: rois R x 5 (image, x1, y1, x2, y2), gt_boxes G x 5 (x1, y1, x2, y2, label), which are candidates too. Tops with n rows each: rois, labels
-    (0 for background), and bbox_targets, inside weights and outside weights with 4 num_classes columns.
+    (0 for background), and bbox_targets, inside weights and outside weights with 4 num_classes columns. Rois of the image -1 and true boxes with a
+    negative label are padding.
     """
 
     origin = "Faster R-CNN, R-FCN"
@@ -51,6 +57,7 @@ class ProposalTarget(WithoutGradient):
         self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction}", "a share from 0 to 1")
         for name in ("bbox_normalize_means", "bbox_normalize_stds", "bbox_inside_weights"):
             self.check(len(getattr(p, name)) == 4, f"{name} are {getattr(p, name)}", "four numbers")
+        self.box_normal = box_normal(p.bbox_normalize_means, p.bbox_normalize_stds, 2 if p.agnostic else int(p.num_classes))
         check_rows(self, 0, bottoms[0], "R x 5: image, x1, y1, x2, y2")
         check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
         candidates = bottoms[0][0] + bottoms[1][0]

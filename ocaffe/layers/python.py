@@ -18,7 +18,9 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register, registry
 from ocaffe.pylayer import Array, Arrays, Phase
 
+OF_DATA = "roi_data_layer.layer"
 NATIVE = {  # well-known Python layers and the layers that replace them on the device
+    (OF_DATA, "RoIDataLayer"): "RoIData",
     ("rpn.proposal_layer", "ProposalLayer"): "Proposal",
     ("rpn.anchor_target_layer", "AnchorTargetLayer"): "AnchorTarget",
     ("rpn.proposal_target_layer", "ProposalTargetLayer"): "ProposalTarget",
@@ -32,7 +34,8 @@ class Python(Layer):
 
     The module must be on the Python path. The object has `param_str` as an attribute. The device waits while the layer runs, and its blobs are copied
     to the host and back. The modules rpn.proposal_layer, rpn.anchor_target_layer and rpn.proposal_target_layer of py-faster-rcnn are not imported: the
-    layers Proposal, AnchorTarget and ProposalTarget replace them.
+    layers Proposal, AnchorTarget and ProposalTarget replace them. RoIData replaces roi_data_layer.layer where its param_str names a source, or where
+    the module does not exist.
     """
 
     bottoms, tops = (0, None), (0, None)
@@ -41,8 +44,10 @@ class Python(Layer):
 
     @classmethod
     def implementation(cls, param: Any) -> LayerClass:
-        native = NATIVE.get((param.python_param.module, param.python_param.layer), "")
-        return registry().get(native, cls)
+        p = param.python_param
+        if p.module == OF_DATA and "source" not in p.param_str and importlib.util.find_spec(OF_DATA.partition(".")[0]):
+            return cls  # the script of py-faster-rcnn that runs gives its roidb to this layer
+        return registry().get(NATIVE.get((p.module, p.layer), ""), cls)
 
     def force_backward(self, bottom: int) -> bool:
         return True

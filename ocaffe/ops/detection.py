@@ -1,4 +1,4 @@
-"""Convert the predictions of a detector to a list of detections: decode, suppress, select (kernels/detection.cl, kernels/nms.cl)."""
+"""Convert the predictions of a detector to a list of detections: decode, suppress, select (kernels/detection.cl, region_boxes.cl, nms.cl)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -60,6 +60,17 @@ class Detection:
             pointwise(rec, "y0 = x0 / x1", reads=[priors.view(relative.shape), (units, 0)], writes=[relative])
             priors = relative.view(priors.shape)
         over(rec, "detection.decode", (self.priors * own, images), [loc, priors], [boxes], own, self.code, self.variance_in_target)
+        return self._chosen(rec, conf, boxes)
+
+    def find_in_regions(self, rec: Recorder, loc: Ref, conf: Ref, rois: Ref, info: Ref) -> Found:
+        """The same for the regions of one image. loc: R x columns, conf: R x classes, rois: R x 5, info: height and width of the image."""
+        boxes = rec.scratch("boxes", (1, self.priors, self.classes_with_boxes, 4))
+        over(rec, "region_boxes.moved", (boxes.count // 4,), [loc, rois, info], [boxes], self.classes_with_boxes, loc.count // self.priors)
+        return self._chosen(rec, conf.view((1, conf.count)), boxes)
+
+    def _chosen(self, rec: Recorder, conf: Ref, boxes: Ref) -> Found:
+        """Record the launches that select among all boxes."""
+        images = conf.shape[0]
         lists, classes = (images, self.classes, self.listed), (images, self.classes)
         order, kept = (rec.scratch(name, lists, np.int32) for name in ("order", "kept"))
         counts, kept_counts = (rec.scratch(name, classes, np.int32) for name in ("counts", "kept_counts"))

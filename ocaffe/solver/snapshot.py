@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,13 +146,15 @@ def snapshot(solver: Solver, best: bool = False) -> str:
     weights, averaged, state = f"{stem}.caffemodel{ending}", f"{stem}.ema.caffemodel{ending}", f"{stem}.solverstate{ending}"
     kind = "HDF5" if ending else "binary proto"
     # If the training has diverged, writing the weights raises Error. So no good snapshot is removed below.
-    with solver.average.in_net(False) if solver.average else contextlib.nullcontext():
-        log.info("solver.cpp:464", f"Snapshotting to {kind} file {weights}")
-        _write_weights(solver.network, weights, with_diffs=solver.param.snapshot_diff)
-    if solver.average is not None:
-        with solver.average.in_net():
-            log.info("solver.cpp:464", f"Snapshotting the moving average to {kind} file {averaged}")
-            _write_weights(solver.network, averaged)
+    boxes = solver.boxes
+    with boxes.usable(False):  # a test may have them in use
+        with solver.average.in_net(False) if solver.average else contextlib.nullcontext(), boxes.usable():
+            log.info("solver.cpp:464", f"Snapshotting to {kind} file {weights}")
+            _write_weights(solver.network, weights, boxes.trained, with_diffs=solver.param.snapshot_diff)
+        if solver.average is not None:
+            with solver.average.in_net(), boxes.usable():
+                log.info("solver.cpp:464", f"Snapshotting the moving average to {kind} file {averaged}")
+                _write_weights(solver.network, averaged, boxes.trained)
     log.info("sgd_solver.cpp:284", f"Snapshotting solver state to {kind} file {state}")
     write_state(state, _state_of(solver, weights, averaged if solver.average else ""), solver.history_arrays(), hdf5=bool(ending))
     keep = 1 if best else solver.param.snapshot_keep
@@ -160,16 +163,20 @@ def snapshot(solver: Solver, best: bool = False) -> str:
     return state
 
 
-def _write_weights(network: Network, path: str, with_diffs: bool = False) -> None:
-    hdf5 = path.endswith(".h5")
-    data = DeviceBlobs(network, owners_only=hdf5, finite=True)
+def _write_weights(network: Network, path: str, more: Mapping[str, Sequence[np.ndarray]], with_diffs: bool = False) -> None:
+    """`more`: arrays by the names of further layers."""
+    hdf5, message = path.endswith(".h5"), network.graph.message
+    data: Mapping[str, Sequence[np.ndarray]] = DeviceBlobs(network, owners_only=hdf5, finite=True)
+    if more:
+        message, data = type(message).FromString(message.SerializeToString()), ChainMap(dict(more), data)  # type: ignore[arg-type]
+        message.layer.extend(proto.LayerParameter(name=name, type="Parameter") for name in more)
     diffs = DeviceBlobs(network, diffs=True, owners_only=hdf5) if with_diffs else None
     if hdf5:
         from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
-        write_weights_hdf5(path, network.graph.message, data, diffs)
+        write_weights_hdf5(path, message, data, diffs)
     else:
-        write_weights(path, network.graph.message, data, diffs)
+        write_weights(path, message, data, diffs)
 
 
 def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str]) -> None:
@@ -236,7 +243,9 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
     """Continue from a state. A state written by Caffe has no data position; data then restarts at the first record, as in Caffe."""
     state = state or load_state(path)
     if state.learned_net:
-        copied = solver.network.copy_weights(read_weights(state.learned_net), state.learned_net)
+        weights = read_weights(state.learned_net)
+        copied = solver.network.copy_weights(weights, state.learned_net)
+        solver.boxes.restore(weights)
         if not copied and any(node.params for node in solver.network.graph.nodes):
             fact = f"no layer of the weights '{state.learned_net}' has the name of a layer of the net"
             raise Error(fact, place=path, fix="resume with the net that wrote the state")
@@ -244,7 +253,9 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
         solver.average.restart()
         if state.averaged_net:
             with solver.average.in_net():
-                solver.network.copy_weights(read_weights(state.averaged_net), state.averaged_net)
+                weights = read_weights(state.averaged_net)
+                solver.network.copy_weights(weights, state.averaged_net)
+                solver.boxes.restore(weights)
     if solver.best is not None:
         solver.best.value, solver.best.iteration = state.best_value, state.best_iter
     blobs = solver.history_views()

@@ -34,6 +34,7 @@ from ocaffe.solver import snapshot as snapshots
 from ocaffe.solver.average import Average
 from ocaffe.solver.average_precision import Detections
 from ocaffe.solver.best import Best
+from ocaffe.solver.box_targets import BoxTargets
 from ocaffe.solver.checks import check_evaluation, check_solver
 from ocaffe.solver.first_losses import FirstLosses
 from ocaffe.solver.losses import SmoothedLoss
@@ -120,6 +121,7 @@ class Solver:
             self._options = replace(self._options, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows, statistics_ranks=ranks)
         self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
         self._options = self.network.options
+        self.boxes = BoxTargets(self.network)
         with within(file):
             self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
@@ -484,7 +486,7 @@ class Solver:
     def test_all(self) -> None:
         """Test every TEST net. Write a snapshot if the result is the best so far."""
         self._average_statistics()
-        with self.average.in_net(bool(self.param.ema_test)) if self.average is not None else contextlib.nullcontext():
+        with self.average.in_net(bool(self.param.ema_test)) if self.average is not None else contextlib.nullcontext(), self.boxes.usable():
             outputs = []
             for index in range(len(self.test_networks)):
                 if not self.stopped:

@@ -485,7 +485,8 @@ def test_faster_rcnn(device: Any) -> None:
             built.forward(data=rng.normal(size=(1, 3, *CELLS)).astype(np.float32), im_info=np.array([[*IMAGE, 1]], np.float32), gt_boxes=truth)
             blobs = {name: blob.data.copy() for name, blob in built.blobs.items()}
             rois, _ = propose(blobs["prob_reshape"], blobs["rpn_bbox_pred"], 1, before=12000, after=2000)
-            close(blobs["rpn_rois"], rois, 1e-4)
+            close(blobs["rpn_rois"][: len(rois)], rois, 1e-4)
+            assert (blobs["rpn_rois"][len(rois) :, 0] == -1).all(), "padding, which ProposalTarget skips"
             labels = blobs["labels"].astype(int)
             assert len(blobs["rois"]) == len(blobs["pool"]) == len(labels) > 0 and labels.max() > 0
             shifted = blobs["cls"] - blobs["cls"].max(1, keepdims=True)
