@@ -1,26 +1,22 @@
 """Anchors and settings, which the layers of region proposal networks share, and a base class of layers without gradient."""
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from ocaffe.errors import shape_text
+from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer
+from ocaffe.model.param_str import read_settings
 from ocaffe.ops.expression import pointwise
 
 ANCHORS: dict[str, Any] = {"feat_stride": 16, "base_size": 16, "ratios": [0.5, 1.0, 2.0], "scales": [8.0, 16.0, 32.0]}
 FIELDS = {"ratios": "ratio", "scales": "scale"}  # the names in ProposalParameter that differ
-
-# One `'key': value` of a param_str and the separator after it. Lists may have YAML's tag !!python/tuple.
-_ENTRY = re.compile(r"""['"]?(\w+)['"]?\s*:\s*(?:!!\S+\s*)?(\[[^\]]*\]|\([^)]*\)|'[^'\n]*'|"[^"\n]*"|[^,\n}]+?)[ \t]*(?:[,\n]\s*|$)""")
 
 
 class WithoutGradient(Layer):
@@ -40,10 +36,13 @@ def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
     """
     values = dict(defaults)
     if layer.param.HasField("python_param") or layer.message == "":
-        for key, value in _entries(layer, layer.param.python_param.param_str):
+        try:
+            given = read_settings(layer.param.python_param.param_str)
+        except Error as problem:
+            raise layer.error(problem.fact, problem.fix or "") from None
+        for key, value in given.items():
             layer.check(key in defaults, f"param_str has '{key}', which is no setting of {layer.type}", f"settings are {', '.join(defaults)}")
             many = isinstance(defaults[key], list)
-            value = list(value) if isinstance(value, tuple) else value
             numbers = value if many and isinstance(value, list) else [value]
             kind: Any = str if isinstance(defaults[key], str) else (int, float)
             fits = isinstance(value, list) == many and all(isinstance(number, kind) for number in numbers)
@@ -56,26 +55,6 @@ def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
             field = getattr(message, FIELDS.get(key, key))
             values[key] = (list(field) or default) if isinstance(default, list) else field
     return SimpleNamespace(**values)
-
-
-def _entries(layer: Layer, text: str) -> list[tuple[str, Any]]:
-    """Return the (key, value) pairs of a flat YAML mapping with or without braces, as in py-faster-rcnn's prototxts: `'feat_stride': 16`."""
-    rest = re.sub(r"#.*", "", text).strip()
-    if rest[:1] == "{" and rest[-1:] == "}":
-        rest = rest[1:-1].strip()
-    entries = []
-    while rest:
-        match = _ENTRY.match(rest)
-        try:
-            assert match is not None
-            word = match[2].strip()
-            value = word.lower() == "true" if word.lower() in ("true", "false") else ast.literal_eval(word)
-        except (AssertionError, ValueError, SyntaxError):
-            raise layer.error(f"param_str cannot be read at {rest[:30]!r}", "'key': value, separated by commas or lines; lists in [ ]") from None
-        assert match is not None
-        entries.append((match[1].lower(), value))
-        rest = rest[match.end() :]
-    return entries
 
 
 def check_anchors(layer: Layer, p: Any) -> None:

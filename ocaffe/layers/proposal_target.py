@@ -28,7 +28,7 @@ DEFAULTS = {
 
 def box_normal(means: Sequence[float], deviations: Sequence[float], classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of the targets of all classes, from those of the four targets."""
-    return np.tile(np.float32(means), classes), np.tile(np.float32(deviations), classes)
+    return np.tile(np.asarray(means, np.float32), classes), np.tile(np.asarray(deviations, np.float32), classes)
 
 
 @register("ProposalTarget")

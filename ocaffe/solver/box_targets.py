@@ -5,6 +5,7 @@ Source: rbgirshick/py-faster-rcnn and YuwenXiong/py-R-FCN, lib/fast_rcnn/train.p
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from ocaffe.compiler.network import Network, node_shape
 from ocaffe.ir.graph import Node
 from ocaffe.model.weights import Weights, fit
 
-LAYERS = ("bbox_pred", "rfcn_bbox")
+LAYERS = re.compile(r"(bbox_pred|rfcn_bbox)(_\d+)?")  # with the number of classes in projects of `ocaffe new`
 SUFFIX = "_normalized"  # of the layers of a snapshot that hold the weights as they are trained, for an exact resume
 
 
@@ -31,10 +32,11 @@ class BoxTargets:
             return
         means, deviations = normal
         for node in nodes:
-            if node.name in LAYERS and node.params:
+            if LAYERS.fullmatch(node.name) and node.params:
                 outputs = node.params[0].shape[0]
                 if outputs % len(means):
-                    log.warning("solver.cpp:464", f"Layer '{node.name}' has {outputs} outputs, and there are {len(means)} targets: snapshots have its weights as trained")
+                    fact = f"Layer '{node.name}' has {outputs} outputs, and there are {len(means)} targets"
+                    log.warning("solver.cpp:464", f"{fact}: snapshots have its weights as they are trained")
                     continue
                 self._factors[node.name] = tuple(np.repeat(each, outputs // len(means)) for each in (deviations, means))  # type: ignore[assignment]
 

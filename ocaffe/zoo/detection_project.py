@@ -1,10 +1,12 @@
-"""Writes the files of a training that finds objects: an SSD of the zoo, adapted to the classes and databases of annotated images."""
+"""Writes the files of a training that finds objects: a detector of the zoo, adapted to the classes and databases of annotated images."""
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -15,33 +17,41 @@ from ocaffe.errors import Error, Place
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
+from ocaffe.model.param_str import read_settings, with_settings
 from ocaffe.model.text import parse, read_solver
 from ocaffe.tools.annotations import read_label_map
 from ocaffe.tools.stored_boxes import corners_of
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
-from ocaffe.zoo.priors import fitted, prior_maps
+from ocaffe.zoo.priors import Fitted, fitted, prior_maps
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
-from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, outputs_of, upgraded, without_data
+from ocaffe.zoo.region_detectors import LONGEST, SIDE
+from ocaffe.zoo.templates import AVERAGED, WEIGHTED, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 
 BATCH = 32
-EPOCHS, TUNING_EPOCHS = 120, 40  # from fillers, from weights
 LEAST_ITERATIONS = 500
 TESTS = 10  # at most this number in a training
 SCORE = "detection_eval"  # the output with the mean average precision
 NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
-UNFIT = {  # choices for classifiers that an SSD does not have
-    "classes": "the label map decides the classes", "size": "the sizes of the boxes belong to the size of the image", "augment": "edit transform_param in "
-    "train_val.prototxt", "patience": "write early_stopping into the solver",
+UNFIT = {  # choices for classifiers that detectors do not have
+    "classes": "the label map decides the classes", "augment": "edit the data layers in train_val.prototxt",
+    "patience": "write early_stopping into the solver",
 }  # fmt: skip
+HEADS = {"cls_score": 1, "bbox_pred": 4}  # the last layers of a Faster R-CNN, each with its values for a class
 
 
 def is_detector(net: str) -> bool:
     """Return whether `net` is a net of the zoo that finds objects."""
+    return kind_of(net) is not None
+
+
+def kind_of(net: str) -> type[Detector] | None:
+    """Return the kind of a net of the zoo that finds objects, None for others."""
     path = FOLDER / net / "train_val.prototxt"
-    return "/" not in net and path.exists() and "MultiBoxLoss" in path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8") if "/" not in net and path.exists() else ""
+    return next((kind for layer, kind in KINDS.items() if f'"{layer}"' in text), None)
 
 
 class Annotated(NamedTuple):
@@ -89,21 +99,22 @@ def _boxed(path: str) -> int:
 
 
 def write_detector(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
-    """Write the files to train the SSD `net` on the annotated images in `data` into the folder `out`. Raise Error, and then write nothing.
+    """Write the files to train the detector `net` on the annotated images in `data` into the folder `out`. Raise Error, and then write nothing.
 
     `target`: the device that the batch must fit.
     """
-    choices = choices or Choices()
+    choices, kind = choices or Choices(), kind_of(net)
+    assert kind is not None
     for name in FILES:
         check_absent(os.path.join(out, name))
-    for field, reason in UNFIT.items():
+    for field, reason in kind.unfit.items():
         if getattr(choices, field) != getattr(Choices(), field):
             raise Error(f"--{field} is given for {net}, which finds objects", place="ocaffe new", fix=f"leave it out: {reason}")
     if choices.weights and not os.path.isfile(choices.weights):
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
     found = find_annotated(data, choices.val)
-    made = _Detector(net, found, out, choices)
-    batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, found.images.train.images), target)
+    made = kind(net, found, out, choices)
+    batch, size, notes = fitting_batch(made.bytes, choices.batch, min(made.batch, found.images.train.images), target)
     solver = made.solver(batch)
     classes = len(found.images.classes)
     project = Project(out, net, found.images, classes, image_shape(made.deploy), batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
@@ -115,78 +126,63 @@ def write_detector(net: str, data: str, out: str, choices: Choices | None = None
     return project
 
 
-class _Detector:
+class Detector(ABC):
     """The messages of a project for any batch."""
+
+    data: ClassVar[str]  # the type of its data layers
+    batch: ClassVar[int] = BATCH  # images of an iteration, if none is given
+    epochs: ClassVar[tuple[int, int]]  # from fillers, from weights
+    unfit: ClassVar[Mapping[str, str]]  # choices for other nets, each with the reason
 
     def __init__(self, net: str, found: Annotated, out: str, choices: Choices) -> None:
         self.net, self.found, self.out, self.choices = net, found, out, choices
         self.published = read_solver(FOLDER / net / "solver.prototxt")
         self.body, self.deploy = (upgraded(FOLDER / net / f"{name}.prototxt") for name in ("train_val", "deploy"))
-        train = next(layer for layer in self.body.layer if layer.type == "AnnotatedData")
-        self.batch = train.data_param.batch_size * self.published.iter_size
-        self.priors = fitted(prior_maps(graph_of(self.deploy)), corners_of(found.images.train.source)[0])
-        self.changes = sorted({change for message in (self.body, self.deploy) for change in self._adapt(message)})
+        self.changes = sorted({change for message in (self.body, self.deploy) for change in self.adapt(message)})
 
-    def _adapt(self, message: Any) -> Iterator[str]:
-        """Set the number of classes and the sizes of prior boxes. Confidences with another number of outputs get new names. Yield the changes, for people."""
-        old = next(layer.detection_output_param.num_classes for layer in message.layer if layer.type == "DetectionOutput")
-        new = len(self.found.images.classes) + 1
-        for layer in message.layer:
-            for field in NUMBERED:
-                if layer.HasField(field):
-                    getattr(layer, field).num_classes = new
-            if layer.HasField("detection_evaluate_param"):
-                layer.detection_evaluate_param.ClearField("name_size_file")
-            if layer.type == "BatchNorm" and not layer.batch_norm_param.HasField("moving_average_fraction"):
-                layer.batch_norm_param.moving_average_fraction = AVERAGED
-            if layer.type == "Reshape" and list(layer.reshape_param.shape.dim) == [0, -1, old]:
-                layer.reshape_param.shape.dim[2] = new
-            if layer.type == "Convolution" and layer.top[0].endswith("_mbox_conf") and old != new:
-                layer.convolution_param.num_output = outputs_of(layer) // old * new
-                yield f"layer {layer.name} is {layer.name}_{new} now, with {outputs_of(layer)} outputs"
-                layer.name = f"{layer.name}_{new}"
-            if self.priors is not None and layer.name in self.priors.sizes:
-                layer.prior_box_param.min_size[:], layer.prior_box_param.max_size[:] = self.priors.sizes[layer.name]
-        if self.priors is not None:
-            yield f"prior boxes: sizes for these objects; {self.priors.after:.0%} of them overlap one by 0.5, with the published sizes {self.priors.before:.0%}"
+    @abstractmethod
+    def adapt(self, message: Any) -> Iterator[str]:
+        """Set the number of classes. Layers with another number of outputs get new names. Yield the changes, for people."""
+
+    @abstractmethod
+    def set_data(self, layer: Any, part: Part, batch: int | None) -> None:
+        """Name the images in a data layer. `batch`: None in TEST."""
+
+    @property
+    @abstractmethod
+    def published_batch(self) -> int:
+        """The images of an iteration to which the published rate belongs."""
+
+    @abstractmethod
+    def test_batch(self) -> int:
+        """Return the images of a batch in TEST. No image comes twice, as the average precision requires."""
 
     def train_val(self, batch: int) -> Any:
         made = proto.NetParameter()
         made.CopyFrom(self.body)
         for layer in made.layer:
-            if layer.type == "AnnotatedData":
+            if layer.type == self.data:
                 training = proto.TRAIN in [rule.phase for rule in layer.include]
-                part = self.found.images.train if training else self.found.images.test
-                layer.annotated_data_param.label_map_file = self.found.labels
-                layer.data_param.source, layer.data_param.backend = part.source, self.found.images.backend
-                layer.data_param.batch_size = batch if training else self.test_batch()
-                if training:
-                    layer.data_param.shuffle = True
-                if self.choices.transform:
-                    own = parse(self.choices.transform, proto.TransformationParameter, "--transform")
-                    layer.transform_param.ClearField("mean_value")
-                    layer.transform_param.ClearField("scale")
-                    layer.transform_param.MergeFrom(own)
+                self.set_data(layer, self.found.images.train if training else self.found.images.test, batch if training else None)
         return made
 
-    def test_batch(self) -> int:
-        """Return a batch in whose batches no test image comes twice, as the average precision requires."""
-        count = self.found.images.test.images
-        return max(size for size in range(1, min(BATCH, count) + 1) if count % size == 0)
+    def passes(self, batch: int) -> int:
+        """Return iter_size for iterations of `batch` images."""
+        return 1
 
     def solver(self, batch: int) -> Any:
         images = self.found.images.train.images
         tuned = bool(self.choices.weights)
         epoch = math.ceil(images / batch)
-        iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or (TUNING_EPOCHS if tuned else EPOCHS)) * epoch)
+        iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or self.epochs[tuned]) * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
-        rate = self.published.base_lr * batch / self.batch * (TUNING if tuned else 1)
+        rate = self.published.base_lr * batch / self.published_batch * (TUNING if tuned else 1)
         made = proto.SolverParameter()
         made.CopyFrom(self.published)
         for field in ("stepvalue", "stepsize", "gamma", "test_iter"):
             made.ClearField(field)
         made.net, made.snapshot_prefix = os.path.join(self.out, FILES[0]), os.path.join(self.out, self.net)
-        made.base_lr, made.lr_policy, made.power, made.max_iter, made.iter_size = float(f"{rate:.2g}"), "poly", 1, iterations, 1
+        made.base_lr, made.lr_policy, made.power, made.max_iter, made.iter_size = float(f"{rate:.2g}"), "poly", 1, iterations, self.passes(batch)
         made.test_iter.append(self.found.images.test.images // self.test_batch())
         made.test_interval, made.snapshot = interval, interval
         made.display = made.average_loss = max(1, interval // 10)
@@ -200,6 +196,118 @@ class _Detector:
         """Return the planned bytes of a training, without the TEST net."""
         message = without_data(self.train_val(batch), image_shape(self.deploy), batch)
         return planned_bytes(graph_of(message, proto.TRAIN), NetOptions(), target, self.solver(batch))
+
+
+class Ssd(Detector):
+    """An SSD: the images of a batch have one size."""
+
+    data = "AnnotatedData"
+    epochs = (120, 40)
+    unfit = UNFIT | {"size": "the sizes of the boxes belong to the size of the image"}
+
+    def adapt(self, message: Any) -> Iterator[str]:
+        old = next(layer.detection_output_param.num_classes for layer in message.layer if layer.type == "DetectionOutput")
+        new = len(self.found.images.classes) + 1
+        for layer in message.layer:
+            number_classes(layer, new)
+            if layer.type == "BatchNorm" and not layer.batch_norm_param.HasField("moving_average_fraction"):
+                layer.batch_norm_param.moving_average_fraction = AVERAGED
+            if layer.type == "Reshape" and list(layer.reshape_param.shape.dim) == [0, -1, old]:
+                layer.reshape_param.shape.dim[2] = new
+            if layer.type == "Convolution" and layer.top[0].endswith("_mbox_conf") and old != new:
+                yield renamed(layer, outputs_of(layer) // old * new, new)
+            if self.priors is not None and layer.name in self.priors.sizes:
+                layer.prior_box_param.min_size[:], layer.prior_box_param.max_size[:] = self.priors.sizes[layer.name]
+        if self.priors is not None:
+            yield f"prior boxes: sizes for these objects; {self.priors.after:.0%} of them overlap one by 0.5, with the published sizes {self.priors.before:.0%}"
+
+    @functools.cached_property
+    def priors(self) -> Fitted | None:
+        """The sizes of prior boxes for the objects of the training, None for the published ones."""
+        return fitted(prior_maps(graph_of(self.deploy)), corners_of(self.found.images.train.source)[0])
+
+    @property
+    def published_batch(self) -> int:
+        train = next(layer for layer in self.body.layer if layer.type == self.data)
+        return int(train.data_param.batch_size * self.published.iter_size)
+
+    def test_batch(self) -> int:
+        count = self.found.images.test.images
+        return max(size for size in range(1, min(BATCH, count) + 1) if count % size == 0)
+
+    def set_data(self, layer: Any, part: Part, batch: int | None) -> None:
+        layer.annotated_data_param.label_map_file = self.found.labels
+        layer.data_param.source, layer.data_param.backend = part.source, self.found.images.backend
+        layer.data_param.batch_size = self.test_batch() if batch is None else batch
+        if batch is not None:
+            layer.data_param.shuffle = True
+        if self.choices.transform:
+            own = parse(self.choices.transform, proto.TransformationParameter, "--transform")
+            layer.transform_param.ClearField("mean_value")
+            layer.transform_param.ClearField("scale")
+            layer.transform_param.MergeFrom(own)
+
+
+class Regions(Detector):
+    """A Faster R-CNN: one image at a time, whose shorter side has the length --size. An iteration of several images has several passes."""
+
+    data = "RoIData"
+    batch = 1
+    epochs = (40, 14)
+    unfit = UNFIT | {"transform": "write pixel_means into the param_str of the data layers"}
+
+    def adapt(self, message: Any) -> Iterator[str]:
+        classes = len(self.found.images.classes) + 1
+        heads = {layer.name: layer for layer in message.layer if layer.name in HEADS}
+        if outputs_of(heads["cls_score"]) != classes:
+            for name, values in HEADS.items():
+                yield renamed(heads[name], values * classes, classes)
+        share = self.choices.size / SIDE if self.choices.size else 1
+        size: dict[str, Any] = {"scales": [self.choices.size], "max_size": round(LONGEST * share)}
+        for layer in message.layer:
+            number_classes(layer, classes)
+            own = read_settings(layer.python_param.param_str)
+            changes: dict[str, Any] = {"num_classes": classes} if "num_classes" in own else {}
+            if self.choices.size and layer.type == self.data:
+                changes |= size
+            elif self.choices.size and "scales" in own:  # of the anchors
+                changes["scales"] = [scale * share for scale in own["scales"]]
+            if changes:
+                layer.python_param.param_str = with_settings(layer.python_param.param_str, changes)
+            if layer.type == "Input" and self.choices.size:
+                layer.input_param.shape[0].dim[2:] = self.choices.size, size["max_size"]
+
+    @property
+    def published_batch(self) -> int:
+        return int(self.published.iter_size)
+
+    def test_batch(self) -> int:
+        return 1
+
+    def passes(self, batch: int) -> int:
+        return batch
+
+    def set_data(self, layer: Any, part: Part, batch: int | None) -> None:
+        layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": part.source})
+
+
+KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "RoIData": Regions}  # by a type of layer that only such nets have
+
+
+def number_classes(layer: Any, classes: int) -> None:
+    """Set num_classes in the fields of a layer."""
+    for field in NUMBERED:
+        if layer.HasField(field):
+            getattr(layer, field).num_classes = classes
+    if layer.HasField("detection_evaluate_param"):
+        layer.detection_evaluate_param.ClearField("name_size_file")
+
+
+def renamed(layer: Any, outputs: int, classes: int) -> str:
+    """Give a layer with weights this number of outputs and a new name. Return the change, for people."""
+    getattr(layer, WEIGHTED[layer.type]).num_output = outputs
+    old, layer.name = layer.name, f"{layer.name}_{classes}"
+    return f"layer {old} is {layer.name} now, with {outputs} outputs"
 
 
 def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:

@@ -17,7 +17,7 @@ MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 
 ENUMS = {  # written without quotes
     "TRAIN", "TEST", "LMDB", "MAX", "AVE", "FLOOR", "LEARN", "WARP", "LINEAR", "AREA", "NEAREST", "CUBIC", "LANCZOS4", "CENTER", "CENTER_SIZE", "SMOOTH_L1",
-    "SOFTMAX", "PER_PREDICTION", "MAX_NEGATIVE", "VALID", "REPLICATE",
+    "SOFTMAX", "PER_PREDICTION", "MAX_NEGATIVE", "VALID", "REPLICATE", "WITHIN_CHANNEL",
 }  # fmt: skip
 
 MSRA: Fields = {"type": "msra"}

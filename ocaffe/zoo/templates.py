@@ -20,14 +20,17 @@ from ocaffe.zoo import FOLDER
 WEIGHTED = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}
 PASSED = frozenset({"ReLU", "Pooling", "Dropout", "Flatten", "Reshape"})  # layers between the last weights and the class scores
 CLASSIFIED = {"Data": "data_param", "ImageData": "image_data_param"}  # data layers of images with one class, and their parameters
-DATA = {**CLASSIFIED, "AnnotatedData": "data_param", "DenseImageData": "dense_image_data_param", "MTCNNData": "data_param"}  # the data layers of the zoo's nets
+DATA = {  # the data layers of the zoo's nets; RoIData has one image
+    **CLASSIFIED, "AnnotatedData": "data_param", "DenseImageData": "dense_image_data_param", "MTCNNData": "data_param", "RoIData": "",
+}  # fmt: skip
 OTHER_DATA = {
     "AnnotatedData": "images with boxes",
+    "RoIData": "images with boxes",
     "DenseImageData": "label images, with a class for each pixel",
     "ImageData": "lines of text, with a class for each character",
     "MTCNNData": "samples of faces, with boxes",
 }
-MADE_BY = {"AnnotatedData": "voc", "DenseImageData": "masks", "ImageData": "text"}  # commands of `ocaffe dataset`
+MADE_BY = {"AnnotatedData": "voc", "RoIData": "voc", "DenseImageData": "masks", "ImageData": "text"}  # commands of `ocaffe dataset`
 BOXES = 4  # of an image, for plans
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.
@@ -241,6 +244,8 @@ def image_shape(deploy: Any) -> tuple[int, int, int]:
 
 def data_shapes(layer: Any, batch: int, shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the shapes of the tops of a data layer of the zoo, for `batch` images of `shape`."""
+    if layer.type == "RoIData":
+        return [(1, *shape), (1, 3), (BOXES, 5), (1, 1, BOXES, 8)][: len(layer.top)]
     targets: dict[str, list[tuple[int, ...]]] = {
         "AnnotatedData": [(1, 1, BOXES * batch, 8)], "DenseImageData": [(batch, 1, *shape[1:])], "MTCNNData": [(batch,), (batch, 4), (batch, 10)],
     }  # fmt: skip
@@ -256,7 +261,8 @@ def without_data(net: Any, shape: Sequence[int], batch: int = 0) -> Any:
     net = _copy(net)
     for layer in net.layer:
         if layer.type in DATA:
-            shapes = data_shapes(layer, batch or getattr(layer, DATA[layer.type]).batch_size, shape)
+            own = getattr(layer, DATA[layer.type]).batch_size if DATA[layer.type] else 1
+            shapes = data_shapes(layer, batch or own, shape)
             layer.type = "Input"
             for dim in shapes:
                 layer.input_param.shape.add(dim=dim)

@@ -12,4 +12,5 @@ _SMALL = re.compile(r"^( *)(?!\w*_param\b|layer\b)(\w+) \{\n((?: *\w+: [^\n]*\n)
 
 def prototxt(message: Any) -> str:
     """Return `message` in text format."""
-    return _SMALL.sub(lambda found: f"{found[1]}{found[2]} {{ {' '.join(map(str.strip, found[3].splitlines()))} }}", write_text(message))
+    text = write_text(message).replace("\\'", "'")  # strings are in double quotes, and hold single ones in param_str
+    return _SMALL.sub(lambda found: f"{found[1]}{found[2]} {{ {' '.join(map(str.strip, found[3].splitlines()))} }}", text)
