@@ -36,8 +36,7 @@ TESTS = 10  # at most this number in a training
 SCORE = "detection_eval"  # the output with the mean average precision
 NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
 UNFIT = {  # choices for classifiers that detectors do not have
-    "classes": "the label map decides the classes", "augment": "edit the data layers in train_val.prototxt",
-    "patience": "write early_stopping into the solver",
+    "classes": "the label map decides the classes", "patience": "write early_stopping into the solver",
 }  # fmt: skip
 HEADS = {"cls_score": 1, "bbox_pred": 4}  # the last layers of a Faster R-CNN, each with its values for a class
 
@@ -107,9 +106,6 @@ def write_detector(net: str, data: str, out: str, choices: Choices | None = None
     assert kind is not None
     for name in FILES:
         check_absent(os.path.join(out, name))
-    for field, reason in kind.unfit.items():
-        if getattr(choices, field) != getattr(Choices(), field):
-            raise Error(f"--{field} is given for {net}, which finds objects", place="ocaffe new", fix=f"leave it out: {reason}")
     if choices.weights and not os.path.isfile(choices.weights):
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
     found = find_annotated(data, choices.val)
@@ -132,9 +128,13 @@ class Detector(ABC):
     data: ClassVar[str]  # the type of its data layers
     batch: ClassVar[int] = BATCH  # images of an iteration, if none is given
     epochs: ClassVar[tuple[int, int]]  # from fillers, from weights
+    tuning: ClassVar[float] = TUNING  # factor of the rate with weights
     unfit: ClassVar[Mapping[str, str]]  # choices for other nets, each with the reason
 
     def __init__(self, net: str, found: Annotated, out: str, choices: Choices) -> None:
+        for field, reason in self.unfit.items():
+            if getattr(choices, field) != getattr(Choices(), field):
+                raise Error(f"--{field} is given for {net}, which finds objects", place="ocaffe new", fix=f"leave it out: {reason}")
         self.net, self.found, self.out, self.choices = net, found, out, choices
         self.published = read_solver(FOLDER / net / "solver.prototxt")
         self.body, self.deploy = (upgraded(FOLDER / net / f"{name}.prototxt") for name in ("train_val", "deploy"))
@@ -176,7 +176,7 @@ class Detector(ABC):
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or self.epochs[tuned]) * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
-        rate = self.published.base_lr * batch / self.published_batch * (TUNING if tuned else 1)
+        rate = self.published.base_lr * batch / self.published_batch * (self.tuning if tuned else 1)
         made = proto.SolverParameter()
         made.CopyFrom(self.published)
         for field in ("stepvalue", "stepsize", "gamma", "test_iter"):
@@ -203,7 +203,7 @@ class Ssd(Detector):
 
     data = "AnnotatedData"
     epochs = (120, 40)
-    unfit = UNFIT | {"size": "the sizes of the boxes belong to the size of the image"}
+    unfit = UNFIT | {"size": "the sizes of the boxes belong to the size of the image", "augment": "edit transform_param in train_val.prototxt"}
 
     def adapt(self, message: Any) -> Iterator[str]:
         old = next(layer.detection_output_param.num_classes for layer in message.layer if layer.type == "DetectionOutput")
@@ -254,6 +254,7 @@ class Regions(Detector):
     data = "RoIData"
     batch = 1
     epochs = (40, 14)
+    tuning = 1  # the published rate is for weights of a classifier
     unfit = UNFIT | {"transform": "write pixel_means into the param_str of the data layers"}
 
     def adapt(self, message: Any) -> Iterator[str]:
@@ -262,6 +263,9 @@ class Regions(Detector):
         if outputs_of(heads["cls_score"]) != classes:
             for name, values in HEADS.items():
                 yield renamed(heads[name], values * classes, classes)
+        if self.choices.augment:
+            fact = f"--augment is '{self.choices.augment}' for {self.net}"
+            raise Error(fact, place="ocaffe new", fix="none, for no mirrored images; the images have no other changes")
         share = self.choices.size / SIDE if self.choices.size else 1
         size: dict[str, Any] = {"scales": [self.choices.size], "max_size": round(LONGEST * share)}
         for layer in message.layer:
@@ -288,7 +292,8 @@ class Regions(Detector):
         return batch
 
     def set_data(self, layer: Any, part: Part, batch: int | None) -> None:
-        layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": part.source})
+        mirrored = {} if batch is None or self.choices.augment is None else {"use_flipped": False}
+        layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": part.source, **mirrored})
 
 
 KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "RoIData": Regions}  # by a type of layer that only such nets have

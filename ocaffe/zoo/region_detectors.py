@@ -15,6 +15,7 @@ SIDE, LONGEST = 600, 1000  # pixels of the shorter side, and of the longer one a
 SCALES = (8, 16, 32)  # of the anchors, in 16 pixels
 RATIOS = 3  # their number
 STRIDE = 16  # pixels of the image for a cell of the map
+CELLS = 6  # of a pooled region, in each direction
 NMS, KEPT, LEAST_SCORE = 0.3, 100, 0.05  # of the detections (TEST.NMS, and tools/test_net.py)
 
 
@@ -85,19 +86,29 @@ def ends(net: Net, x: str) -> None:
     net.layer("DetectionEvaluate", "detection_eval", ["detection_out", "label"], **test, detection_evaluate_param=evaluate)
 
 
-def faster_rcnn_zf(net: Net) -> None:
-    """Faster R-CNN of ZF, trained end to end."""
-    data(net)
-    x = "data"
+def zf(net: Net, x: str) -> str:
+    """Add the convolutions of ZF: 256 channels, 16 pixels of the image for a cell."""
     for i, (channels, window) in enumerate(((96, 7), (256, 5)), 1):
         x = net.relu(f"relu{i}", net.conv(f"conv{i}", x, channels, kernel_size=window, pad=window // 2, stride=2, weight=gaussian(0.01), bias=0))
         norm: Fields = {"local_size": 3, "alpha": 0.00005, "beta": 0.75, "norm_region": "WITHIN_CHANNEL"}
         x = net.pool(f"pool{i}", net.layer("LRN", f"norm{i}", x, lrn_param=norm), "MAX", kernel_size=3, stride=2, pad=1)
     for i, channels in ((3, 384), (4, 384), (5, 256)):
         x = net.relu(f"relu{i}", net.conv(f"conv{i}", x, channels, kernel_size=3, pad=1, weight=gaussian(0.01), bias=0))
-    proposals(net, x, 256)
-    x = net.layer("ROIPooling", "roi_pool_conv5", [x, "rois"], roi_pooling_param={"pooled_w": 6, "pooled_h": 6, "spatial_scale": 1 / STRIDE})
+    return x
+
+
+def fc6_and_fc7(net: Net, x: str) -> str:
+    """Add the two layers before the scores."""
     for i in (6, 7):
         x = net.relu(f"relu{i}", net.fc(f"fc{i}", x, 4096, weight=gaussian(0.005), bias=0))
         x = net.layer("Dropout", f"drop{i}", x, x, dropout_param={"dropout_ratio": 0.5, "scale_train": False})
-    ends(net, x)
+    return x
+
+
+def faster_rcnn_zf(net: Net) -> None:
+    """Faster R-CNN of ZF, trained end to end."""
+    data(net)
+    x = zf(net, "data")
+    proposals(net, x, 256)
+    pool: Fields = {"pooled_w": CELLS, "pooled_h": CELLS, "spatial_scale": 1 / STRIDE}
+    ends(net, fc6_and_fc7(net, net.layer("ROIPooling", "roi_pool_conv5", [x, "rois"], roi_pooling_param=pool)))
