@@ -128,7 +128,8 @@ def main() -> None:
         tests = max(options.crops // 10 // 100, 1)
         pathlib.Path(f"{folder}/crops_solver.prototxt").write_text(
             f'net: "{folder}/crops.prototxt" base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: "poly" power: 1 max_iter: {options.pretraining} '
-            f'test_iter: {tests} test_interval: {options.pretraining} test_initialization: false display: {max(options.pretraining // 20, 1)} snapshot_prefix: "{folder}/zf"'
+            f'test_iter: {tests} test_interval: {options.pretraining} test_initialization: false display: {max(options.pretraining // 20, 1)} '
+            f'snapshot_prefix: "{folder}/zf"'
         )
         text = ocaffe("train", "--solver", f"{folder}/crops_solver.prototxt", "--log_json", f"{folder}/crops.log", *device, "-v")
         accuracy = records(pathlib.Path(f"{folder}/crops.log"), "test")[-1]["outputs"]["accuracy"]

@@ -197,6 +197,7 @@ def _net_in(weights: str) -> Any:
 
 def _beside(weights: Sequence[str]) -> Any:
     """Return the pixel transform that the training wrote beside the weights, None without it. A mean image is cropped to the net's input."""
+    from ocaffe.evaluation.preprocessing import Preprocessing as Cropped
     from ocaffe.onnx.deploy import Preprocessing
 
     found = read_sidecar(weights[0]) if weights else None
@@ -204,7 +205,7 @@ def _beside(weights: Sequence[str]) -> Any:
         return None
     settings, _ = found
     mean = settings.mean if settings.mean.ndim == 3 else settings.mean.reshape(-1, 1, 1)
-    if settings.mean.ndim == 3:
+    if isinstance(settings, Cropped) and settings.mean.ndim == 3:
         top, left = ((whole - part) // 2 for whole, part in zip(settings.resized, settings.shape[1:]))
         mean = mean[:, top : top + settings.shape[1], left : left + settings.shape[2]]
     return Preprocessing(mean.astype(np.float32) if mean.any() else None, settings.scale)

@@ -23,13 +23,14 @@ from ocaffe.evaluation.answers import answers_of, picture_of
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
 from ocaffe.evaluation.objects import LEAST
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
+from ocaffe.evaluation.region_images import RegionImages, is_region_detector
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.files import atomic_write
+from ocaffe.layers.base import layer_type
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 
 NAME = "predict"
-BATCH = 32
 STDIN = "-"
 GIVEN = ("resize", "mean", "scale")  # flags that replace settings of the data layer
 
@@ -55,22 +56,22 @@ def main(argv: Sequence[str]) -> int:
         os.makedirs(options.annotate, exist_ok=True)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     results, failed = [], False
-    deployed = deploy_net(net, settings.shape, model)
+    deployed = deploy_net(net, settings.shape if isinstance(settings, Preprocessing) else (3, settings.side, settings.longest), model)
     with Net(deployed, phase=proto.TEST, weights=weights, device=device) as made:
         answers = answers_of(made, deployed, labels, options.top, options.threshold)
         if options.annotate and not answers.drawn:
             fact = "--annotate is given, and the net's answers belong to no place in the image"
             raise Error(fact, place=f"ocaffe {NAME}", fix="leave it out, or give a net that finds objects or regions")
-        for begin in range(0, len(files), BATCH):
+        for begin in range(0, len(files), settings.batch):
             inputs = []
-            for name in files[begin : begin + BATCH]:
+            for name in files[begin : begin + settings.batch]:
                 try:
                     content = sys.stdin.buffer.read() if name == STDIN else read_file(name)
                     inputs.append((name, settings(content), content if options.annotate else b""))
                 except Error as problem:
                     failed = True
                     print(f"error: {name}: {problem.fact}", file=log.stderr)
-            output = _run(made, [array for _, array, _ in inputs])
+            output = _run(made, [arrays for _, arrays, _ in inputs])
             for place, (name, _, content) in enumerate(inputs):
                 result = {"file": name, **answers.of(output, place)}
                 if options.annotate:
@@ -97,7 +98,7 @@ def _parser() -> Parser:
     parser.flag("annotate", "", "folder for the images with boxes, or with the colors of regions")
     parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; of "
                                "{file, regions: [{label, index, share}]}; or of {file, text}")  # fmt: skip
-    parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; default: as in the training")
+    parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; of detectors of regions: SHORTER,LONGEST sides; default: as in the training")
     parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the training")
     parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the training")
     device_flags(parser)
@@ -119,8 +120,13 @@ def _split(options: Any) -> tuple[str, list[str]]:
     return folder, options.inputs[1:]
 
 
-def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preprocessing:
-    """Return the preprocessing of a data layer. Flags replace its settings. Raise Error if neither says them."""
+def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preprocessing | RegionImages:
+    """Return the preprocessing of a data layer. Flags replace its settings. Raise Error if neither says them.
+
+    Nets of py-faster-rcnn have its settings, if nothing says others.
+    """
+    if (layer is None and is_region_detector(upgrade_net(net))) or (layer is not None and layer_type(layer) == "RoIData"):
+        return _changed(RegionImages.of(layer), options, place)
     shape, found = _input(net), numbers(options.resize, "resize", 2)
     missing = [f"--{name}" for name in GIVEN if not getattr(options, name)]
     resized = (found[0], found[1]) if found else None
@@ -134,10 +140,15 @@ def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preproce
     return _changed(base, options, place)
 
 
-def _changed(base: Preprocessing, options: Any, place: str) -> Preprocessing:
+def _changed(base: Preprocessing | RegionImages, options: Any, place: str) -> Preprocessing | RegionImages:
     """Return the settings with those of the flags in their place. Raise Error if they contradict each other."""
     found = numbers(options.resize, "resize", 2)
     mean = mean_of(options.mean) if options.mean else base.mean
+    if isinstance(base, RegionImages):
+        if options.scale or mean.shape not in ((1,), (3,)):
+            raise Error("--scale, or --mean with an image, is given for a detector of regions", place=f"ocaffe {NAME}", fix="--mean BLUE,GREEN,RED")
+        side, longest = found or (base.side, base.longest)
+        return RegionImages(side, longest, mean)
     result = Preprocessing(base.shape, (found[0], found[1]) if found else base.resized, mean, options.scale or base.scale)
     result.check(place)
     return result
@@ -165,11 +176,11 @@ def _files(inputs: Sequence[str]) -> Iterator[str]:
         yield from found
 
 
-def _run(net: Net, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the net's output for some images."""
+def _run(net: Net, inputs: Sequence[tuple[np.ndarray, ...]]) -> np.ndarray:
+    """Return the net's output for some images. Each has an array for each input of the net."""
     if inputs:
-        entry = net.blobs[net.inputs[0]]
-        entry.reshape(len(inputs), *inputs[0].shape)
-        entry.data[...] = np.stack(inputs)
+        for name, arrays in zip(net.inputs, zip(*inputs)):
+            net.blobs[name].reshape(len(arrays), *arrays[0].shape)
+            net.blobs[name].data[...] = np.stack(arrays)
         net.forward()
     return net.blobs[net.outputs[0]].data

@@ -24,6 +24,7 @@ from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.tools.grid import axes, with_values
+from ocaffe.tools.py_faster_rcnn import configured, log_ignored, read_configuration
 from ocaffe.tools.tensorboard import event_log
 
 
@@ -51,6 +52,7 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.flag("max_iter", 0, "the number of iterations, in place of the solver's")
     batch_flag(parser, "batch size of the TRAIN net, in place of the file's")
+    imdb_flags(parser)
     rank_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
@@ -83,7 +85,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
-            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch,
+            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch, prepare=prepared(options),
         )  # fmt: skip
         stack.callback(solver.close)
         if writes_snapshots(param) and world.first:
@@ -129,6 +131,21 @@ def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None])
         if getattr(options, name):
             setattr(param, name, getattr(options, name))
     return param
+
+
+def imdb_flags(parser: Parser) -> None:
+    """Add the flags of `prepared`."""
+    parser.flag("imdb", "", "the database of annotated images, for nets of py-faster-rcnn")
+    parser.flag("cfg", "", "a .yml file with py-faster-rcnn's settings")
+
+
+def prepared(options: argparse.Namespace) -> Callable[[Any, int], Any]:
+    """Return the change of a net for a phase that --imdb and --cfg make. Raises Error."""
+    if not options.imdb and not options.cfg:
+        return lambda net, phase: net
+    settings = read_configuration(options.cfg) if options.cfg else []
+    log_ignored(settings)
+    return lambda net, phase: configured(net, phase, options.imdb if phase == proto.TRAIN else "", settings)
 
 
 def job_flags(parser: Parser) -> None:

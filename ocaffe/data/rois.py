@@ -99,8 +99,7 @@ class RoiSource(Source):
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def shapes(self) -> list[Shape]:
-        entry = self.used[0]
-        return self.tops(*self.scaled(entry, float(self.settings.scales[0]))[1])
+        return self.tops(*scaled(self.used[0].size, self.settings.scales[0], self.settings.max_size)[1])
 
     def tops(self, height: int, width: int, labels: int = 1) -> list[Shape]:
         """Return the shapes of the tops for an image of this size. `labels`: rows for DetectionEvaluate."""
@@ -112,21 +111,13 @@ class RoiSource(Source):
     def nbytes(self) -> int:
         return FloatLayout(self.shapes()).nbytes
 
-    def scaled(self, entry: Entry, side: float) -> tuple[float, tuple[int, int]]:
-        """Return the factor that brings the shorter side to `side`, but the longer one to max_size at most, and the size after it."""
-        short, long = min(entry.size), max(entry.size)
-        scale = side / short
-        if np.rint(scale * long) > self.settings.max_size:
-            scale = self.settings.max_size / long
-        height, width = (max(int(np.rint(side * scale)), 1) for side in entry.size)
-        return scale, (height, width)
-
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
         (position,) = self.share.positions(index, 1)
         with self.located():
             entry, mirrored = self.image(position)
             scales = self.settings.scales
-            scale, size = self.scaled(entry, float(scales[Dice(self.key, position).below(len(scales)) if self.train else 0]))
+            side = scales[Dice(self.key, position).below(len(scales)) if self.train else 0]
+            scale, size = scaled(entry.size, side, self.settings.max_size)
             tops = self.tops(*size)
             layout = FloatLayout(tops)
             if layout.nbytes <= block.nbytes:
@@ -172,6 +163,15 @@ class RoiSource(Source):
         own = room[: len(entry.labels)]
         own[:, 0], own[:, 1], own[:, 2], own[:, 7] = 0, entry.labels, np.arange(len(own)), entry.difficult
         own[:, 3:7] = (entry.boxes + (0, 0, 1, 1)) / (width, height, width, height)
+
+
+def scaled(size: Sequence[int], side: float, longest: float) -> tuple[float, tuple[int, int]]:
+    """Return the factor that brings the shorter side of `size` to `side`, but the longer one to `longest` at most, and the size after it."""
+    scale = side / min(size)
+    if np.rint(scale * max(size)) > longest:
+        scale = longest / max(size)
+    height, width = (max(int(np.rint(length * scale)), 1) for length in size)
+    return scale, (height, width)
 
 
 def multiple(value: int, of: int) -> int:

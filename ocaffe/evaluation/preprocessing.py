@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ocaffe.data.resample import resize
 from ocaffe.errors import Error, shape_text
 from ocaffe.tools.recognise import read_mean
 
-DATA = ("Data", "ImageData", "AnnotatedData", "DenseImageData")
+DATA = ("Data", "ImageData", "AnnotatedData", "DenseImageData", "RoIData")
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,15 @@ class Preprocessing:
     resized: tuple[int, int]
     mean: np.ndarray
     scale: float = 1.0
+    batch: ClassVar[int] = 32  # images of a run
 
-    def __call__(self, content: bytes) -> np.ndarray:
-        """Return the input for an image file, channels x height x width. Raise Error without a place."""
+    def __call__(self, content: bytes) -> tuple[np.ndarray, ...]:
+        """Return the input for an image file, channels x height x width, as the only one. Raise Error without a place."""
         channels, height, width = self.shape
         pixels = resize(planes(open_image(content, MAX_PIXELS), Color.GRAY if channels == 1 else Color.COLOR), *self.resized)
         y, x = (self.resized[0] - height) // 2, (self.resized[1] - width) // 2
         mean = self.mean[:, y : y + height, x : x + width] if self.mean.ndim == 3 else self.mean.reshape(-1, 1, 1)
-        return np.float32((pixels[:, y : y + height, x : x + width].astype(np.float32) - mean) * np.float32(self.scale))
+        return (np.float32((pixels[:, y : y + height, x : x + width].astype(np.float32) - mean) * np.float32(self.scale)),)
 
     def check(self, place: str) -> None:
         """Raise Error if the settings contradict each other."""

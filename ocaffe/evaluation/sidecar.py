@@ -1,7 +1,8 @@
 """The preprocessing beside the weights: a training writes `<prefix>.json`, and `ocaffe predict` reads it.
 
 The file has `size` (channels, height, width of the net's input), `resize` (height and width before the crop), `mean`, `scale`, `channel_order` and
-`labels`. `mean` is a list of values, or the name of a .npy file beside it.
+`labels`. `mean` is a list of values, or the name of a .npy file beside it. Of a detector of regions the file has `shorter_side` and `longest` in place of
+`size`, `resize` and `scale`.
 """
 from __future__ import annotations
 
@@ -18,8 +19,11 @@ from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
+from ocaffe.evaluation.region_images import RegionImages
 from ocaffe.files import atomic_write
+from ocaffe.layers.base import layer_type
 
+SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
 ORDERS = {1: "gray", 3: "BGR"}
 _WEIGHTS = re.compile(r"((_best)?_iter_\d+(\.ema)?)?\.caffemodel(\.h5)?$")
 
@@ -43,11 +47,15 @@ def write_sidecar(prefix: str, nets: Sequence[Any]) -> None:
 
 def _write(prefix: str, nets: Sequence[Any]) -> None:
     layer = next(filter(None, map(data_layer, nets)), None)
+    path = Path(f"{prefix}.json")
+    if layer is not None and layer_type(layer) == "RoIData":
+        own = RegionImages.of(layer)
+        _put(path, {SIDE: own.side, LONGEST: own.longest, "mean": own.mean.tolist(), "channel_order": ORDERS[3], "labels": class_names(layer)})
+        return
     try:
-        settings = None if layer is None else of_layer(layer, None, None, prefix)
+        settings: Preprocessing | None = None if layer is None else of_layer(layer, None, None, prefix)
     except Error:  # `ocaffe predict` then requires flags
         settings = None
-    path = Path(f"{prefix}.json")
     if settings is None or settings.shape[0] not in ORDERS:  # other numbers of channels are no images of `ocaffe predict`
         path.unlink(missing_ok=True)
         return
@@ -56,24 +64,30 @@ def _write(prefix: str, nets: Sequence[Any]) -> None:
         mean = f"{path.stem}.mean.npy"
         with atomic_write(path.with_name(mean)) as out:
             np.save(out, settings.mean)
-    record = {
+    _put(path, {
         "size": list(settings.shape), "resize": list(settings.resized), "mean": mean, "scale": settings.scale,
         "channel_order": ORDERS[settings.shape[0]], "labels": class_names(layer),
-    }  # fmt: skip
+    })  # fmt: skip
+
+
+def _put(path: Path, record: dict[str, Any]) -> None:
     with atomic_write(path) as out:
         out.write((json.dumps(record, indent=1) + "\n").encode("utf-8", "surrogateescape"))
     log.info("solver.cpp:57", f"Preprocessing of the images, for ocaffe predict: {path}")
 
 
-def input_text(settings: Preprocessing) -> str:
+def input_text(settings: Preprocessing | RegionImages) -> str:
     """Return the input that a net expects, for people who run an exported model elsewhere."""
+    if isinstance(settings, RegionImages):
+        mean = ", ".join(f"{value:g}" for value in settings.mean)
+        return f"values from 0 to 255, BGR, minus {mean}; the shorter side has {settings.side} pixels, the longer one at most {settings.longest}"
     mean = "the mean image" if settings.mean.ndim == 3 else ", ".join(f"{value:g}" for value in settings.mean.ravel())
     order = ORDERS[settings.shape[0]]
     steps = [f"minus {mean}" if settings.mean.any() else "", f"times {settings.scale:g}" if settings.scale != 1 else ""]
     return ", ".join([f"{shape_text(settings.shape)} values from 0 to 255", order, *filter(None, steps)])
 
 
-def read_sidecar(weights: str) -> tuple[Preprocessing, Sequence[str]] | None:
+def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[str]] | None:
     """Return the preprocessing and the names of the classes that a training wrote for `weights`. None without such a file. Raise Error if it is damaged."""
     path = sidecar_of(weights)
     if not os.path.exists(path):
@@ -81,12 +95,14 @@ def read_sidecar(weights: str) -> tuple[Preprocessing, Sequence[str]] | None:
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         mean = found["mean"]
+        labels = [str(name) for name in found["labels"]]
+        if SIDE in found:
+            return RegionImages(int(found[SIDE]), int(found[LONGEST]), np.array(mean, np.float32)), labels
         values = mean_of(os.path.join(os.path.dirname(path), mean)) if isinstance(mean, str) else np.array(mean, np.float32)
         channels, height, width = map(int, found["size"])
         resized = int(found["resize"][0]), int(found["resize"][1])
         if found["channel_order"] != ORDERS[channels]:
             raise ValueError(f"channel_order is {found['channel_order']}, not {ORDERS[channels]}")
-        settings = Preprocessing((channels, height, width), resized, values, float(found["scale"]))
-        return settings, [str(name) for name in found["labels"]]
+        return Preprocessing((channels, height, width), resized, values, float(found["scale"])), labels
     except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
         raise Error(f"the preprocessing cannot be read: {problem!r}", place=path, fix="remove the file, and give --resize, --mean and --scale") from None

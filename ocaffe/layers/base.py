@@ -76,6 +76,11 @@ def registry() -> dict[str, type[Layer]]:
     return _REGISTRY
 
 
+def layer_type(param: Any) -> str:
+    """Return the type of the class that computes a layer: RoIData for a Python layer with the module roi_data_layer.layer. An unknown type is returned."""
+    return registry()[param.type].implementation(param).type if param.type in registry() else str(param.type)
+
+
 def layer_type_list() -> list[str]:
     """Return the sorted names of all layer types."""
     return sorted(registry())

@@ -74,14 +74,15 @@ class Solver:
         exchange: str = "auto",
         gradient_bits: int = 32,
         batch: int = 0,
+        prepare: Callable[[Any, int], Any] = lambda net, phase: net,
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
         `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward. `world`: the ranks that train together.
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
-        `batch`: the batch size of the TRAIN net, 0 for that of the file.
+        `batch`: the batch size of the TRAIN net, 0 for that of the file. `prepare`: changes the message of a net for a phase.
         """
-        self.world, self.batch = world, batch
+        self.world, self.batch, self.prepare = world, batch, prepare
         if isinstance(param, str):
             file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
         self.param = upgrade_solver(param)
@@ -167,13 +168,14 @@ class Solver:
         files = weight_files(weights)
         known = [state.learned_net] if state is not None and state.learned_net else files
         train, tests = net_messages(self.param, self._read, self.file)
-        message = batched(train(), self.batch)
+        message = batched(self.prepare(train(), proto.TRAIN), self.batch)
         options = replace(self._options, backward=False)
         network = self._filled(Network(message, proto.TRAIN, self.session, self._options, weights=known), files)
         for source in network.sources.values():
             source.share = self.world.share
         options = replace(options, in_flight=None, late_rows=0, statistics_ranks=1)
-        networks = [self._filled(Network(test(), proto.TEST, self.session, options, owner=network, weights=known), files) for test in tests]
+        messages = [self.prepare(test(), proto.TEST) for test in tests]
+        networks = [self._filled(Network(each, proto.TEST, self.session, options, owner=network, weights=known), files) for each in messages]
         for each in networks:
             each.stride = self.world.size  # the ranks share the batches of a test
         return network, networks

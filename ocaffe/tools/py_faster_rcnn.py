@@ -1,0 +1,151 @@
+"""The flags --imdb and --cfg of py-faster-rcnn's tools: the database of images, and settings from a file, for the layers of a net.
+
+Source: rbgirshick/py-faster-rcnn, tools/train_net.py and lib/fast_rcnn/config.py; YuwenXiong/py-R-FCN for AGNOSTIC.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ocaffe import log, proto
+from ocaffe.errors import Error
+from ocaffe.layers.base import layer_type
+from ocaffe.model.param_str import read_value, with_settings
+from ocaffe.model.upgrade import upgrade_net
+
+PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file
+
+
+class Setting(NamedTuple):
+    """Where a value goes: the name in param_str, and the types of layers."""
+
+    name: str
+    layers: tuple[str, ...]
+
+
+_IMAGES, _SAMPLE, _ANCHORS, _PROPOSALS = ("RoIData",), ("RoIData", "ProposalTarget"), ("AnchorTarget",), ("Proposal",)
+SETTINGS: Mapping[str, Setting] = {
+    "SCALES": Setting("scales", _IMAGES),
+    "MAX_SIZE": Setting("max_size", _IMAGES),
+    "PIXEL_MEANS": Setting("pixel_means", _IMAGES),
+    "USE_FLIPPED": Setting("use_flipped", _IMAGES),
+    "BBOX_NORMALIZE_MEANS": Setting("bbox_normalize_means", ("ProposalTarget",)),
+    "BBOX_NORMALIZE_STDS": Setting("bbox_normalize_stds", ("ProposalTarget",)),
+    "BBOX_INSIDE_WEIGHTS": Setting("bbox_inside_weights", ("ProposalTarget",)),
+    "BATCH_SIZE": Setting("batch_size", ("ProposalTarget",)),
+    "FG_FRACTION": Setting("fg_fraction", ("ProposalTarget",)),
+    "FG_THRESH": Setting("fg_thresh", ("ProposalTarget",)),
+    "BG_THRESH_HI": Setting("bg_thresh_hi", ("ProposalTarget",)),
+    "BG_THRESH_LO": Setting("bg_thresh_lo", ("ProposalTarget",)),
+    "AGNOSTIC": Setting("agnostic", ("ProposalTarget",)),
+    "RPN_POSITIVE_OVERLAP": Setting("positive_overlap", _ANCHORS),
+    "RPN_NEGATIVE_OVERLAP": Setting("negative_overlap", _ANCHORS),
+    "RPN_CLOBBER_POSITIVES": Setting("clobber_positives", _ANCHORS),
+    "RPN_FG_FRACTION": Setting("fg_fraction", _ANCHORS),
+    "RPN_BATCHSIZE": Setting("batch_size", _ANCHORS),
+    "RPN_BBOX_INSIDE_WEIGHTS": Setting("bbox_inside_weights", _ANCHORS),
+    "RPN_POSITIVE_WEIGHT": Setting("positive_weight", _ANCHORS),
+    "RPN_NMS_THRESH": Setting("nms_thresh", _PROPOSALS),
+    "RPN_PRE_NMS_TOP_N": Setting("pre_nms_topn", _PROPOSALS),
+    "RPN_POST_NMS_TOP_N": Setting("post_nms_topn", _PROPOSALS),
+    "RPN_MIN_SIZE": Setting("min_size", _PROPOSALS),
+}
+# The command, the solver or the net says these. Ocaffe's flags and solver replace the ones of scripts.
+ELSEWHERE = frozenset({
+    "EXP_DIR", "GPU_ID", "RNG_SEED", "USE_GPU_NMS", "DEDUP_BOXES", "EPS", "ROOT_DIR", "DATA_DIR", "MODELS_DIR", "MATLAB", "SNAPSHOT_ITERS", "SNAPSHOT_INFIX",
+    "USE_PREFETCH", "PROPOSAL_METHOD", "HAS_RPN", "IMS_PER_BATCH", "ASPECT_GROUPING", "BBOX_THRESH", "BBOX_NORMALIZE_TARGETS_PRECOMPUTED", "NMS", "DEBUG",
+})  # fmt: skip
+FIXED = {"BBOX_REG": True, "BBOX_NORMALIZE_TARGETS": True, "SVM": False}  # other values are not supported
+_LINE = re.compile(r"( *)([A-Za-z_]+):[ \t]*(.*)")
+
+
+class Configuration(NamedTuple):
+    """A value for a section ('' outside of one) and a key."""
+
+    section: str
+    key: str
+    value: Any
+
+
+def read_configuration(path: str) -> list[Configuration]:
+    """Return the values in a file such as experiments/cfgs/faster_rcnn_end2end.yml. Raises Error for unknown keys, and for YAML that such files do not have."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise Error(f"it cannot be read: {problem}", place=path, fix="a .yml file of py-faster-rcnn") from None
+    found, section = [], ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = re.sub(r"(^|\s)#.*", "", line).rstrip()
+        if not line:
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None or bool(match[1]) != (bool(section) and bool(match[1])):
+            raise Error(f"'{line.strip()}' is not a key with a value", place=f"{path}:{number}", fix="lines such as TRAIN:, then   BG_THRESH_LO: 0.0")
+        if not match[1] and not match[3]:
+            section = match[2]
+            if section not in PHASES:
+                raise Error(f"there is no section '{section}'", place=f"{path}:{number}", fix="TRAIN or TEST")
+            continue
+        section = section if match[1] else ""
+        found.append(Configuration(section, match[2], _value(match[2], match[3], f"{path}:{number}")))
+    return found
+
+
+def _value(key: str, text: str, place: str) -> Any:
+    """Return the value of a key. Raises Error."""
+    if key in ELSEWHERE:
+        return text
+    if key not in SETTINGS and key not in FIXED:
+        raise Error(f"'{key}' is no key of py-faster-rcnn's config.py that ocaffe knows", place=place, fix="correct or remove it")
+    try:
+        value = read_value(text)
+    except (ValueError, SyntaxError):
+        raise Error(f"'{key}' has the value '{text}'", place=place, fix="a number, True or False, or a list in [ ]") from None
+    if key in FIXED and value != FIXED[key]:
+        raise Error(f"'{key}' is {value}", place=place, fix=f"{FIXED[key]}; other values are not supported")
+    while key == "PIXEL_MEANS" and isinstance(value, list) and len(value) == 1:  # 1 x 1 x 3 there
+        value = value[0]
+    return value
+
+
+def configured(net: Any, phase: int, imdb: str = "", settings: Sequence[Configuration] = ()) -> Any:
+    """Return a net whose layers have these settings in their param_str. `imdb`: a database of annotated images. Raises Error if no layer has the images."""
+    made = type(net)()
+    made.CopyFrom(upgrade_net(net))
+    images = False
+    for layer in made.layer:
+        kind = layer_type(_named(layer, imdb))
+        values = {} if kind != "RoIData" or not imdb else {"source": imdb}
+        images |= kind == "RoIData"
+        for section, key, value in settings:
+            if key in SETTINGS and kind in SETTINGS[key].layers and PHASES.get(section, phase) == _phase(layer, phase):
+                values[SETTINGS[key].name] = value
+        if values:
+            layer.python_param.param_str = with_settings(layer.python_param.param_str, values)
+    if imdb and not images:
+        raise Error("--imdb is given, and the net has no layer RoIDataLayer", fix="leave it out, or give a net of py-faster-rcnn")
+    return made
+
+
+def _named(layer: Any, imdb: str) -> Any:
+    """Return the layer as it is with the source `imdb`, which decides whether a Python layer is RoIData."""
+    if not imdb or layer.type != "Python":
+        return layer
+    copy = type(layer)()
+    copy.CopyFrom(layer)
+    copy.python_param.param_str += f"\n'source': '{imdb}'"
+    return copy
+
+
+def _phase(layer: Any, phase: int) -> int:
+    """Return the phase of a layer in a net for `phase`."""
+    return next((rule.phase for rule in layer.include if rule.HasField("phase")), phase)
+
+
+def log_ignored(settings: Sequence[Configuration]) -> None:
+    """Log the keys that have no effect."""
+    names = sorted({key for _, key, _ in settings if key in ELSEWHERE})
+    if names:
+        log.info("config.py:1", f"Keys of --cfg that the net, the solver or flags decide: {', '.join(names)}")
