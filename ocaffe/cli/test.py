@@ -16,22 +16,29 @@ from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
+from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_scores import class_scores
 from ocaffe.evaluation.coco import evaluate_coco
 from ocaffe.evaluation.confusion import lines_of
 from ocaffe.evaluation.deploy import class_names, data_layer
+from ocaffe.evaluation.region_images import with_test
 from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.evaluation.tables import detection_table, label_map_names, segmentation_table
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
 from ocaffe.log import number
 from ocaffe.model.batch import batched
+from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import read_weights
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.average_precision import VERSIONS, Detections
 from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_counts, segmentation_scores
+from ocaffe.tools.py_faster_rcnn import configured, read_configuration
+
+ITERATIONS = 50
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,7 +54,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("test", "Score a model.")
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
-    parser.flag("iterations", 50, "number of batches")
+    parser.flag("iterations", 0, f"number of batches; default: {ITERATIONS}, with --imdb one for each image")
+    parser.flag("imdb", "", "a database of annotated images, for a test.prototxt of py-faster-rcnn: its mean average precision")
+    parser.flag("cfg", "", "a .yml file with py-faster-rcnn's settings")
     parser.flag("per_class", False, "also print a table of the classes: AP (DetectionEvaluate), IoU (SegAccuracy), or precision and recall (Accuracy)")
     parser.flag("ap_version", VERSIONS[0], f"the rule of the average precision: {', '.join(VERSIONS)}")
     parser.flag("coco", False, "also print COCO's average precision over the overlaps 0.5 to 0.95, of the first DetectionEvaluate layer; needs pycocotools")
@@ -69,6 +78,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"one of {', '.join(VERSIONS)}")
     if options.scores and not os.path.isdir(os.path.dirname(options.scores) or "."):
         raise Error(f"--scores is {options.scores}, and there is no such folder", place="ocaffe test", fix="make the folder first")
+    options.iterations = options.iterations or (open_annotated(options.imdb).entries if options.imdb else ITERATIONS)
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     return options
@@ -78,7 +88,10 @@ def test(options: argparse.Namespace, world: World) -> None:
     """Score the model. Several ranks share the batches."""
     file = options.weights
     message = read_net(options.model, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-    message = batched(message, options.batch)
+    settings = read_configuration(options.cfg) if options.cfg else []
+    if options.imdb:
+        message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb)
+    message = batched(configured(message, proto.TEST, settings=settings) if settings else message, options.batch)
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))

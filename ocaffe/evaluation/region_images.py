@@ -13,7 +13,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
 from ocaffe.layers.base import layer_type
 from ocaffe.layers.roi_data import DEFAULTS
-from ocaffe.model.param_str import read_settings
+from ocaffe.model.param_str import read_settings, settings_text
 
 ROIS, SCORES, BOXES = "rois", "cls_prob", "bbox_pred"  # the blobs that py-faster-rcnn reads
 NMS, KEPT, LEAST_SCORE = 0.3, 100, 0.05  # TEST.NMS, and tools/test_net.py
@@ -64,4 +64,27 @@ def with_detections(net: Any) -> Any:
     output = proto.DetectionOutputParameter(num_classes=classes, share_location=values != 4 * classes, keep_top_k=KEPT, confidence_threshold=LEAST_SCORE)
     output.nms_param.nms_threshold = NMS
     made.layer.add(name="detection_out", type="DetectionOutput", bottom=[BOXES, SCORES, ROIS, info], top=["detection_out"], detection_output_param=output)
+    return made
+
+
+def with_test(net: Any, imdb: str) -> Any:
+    """Return the net of a region detector with a database of annotated images in the place of its inputs, and DetectionEvaluate at its end. Raise Error."""
+    made = with_detections(net)
+    inputs = [layer for layer in made.layer if layer.type == "Input"]
+    tops = [top for layer in inputs for top in layer.top]
+    shapes = [shape for layer in inputs for shape in layer.input_param.shape]
+    if len(tops) != 2 or len(shapes) != 2:
+        raise Error(f"the net has the inputs {', '.join(tops) or 'none'}", fix="a test.prototxt with the inputs data and im_info")
+    data, info = tops if len(shapes[0].dim) == 4 else tops[::-1]
+    output = next(layer for layer in made.layer if layer.type == "DetectionOutput")
+    classes = output.detection_output_param.num_classes
+    kept = [layer for layer in made.layer if layer.type != "Input"]
+    images = proto.LayerParameter(name="input-data", type="RoIData", top=[data, info, "gt_boxes", "label"])
+    images.python_param.param_str = settings_text({"num_classes": classes, "source": imdb})
+    evaluate = proto.LayerParameter(name="detection_eval", type="DetectionEvaluate", bottom=[output.top[0], "label"], top=["detection_eval"])
+    evaluate.detection_evaluate_param.num_classes = classes
+    evaluate.detection_evaluate_param.evaluate_difficult_gt = False
+    silence = proto.LayerParameter(name="no-boxes", type="Silence", bottom=["gt_boxes"])
+    del made.layer[:]
+    made.layer.extend([images, silence, *kept, evaluate])
     return made

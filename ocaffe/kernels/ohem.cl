@@ -17,6 +17,9 @@ kernel void losses(OPERAND(const float, prob), OPERAND(const float, label), OPER
   loss[label_at(p, label_run, loss_stride)] = has_ignore && (int)own == ignore ? 0 : result;
 }
 
+/* A region whose corners are swapped is padding. */
+#define IS_PADDING(i) (rois[(i) * rois_stride + 3] < rois[(i) * rois_stride + 1])
+
 /* Labels and weights of the regions whose loss is among the `most` largest of their image (ties: the first); the others get `ignore` and 0. */
 kernel void annotate(OPERAND(const float, rois), OPERAND(const float, first), OPERAND(const float, second), OPERAND(const float, labels),
                      OPERAND(const float, weights), OPERAND(float, kept), OPERAND(float, kept_weights), const int count, const int channels,
@@ -35,9 +38,9 @@ kernel void annotate(OPERAND(const float, rois), OPERAND(const float, first), OP
   int before = 0;
   for (int j = 0; j < count; j++) {
     const float other = first[j * first_stride] + second[j * second_stride];
-    before += (int)rois[j * rois_stride] == image && (other > own || (other == own && j < i));
+    before += (int)rois[j * rois_stride] == image && !IS_PADDING(j) && (other > own || (other == own && j < i));
   }
-  const bool chosen = before < most;
+  const bool chosen = before < most && !IS_PADDING(i);
   kept[i * kept_stride] = chosen ? labels[i * labels_stride] : ignore;
   for (int c = 0; c < channels; c++) kept_weights[i * kept_weights_stride + c] = chosen ? weights[i * weights_stride + c] : 0;
 }

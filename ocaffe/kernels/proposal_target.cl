@@ -68,10 +68,10 @@ kernel void rank(OPERAND(const int, kinds), OPERAND(const uint, tickets), OPERAN
   }
 }
 
-/* Write a row of the tops. Targets are in the four columns of the label (of class 1, if `agnostic`). normal: the numbers to subtract from targets,
+/* Write a row of the tops. Rows from `extent` on are padding: an inverted box of the background. Targets are in the four columns of the label (of class 1, if `agnostic`). normal: the numbers to subtract from targets,
  * the numbers to divide them by, and their weights. */
 kernel void sampled(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const int, matches), OPERAND(const int, sources),
-                    OPERAND(const int, positives), OPERAND(const float, normal), OPERAND(float, chosen), OPERAND(float, labels),
+                    OPERAND(const int, positives), OPERAND(const int, extent), OPERAND(const float, normal), OPERAND(float, chosen), OPERAND(float, labels),
                     OPERAND(float, targets), OPERAND(float, inside), OPERAND(float, outside), const int rows, const int classes, const int regions,
                     const int agnostic) {
   LOCATE(rois);
@@ -79,6 +79,7 @@ kernel void sampled(OPERAND(const float, rois), OPERAND(const float, truth), OPE
   LOCATE(matches);
   LOCATE(sources);
   LOCATE(positives);
+  LOCATE(extent);
   LOCATE(normal);
   LOCATE(chosen);
   LOCATE(labels);
@@ -87,13 +88,14 @@ kernel void sampled(OPERAND(const float, rois), OPERAND(const float, truth), OPE
   LOCATE(outside);
   const int c = get_global_id(0), row = get_global_id(1);
   if (c >= classes) return;
-  const int i = sources[row];
-  const float4 box = CANDIDATE(i);
-  const bool positive = row < positives[0];
+  const bool found = row < extent[0], positive = row < positives[0];
+  const int i = found ? sources[row] : 0;
+  float4 box = (float4)(0, 0, -1, -1);
+  if (found) box = CANDIDATE(i);
   const float label = positive ? truth[matches[i] * truth_stride + 4] : 0;
   if (c == 0) {
     chosen += row * chosen_stride;
-    chosen[0] = i < regions ? rois[i * rois_stride] : 0;
+    chosen[0] = found && i < regions ? rois[i * rois_stride] : 0;
     vstore4(box, 0, chosen + 1);
     labels[row * labels_stride] = label;
   }

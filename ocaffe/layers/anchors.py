@@ -1,14 +1,14 @@
 """Anchors and settings, which the layers of region proposal networks share, and a base class of layers without gradient."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.ir.graph import Blob
+from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer
@@ -55,6 +55,17 @@ def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
             field = getattr(message, FIELDS.get(key, key))
             values[key] = (list(field) or default) if isinstance(default, list) else field
     return SimpleNamespace(**values)
+
+
+def readers(blob: Blob) -> Iterator[Node]:
+    """Yield the nodes that read a blob, also those behind Split."""
+    if blob.consumer is None:
+        return
+    if blob.consumer.type != "Split":
+        yield blob.consumer
+        return
+    for top in blob.consumer.tops:
+        yield from readers(top)
 
 
 def check_anchors(layer: Layer, p: Any) -> None:

@@ -100,7 +100,8 @@ class SmoothL1LossOHEM(Layer):
 class BoxAnnotatorOHEM(WithoutGradient):
     """Labels and box weights of the roi_per_img regions with the largest losses in each image; other regions get ignore_label and weight 0.
 
-    Bottoms: rois R x 5 (image, x1, y1, x2, y2), the loss of each region (or two losses, which are added), labels, and weights R x C.
+    Bottoms: rois R x 5 (image, x1, y1, x2, y2; swapped corners are padding), the loss of each region (or two losses, which are added),
+    labels, and weights R x C.
     """
 
     origin = "R-FCN, Intel Caffe"

@@ -1,16 +1,16 @@
 """Proposal: the boxes that a region proposal network predicts."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
-from ocaffe.ir.graph import Blob, Node
+from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, settings
+from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, readers, settings
 from ocaffe.layers.base import register
 from ocaffe.layers.detection_output import DetectionOutput, is_evaluated
 from ocaffe.layers.proposal_target import ProposalTarget
@@ -33,17 +33,6 @@ def skip_padding(rois: Blob) -> bool:
     if any(isinstance(node.layer, DetectionOutput) and is_evaluated(node.tops[0]) for node in found):
         return True
     return bool(found) and all(isinstance(node.layer, ProposalTarget) for node in found)
-
-
-def readers(blob: Blob) -> Iterator[Node]:
-    """Yield the nodes that read a blob, also those behind Split."""
-    if blob.consumer is None:
-        return
-    if blob.consumer.type != "Split":
-        yield blob.consumer
-        return
-    for top in blob.consumer.tops:
-        yield from readers(top)
 
 
 @register("Proposal")

@@ -8,7 +8,7 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.anchors import WithoutGradient, check_rows, settings
+from ocaffe.layers.anchors import WithoutGradient, check_rows, readers, settings
 from ocaffe.layers.base import register
 from ocaffe.ops.anchors import over
 
@@ -31,13 +31,20 @@ def box_normal(means: Sequence[float], deviations: Sequence[float], classes: int
     return np.tile(np.asarray(means, np.float32), classes), np.tile(np.asarray(deviations, np.float32), classes)
 
 
+def skip_padding(rois: Blob, labels: Blob) -> bool:
+    """Return whether inverted boxes have no effect, because BoxAnnotatorOHEM leaves them out. Each number of rows would compile the net again."""
+    kinds = {node.type for node in readers(labels)}
+    return "BoxAnnotatorOHEM" in kinds & {node.type for node in readers(rois)} and kinds <= {"BoxAnnotatorOHEM", "SoftmaxWithLossOHEM"}
+
+
 @register("ProposalTarget")
 class ProposalTarget(WithoutGradient):
     """A random sample of proposals and true boxes with labels and box targets, for training a detector.
 
     A candidate is foreground if its largest overlap with a true box is at least fg_thresh (0.5). It is background if this overlap is at least
     bg_thresh_lo (0.1) and below bg_thresh_hi (0.5). The sample has n = batch_size (128) rows, or fewer if there are too few candidates. At most
-    fg_fraction of batch_size are foreground; they come first. batch_size -1 takes all candidates. agnostic puts all targets into class 1 (R-FCN).
+    fg_fraction of batch_size are foreground; they come first. batch_size -1 takes all candidates; where BoxAnnotatorOHEM chooses among them, the tops
+    have all possible rows, and those without a candidate are inverted boxes. agnostic puts all targets into class 1 (R-FCN).
     The settings are in python_param { param_str }.
 
     Bottoms: rois R x 5 (image, x1, y1, x2, y2), gt_boxes G x 5 (x1, y1, x2, y2, label), which are candidates too. Tops with n rows each: rois, labels
@@ -81,8 +88,9 @@ class ProposalTarget(WithoutGradient):
             rec, "proposal_target.match", (count,), [rois, truth, rec.step], [kinds, matches, tickets], regions, truths, *limits, *rec.key("sample")
         )
         over(rec, "proposal_target.rank", (count,), [kinds, tickets], [sources, extent, positives], count, self.most_positives, self.most)
-        rec.measure(self, extent)
+        if not (p.batch_size == -1 and skip_padding(tops[0], tops[1])):
+            rec.measure(self, extent)
         normal = rec.constant("normal", np.array([p.bbox_normalize_means, p.bbox_normalize_stds, p.bbox_inside_weights], np.float32))
         rows, classes = tops[0].shape[0], int(p.num_classes)
-        reads = [rois, truth, matches, sources, positives, normal]
+        reads = [rois, truth, matches, sources, positives, extent, normal]
         over(rec, "proposal_target.sampled", (classes, rows), reads, [top.data for top in tops], rows, classes, regions, p.agnostic)
