@@ -22,6 +22,7 @@ MEAN = "mean.binaryproto"
 COMMANDS = {  # by name: the module with its `main`, and a line for the help
     "anchors": ("ocaffe.cli.dataset_anchors", "find anchors for YOLO from the boxes of a database"),
     "folder": ("ocaffe.cli.dataset_folder", "make databases of your own images: FOLDER/cat/1.jpg, FOLDER/dog/1.jpg"),
+    "proposals": ("ocaffe.cli.dataset_proposals", "write the regions that a region proposal network proposes for the images of a database"),
     "masks": ("ocaffe.cli.dataset_masks", "make lists and masks of images with masks, for segmentation"),
     "shapes": ("ocaffe.cli.dataset_shapes", "make synthetic scenes with boxes and masks, for detection and segmentation"),
     "show": ("ocaffe.cli.dataset_show", "write a contact sheet of the images, as stored or as a net sees them"),

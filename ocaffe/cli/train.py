@@ -136,16 +136,22 @@ def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None])
 def imdb_flags(parser: Parser) -> None:
     """Add the flags of `prepared`."""
     parser.flag("imdb", "", "the database of annotated images, for nets of py-faster-rcnn")
+    parser.flag("proposals", "", "the proposals for these images, for Fast R-CNN: a file of `ocaffe dataset proposals`")
     parser.flag("cfg", "", "a .yml file with py-faster-rcnn's settings")
 
 
 def prepared(options: argparse.Namespace) -> Callable[[Any, int], Any]:
-    """Return the change of a net for a phase that --imdb and --cfg make. Raises Error."""
-    if not options.imdb and not options.cfg:
+    """Return the change of a net for a phase that --imdb, --proposals and --cfg make. Raises Error."""
+    if not (options.imdb or options.proposals or options.cfg):
         return lambda net, phase: net
     settings = read_configuration(options.cfg) if options.cfg else []
     log_ignored(settings)
-    return lambda net, phase: configured(net, phase, options.imdb if phase == proto.TRAIN else "", settings)
+
+    def prepare(net: Any, phase: int) -> Any:
+        imdb, proposals = (options.imdb, options.proposals) if phase == proto.TRAIN else ("", "")
+        return configured(net, phase, imdb, proposals, settings)
+
+    return prepare
 
 
 def job_flags(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""The source of py-faster-rcnn's RoIDataLayer: images with their true boxes, scaled so that the shorter side has a given length.
+"""The sources of py-faster-rcnn's RoIDataLayer: images with their true boxes, scaled so that the shorter side has a given length.
 
 Source of the rules: rbgirshick/py-faster-rcnn, lib/roi_data_layer and lib/utils/blob.py. Images and boxes are float32, as there. Random numbers come from
 the key of the layer and the number of the batch, so a training can be continued at any batch.
@@ -6,8 +6,10 @@ the key of the layer and the number of the batch, so a training can be continued
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from ocaffe.data.floats import FloatLayout
 from ocaffe.data.images import Records
 from ocaffe.data.roidb import Entry, flipped, open_annotated, parse, read_roidb
 from ocaffe.data.source import RECORDS, BatchInfo, Source, permutation
+from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 
@@ -26,19 +29,34 @@ _NO_BOX = -1
 _LABEL_ROW = 8  # columns of the rows that DetectionEvaluate reads
 
 
-class RoiSource(Source):
-    """Batches of one image for a region proposal network: data, im_info, gt_boxes, and optionally the rows that DetectionEvaluate reads.
+class Scaled(NamedTuple):
+    """An image of a batch: whether it is mirrored, the factor of its size, the size after that, and its position in the endless sequence."""
 
-    In TRAIN, images without a box are left out, mirrored images are added, and each epoch has another random order. In TEST, all images come in the order
+    entry: Entry
+    mirrored: bool
+    scale: float
+    size: tuple[int, int]
+    position: int
+
+    def boxes(self, chosen: np.ndarray) -> np.ndarray:
+        """Return boxes of the stored image (n x 4) as they are in this one."""
+        return (flipped(chosen, self.entry.size[1]) if self.mirrored else chosen) * self.scale
+
+
+class RoiSource(Source):
+    """Batches of images of a database, and what belongs to them.
+
+    In TRAIN, images without a use are left out, mirrored images are added, and each epoch has another random order. In TEST, all images come in the order
     of the database.
     """
 
     reentrant = True
+    batch = 1  # images
 
-    def __init__(self, settings: Any, train: bool, rows: bool, place: Place | None = None, layer: str | None = None) -> None:
-        """`settings`: the attributes of RoIData's settings. `rows`: the fourth top is wanted. Raises Error."""
+    def __init__(self, settings: Any, train: bool, place: Place | None = None, layer: str | None = None) -> None:
+        """`settings`: the attributes of RoIData's settings. Raises Error."""
         super().__init__(place, layer)
-        self.settings, self.train, self.with_rows = settings, train, rows
+        self.settings, self.train = settings, train
         self.means = np.array(settings.pixel_means, np.float32)
         self._reading = threading.Lock()
         with self.located():
@@ -47,13 +65,26 @@ class RoiSource(Source):
             self.records = Records(database, train)
             self.entries = read_roidb(database)
             self._check_labels()
-            self.used = [entry for entry in self.entries if not train or self.kept(entry).any()]
+            self.prepare()
+            self.used = [number for number in range(len(self.entries)) if not train or self.is_used(number)]
             if not self.used:
-                raise Error(f"no image of {settings.source} has a box that is not difficult", fix="another database, or 'use_diff': True")
+                raise Error(f"no image of {settings.source} has a box for training", fix="another database, or 'use_diff': True for boxes that are difficult")
+        self.workers = Workers(self.batch)
         self.images = len(self.used) * (2 if train and settings.use_flipped else 1)
-        self.rows = multiple(max([1, *(int(self.kept(entry).sum()) for entry in self.used)]), ROWS)
         self._orders: dict[int, list[int]] = {}  # of the last two epochs
         self.notes = (("roidb.py:1", f"{settings.source}: {len(self.used)} images of {len(self.entries)}, {self.images} with mirrored ones"),)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Check the settings, and read what `is_used` needs beside the entries. Raises Error without a place."""
+
+    @abstractmethod
+    def is_used(self, number: int) -> bool:
+        """Return whether a training uses the image of this number."""
+
+    @abstractmethod
+    def rest(self, images: Sequence[Scaled]) -> list[np.ndarray]:
+        """Return the tops after the first for the images of a batch."""
 
     def _check(self) -> None:
         p = self.settings
@@ -70,11 +101,7 @@ class RoiSource(Source):
             wrong = entry.labels[(entry.labels < 1) | (entry.labels > most)]
             if len(wrong):
                 problem = Error(f"a box has label {wrong[0]}, and num_classes is {most + 1}", fix="num_classes of the label map: 1 more than the largest label")
-                raise self.fault(problem, entry)
-
-    def fault(self, problem: Error, entry: Entry) -> Error:
-        """Return `problem` with the place of the record."""
-        return self.records.fault(problem, entry.record, self.records.read([entry.record])[0][0])
+                raise self.records.fault(problem, entry.record, self.records.read([entry.record])[0][0])
 
     def kept(self, entry: Entry) -> np.ndarray:
         """Return which boxes count: as in py-faster-rcnn, difficult ones do not, unless `use_diff`."""
@@ -82,87 +109,113 @@ class RoiSource(Source):
 
     # -- the order of images -------------------------------------------------------------------------------------------
 
-    def image(self, position: int) -> tuple[Entry, bool]:
-        """Return the image at this position of the endless sequence, and whether it is mirrored."""
-        number = position % self.images
-        if self.train:
-            number = self._order(position // self.images)[number]
-        return self.used[number % len(self.used)], number >= len(self.used)
+    def images_of(self, index: int) -> list[Scaled]:
+        """Return the images of batch number `index`. A part of an epoch that is less than a batch is left out."""
+        batches = max(self.images // self.batch, 1)
+        number = index * self.share.ranks + self.share.rank
+        epoch, first = number // batches, number % batches * self.batch
+        found = []
+        for place in range(first, first + self.batch):
+            image = self._order(epoch)[place % self.images] if self.train else place % self.images
+            entry, position = self.entries[self.used[image % len(self.used)]], number * self.batch + place - first
+            scales = self.settings.scales
+            side = scales[Dice(self.key, position).below(len(scales)) if self.train else 0]
+            found.append(Scaled(entry, image >= len(self.used), *scaled(entry.size, side, self.settings.max_size), position))
+        return found
 
     def _order(self, epoch: int) -> list[int]:
         orders = self._orders
         if epoch not in orders:
-            order = permutation(self.key, RECORDS, epoch, self.images).tolist()
-            orders = self._orders = {old: found for old, found in orders.items() if old == epoch - 1} | {epoch: order}
+            orders = self._orders = {old: found for old, found in orders.items() if old == epoch - 1} | {epoch: self.new_order(epoch)}
         return orders[epoch]
+
+    def new_order(self, epoch: int) -> list[int]:
+        """Return the numbers of the images of an epoch; mirrored ones come after all others."""
+        return permutation(self.key, RECORDS, epoch, self.images).tolist()
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def shapes(self) -> list[Shape]:
-        return self.tops(*scaled(self.used[0].size, self.settings.scales[0], self.settings.max_size)[1])
+        return self._tops(images := self.images_of(0), self.rest(images))
 
-    def tops(self, height: int, width: int, labels: int = 1) -> list[Shape]:
-        """Return the shapes of the tops for an image of this size. `labels`: rows for DetectionEvaluate."""
+    def _tops(self, images: Sequence[Scaled], rest: Sequence[np.ndarray]) -> list[Shape]:
         pad = int(self.settings.pad)
-        data: Shape = (1, CHANNELS, multiple(height, pad), multiple(width, pad))
-        return [data, (1, 3), (self.rows, 5), (1, 1, self.rows, _LABEL_ROW)][: 3 + self.with_rows]
+        height, width = (multiple(max(image.size[axis] for image in images), pad) for axis in (0, 1))
+        return [(len(images), CHANNELS, height, width), *(array.shape for array in rest)]
 
     @property
     def nbytes(self) -> int:
         return FloatLayout(self.shapes()).nbytes
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        (position,) = self.share.positions(index, 1)
         with self.located():
-            entry, mirrored = self.image(position)
-            scales = self.settings.scales
-            side = scales[Dice(self.key, position).below(len(scales)) if self.train else 0]
-            scale, size = scaled(entry.size, side, self.settings.max_size)
-            tops = self.tops(*size)
+            images = self.images_of(index)
+            rest = self.rest(images)
+            tops = self._tops(images, rest)
             layout = FloatLayout(tops)
             if layout.nbytes <= block.nbytes:
-                data, info, truth, *rows = layout.views(block)
-                self.write_image(entry, mirrored, scale, size, data[0])
-                info[0] = *size, scale
-                self._write_boxes(entry, mirrored, scale, truth)
-                if rows:
-                    self._write_rows(entry, rows[0][0, 0])
+                data, *others = layout.views(block)
+                self.workers.run(partial(self._write_image, image, room) for image, room in zip(images, data))
+                for array, room in zip(rest, others):
+                    room[...] = array
         return BatchInfo(tuple(tops), layout.nbytes)
 
-    def write_image(self, entry: Entry, mirrored: bool, scale: float, size: tuple[int, int], room: np.ndarray) -> None:
+    def _write_image(self, image: Scaled, room: np.ndarray) -> None:
         """Write the image less the means, scaled, into the upper left corner of `room` (3 x height x width), and zeros beside it."""
         with self._reading:
-            item = self.records.read([entry.record])[0]
+            item = self.records.read([image.entry.record])[0]
             key, datum = bytes(item[0]), parse(item).datum
         try:
             if datum.encoded:
                 with decoded(open_image(datum.data), Color.COLOR) as pixels:
-                    image = pixels.astype(np.float32)
+                    values = pixels.astype(np.float32)
             else:
-                image = np.frombuffer(datum.data, np.uint8).reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0).astype(np.float32)
+                values = np.frombuffer(datum.data, np.uint8).reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0).astype(np.float32)
         except Error as problem:
-            raise self.records.fault(problem, entry.record, key) from None
-        image -= self.means
-        height, width = size
+            raise self.records.fault(problem, image.entry.record, key) from None
+        values -= self.means
+        height, width = image.size
         room[:, height:] = 0
         room[:, :, width:] = 0
-        room[:, :height, :width] = resized(image[:, ::-1] if mirrored else image, scale, size).transpose(2, 0, 1)
+        room[:, :height, :width] = resized(values[:, ::-1] if image.mirrored else values, image.scale, image.size).transpose(2, 0, 1)
 
-    def _write_boxes(self, entry: Entry, mirrored: bool, scale: float, room: np.ndarray) -> None:
-        """Write x1, y1, x2, y2 and label of the boxes, in pixels of the scaled image, and rows of -1."""
-        chosen = self.kept(entry)
-        boxes = entry.boxes[chosen]
-        room[...] = _NO_BOX
-        room[: len(boxes), :4] = (flipped(boxes, entry.size[1]) if mirrored else boxes) * scale
-        room[: len(boxes), 4] = entry.labels[chosen]
+    def close(self) -> None:
+        self.workers.close()
 
-    def _write_rows(self, entry: Entry, room: np.ndarray) -> None:
-        """Write image, label, instance, edges in shares of the image, difficult; and rows of -1."""
-        room[...] = _NO_BOX
-        height, width = entry.size
-        own = room[: len(entry.labels)]
+
+class TrueBoxes(RoiSource):
+    """An image for a region proposal network: data, im_info, gt_boxes, and optionally the rows that DetectionEvaluate reads."""
+
+    def __init__(self, settings: Any, train: bool, rows: bool, place: Place | None = None, layer: str | None = None) -> None:
+        """`rows`: those for DetectionEvaluate are wanted."""
+        self.with_rows = rows
+        super().__init__(settings, train, place, layer)
+
+    def prepare(self) -> None:
+        self.rows = multiple(max([1, *(len(entry.labels) for entry in self.entries)]), ROWS)  # one number, because each one compiles the net again
+
+    def is_used(self, number: int) -> bool:
+        return bool(self.kept(self.entries[number]).any())
+
+    def rest(self, images: Sequence[Scaled]) -> list[np.ndarray]:
+        (image,) = images
+        info = np.array([[*image.size, image.scale]], np.float32)
+        return [info, self._boxes(image), self._rows(image.entry)][: 2 + self.with_rows]
+
+    def _boxes(self, image: Scaled) -> np.ndarray:
+        """Return x1, y1, x2, y2 and label of the boxes, in pixels of the scaled image, and rows of -1."""
+        chosen = self.kept(image.entry)
+        made = np.full((self.rows, 5), _NO_BOX, np.float32)
+        made[: chosen.sum(), :4], made[: chosen.sum(), 4] = image.boxes(image.entry.boxes[chosen]), image.entry.labels[chosen]
+        return made
+
+    def _rows(self, entry: Entry) -> np.ndarray:
+        """Return image, label, instance, edges in shares of the image, difficult; and rows of -1."""
+        made = np.full((1, 1, self.rows, _LABEL_ROW), _NO_BOX, np.float32)
+        own, (height, width) = made[0, 0, : len(entry.labels)], entry.size
         own[:, 0], own[:, 1], own[:, 2], own[:, 7] = 0, entry.labels, np.arange(len(own)), entry.difficult
         own[:, 3:7] = (entry.boxes + (0, 0, 1, 1)) / (width, height, width, height)
+        return made
 
 
 def scaled(size: Sequence[int], side: float, longest: float) -> tuple[float, tuple[int, int]]:

@@ -67,24 +67,33 @@ def with_detections(net: Any) -> Any:
     return made
 
 
-def with_test(net: Any, imdb: str) -> Any:
-    """Return the net of a region detector with a database of annotated images in the place of its inputs, and DetectionEvaluate at its end. Raise Error."""
-    made = with_detections(net)
-    inputs = [layer for layer in made.layer if layer.type == "Input"]
+def with_images(net: Any, imdb: str, classes: int, rows: str = "") -> Any:
+    """Return the net with a database of annotated images in the place of its inputs data and im_info. `rows`: the blob of their boxes for DetectionEvaluate.
+
+    Raise Error for other inputs.
+    """
+    inputs = [layer for layer in net.layer if layer.type == "Input"]
     tops = [top for layer in inputs for top in layer.top]
     shapes = [shape for layer in inputs for shape in layer.input_param.shape]
     if len(tops) != 2 or len(shapes) != 2:
         raise Error(f"the net has the inputs {', '.join(tops) or 'none'}", fix="a test.prototxt with the inputs data and im_info")
-    data, info = tops if len(shapes[0].dim) == 4 else tops[::-1]
+    images = proto.LayerParameter(name="input-data", type="RoIData", top=[*(tops if len(shapes[0].dim) == 4 else tops[::-1]), "gt_boxes"])
+    images.top.extend([rows] if rows else [])
+    images.python_param.param_str = settings_text({"num_classes": classes, "source": imdb})
+    silence = proto.LayerParameter(name="no-boxes", type="Silence", bottom=["gt_boxes"])
+    made = type(net)()
+    made.CopyFrom(net)
+    del made.layer[:]
+    made.layer.extend([images, silence, *(layer for layer in net.layer if layer.type != "Input")])
+    return made
+
+
+def with_test(net: Any, imdb: str) -> Any:
+    """Return the net of a region detector with a database of annotated images in the place of its inputs, and DetectionEvaluate at its end. Raise Error."""
+    made = with_detections(net)
     output = next(layer for layer in made.layer if layer.type == "DetectionOutput")
     classes = output.detection_output_param.num_classes
-    kept = [layer for layer in made.layer if layer.type != "Input"]
-    images = proto.LayerParameter(name="input-data", type="RoIData", top=[data, info, "gt_boxes", "label"])
-    images.python_param.param_str = settings_text({"num_classes": classes, "source": imdb})
-    evaluate = proto.LayerParameter(name="detection_eval", type="DetectionEvaluate", bottom=[output.top[0], "label"], top=["detection_eval"])
-    evaluate.detection_evaluate_param.num_classes = classes
-    evaluate.detection_evaluate_param.evaluate_difficult_gt = False
-    silence = proto.LayerParameter(name="no-boxes", type="Silence", bottom=["gt_boxes"])
-    del made.layer[:]
-    made.layer.extend([images, silence, *kept, evaluate])
+    made = with_images(made, imdb, classes, "label")
+    evaluate = proto.DetectionEvaluateParameter(num_classes=classes, evaluate_difficult_gt=False)
+    made.layer.add(name="detection_eval", type="DetectionEvaluate", bottom=[output.top[0], "label"], top=["detection_eval"], detection_evaluate_param=evaluate)
     return made

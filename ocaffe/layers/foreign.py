@@ -43,7 +43,6 @@ FOREIGN = {
     "Quantizer": "the OpenCL branch",
     "Reorganize": "winggan/caffe",
     "Resample": "FlowNet",
-    "RoIDataLayer": "py-faster-rcnn",
     "Scatter": "yjxiong/caffe (temporal-segment-networks)",
     "SegData": "yjxiong/caffe (temporal-segment-networks)",
     "SegmentConsensus": "yjxiong/caffe (temporal-segment-networks)",

@@ -15,30 +15,36 @@ from ocaffe.layers.base import layer_type
 from ocaffe.model.param_str import read_value, with_settings
 from ocaffe.model.upgrade import upgrade_net
 
+SAMPLED = 6  # tops of a RoIData for Fast R-CNN
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file
 
 
 class Setting(NamedTuple):
-    """Where a value goes: the name in param_str, and the types of layers."""
+    """Where a value goes: the name in param_str, and the types of layers. `Sample` is a RoIData for Fast R-CNN."""
 
     name: str
     layers: tuple[str, ...]
 
 
-_IMAGES, _SAMPLE, _ANCHORS, _PROPOSALS = ("RoIData",), ("RoIData", "ProposalTarget"), ("AnchorTarget",), ("Proposal",)
+_IMAGES, _SAMPLE, _ANCHORS, _PROPOSALS = ("RoIData",), ("Sample", "ProposalTarget"), ("AnchorTarget",), ("Proposal",)
 SETTINGS: Mapping[str, Setting] = {
     "SCALES": Setting("scales", _IMAGES),
     "MAX_SIZE": Setting("max_size", _IMAGES),
     "PIXEL_MEANS": Setting("pixel_means", _IMAGES),
     "USE_FLIPPED": Setting("use_flipped", _IMAGES),
-    "BBOX_NORMALIZE_MEANS": Setting("bbox_normalize_means", ("ProposalTarget",)),
-    "BBOX_NORMALIZE_STDS": Setting("bbox_normalize_stds", ("ProposalTarget",)),
-    "BBOX_INSIDE_WEIGHTS": Setting("bbox_inside_weights", ("ProposalTarget",)),
-    "BATCH_SIZE": Setting("batch_size", ("ProposalTarget",)),
-    "FG_FRACTION": Setting("fg_fraction", ("ProposalTarget",)),
-    "FG_THRESH": Setting("fg_thresh", ("ProposalTarget",)),
-    "BG_THRESH_HI": Setting("bg_thresh_hi", ("ProposalTarget",)),
-    "BG_THRESH_LO": Setting("bg_thresh_lo", ("ProposalTarget",)),
+    "BBOX_NORMALIZE_MEANS": Setting("bbox_normalize_means", _SAMPLE),
+    "BBOX_NORMALIZE_STDS": Setting("bbox_normalize_stds", _SAMPLE),
+    "BBOX_INSIDE_WEIGHTS": Setting("bbox_inside_weights", _SAMPLE),
+    "BATCH_SIZE": Setting("batch_size", _SAMPLE),
+    "FG_FRACTION": Setting("fg_fraction", _SAMPLE),
+    "FG_THRESH": Setting("fg_thresh", _SAMPLE),
+    "BG_THRESH_HI": Setting("bg_thresh_hi", _SAMPLE),
+    "BG_THRESH_LO": Setting("bg_thresh_lo", _SAMPLE),
+    "IMS_PER_BATCH": Setting("ims_per_batch", ("Sample",)),
+    "ASPECT_GROUPING": Setting("aspect_grouping", ("Sample",)),
+    "BBOX_THRESH": Setting("bbox_thresh", ("Sample",)),
+    "BBOX_NORMALIZE_TARGETS": Setting("bbox_normalize_targets", ("Sample",)),
+    "BBOX_NORMALIZE_TARGETS_PRECOMPUTED": Setting("bbox_normalize_targets_precomputed", ("Sample",)),
     "AGNOSTIC": Setting("agnostic", ("ProposalTarget",)),
     "RPN_POSITIVE_OVERLAP": Setting("positive_overlap", _ANCHORS),
     "RPN_NEGATIVE_OVERLAP": Setting("negative_overlap", _ANCHORS),
@@ -55,9 +61,9 @@ SETTINGS: Mapping[str, Setting] = {
 # The command, the solver or the net says these. Ocaffe's flags and solver replace the ones of scripts.
 ELSEWHERE = frozenset({
     "EXP_DIR", "GPU_ID", "RNG_SEED", "USE_GPU_NMS", "DEDUP_BOXES", "EPS", "ROOT_DIR", "DATA_DIR", "MODELS_DIR", "MATLAB", "SNAPSHOT_ITERS", "SNAPSHOT_INFIX",
-    "USE_PREFETCH", "PROPOSAL_METHOD", "HAS_RPN", "IMS_PER_BATCH", "ASPECT_GROUPING", "BBOX_THRESH", "BBOX_NORMALIZE_TARGETS_PRECOMPUTED", "NMS", "DEBUG",
+    "USE_PREFETCH", "PROPOSAL_METHOD", "HAS_RPN", "NMS", "DEBUG",
 })  # fmt: skip
-FIXED = {"BBOX_REG": True, "BBOX_NORMALIZE_TARGETS": True, "SVM": False}  # other values are not supported
+FIXED = {"BBOX_REG": True, "SVM": False}  # other values are not supported
 _LINE = re.compile(r"( *)([A-Za-z_]+):[ \t]*(.*)")
 
 
@@ -110,22 +116,32 @@ def _value(key: str, text: str, place: str) -> Any:
     return value
 
 
-def configured(net: Any, phase: int, imdb: str = "", settings: Sequence[Configuration] = ()) -> Any:
-    """Return a net whose layers have these settings in their param_str. `imdb`: a database of annotated images. Raises Error if no layer has the images."""
+def configured(net: Any, phase: int, imdb: str = "", proposals: str = "", settings: Sequence[Configuration] = ()) -> Any:
+    """Return a net whose layers have these settings in their param_str. `imdb`: a database of annotated images. `proposals`: a file with those of the images.
+
+    Raises Error if no layer has the images.
+    """
     made = type(net)()
     made.CopyFrom(upgrade_net(net))
-    images = False
+    images = sampled = False
     for layer in made.layer:
-        kind = layer_type(_named(layer, imdb))
-        values = {} if kind != "RoIData" or not imdb else {"source": imdb}
-        images |= kind == "RoIData"
+        kinds = {layer_type(_named(layer, imdb))}
+        if "RoIData" in kinds:
+            images = True
+            if len(layer.top) == SAMPLED:
+                sampled = True
+                kinds.add("Sample")
+        given = {"source": imdb if "RoIData" in kinds else "", "proposals": proposals if "Sample" in kinds else ""}
+        values = {name: path for name, path in given.items() if path}
         for section, key, value in settings:
-            if key in SETTINGS and kind in SETTINGS[key].layers and PHASES.get(section, phase) == _phase(layer, phase):
+            if key in SETTINGS and kinds.intersection(SETTINGS[key].layers) and PHASES.get(section, phase) == _phase(layer, phase):
                 values[SETTINGS[key].name] = value
         if values:
             layer.python_param.param_str = with_settings(layer.python_param.param_str, values)
     if imdb and not images:
         raise Error("--imdb is given, and the net has no layer RoIDataLayer", fix="leave it out, or give a net of py-faster-rcnn")
+    if proposals and not sampled:
+        raise Error(f"--proposals is given, and the net has no RoIDataLayer with {SAMPLED} tops", fix="leave it out, or give a net for Fast R-CNN")
     return made
 
 
