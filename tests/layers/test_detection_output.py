@@ -187,3 +187,45 @@ def test_changes(device: Any) -> None:
 def test_mistakes(param: str, shapes: list[tuple[int, ...]], fact: str) -> None:
     with pytest.raises(Error, match=fact):
         layer_of(f"name: 'l' type: 'DetectionOutput' detection_output_param {{ {param} }}").infer(*shapes)
+
+
+@pytest.mark.parametrize("shared", [0, 4, 8])
+def test_regions(device: Any, kind: str, shared: int) -> None:
+    """The detections of Faster R-CNN: boxes of each class, or shared ones (`shared` columns, of R-FCN 8). A row whose scores are NaN is padding."""
+    rng, classes, count, (height, width) = np.random.default_rng(4), 4, 60, (90.0, 120.0)
+    corners = rng.uniform(0, [width - 30, height - 30], (count, 2))
+    rois = np.column_stack([np.zeros(count), corners, corners + rng.uniform(8, 40, (count, 2))])
+    loc = rng.normal(0, 0.2, (count, shared or 4 * classes))
+    conf = rng.uniform(0, 1, (count, classes))
+    conf[-5:] = np.nan
+    rois[-5:, 0] = -1
+    text = f"""type: 'DetectionOutput' detection_output_param {{ num_classes: {classes} share_location: {str(bool(shared)).lower()}
+        nms_param {{ nms_threshold: 0.3 }} keep_top_k: 20 confidence_threshold: 0.4 }}"""
+    bottoms = [np.float32(array) for array in (loc, conf, rois, [[height, width, 2]])]
+    expected = []
+    for label in range(1, classes):
+        deltas = loc[:, -4:] if shared else loc[:, 4 * label : 4 * label + 4]
+        sides = rois[:, 3:] - rois[:, 1:3] + 1
+        centre, reach = rois[:, 1:3] + sides / 2 + deltas[:, :2] * sides, np.exp(deltas[:, 2:]) * sides / 2
+        found = np.clip(np.concatenate([centre - reach, centre + reach], 1), 0, [width - 1, height - 1] * 2)
+        order = [i for i in np.argsort(-conf[:, label], kind="stable") if conf[i, label] > 0.4]
+        expected += [(0, label, conf[i, label], *((found[i] + (0, 0, 1, 1)) / [width, height, width, height])) for i in greedy(found, order, 0.3, pixel=1)]
+    best = sorted(expected, key=lambda row: -row[2])[:20]
+    expected = [row for row in expected if row in best]
+    (rows,) = run(device, kind, text, bottoms).tops
+    assert len(expected) == 20
+    close(rows[0, 0, :20], np.array(expected), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "shapes, fact",
+    [
+        ([(9, 16), (9, 4), (9, 4), (1, 3)], "bottom 2 is 9 x 4, it must be R x 5"),
+        ([(9, 12), (9, 4), (9, 5), (1, 3)], "bottom 0 is 9 x 12, it must be 9 x 16"),
+        ([(9, 16), (8, 4), (9, 5), (1, 3)], "bottom 1 is 8 x 4, it must be 9 x 4"),
+        ([(9, 16), (9, 4), (9, 5), (1, 2)], "bottom 3 is 1 x 2, it must be 1 x 3"),
+    ],
+)
+def test_mistakes_of_regions(shapes: list[tuple[int, ...]], fact: str) -> None:
+    with pytest.raises(Error, match=fact):
+        layer_of("name: 'd' type: 'DetectionOutput' detection_output_param { num_classes: 4 share_location: false }").infer(*shapes)

@@ -258,6 +258,17 @@ def test_no_true_box(device: Any, kind: str) -> None:
     assert (labels == 0).sum() == 256 and (labels != 1).all() and not targets.any() and not within.any()
 
 
+def test_padding_of_true_boxes(device: Any, kind: str) -> None:
+    """Rows with a negative label have no effect."""
+    truth = truths(np.random.default_rng(0), 7)
+    padded = np.concatenate([truth[:3], np.full((2, 5), -1), truth[3:], np.full((4, 5), -1)])
+    for text in ("'batch_size': 100000", "'feat_stride': 16"):
+        for plain, other in zip(anchor_target(device, kind, truth, text), anchor_target(device, kind, padded, text)):
+            assert (plain == other).all()
+    labels, *_ = anchor_target(device, kind, np.full((2, 5), -1.0))
+    assert (labels == 0).sum() == 256 and (labels != 1).all()
+
+
 # -- ProposalTarget ----------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +341,19 @@ def test_draw_of_proposals(device: Any, kind: str, batch: int, fraction: float, 
     if batch < 100:
         places = np.concatenate([np.cumsum(kinds == kinds[i])[i : i + 1] / (kinds == kinds[i]).sum() for at in chosen[1:] for i in at])
         assert abs(places.mean() - 0.5) < 5 / np.sqrt(12 * len(places)), "drawn evenly from front to back"
+
+
+def test_padding_of_proposals(device: Any, kind: str) -> None:
+    """Rois of the image -1 and true boxes with a negative label are no candidates."""
+    rng = np.random.default_rng(5)
+    truth = truths(rng, 6)
+    rois = candidates(rng, 150, truth)
+    kinds, expected = sample(rois, truth, 5, low=0.0)
+    rois = np.concatenate([rois, [[-1, 0, 0, 0, 0]] * 9])
+    rows = proposal_target(device, kind, rois, np.concatenate([truth, np.full((2, 5), -1)]), "'num_classes': 5, 'batch_size': -1, 'bg_thresh_lo': 0.0")
+    at = indices(rows, expected)
+    assert sorted(at) == np.flatnonzero(kinds >= 0).tolist()
+    close(rows, expected[at], 1e-5)
 
 
 def test_number_of_proposals_changes(device: Any) -> None:
