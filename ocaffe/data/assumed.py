@@ -16,9 +16,11 @@ from ocaffe import proto
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.model.blob import write_blobproto
+from ocaffe.model.param_str import read_settings, with_settings
 from ocaffe.model.upgrade import upgrade_net
 
 DATABASES = ("Data", "AnnotatedData")
+REGIONS = "RoIData"
 FILES = {"ImageData": "image_data_param", "WindowData": "window_data_param"}  # layers of image files: a Data layer has the same tops
 RECORDS, BYTES = 1000, 32 << 20  # of a database: few, but the end of the data is not reached in each batch
 Image = tuple[int, int, int]  # channels, height, width
@@ -47,6 +49,8 @@ class AssumedData:
             if evaluate.name_size_file and not os.path.exists(evaluate.name_size_file):
                 self._note(f"{evaluate.name_size_file} does not exist: sizes of images are not used")
                 evaluate.ClearField("name_size_file")
+            if layer.type == REGIONS:
+                self._complete_regions(layer)
             if layer.type not in (*DATABASES, *FILES):
                 continue
             param = layer.data_param if layer.type in DATABASES else getattr(layer, FILES[layer.type])
@@ -60,6 +64,15 @@ class AssumedData:
             self._note(f"{param.source} does not exist: images of {shape_text(image)} are assumed")
             self._complete(layer, param, image)
         return net
+
+    def _complete_regions(self, layer: Any) -> None:
+        """Give a layer of images with regions a database, if its own is missing. The images have the largest size that its settings allow."""
+        own = read_settings(layer.python_param.param_str)
+        if os.path.exists(str(own.get("source", ""))) or "scales" not in own or "max_size" not in own:
+            return
+        image = 3, int(max(own["scales"])), int(own["max_size"])
+        self._note(f"{own.get('source')} does not exist: images of {shape_text(image)} are assumed")
+        layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": self._database(image, True)})
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -86,6 +99,8 @@ class AssumedData:
             pixels = np.random.default_rng(0).integers(0, 256, image, np.uint8)
             datum = proto.Datum(channels=channels, height=height, width=width, data=pixels.tobytes(), label=0)
             record = proto.AnnotatedDatum(datum=datum, type=proto.AnnotatedDatum.BBOX) if boxes else datum
+            if boxes:
+                record.annotation_group.add(group_label=1).annotation.add().bbox.CopyFrom(proto.NormalizedBBox(xmax=1, ymax=1))
             content = record.SerializeToString()
             with LmdbWriter(path) as out:
                 for number in range(max(min(RECORDS, BYTES // len(content)), 1)):

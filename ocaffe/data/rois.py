@@ -44,7 +44,7 @@ class Scaled(NamedTuple):
 
 
 class RoiSource(Source):
-    """Batches of images of a database, and what belongs to them.
+    """Batches of images of a database, each with further tops.
 
     In TRAIN, images without a use are left out, mirrored images are added, and each epoch has another random order. In TEST, all images come in the order
     of the database.

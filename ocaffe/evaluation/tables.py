@@ -8,6 +8,8 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.evaluation.confusion import lines_of, percent
+from ocaffe.evaluation.deploy import class_names
+from ocaffe.layers.base import layer_type
 from ocaffe.layers.seg_accuracy import figures
 from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net
@@ -39,9 +41,11 @@ def segmentation_table(counts: np.ndarray, names: Sequence[str] = ()) -> list[st
 
 
 def label_map_names(net: str) -> dict[int, str]:
-    """Return the names of the labels in the label map of the TEST net's AnnotatedData layer; none if there is no such file."""
+    """Return the names of the labels of the TEST net's images with boxes, from a label map or from beside the database; none if there is no such file."""
     message = filter_net(upgrade_net(read_net(net)), proto.NetState(phase=proto.TEST))
     for layer in message.layer:
+        if layer_type(layer) == "RoIData":
+            return dict(enumerate(class_names(layer)))
         path = layer.annotated_data_param.label_map_file
         if layer.type == "AnnotatedData" and path and os.path.exists(path):
             return {label: name for name, label in read_label_map(path).items()}

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import math
 import os
+import pathlib
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ocaffe.check.case import Arrays, Case, layer, normal
+from tests.data.scenes import Scene, database
 from tests.layers import fork_cases
 
 
@@ -65,6 +67,18 @@ def write_pairs(folder: str) -> None:
 def dense_images(x: Arrays, got: Arrays) -> Arrays:
     images, labels = (np.stack(planes)[:, None].astype(float) for planes in zip(*map(pairs, range(3))))
     return {"image": 0.5 * (images - 100), "label": labels}
+
+
+ROI_SCENE = Scene(np.random.default_rng(5).integers(0, 256, (12, 20, 3)).astype(np.uint8), [(2, 3, 11, 12, 2, False), (0, 0, 20, 6, 1, True)])
+
+
+def roi_data(x: Arrays, got: Arrays) -> Arrays:
+    """The image already has the right size. One of its boxes is difficult."""
+    data = np.zeros((1, 3, 16, 24))
+    data[0, :, :12, :20] = (ROI_SCENE.pixels - np.array([102.9801, 115.9465, 122.7717])).transpose(2, 0, 1)
+    boxes = np.full((8, 5), -1.0)
+    boxes[0] = 2, 3, 10, 11, 2
+    return {"data": data, "im_info": np.array([[12, 20, 1.0]]), "gt_boxes": boxes}
 
 
 def places(shape: tuple[int, ...], chosen: tuple[int, ...], low: int, high: int) -> Any:
@@ -177,6 +191,10 @@ CASES = [
     Case(
         "DenseImageData", layer("DenseImageData", "", "image label", 'dense_image_data_param { source: "{folder}/list.txt" batch_size: 3 is_color: false } '
         "transform_param { mean_value: 100 scale: 0.5 }"), lambda rng: {}, dense_images, prepare=write_pairs,
+    ),
+    Case(
+        "RoIData", layer("RoIData", "", "data im_info gt_boxes", "python_param { param_str: \"'num_classes': 3, 'source': '{folder}/db', 'scales': [12], "
+        "'pad': 8\" }"), lambda rng: {}, roi_data, phase="TEST", prepare=lambda folder: database(pathlib.Path(folder, "db"), [ROI_SCENE]),
     ),
     Case(
         "RMSNorm", layer("RMSNorm", "x0", "y", "rms_norm_param { axis: 1 eps: 0.01 }"), normal(x0=(3, 5, 7)),

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ocaffe import proto
+from ocaffe.model.param_str import read_settings
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.zoo import FOLDER as ZOO
 from ocaffe.zoo import generate as GENERATOR
@@ -83,7 +84,7 @@ IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "vit_digits": (1, 28), "cif
 TEST_IMAGES = {
     "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 1449, "segnet_basic": 101, "unet": 6,
     "mtcnn_pnet": 10_000, "ssd300_vgg16": 4952, "mobilenet_ssd": 4952, "ssd_shapes": 500, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
-    "crnn": 500,
+    "crnn": 500, "faster_rcnn_zf": 4952,
 }  # fmt: skip
 IMAGENET_TEST_IMAGES = 50_000
 
@@ -96,8 +97,9 @@ DETECTORS = {  # learned parameters; channels and sides of the maps with predict
     "ssd_shapes": (1_012_736, [(96, 16), (128, 8), (128, 4), (128, 2)], 1360),
 }
 READERS = {"crnn": (454_323, 32, 11)}  # learned parameters; time steps; classes
-CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES, *DETECTORS, *READERS)]
-WALKED = [name for name in NETS if name not in (*DETECTORS, *READERS)]
+REGIONS = {"faster_rcnn_zf": 59_294_751}  # learned parameters
+CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES, *DETECTORS, *READERS, *REGIONS)]
+WALKED = [name for name in NETS if name not in (*DETECTORS, *READERS, *REGIONS)]
 
 
 @functools.cache
@@ -229,7 +231,7 @@ def count(shapes: dict[str, list[list[int]]]) -> int:
 
 
 def test_every_net_is_here() -> None:
-    assert sorted({*PARAMETERS, *DETECTORS, *READERS}) == NETS
+    assert sorted({*PARAMETERS, *DETECTORS, *READERS, *REGIONS}) == NETS
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -257,6 +259,20 @@ def test_readers(name: str) -> None:
         assert {node.bottoms[0].shape for node in graph.nodes if node.type in ("WarpCTCLoss", "CTCGreedyDecoder")} == {(steps, 1, classes)}
         assert [blob.shape for blob in graph.outputs] == ends
     assert f"{parameters:,}" in (ZOO / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_detectors_of_regions(name: str) -> None:
+    """The outputs are four losses in training, the rows for the average precision in testing, scores and boxes in deployment."""
+    nets = [(read(name, "deploy"), proto.TEST, [(300, 84), (300, 21)])]
+    train_val = without_data(read(name, "train_val"), image_shape(read(name, "deploy")), 1)
+    nets += [(train_val, proto.TRAIN, [()] * 4), (train_val, proto.TEST, [(1, 1, 20 + 100, 5)])]
+    for net, phase, outputs in nets:
+        graph = graph_of(net, phase)
+        assert sum(parameter.count for parameter in graph.params if parameter.learned) == REGIONS[name]
+        assert graph.blobs["conv5"].shape == (1, 256, 39, 64) and graph.blobs["rpn_bbox_pred"].shape == (1, 36, 39, 64)
+        assert [blob.shape for blob in graph.outputs] == outputs
+    assert f"{REGIONS[name]:,}" in (ZOO / name / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", WALKED)
@@ -354,10 +370,12 @@ def test_solver(name: str) -> None:
     assert solver.net == f"zoo/{name}/train_val.prototxt"  # `ocaffe new` writes its folder there
     assert not solver.HasField("solver_mode")  # the command chooses the device
     train, test = (next(layer for layer in layers(name, "train_val", phase) if layer.type in DATA) for phase in (proto.TRAIN, proto.TEST))
-    of_train, of_test = (getattr(layer, DATA[layer.type]) for layer in (train, test))
-    assert solver.test_iter[0] * of_test.batch_size == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
-    assert of_train.source != of_test.source
-    assert Path(solver.snapshot_prefix).parent == Path(of_train.source).parent
+    fields = [getattr(layer, DATA[layer.type]) if DATA[layer.type] else None for layer in (train, test)]
+    sources = [field.source if field else read_settings(layer.python_param.param_str)["source"] for field, layer in zip(fields, (train, test))]
+    batch = fields[1].batch_size if fields[1] else 1
+    assert solver.test_iter[0] * batch == TEST_IMAGES.get(name, IMAGENET_TEST_IMAGES)
+    assert sources[0] != sources[1]
+    assert Path(solver.snapshot_prefix).parent == Path(sources[0]).parent
     assert not test.transform_param.mirror
     readme = (ZOO / name / "README.md").read_text()
     assert f"--weights {solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel --iterations {solver.test_iter[0]}`" in readme
