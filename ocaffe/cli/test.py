@@ -54,7 +54,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("test", "Score a model.")
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
-    parser.flag("iterations", 0, f"number of batches; default: {ITERATIONS}, with --imdb one for each image")
+    parser.flag("iterations", ITERATIONS, f"number of batches; default: {ITERATIONS}, with --imdb one for each image")
+    parser.set_defaults(iterations=None)
     parser.flag("imdb", "", "a database of annotated images, for a test.prototxt of py-faster-rcnn: its mean average precision")
     parser.flag("cfg", "", "a .yml file with py-faster-rcnn's settings")
     parser.flag("per_class", False, "also print a table of the classes: AP (DetectionEvaluate), IoU (SegAccuracy), or precision and recall (Accuracy)")
@@ -78,7 +79,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"one of {', '.join(VERSIONS)}")
     if options.scores and not os.path.isdir(os.path.dirname(options.scores) or "."):
         raise Error(f"--scores is {options.scores}, and there is no such folder", place="ocaffe test", fix="make the folder first")
-    options.iterations = options.iterations or (open_annotated(options.imdb).entries if options.imdb else ITERATIONS)
+    if options.iterations is None:
+        options.iterations = open_annotated(options.imdb).entries if options.imdb else ITERATIONS
     if options.iterations < 1:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
     return options

@@ -12,9 +12,8 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.data.boxes import Boxes
-from ocaffe.data.database import Database, Item, open_database
+from ocaffe.data.database import Database, Item, Reader, open_database
 from ocaffe.data.decode import Color, open_image
-from ocaffe.data.images import Records
 from ocaffe.errors import Error
 
 _AT_ONCE = 64  # records
@@ -39,14 +38,14 @@ def open_annotated(path: str) -> Database:
 
 def read_roidb(database: Database) -> list[Entry]:
     """Return an entry for each record, in the order of the database. Raises Error for a record without boxes in its format, or with an unreadable image."""
-    records, found = Records(database, False), []
+    reader, found = Reader(database), []
     for first in range(0, database.entries, _AT_ONCE):
         numbers = range(first, min(first + _AT_ONCE, database.entries))
-        for number, item in zip(numbers, records.read(numbers)):
+        for number, item in zip(numbers, reader.records(numbers)):
             try:
                 found.append(_entry(number, item))
             except Error as problem:
-                raise records.fault(problem, number, item[0]) from None
+                raise database.fault(problem, number, item[0]) from None
     return found
 
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.database import Reader
 from ocaffe.data.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
 from ocaffe.data.floats import FloatLayout
-from ocaffe.data.images import Records
 from ocaffe.data.roidb import Entry, flipped, open_annotated, parse, read_roidb
 from ocaffe.data.source import RECORDS, BatchInfo, Source, permutation
 from ocaffe.data.workers import Workers
@@ -61,9 +61,9 @@ class RoiSource(Source):
         self._reading = threading.Lock()
         with self.located():
             self._check()
-            database = open_annotated(settings.source)
-            self.records = Records(database, train)
-            self.entries = read_roidb(database)
+            self.database = open_annotated(settings.source)
+            self._reader = Reader(self.database, train)
+            self.entries = read_roidb(self.database)
             self._check_labels()
             self.prepare()
             self.used = [number for number in range(len(self.entries)) if not train or self.is_used(number)]
@@ -101,7 +101,7 @@ class RoiSource(Source):
             wrong = entry.labels[(entry.labels < 1) | (entry.labels > most)]
             if len(wrong):
                 problem = Error(f"a box has label {wrong[0]}, and num_classes is {most + 1}", fix="num_classes of the label map: 1 more than the largest label")
-                raise self.records.fault(problem, entry.record, self.records.read([entry.record])[0][0])
+                raise self.database.fault(problem, entry.record, self._reader.records([entry.record])[0][0])
 
     def kept(self, entry: Entry) -> np.ndarray:
         """Return which boxes count: as in py-faster-rcnn, difficult ones do not, unless `use_diff`."""
@@ -163,7 +163,7 @@ class RoiSource(Source):
     def _write_image(self, image: Scaled, room: np.ndarray) -> None:
         """Write the image less the means, scaled, into the upper left corner of `room` (3 x height x width), and zeros beside it."""
         with self._reading:
-            item = self.records.read([image.entry.record])[0]
+            item = self._reader.records([image.entry.record])[0]
             key, datum = bytes(item[0]), parse(item).datum
         try:
             if datum.encoded:
@@ -172,7 +172,7 @@ class RoiSource(Source):
             else:
                 values = np.frombuffer(datum.data, np.uint8).reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0).astype(np.float32)
         except Error as problem:
-            raise self.records.fault(problem, image.entry.record, key) from None
+            raise self.database.fault(problem, image.entry.record, key) from None
         values -= self.means
         height, width = image.size
         room[:, height:] = 0

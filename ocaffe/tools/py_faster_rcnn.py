@@ -134,7 +134,7 @@ def configured(net: Any, phase: int, imdb: str = "", proposals: str = "", settin
         given = {"source": imdb if "RoIData" in kinds else "", "proposals": proposals if "Sample" in kinds else ""}
         values = {name: path for name, path in given.items() if path}
         for section, key, value in settings:
-            if key in SETTINGS and kinds.intersection(SETTINGS[key].layers) and PHASES.get(section, phase) == _phase(layer, phase):
+            if key in SETTINGS and kinds.intersection(SETTINGS[key].layers) and (not section or PHASES[section] == _phase(layer, phase)):
                 values[SETTINGS[key].name] = value
         if values:
             layer.python_param.param_str = with_settings(layer.python_param.param_str, values)

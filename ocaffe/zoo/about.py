@@ -60,6 +60,14 @@ ABOUT = {
         "DenseNet-121", 'Huang, Liu, van der Maaten, Weinberger, "Densely connected convolutional networks", 2016',
         "growth 32; names as in shicai's DenseNet-Caffe, with its mean and scale; the paper's solver", THOUSAND, _imagenet(),
     ),
+    "faster_rcnn_zf": About(
+        "Faster R-CNN with ZF",
+        'Ren, He, Girshick, Sun, "Faster R-CNN: towards real-time object detection with region proposal networks", 2015, and Zeiler, Fergus, "Visualizing and '
+        'understanding convolutional networks", 2013',
+        "layers and solver as in py-faster-rcnn's models/pascal_voc/ZF/faster_rcnn_end2end, whose weights load by name; its test net ends with the detections",
+        f"9 anchors for each cell, 300 regions; {VOC_CLASSES}", VOC, sizes="the largest one",
+        start="the published training begins from weights of a classifier with these layers",
+    ),
     "fcn8s": About(
         "FCN-8s", 'Long, Shelhamer, Darrell, "Fully convolutional networks for semantic segmentation", 2015',
         "VGG-16 with three scores, trained at once: layers as in the authors' voc-fcn8s-atonce. 6,816 parameters are fixed: the upsampling and the two "

@@ -15,6 +15,7 @@ from ocaffe.data.palette import color_of, palette
 from ocaffe.errors import Error
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
+from ocaffe.model.param_str import read_settings
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.tools.stored_boxes import corners_of
 from ocaffe.zoo.detection_project import find_annotated, is_detector, write_detector
@@ -72,6 +73,30 @@ def test_the_number_of_classes_is_the_published_one(here: pathlib.Path) -> None:
     made = write_detector("mobilenet_ssd", "data", "out", Choices(batch=2))
     assert not [note for note in made.notes if "is now" in note or "_mbox_conf_" in note]
     assert "conv11_mbox_conf" in [layer.name for layer in read_net("out/deploy.prototxt").layer]
+
+
+def test_a_detector_of_regions(here: pathlib.Path) -> None:
+    """The shorter side is --size, and an iteration of several images has several passes."""
+    (here / "w.caffemodel").write_bytes(b"")
+    made = write_detector("faster_rcnn_zf", "data", "out", Choices(batch=2, size=300, iterations=8, weights="w.caffemodel", augment=""))
+    assert (made.classes, made.batch, made.shape) == (3, 2, (3, 300, 500))
+    net, deploy = (read_net(f"out/{file}.prototxt") for file in ("train_val", "deploy"))
+    for message in (net, deploy):
+        outputs = {layer.name: layer.inner_product_param.num_output for layer in message.layer if layer.type == "InnerProduct"}
+        assert (outputs["cls_score_4"], outputs["bbox_pred_4"]) == (4, 16)
+    settings = {(layer.name, layer.include[0].phase): read_settings(layer.python_param.param_str) for layer in net.layer if layer.HasField("python_param")}
+    common = {"num_classes": 4, "scales": [300], "max_size": 500}
+    assert settings["input-data", 0] == {**common, "source": "data/train_lmdb", "use_flipped": False}
+    assert settings["input-data", 1] == {**common, "source": "data/val_lmdb"}
+    assert settings["rpn-data", 0]["scales"] == settings["proposal", 1]["scales"] == [4, 8, 16] and settings["roi-data", 0]["num_classes"] == 4
+    assert {getattr(layer, f"detection_{kind}_param").num_classes for layer in net.layer for kind in ("output", "evaluate")
+            if layer.HasField(f"detection_{kind}_param")} == {4}  # fmt: skip
+    solver = read_solver("out/solver.prototxt")
+    assert (solver.iter_size, list(solver.test_iter), round(solver.base_lr, 6)) == (2, [TESTED], 0.002)
+    with pytest.raises(Error, match="--augment is 'mirror: true'"):
+        write_detector("faster_rcnn_zf", "data", "other", Choices(augment="mirror: true"))
+    with pytest.raises(Error, match="--transform is given"):
+        write_detector("faster_rcnn_zf", "data", "other", Choices(transform="scale: 2"))
 
 
 def test_all_test_images_come_once(here: pathlib.Path) -> None:
