@@ -33,7 +33,7 @@ from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
 from ocaffe.ops.labels import label_guard
 
-SHAPES_KEPT = 16  # command lists for the last few input shapes stay bound
+SHAPES_KEPT = 32  # command lists for the last few input shapes stay bound
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
