@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Faster R-CNN with ZF on scenes of digits: the mean average precision on images that it did not train on, and ms per step.
 
-    benchmarks/rcnn.py [--device SPEC] [--iterations 16000] [--json FILE]
+    benchmarks/rcnn.py [--device SPEC] [--mnist FOLDER] [--iterations 16000] [--json FILE]
 
 The convolutions and fc6, fc7 are first trained as a classifier of single digits, which have another seed than the scenes. Then the whole net is trained end
 to end by `ocaffe train`. A test before the first iteration is the baseline. All data are made here. A step has data, forward, backward and update.
@@ -92,6 +92,7 @@ def records(path: pathlib.Path, phase: str) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="")
+    parser.add_argument("--mnist", default="", help="folder with MNIST's IDX files, for its digits; without it scikit-learn is needed")
     parser.add_argument("--scenes", type=int, default=6000, help="images for training")
     parser.add_argument("--held-out", type=int, default=300, help="images for testing")
     parser.add_argument("--pixels", type=int, default=200, help="side of a scene")
@@ -113,8 +114,9 @@ def main() -> None:
         whole = options.scenes + options.held_out
         size = f"{options.pixels}x{options.pixels}"
         shares = f"{100 * options.scenes / whole},{100 * options.held_out / whole},0"
+        digits = ["--mnist", options.mnist] if options.mnist else []
         made = [
-            subprocess.Popen([sys.executable, "-m", "ocaffe", "dataset", "shapes", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
+            subprocess.Popen([sys.executable, "-m", "ocaffe", "dataset", "shapes", *words, *digits], cwd=ROOT, stdout=subprocess.DEVNULL)
             for words in ((f"{folder}/scenes", "--images", str(whole), "--size", size, "--splits", shares, "--seed", "1"),
                           (f"{folder}/other", "--images", "10", "--size", size, "--crops", str(options.crops), "--seed", "2"))
         ]  # fmt: skip
