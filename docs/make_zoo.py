@@ -20,7 +20,9 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.about import ABOUT
 from ocaffe.zoo.detection_project import is_detector
 from ocaffe.zoo.figures import Figures, figures, published_batch
+from ocaffe.zoo.segmentation_project import is_segmenter
 from ocaffe.zoo.templates import graph_of, is_classifier, names, upgraded, without_data
+from ocaffe.zoo.text_project import is_reader
 
 PAGE = pathlib.Path(__file__).with_name("zoo.md")
 BENCHMARKS = PAGE.parents[1] / "benchmarks"
@@ -108,6 +110,10 @@ def own_data(name: str, made: Net) -> Iterator[str]:
     """Yield the commands for a reader's own images, if `ocaffe new` adapts the net to them."""
     if is_detector(name):
         yield f"your own images: `ocaffe dataset voc YOURS boxes`, then `ocaffe new {name} --data boxes`"
+    elif is_segmenter(name):
+        yield f"your own images: `ocaffe dataset masks IMAGES MASKS made`, then `ocaffe new {name} --data made`"
+    elif is_reader(name):
+        yield f"your own images: `ocaffe new {name} --data FOLDER`, with train.txt, val.txt and labels.txt as `ocaffe dataset text` writes them"
     elif is_classifier(made.train):
         yield f"your own images: `ocaffe new {name} --data FOLDER`"
 

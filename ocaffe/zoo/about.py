@@ -56,6 +56,11 @@ ABOUT = {
         "three 5 x 5 convolutions with pooling, two fully connected layers; Caffe's quick example, its two solvers joined by multistep", TEN,
         "`ocaffe dataset cifar10 examples/cifar10` (makes the mean image as well)",
     ),
+    "crnn": About(
+        "CRNN", 'Shi, Bai, Yao, "An end-to-end trainable neural network for image-based sequence recognition", 2015; here with fewer channels',
+        "six convolutions with batch normalization, 32 columns as time steps, an LSTM in each direction, CTC loss; Adam", "ten digits and the blank",
+        "lines of digits: `ocaffe dataset text examples/text`", result="docs/ocr.md has the share of whole texts",
+    ),
     "densenet121": About(
         "DenseNet-121", 'Huang, Liu, van der Maaten, Weinberger, "Densely connected convolutional networks", 2016',
         "growth 32; names as in shicai's DenseNet-Caffe, with its mean and scale; the paper's solver", THOUSAND, _imagenet(),
@@ -163,7 +168,7 @@ ABOUT = {
     ),
     "ssd_shapes": About(
         "SSD-shapes", "none; an SSD (Liu and others, 2016) that is small enough to train on a CPU",
-        "eleven convolutions with batch normalization, and predictions on maps of 16 x 16 to 2 x 2; Adam", "1,360 boxes; 10 classes and the background",
+        "ten convolutions with batch normalization, and predictions on maps of 32 x 32 to 4 x 4; Adam", "6,112 boxes; 10 classes and the background",
         "scenes of digits: `ocaffe dataset shapes scenes --images 5000 --size 128x128`, then `ocaffe dataset voc scenes examples/shapes`",
     ),
     "unet": About(

@@ -94,7 +94,7 @@ FACES = ("mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet")
 DETECTORS = {  # learned parameters; channels and sides of the maps with predictions; boxes
     "ssd300_vgg16": (26_285_486, [(512, 38), (1024, 19), (512, 10), (256, 5), (256, 3), (256, 1)], 8732),
     "mobilenet_ssd": (5_796_089, [(512, 19), (1024, 10), (512, 5), (256, 3), (256, 2), (128, 1)], 1917),
-    "ssd_shapes": (1_012_736, [(96, 16), (128, 8), (128, 4), (128, 2)], 1360),
+    "ssd_shapes": (925_594, [(64, 32), (96, 16), (128, 8), (128, 4)], 6112),
 }
 READERS = {"crnn": (454_323, 32, 11)}  # learned parameters; time steps; classes
 REGIONS = {"faster_rcnn_zf": 59_294_751}  # learned parameters
