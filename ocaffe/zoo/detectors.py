@@ -6,7 +6,7 @@ MobileNet-SSD, so that their weights load by name. `ssd_shapes` is a small net o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ocaffe.zoo.classifiers import MOBILENET_V1, VGG16, conv_norm
 from ocaffe.zoo.net import MSRA, XAVIER, Fields, Net
@@ -42,8 +42,8 @@ class Data(NamedTuple):
     transform: Fields
 
 
-def annotated(net: Net, data: Data, mirror: bool = True, expand: float = 4) -> str:
-    """Add the data layers. TRAIN changes the images as SSD does: color, expansion, crops with objects, mirroring."""
+def annotated(net: Net, data: Data, mirror: bool = True, expand: float = 4, **train: Any) -> str:
+    """Add the data layers. TRAIN changes the images as SSD does: color, expansion, crops with objects, mirroring. `train`: its other settings of boxes."""
     if net.deploy:
         net.layers.append({"name": "data", "type": "Input", "top": "data", "input_param": {"shape": {"dim": [1, 3, data.side, data.side]}}})
         return "data"
@@ -62,7 +62,7 @@ def annotated(net: Net, data: Data, mirror: bool = True, expand: float = 4) -> s
     for phase, part, batch in (("TRAIN", data.train, data.batch), ("TEST", data.test, data.test_batch)):
         training = phase == "TRAIN"
         transform = {**data.transform, **({"mirror": mirror, **changes} if training else {"resize_param": {**whole, "interp_mode": ["LINEAR"]}})}
-        own: Fields = {"batch_sampler": samplers if training else [{}], "label_map_file": data.labels}
+        own: Fields = {"batch_sampler": samplers if training else [{}], **(train if training else {}), "label_map_file": data.labels}
         source = {"source": f"{data.source}{part}_lmdb", "batch_size": batch, "backend": "LMDB"}
         net.layers.append({
             "name": "data", "type": "AnnotatedData", "top": ["data", "label"], "include": {"phase": phase}, "transform_param": transform,
@@ -142,37 +142,52 @@ def ssd300_vgg16(net: Net) -> None:
     ), VOC_CLASSES, kernel=3, sizes="data/VOC0712/test_name_size.txt")  # fmt: skip
 
 
+def unit(net: Net, name: str, x: str, channels: int, **window: int) -> str:
+    """Add a convolution with batch normalization and ReLU."""
+    return net.relu(f"{name}/relu", conv_norm(net, name, x, channels, **window))
+
+
+def separable(net: Net, name: str, x: str, channels: int, wider: int, stride: int = 1) -> str:
+    """Add a convolution of 3 x 3 for each channel, then one of 1 x 1 from `channels` to `wider` channels."""
+    x = unit(net, f"{name}/dw", x, channels, pad=1, kernel_size=3, stride=stride, group=channels)
+    return unit(net, name, x, wider, kernel_size=1)
+
+
+def mobilenet(net: Net, x: str) -> str:
+    """Add the layers of MobileNet-v1 by the names of chuanqi305: conv11 has 512 channels and a sixteenth of the side, conv13 1024 and half of that."""
+    x = unit(net, "conv0", x, 32, pad=1, kernel_size=3, stride=2)
+    channels = 32
+    for i, (_, wider, stride) in enumerate(MOBILENET_V1, 1):
+        x = separable(net, f"conv{i}", x, channels, wider, stride)
+        channels = wider
+    return x
+
+
 MOBILENET_EXTRA = ((256, 512), (128, 256), (128, 256), (64, 128))  # channels of the 1 x 1 and of the 3 x 3 convolution
 
 
 def mobilenet_ssd(net: Net) -> None:
     """MobileNet-SSD of chuanqi305, for images of 300 pixels."""
-    def unit(name: str, x: str, channels: int, **window: int) -> str:
-        return net.relu(f"{name}/relu", conv_norm(net, name, x, channels, **window))
-
     data = Data(300, VOC, "trainval", "test", "data/VOC0712/labelmap_voc.prototxt", 24, 8, {"scale": 0.007843, "mean_value": [127.5, 127.5, 127.5]})
-    x = unit("conv0", annotated(net, data), 32, pad=1, kernel_size=3, stride=2)
-    channels = 32
-    for i, (_, wider, stride) in enumerate(MOBILENET_V1, 1):
-        x = unit(f"conv{i}/dw", x, channels, pad=1, kernel_size=3, stride=stride, group=channels)
-        x = unit(f"conv{i}", x, wider, kernel_size=1)
-        channels = wider
+    x = mobilenet(net, annotated(net, data))
     for i, (reduced, channels) in enumerate(MOBILENET_EXTRA, 14):
-        x = unit(f"conv{i}_2", unit(f"conv{i}_1", x, reduced, kernel_size=1), channels, pad=1, kernel_size=3, stride=2)
+        x = unit(net, f"conv{i}_2", unit(net, f"conv{i}_1", x, reduced, kernel_size=1), channels, pad=1, kernel_size=3, stride=2)
     maps = (Map("conv11", 60, None, (2,)), Map("conv13", 105, 150, (2, 3)), Map("conv14_2", 150, 195, (2, 3)), Map("conv15_2", 195, 240, (2, 3)),
             Map("conv16_2", 240, 285, (2, 3)), Map("conv17_2", 285, 300, (2, 3)))  # fmt: skip
     predict(net, maps, VOC_CLASSES, kernel=1)
 
 
+def stages(net: Net, x: str, sizes: Sequence[tuple[int, int]]) -> str:
+    """Add convolutions of 3 x 3 by the names conv1_1, conv1_2, conv2_1: channels and number of each stage. A stage halves the side, the first one not."""
+    for stage, (channels, depth) in enumerate(sizes, 1):
+        for i in range(1, depth + 1):
+            x = unit(net, f"conv{stage}_{i}", x, channels, pad=1, kernel_size=3, stride=2 if i == 1 and stage > 1 else 1)
+    return x
+
+
 def ssd_shapes(net: Net) -> None:
     """A small SSD for images of 128 pixels: four maps of 32 x 32 to 4 x 4, for objects of 10 to 100 pixels. CPUs train it in minutes."""
-    def unit(name: str, x: str, channels: int, **window: int) -> str:
-        return net.relu(f"{name}/relu", conv_norm(net, name, x, channels, pad=1, kernel_size=3, **window))
-
     data = Data(128, SHAPES, "train", "val", "examples/shapes/labelmap_voc.prototxt", 32, 50, {"scale": 0.0078125, "mean_value": [128, 128, 128]})
-    x = annotated(net, data, mirror=False, expand=1.5)
-    for stage, (channels, depth) in enumerate(((16, 1), (32, 1), (64, 2), (96, 2), (128, 2), (128, 1)), 1):
-        for i in range(1, depth + 1):
-            x = unit(f"conv{stage}_{i}", x, channels, stride=2 if i == 1 and stage > 1 else 1)
+    stages(net, annotated(net, data, mirror=False, expand=1.5), ((16, 1), (32, 1), (64, 2), (96, 2), (128, 2), (128, 1)))
     maps = (Map("conv3_2", 12, 18, (2,)), Map("conv4_2", 22, 30, (2, 3)), Map("conv5_2", 40, 54, (2, 3)), Map("conv6_1", 70, 90, (2, 3)))
     predict(net, maps, SHAPES_CLASSES, kernel=3)
