@@ -3,12 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.tools.anchors import Anchors, find_anchors
-from ocaffe.tools.stored_boxes import corners_of
+from ocaffe.tools.anchors import Anchors, anchors_of
 
 NAME = "dataset anchors"
 
@@ -26,14 +23,8 @@ def main(argv: Sequence[str]) -> int:
     for flag in ("count", "width", "height", "cell"):
         if getattr(options, flag) < 1:
             raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix="1 or more")
-    corners, images = corners_of(options.database)
-    boxes = corners[:, 2:].astype(np.float64) - corners[:, :2]
-    different = len(np.unique(boxes, axis=0))
-    if different < options.count:
-        fact = f"the {len(boxes)} boxes have {different} different sizes, --count is {options.count}"
-        raise Error(fact, place=options.database, fix=f"--count {different} or less" if different else "a database with boxes")
-    anchors = find_anchors(boxes * [options.width, options.height], options.count, options.seed)
-    print(f"{len(boxes):,} boxes of {images:,} images, resized to {options.width} x {options.height} pixels")
+    anchors, images = anchors_of(options.database, options.count, options.width, options.height, options.seed)
+    print(f"{anchors.counts.sum():,} boxes of {images:,} images, resized to {options.width} x {options.height} pixels")
     for line in report(anchors, options.cell):
         print(line)
     return 0

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ocaffe.errors import Error
+from ocaffe.tools.stored_boxes import corners_of
+
 RESTARTS = 8  # the best result of so many first choices is taken
 MOST_STEPS = 300  # of one search; usually it ends after a few dozen
 
@@ -24,6 +27,17 @@ def overlaps(boxes: np.ndarray, sides: np.ndarray) -> np.ndarray:
     """Return the intersection over union (n x k) of boxes (n x 2: width, height) with boxes of the same centre (k x 2)."""
     shared = np.minimum(boxes[:, None], sides[None]).prod(2)
     return shared / (boxes.prod(1)[:, None] + sides.prod(1)[None] - shared)
+
+
+def anchors_of(database: str, count: int, width: float, height: float, seed: int) -> tuple[Anchors, int]:
+    """Return anchors in pixels for images of `width` x `height`, and the number of images. Raise Error if the boxes have fewer different sizes."""
+    corners, images = corners_of(database)
+    boxes = corners[:, 2:].astype(np.float64) - corners[:, :2]
+    different = len(np.unique(boxes, axis=0))
+    if different < count:
+        fact = f"the {len(boxes)} boxes have {different} different sizes, and {count} anchors need as many"
+        raise Error(fact, place=database, fix=f"{different} anchors or fewer, or more boxes" if different else "a database with boxes")
+    return find_anchors(boxes * [width, height], count, seed), images
 
 
 def find_anchors(boxes: np.ndarray, count: int, seed: int) -> Anchors:

@@ -78,7 +78,7 @@ def test_mistakes(tmp_path: pathlib.Path) -> None:
     with LmdbWriter(str(tmp_path / "other")) as out:
         out.put(b"0", b"\x0a\xff")
     for arguments, expected in (
-        ([some], "the 3 boxes have 2 different sizes, --count is 9"),
+        ([some], "the 3 boxes have 2 different sizes, and 9 anchors need as many"),
         ([none], "the 0 boxes have 0 different sizes"),
         ([some, "--count", "0"], "--count is 0"),
         ([some, "--width=-1"], "--width is -1"),
