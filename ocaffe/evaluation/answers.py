@@ -14,6 +14,10 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
 
+# layers of detections: their parameters, and the number of classes that num_classes does not count. Label 0 is the background in all of them
+DETECTED = {"DetectionOutput": ("detection_output_param", 0), "YoloDetectionOutput": ("yolo_detection_output_param", 1),
+            "Yolov3DetectionOutput": ("yolov3_detection_output_param", 1)}  # fmt: skip
+
 
 class Answers(ABC):
     """Answers of one kind. `labels`: names of the classes by number, [] if they are not known. `drawn`: they can be drawn."""
@@ -55,7 +59,7 @@ class Classes(Answers):
 
 
 class Objects(Answers):
-    """The detections with a score of at least `least`. The output is DetectionOutput's, 1 x 1 x n x 7."""
+    """The detections with a score of at least `least`. The output is that of a layer in DETECTED, 1 x 1 x n x 7."""
 
     def __init__(self, labels: Sequence[str], least: float) -> None:
         super().__init__(labels)
@@ -111,8 +115,9 @@ def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: f
     shape = net.blobs[output].data.shape
     last = message.layer[-1]
     found: Answers
-    if last.type == "DetectionOutput":
-        classes, found = last.detection_output_param.num_classes, Objects(labels, least)
+    if last.type in DETECTED:
+        field, more = DETECTED[last.type]
+        classes, found = getattr(last, field).num_classes + more, Objects(labels, least)
     elif last.type == "CTCGreedyDecoder":
         classes, found = net.blobs[last.bottom[0]].data.shape[2], Text(labels)
     elif len(shape) == 4 and shape[2] * shape[3] > 1 and shape[1] > 1:
