@@ -159,7 +159,8 @@ class DetectionEvaluate(Layer):
 def areas(boxes: np.ndarray, pixel: int) -> np.ndarray:
     """Return the areas of boxes (n x 4: xmin, ymin, xmax, ymax). `pixel` 1: corners are inclusive. A box with xmax < xmin or ymax < ymin has area 0."""
     sides = boxes[:, 2:] - boxes[:, :2]
-    return np.where((sides < 0).any(1), np.float32(0), (sides + np.float32(pixel)).prod(1))
+    with np.errstate(invalid="ignore"):  # inf x 0: such boxes of an untrained YOLO have no pixel in common with others
+        return np.where((sides < 0).any(1), np.float32(0), (sides + np.float32(pixel)).prod(1))
 
 
 def overlaps(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], pixel: int) -> np.ndarray:

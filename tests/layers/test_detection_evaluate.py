@@ -320,3 +320,11 @@ def test_background() -> None:
         inputs[which][0, 1] = 0
         with pytest.raises(Error, match=f"{what} of the class 0"):
             layer().evaluate(*inputs)
+
+
+def test_infinite_boxes() -> None:
+    """An untrained YOLO predicts infinite widths, also with heights of 0. They are wrong detections, without a warning of numpy."""
+    inf = math.inf
+    found = np.array([[0, 1, 0.5, -inf, 0.5, inf, 0.5], [0, 1, 0.4, -inf, 0, inf, 1]], np.float32)
+    rows = layer().evaluate(found, np.array([[0, 1, 0, 0, 0, 1, 1, 0]], np.float32))
+    assert rows[rows[:, 0] == 0].tolist() == [[0, 1, 0.5, 0, 1], [0, 1, np.float32(0.4), 0, 1]]
