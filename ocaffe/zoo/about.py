@@ -115,6 +115,12 @@ ABOUT = {
         "width 1.0; ReLU6 is a Clip, so that BVLC Caffe reads it too; SGD with the paper's schedule, where the paper used RMSProp with momentum",
         THOUSAND, _imagenet(),
     ),
+    "mobilenet_yolov3_lite": About(
+        "MobileNet-YOLOv3-Lite", 'Howard and others, "MobileNets", 2017, and Redmon and Farhadi, "YOLOv3: an incremental improvement", 2018',
+        "layers, anchors and solver as in eric612's MobileNet-YOLO (models/yolov3 at 90c78bb), whose weights with BatchNorm load by name. The published "
+        "training takes images of 320 to 608 pixels in turn", "2,535 boxes; 20 classes", VOC, sizes="or other multiples of 32",
+        start="the published training begins from weights, with a tenth of the rate for MobileNet's layers",
+    ),
     "mtcnn_onet": About(
         "MTCNN: O-Net", MTCNN, f"refines the boxes of R-Net and finds five points; layers as in the authors' det3; {MTCNN_LOSSES}", "2 classes",
         _faces(48, "label, box and points", ". Samples with a box have five points too, so choose faces with known points, such as those of CelebA"),
@@ -186,6 +192,12 @@ ABOUT = {
         "ViT on digits", VIT, "the blocks of vit_tiny for small images: patches of 4 x 4, 4 blocks, 4 heads, 64 values per token", TEN,
         "`ocaffe dataset digits examples/digits`",
         result="96.7 % of the 360 test images; LeNet, which knows that neighbors belong together, gets more from so few images",
+    ),
+    "yolo_shapes": About(
+        "YOLO-shapes", "none; a YOLOv3 (Redmon and Farhadi, 2018) that is small enough to train on a CPU",
+        "eleven convolutions with batch normalization, and predictions on maps of 8 x 8 and 16 x 16; Adam", "960 boxes; 10 classes",
+        "scenes of digits: `ocaffe dataset shapes scenes --images 5000 --size 128x128`, then `ocaffe dataset voc scenes examples/shapes`",
+        sizes="or other multiples of 16",
     ),
     "vit_tiny": About(
         "ViT-Tiny/16", f"{VIT}; the size is DeiT-Tiny's (Touvron and others, 2021)",

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from ocaffe.zoo import FOLDER, classifiers, detectors, faces, region_detectors, segmenters, text_readers, transformers
+from ocaffe.zoo import FOLDER, classifiers, detectors, faces, region_detectors, segmenters, text_readers, transformers, yolos
 from ocaffe.zoo.net import Net, lines
 
 NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
@@ -38,6 +38,8 @@ NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
     "ssd_shapes": ("SSD-shapes", detectors.ssd_shapes),
     "crnn": ("CRNN", text_readers.crnn),
     "faster_rcnn_zf": ("ZF", region_detectors.faster_rcnn_zf),
+    "mobilenet_yolov3_lite": ("MobileNet-YOLO", yolos.mobilenet_yolov3_lite),
+    "yolo_shapes": ("YOLO-shapes", yolos.yolo_shapes),
 }
 
 

@@ -32,6 +32,7 @@ OTHER_DATA = {
 }
 MADE_BY = {"AnnotatedData": "voc", "RoIData": "voc", "DenseImageData": "masks", "ImageData": "text"}  # commands of `ocaffe dataset`
 BOXES = 4  # of an image, for plans
+LIST = (300, 5)  # of the boxes of an image with yolo_data_type: 1
 MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 # Small nets are for symbols too, which a mirrored image would change; their images move, turn and grow a little.
 MOVED = "affine { rotation: 10 translation: 0.08 min_zoom: 0.9 max_zoom: 1.1 border: REPLICATE }"
@@ -246,8 +247,9 @@ def data_shapes(layer: Any, batch: int, shape: Sequence[int]) -> list[tuple[int,
     """Return the shapes of the tops of a data layer of the zoo, for `batch` images of `shape`."""
     if layer.type == "RoIData":
         return [(1, *shape), (1, 3), (BOXES, 5), (1, 1, BOXES, 8)][: len(layer.top)]
+    boxes = (batch, 1, *LIST) if layer.annotated_data_param.yolo_data_type else (1, 1, BOXES * batch, 8)
     targets: dict[str, list[tuple[int, ...]]] = {
-        "AnnotatedData": [(1, 1, BOXES * batch, 8)], "DenseImageData": [(batch, 1, *shape[1:])], "MTCNNData": [(batch,), (batch, 4), (batch, 10)],
+        "AnnotatedData": [boxes], "DenseImageData": [(batch, 1, *shape[1:])], "MTCNNData": [(batch,), (batch, 4), (batch, 10)],
     }  # fmt: skip
     count = layer.image_data_param.label_count
     return [(batch, *shape), *targets.get(layer.type, [(batch, count) if count > 1 else (batch,)])][: len(layer.top)]

@@ -85,6 +85,7 @@ TEST_IMAGES = {
     "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 1449, "segnet_basic": 101, "unet": 6,
     "mtcnn_pnet": 10_000, "ssd300_vgg16": 4952, "mobilenet_ssd": 4952, "ssd_shapes": 500, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
     "crnn": 500, "faster_rcnn_zf": 4952,
+    "mobilenet_yolov3_lite": 4952, "yolo_shapes": 500,
 }  # fmt: skip
 IMAGENET_TEST_IMAGES = 50_000
 
@@ -96,10 +97,14 @@ DETECTORS = {  # learned parameters; channels and sides of the maps with predict
     "mobilenet_ssd": (5_796_089, [(512, 19), (1024, 10), (512, 5), (256, 3), (256, 2), (128, 1)], 1917),
     "ssd_shapes": (925_594, [(64, 32), (96, 16), (128, 8), (128, 4)], 6112),
 }
+YOLOS = {  # parameters without BatchNorm's statistics; channels and sides of the maps with predictions; boxes
+    "mobilenet_yolov3_lite": (5_224_406, [(1024, 13), (1024, 26)], 2535),  # 1,024 of them are fixed: upsampling
+    "yolo_shapes": (794_314, [(128, 8), (96, 16)], 960),
+}
 READERS = {"crnn": (454_323, 32, 11)}  # learned parameters; time steps; classes
 REGIONS = {"faster_rcnn_zf": 59_294_751}  # learned parameters
-CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES, *DETECTORS, *READERS, *REGIONS)]
-WALKED = [name for name in NETS if name not in (*DETECTORS, *READERS, *REGIONS)]
+CLASSIFIERS = [name for name in NETS if name not in (*LABEL_IMAGES, *FACES, *DETECTORS, *READERS, *REGIONS, *YOLOS)]
+WALKED = [name for name in NETS if name not in (*DETECTORS, *READERS, *REGIONS, *YOLOS)]
 
 
 @functools.cache
@@ -231,7 +236,7 @@ def count(shapes: dict[str, list[list[int]]]) -> int:
 
 
 def test_every_net_is_here() -> None:
-    assert sorted({*PARAMETERS, *DETECTORS, *READERS, *REGIONS}) == NETS
+    assert sorted({*PARAMETERS, *DETECTORS, *READERS, *REGIONS, *YOLOS}) == NETS
 
 
 @pytest.mark.parametrize("name", DETECTORS)
@@ -273,6 +278,22 @@ def test_detectors_of_regions(name: str) -> None:
         assert graph.blobs["conv5"].shape == (1, 256, 39, 64) and graph.blobs["rpn_bbox_pred"].shape == (1, 36, 39, 64)
         assert [blob.shape for blob in graph.outputs] == outputs
     assert f"{REGIONS[name]:,}" in (ZOO / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", YOLOS)
+def test_yolos(name: str) -> None:
+    parameters, maps, boxes = YOLOS[name]
+    for file, phase, end in (("deploy", proto.TEST, [(1, 1, boxes, 7)]), ("train_val", proto.TRAIN, [(), ()])):
+        net = read(name, file) if file == "deploy" else without_data(read(name, file), image_shape(read(name, "deploy")), 1)
+        graph = graph_of(net, phase)
+        assert sum(parameter.count for node in graph.nodes if node.type != "BatchNorm" for parameter in node.params) == parameters
+        ends = [node for node in graph.nodes if node.type in ("Yolov3DetectionOutput", "Yolov3")]
+        sources = [blob.producer for node in ends for blob in node.bottoms if blob.producer and blob.producer.type == "Convolution"]
+        assert [tuple(source.bottoms[0].shape[1:3]) for source in sources] == maps
+        assert [blob.shape for blob in graph.outputs] == end
+        anchors = [list(node.layer.own().biases) for node in ends]
+        assert len(anchors[0]) == 12 and anchors == [anchors[0]] * len(ends)
+    assert f"{parameters:,}" in (ZOO / name / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", WALKED)
