@@ -246,7 +246,7 @@ def test_ocaffe(file: str, weights: str, count: int, device: Any, classes: int) 
 def train_ocaffe(solver_file: str, device: Any) -> tuple[dict[str, list[np.ndarray]], np.ndarray, list[float], list[float], float]:
     """Train, and return the first weights, the priors, the rates, the losses and ms per step of the whole training with its data layer."""
     settings = read_solver(solver_file)
-    for field in ("test_iter", "test_interval", "snapshot"):
+    for field in ("test_iter", "test_interval", "snapshot", "best_output"):
         settings.ClearField(field)
     solver = ocaffe.get_solver(settings, device=device)
     first = {name: [np.array(blob.data) for blob in blobs] for name, blobs in solver.net.params.items()}

@@ -19,15 +19,15 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.model.param_str import read_settings, with_settings
 from ocaffe.model.text import parse, read_solver
+from ocaffe.model.weights import read_weights
 from ocaffe.tools.annotations import read_label_map
-from ocaffe.tools.stored_boxes import corners_of
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
+from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
-from ocaffe.zoo.priors import Fitted, fitted, prior_maps
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
 from ocaffe.zoo.region_detectors import LONGEST, SIDE
-from ocaffe.zoo.templates import AVERAGED, WEIGHTED, graph_of, image_shape, outputs_of, upgraded, without_data
+from ocaffe.zoo.templates import AVERAGED, WEIGHTED, faster, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 
 BATCH = 32
@@ -38,7 +38,8 @@ NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate
 UNFIT = {  # choices for classifiers that detectors do not have
     "classes": "the label map decides the classes", "patience": "write early_stopping into the solver",
 }  # fmt: skip
-HEADS = {"cls_score": 1, "bbox_pred": 4}  # the last layers of a Faster R-CNN, each with its values for a class
+UNFIT_BOXED = UNFIT | {"augment": "edit transform_param in train_val.prototxt"}
+LAST = {"cls_score": 1, "bbox_pred": 4}  # the last layers of a Faster R-CNN, each with its values for a class
 
 
 def is_detector(net: str) -> bool:
@@ -139,6 +140,16 @@ class Detector(ABC):
         self.published = read_solver(FOLDER / net / "solver.prototxt")
         self.body, self.deploy = (upgraded(FOLDER / net / f"{name}.prototxt") for name in ("train_val", "deploy"))
         self.changes = sorted({change for message in (self.body, self.deploy) for change in self.adapt(message)})
+        if choices.weights and self.tuning != 1:
+            self.changes += self._hasten({layer.name for layer in read_weights(choices.weights).layers if layer.blobs})
+
+    def _hasten(self, held: set[str]) -> Iterator[str]:
+        """Let the layers that begin with fillers learn at the full rate, the others at a lower one. `held`: the layers with weights. Yield the change."""
+        new = [layer for layer in self.body.layer if layer.type in WEIGHTED and layer.name not in held]
+        for layer in new:
+            faster(layer, 1 / self.tuning)
+        if new:
+            yield f"layers that {os.path.basename(self.choices.weights)} lacks: {len(new)}; their rate is {1 / self.tuning:g} times that of the others"
 
     @abstractmethod
     def adapt(self, message: Any) -> Iterator[str]:
@@ -175,7 +186,8 @@ class Detector(ABC):
         tuned = bool(self.choices.weights)
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or self.epochs[tuned]) * epoch)
-        interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
+        tests = max(count for count in range(1, TESTS + 1) if iterations % count == 0 and (count == 1 or iterations // count >= epoch))
+        interval = iterations // tests  # so that the last weights are tested
         rate = self.published.base_lr * batch / self.published_batch * (self.tuning if tuned else 1)
         made = proto.SolverParameter()
         made.CopyFrom(self.published)
@@ -184,7 +196,7 @@ class Detector(ABC):
         made.net, made.snapshot_prefix = os.path.join(self.out, FILES[0]), os.path.join(self.out, self.net)
         made.base_lr, made.lr_policy, made.power, made.max_iter, made.iter_size = float(f"{rate:.2g}"), "poly", 1, iterations, self.passes(batch)
         made.test_iter.append(self.found.images.test.images // self.test_batch())
-        made.test_interval, made.snapshot = interval, interval
+        made.test_interval, made.snapshot, made.best_output = interval, interval, SCORE
         made.display = made.average_loss = max(1, interval // 10)
         if tuned:
             made.weights.append(self.choices.weights)
@@ -198,33 +210,23 @@ class Detector(ABC):
         return planned_bytes(graph_of(message, proto.TRAIN), NetOptions(), target, self.solver(batch))
 
 
-class Ssd(Detector):
-    """An SSD: the images of a batch have one size."""
+class Boxed(Detector):
+    """A detector that reads AnnotatedData: the images of a batch have one size."""
 
     data = "AnnotatedData"
     epochs = (120, 40)
-    unfit = UNFIT | {"size": "the sizes of the boxes belong to the size of the image", "augment": "edit transform_param in train_val.prototxt"}
+    head: ClassVar[type[Head]]
 
     def adapt(self, message: Any) -> Iterator[str]:
-        old = next(layer.detection_output_param.num_classes for layer in message.layer if layer.type == "DetectionOutput")
-        new = len(self.found.images.classes) + 1
+        yield from self._head.adapt(message)
         for layer in message.layer:
-            number_classes(layer, new)
+            number_classes(layer, len(self.found.images.classes) + 1)
             if layer.type == "BatchNorm" and not layer.batch_norm_param.HasField("moving_average_fraction"):
                 layer.batch_norm_param.moving_average_fraction = AVERAGED
-            if layer.type == "Reshape" and list(layer.reshape_param.shape.dim) == [0, -1, old]:
-                layer.reshape_param.shape.dim[2] = new
-            if layer.type == "Convolution" and layer.top[0].endswith("_mbox_conf") and old != new:
-                yield renamed(layer, outputs_of(layer) // old * new, new)
-            if self.priors is not None and layer.name in self.priors.sizes:
-                layer.prior_box_param.min_size[:], layer.prior_box_param.max_size[:] = self.priors.sizes[layer.name]
-        if self.priors is not None:
-            yield f"prior boxes: sizes for these objects; {self.priors.after:.0%} of them overlap one by 0.5, with the published sizes {self.priors.before:.0%}"
 
     @functools.cached_property
-    def priors(self) -> Fitted | None:
-        """The sizes of prior boxes for the objects of the training, None for the published ones."""
-        return fitted(prior_maps(graph_of(self.deploy)), corners_of(self.found.images.train.source)[0])
+    def _head(self) -> Head:
+        return self.head(Task(len(self.found.images.classes), self.found.images.train.source, self.choices.size), self.deploy)
 
     @property
     def published_batch(self) -> int:
@@ -248,6 +250,20 @@ class Ssd(Detector):
             layer.transform_param.MergeFrom(own)
 
 
+class Ssd(Boxed):
+    """An SSD."""
+
+    head = SsdHead
+    unfit = UNFIT_BOXED | {"size": "the sizes of the boxes belong to the size of the image"}
+
+
+class Yolo(Boxed):
+    """A YOLOv3."""
+
+    head = YoloHead
+    unfit = UNFIT_BOXED
+
+
 class Regions(Detector):
     """A Faster R-CNN: one image at a time, whose shorter side has the length --size. An iteration of several images has several passes."""
 
@@ -259,10 +275,10 @@ class Regions(Detector):
 
     def adapt(self, message: Any) -> Iterator[str]:
         classes = len(self.found.images.classes) + 1
-        heads = {layer.name: layer for layer in message.layer if layer.name in HEADS}
+        heads = {layer.name: layer for layer in message.layer if layer.name in LAST}
         if outputs_of(heads["cls_score"]) != classes:
-            for name, values in HEADS.items():
-                yield renamed(heads[name], values * classes, classes)
+            for name, values in LAST.items():
+                yield renamed(heads[name], classes, values * classes)
         if self.choices.augment:
             fact = f"--augment is '{self.choices.augment}' for {self.net}"
             raise Error(fact, place="ocaffe new", fix="none, for no mirrored images; the images have no other changes")
@@ -296,7 +312,7 @@ class Regions(Detector):
         layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": part.source, **mirrored})
 
 
-KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "RoIData": Regions}  # by a type of layer that only such nets have
+KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "Yolov3": Yolo, "RoIData": Regions}  # by a type of layer that only such nets have
 
 
 def number_classes(layer: Any, classes: int) -> None:
@@ -306,13 +322,6 @@ def number_classes(layer: Any, classes: int) -> None:
             getattr(layer, field).num_classes = classes
     if layer.HasField("detection_evaluate_param"):
         layer.detection_evaluate_param.ClearField("name_size_file")
-
-
-def renamed(layer: Any, outputs: int, classes: int) -> str:
-    """Give a layer with weights this number of outputs and a new name. Return the change, for people."""
-    getattr(layer, WEIGHTED[layer.type]).num_output = outputs
-    old, layer.name = layer.name, f"{layer.name}_{classes}"
-    return f"layer {old} is {layer.name} now, with {outputs} outputs"
 
 
 def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:

@@ -175,10 +175,10 @@ class Adapted:
     changes: list[str]
 
 
-def adapted(given: Template, classes: int, shape: tuple[int, int, int], faster: float = 1) -> Adapted:
+def adapted(given: Template, classes: int, shape: tuple[int, int, int], rate: float = 1) -> Adapted:
     """Return the net for `classes` and images of `shape`. The layers of the class scores get new names if their number changes.
 
-    Then weights of the published net load by name, and these layers begin with their fillers. `faster`: factor of their rates. Raise Error.
+    Then weights of the published net load by name, and these layers begin with their fillers. `rate`: factor of their rates. Raise Error.
     """
     body, deploy, changes = [_copy(layer) for layer in given.body], _copy(given.deploy), []
     renamed: dict[str, str] = {}
@@ -186,7 +186,7 @@ def adapted(given: Template, classes: int, shape: tuple[int, int, int], faster: 
     for layer in {id(layer): layer for layer in (_weights_of(body, index) for index in losses)}.values():
         if outputs_of(layer) != classes:
             renamed[layer.name] = f"{layer.name}_{classes}"
-            _faster(layer, faster)
+            faster(layer, rate)
     for layer in (*body, *deploy.layer):
         if layer.name in renamed and layer.type in WEIGHTED:
             getattr(layer, WEIGHTED[layer.type]).num_output = classes
@@ -208,7 +208,7 @@ def adapted(given: Template, classes: int, shape: tuple[int, int, int], faster: 
     return Adapted(body, deploy, accuracies[-1], changes)
 
 
-def _faster(layer: Any, factor: float) -> None:
+def faster(layer: Any, factor: float) -> None:
     """Multiply the rates of a layer."""
     has_bias = getattr(layer, WEIGHTED[layer.type]).bias_term
     while len(layer.param) < 1 + has_bias:
