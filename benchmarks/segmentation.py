@@ -2,7 +2,7 @@
 """A segmentation net of the zoo: from images and masks to the mean IoU on held-out images. PyTorch can train the same net on the same batches.
 
     benchmarks/segmentation.py digits --data DIGITS
-    benchmarks/segmentation.py data --data DATA [--mnist DIGITS] [--images 2000] [--held-out 200] [--size 128]
+    benchmarks/segmentation.py data --data DATA [--mnist DIGITS] [--images 2000] [--held-out 200] [--size 128] [--backbone 1]
     benchmarks/segmentation.py unet --data DATA --out DIR [--iterations 4000] [--batch 16] [--backbone 0] [--narrow 1] [--weights FILE]
         [--batch-norm] [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M] [--torch cpu|cuda|none] [--json FILE]
 
@@ -10,8 +10,9 @@ The first command writes scikit-learn's digits in MNIST's format, for machines w
 shapes`: ten digits and the background. The third one writes the files by `ocaffe new` and trains by `ocaffe train`. It tests the first weights, the
 best snapshot and the last one on the held-out scenes. The mean IoU of both frameworks is computed here, from the best class of each pixel.
 
-`--backbone N` first trains VGG-16 for N iterations on images of single digits of another seed. FCN-8s begins with these weights. `--narrow 8` divides
-the channels of all layers but the scores, for a try on a CPU. PyTorch begins with the same weights as ocaffe, and ocaffe's data layer makes its batches.
+`--backbone N` makes images of single digits of another seed, and first trains VGG-16 for N iterations on them. FCN-8s begins with these weights.
+`--narrow 8` divides the channels of all layers but the scores, for a try on a CPU without a backbone. PyTorch begins with the same weights as ocaffe,
+and ocaffe's data layer makes its batches.
 DIR gets the log, the records of the log as JSON, and the weights. Several nets may run at once, each in a process.
 """
 import argparse
@@ -64,15 +65,16 @@ def make_digits(folder: str) -> None:
 
 
 def make_data(options: argparse.Namespace) -> None:
-    """Make scenes with masks, and images of single digits."""
+    """Make scenes with masks, and with --backbone images of single digits."""
     mnist = ("--mnist", options.mnist) if options.mnist else ()
     scenes, masks = f"{options.data}/scenes", f"{options.data}/masks"
     total, shares = options.images + options.held_out, f"{options.images},0,{options.held_out}"
     run("dataset", "shapes", scenes, "--images", str(total), "--size", f"{options.size}x{options.size}", "--splits", shares, "--seed", str(SEED), *mnist)
     run("dataset", "masks", f"{scenes}/JPEGImages", f"{scenes}/SegmentationClass", masks, "--lists", f"{scenes}/ImageSets/Segmentation")
     shutil.rmtree(scenes)
-    single = "--size", "64x64", "--crops", str(CROPS), "--crop-size", "96", "--seed", str(CROPS_SEED)
-    run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *single, *mnist)
+    if options.backbone:
+        single = "--size", "64x64", "--crops", str(CROPS), "--crop-size", "96", "--seed", str(CROPS_SEED)
+        run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *single, *mnist)
 
 
 def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -99,7 +101,6 @@ def backbone(options: argparse.Namespace) -> str:
     adam = 'type: "Adam" base_lr: 0.0001 momentum2: 0.999 weight_decay: 0.0001 snapshot: 1000000'
     choices = Choices(batch=64, iterations=options.backbone, transform=options.transform, solver=adam, augment="")
     made = write_project("vgg16", f"{options.data}/digits/crops", f"{options.out}/backbone", choices)
-    narrow(made, options.narrow, 10)
     found = train(made.path("solver.prototxt"), options)
     records = [json.loads(line) for line in pathlib.Path(made.path("train.json")).read_text().splitlines()]
     accuracy = next(record["outputs"][made.accuracy][0] for record in reversed(records) if record["phase"] == "test")
@@ -234,6 +235,8 @@ def main() -> None:
     parser.add_argument("--torch", default="none", help="cpu, cuda or none")
     options = parser.parse_args()
     log.quiet()
+    if options.narrow > 1 and options.backbone:
+        parser.error("--narrow and --backbone: the weights of the backbone have the published shapes")
     if options.net == "digits":
         return make_digits(options.data)
     if options.net == "data":
