@@ -37,14 +37,15 @@ def run(*arguments: str) -> None:
         sys.exit(f"ocaffe {' '.join(arguments)} failed")
 
 
-def make(folder: str, scenes: int, tests: int, side: int, crops: int, crop_side: int) -> float:
+def make(folder: str, scenes: int, tests: int, side: int, crops: int, crop_side: int, mnist: str) -> float:
     """Make FOLDER/made, databases of scenes, and FOLDER/other/crops, images of single digits. Return the seconds."""
-    begin, size = time.perf_counter(), f"{side}x{side}"
+    begin, size, digits = time.perf_counter(), f"{side}x{side}", ["--mnist", mnist] if mnist else []
     if not os.path.exists(f"{folder}/made"):
-        run("dataset", "shapes", f"{folder}/scenes", "--images", str(scenes + tests), "--size", size, "--splits", f"{scenes},{tests},0", "--seed", "1")
+        run("dataset", "shapes", f"{folder}/scenes", "--images", str(scenes + tests), "--size", size, "--splits", f"{scenes},{tests},0", "--seed", "1", *digits)
         run("dataset", "voc", f"{folder}/scenes", f"{folder}/made")
     if crops and not os.path.exists(f"{folder}/other"):
-        run("dataset", "shapes", f"{folder}/other", "--images", "1", "--splits", "1,0,0", "--seed", "2", "--crops", str(crops), "--crop-size", str(crop_side))
+        own = "--images", "1", "--splits", "1,0,0", "--seed", "2", "--crops", str(crops), "--crop-size", str(crop_side)
+        run("dataset", "shapes", f"{folder}/other", *own, *digits)
     return time.perf_counter() - begin
 
 
@@ -81,6 +82,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--scenes", type=int, default=5000)
     parser.add_argument("--tests", type=int, default=500)
+    parser.add_argument("--mnist", default="", help="folder with MNIST's files; default: the digits of scikit-learn")
     parser.add_argument("--side", type=int, default=0, help="of the scenes; default: as the images of the net")
     parser.add_argument("--size", type=int, default=0, help="of the net's images, for YOLO")
     parser.add_argument("--crops", type=int, default=10000, help="0: without a trained backbone")
@@ -91,6 +93,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--parts", type=int, default=4, help="the precision is computed after each part of the training")
     parser.add_argument("--solver", default="", help="more fields of the solver")
+    parser.add_argument("--transform", default="", help="mean, scale and more fields of the transform_param of both data layers")
     parser.add_argument("--device", default="")
     parser.add_argument("--math", default="")
     parser.add_argument("--json", default="")
@@ -101,7 +104,7 @@ def main() -> None:
     os.makedirs(options.folder, exist_ok=True)
     side = options.side or options.size or image_shape(read_net(str(FOLDER / options.net / "deploy.prototxt")))[1]
     result: dict[str, Any] = {"net": options.net, "device": str(device), "batch": options.batch}
-    result["seconds to make data"] = make(options.folder, options.scenes, options.tests, side, options.crops, options.crop_side)
+    result["seconds to make data"] = make(options.folder, options.scenes, options.tests, side, options.crops, options.crop_side, options.mnist)
     log.quiet()
     weights, work = "", f"{options.folder}/{options.net}-{os.getpid()}"
     if options.crops:
@@ -109,7 +112,9 @@ def main() -> None:
                            side=options.crop_side, rate=options.backbone_rate)  # fmt: skip
         weights, result["backbone"] = found.weights, {"accuracy": found.accuracy, "seconds": found.seconds, "iterations": options.backbone}
         print(json.dumps(result), flush=True)
-    choices = Choices(batch=options.batch, iterations=options.iterations, weights=weights, size=options.size, solver=options.solver)
+    choices = Choices(
+        batch=options.batch, iterations=options.iterations, weights=weights, size=options.size, solver=options.solver, transform=options.transform
+    )  # fmt: skip
     made = write_detector(options.net, f"{options.folder}/made", f"{work}/net", choices, device.target)
     training = Training(made.path("solver.prototxt"), device)
     result |= {"scenes": made.images.train.images, "test scenes": made.images.test.images, "untrained": training.precision(), "map": {}}
