@@ -205,6 +205,25 @@ def detections(x: Arrays, got: Arrays) -> Arrays:
     return {"y": np.array(rows)[None, None]}
 
 
+def region_detection_problem(rng: Rng) -> Arrays:
+    rois = np.column_stack([np.zeros(100), some_boxes(rng, 100)])
+    return {"x0": rng.standard_normal((100, 16)) / 5, "x1": rng.permutation(400).reshape(100, 4) / 400, "x2": rois, "x3": np.array([[*IMAGE, 1.0]])}
+
+
+def region_detections(x: Arrays, got: Arrays) -> Arrays:
+    """A region has a box for each class."""
+    low, scores, size, found = x["x2"][:, 1:3], x["x1"], np.array(IMAGE[::-1]), []
+    sides = x["x2"][:, 3:5] - low + 1
+    for c in range(1, 4):
+        moves = x["x0"][:, 4 * c : 4 * c + 4]
+        centres, reach = low + sides / 2 + moves[:, :2] * sides, np.exp(moves[:, 2:]) * sides / 2
+        decoded = np.concatenate([(centres - reach).clip(0, size - 1) / size, ((centres + reach).clip(0, size - 1) + 1) / size], 1)
+        order = np.array([i for i in np.argsort(-scores[:, c], kind="stable") if scores[i, c] > 0.3][:100])
+        found += [[0, c, scores[order[i], c], *decoded[order[i]]] for i in greedy(decoded[order], 0.45, 10**6, pixel=0)]
+    best = sorted(row[2] for row in found)[-60:]
+    return {"y": np.array([row for row in found if row[2] >= best[0]])[None, None]}
+
+
 def multibox_problem(rng: Rng) -> Arrays:
     """True boxes are in clusters, so that several match the same prior."""
     table = priors(rng, 120)
@@ -257,9 +276,9 @@ def multibox(x: Arrays, got: Arrays) -> Arrays:
 
 
 def mining_problem(rng: Rng) -> Arrays:
-    losses = rng.permutation(40)
-    return {"x0": np.column_stack([np.arange(40) % 2, rng.uniform(0, 9, (40, 4))]), "x1": losses, "x2": 0 * losses, "x3": rng.integers(0, 5, 40),
-            "x4": rng.uniform(1, 2, (40, 8))}  # fmt: skip
+    losses, corner = rng.permutation(40), rng.uniform(0, 9, (40, 2))
+    rois = np.column_stack([np.arange(40) % 2, corner, corner + rng.uniform(1, 9, (40, 2))])
+    return {"x0": rois, "x1": losses, "x2": 0 * losses, "x3": rng.integers(0, 5, 40), "x4": rng.uniform(1, 2, (40, 8))}
 
 
 def mined(x: Arrays, got: Arrays) -> Arrays:
@@ -308,6 +327,10 @@ def cases() -> list[Case]:
         Case(
             "detections", layer("DetectionOutput", "x0 x1 x2", "y", f"detection_output_param {{ num_classes: 4 code_type: CENTER_SIZE {cuts} }}"),
             detection_problem, detections, phase="TEST",
+        ),
+        Case(
+            "detections of regions", layer("DetectionOutput", "x0 x1 x2 x3", "y", f"detection_output_param {{ num_classes: 4 share_location: false {cuts} }}"),
+            region_detection_problem, region_detections, phase="TEST",
         ),
         Case("multibox loss", layer("MultiBoxLoss", "x0 x1 x2 x3", "y", multibox_param), multibox_problem, multibox, ("x0", "x1")),
         Case(

@@ -17,7 +17,7 @@ from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 
-DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MTCNNData", "MemoryData", "VideoData", "WindowData"}
+DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MTCNNData", "MemoryData", "RoIData", "VideoData", "WindowData"}
 PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "MTCNNData", "VideoData"}  # data layers that apply transform_param as a mean and a scale
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
 # Layers that measure a net's quality and are not losses.

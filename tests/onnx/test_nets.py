@@ -28,14 +28,16 @@ LONG = (
     "segnet_basic", "shufflenet_v2", "ssd300_vgg16", "unet", "vgg16", "vgg19",
 )  # fmt: skip
 
+ONE_IMAGE = ("faster_rcnn_zf",)  # Proposal takes one image
 SWAPPED = ("mobilenet_yolov3_lite",)  # of its thousands of detections two have scores so near that rounding swaps their rows; its layers are compared
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in zoo()])
 def test_zoo(name: str, device: Any) -> None:
     message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
-    exported = export(message, random_weights(message), Options(dynamic_batch=True))
-    found = verify(exported, [random_inputs(exported.graph, batch=batch) for batch in (1, 3)], device)
+    batches = (1,) if name in ONE_IMAGE else (1, 3)
+    exported = export(message, random_weights(message), Options(dynamic_batch=len(batches) > 1))
+    found = verify(exported, [random_inputs(exported.graph, batch=batch) for batch in batches], device)
     assert found.share <= 1 if name in SWAPPED else found.worst <= 1e-4
 
 
