@@ -90,13 +90,16 @@ class _Ranks:
         """Return when the ranks have ended. Note the first one that was killed."""
         seen: set[Path] = set()
         while self.starter.poll() is None and not self.lost:
+            ended: list[Path] = []
             for path, process in self.told().items():
                 if path not in seen and hasattr(os, "pidfd_open"):
                     seen.add(path)
-                    with contextlib.suppress(OSError):
+                    try:
                         self._handles[os.pidfd_open(process)] = path
-            handles = self._ended()
-            ended = [self._handles.pop(handle) for handle in handles]
+                    except OSError:  # it has ended already
+                        ended.append(path)
+            handles = [] if ended else self._ended()
+            ended += [self._handles.pop(handle) for handle in handles]
             for handle in handles:
                 os.close(handle)
             if lost := [path.name for path in ended if path.exists()]:  # several if this process saw them too late to know the first one

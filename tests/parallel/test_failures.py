@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,8 @@ def test_a_killed_rank_ends_all(device: Any, tmp_path: pathlib.Path, mpiexec: bo
             assert str(killed) in job.text.rpartition("solver.cpp")[2]  # mpiexec names the process, and the log told its rank
         else:
             (error,) = errors(job.text)  # under load both ranks may have ended before anyone looks
-            assert error.startswith("error: rank ") and "rank 1 of 2" in error and f"(process {killed})" in error and "was killed" in error
+            # mpiexec kills the other rank at once, so a busy machine may see that death first
+            assert re.match("error: rank [01] of 2", error) and "was killed" in error
     state = newest(str(tmp_path / "x"))
     assert state is not None and load_state(state).iter >= 5
 
@@ -223,7 +225,8 @@ def test_a_rank_that_exits_ends_all(device: Any, tmp_path: pathlib.Path, ending:
     with Job(tmp_path, device, mpiexec=False) as job:
         assert job.status(2 * SOON) != 0
     (error,) = errors(job.text)
-    assert "rank 1 of 2" in error and fact in error
+    rank = "[01]" if ending.startswith("os") else "1"  # mpiexec kills the other rank at once, so a busy machine may see that death first
+    assert re.search(f"rank {rank} of 2", error) and fact in error
 
 
 def test_a_job_scheduler_does_not_move_the_ranks(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
