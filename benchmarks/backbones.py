@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The backbone of a detector of the zoo, trained as a classifier on images of single objects. Its weights load into the detector by name.
 
-    benchmarks/backbones.py NET CROPS OUT [--iterations 1000] [--side 64] [--batch 64] [--rate 0.001] [--device D] [--math M]
+    benchmarks/backbones.py NET CROPS OUT [--iterations 1000] [--side 64] [--batch 64] [--rate R] [--device D] [--math M]
 
 CROPS has class folders, as `ocaffe dataset shapes --crops` writes them. Prints the accuracy on a fifth of the images, which training does not use.
 """
@@ -20,7 +20,11 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.project import Choices, write_project
 from ocaffe.zoo.text import prototxt
 
-ENDS = {"ssd300_vgg16": "fc7", "mobilenet_ssd": "conv13", "ssd_shapes": "conv5_2", "mobilenet_yolov3_lite": "conv13", "yolo_shapes": "conv6"}  # last blobs
+RATE, UNNORMALIZED_RATE = 0.003, 0.0001  # of Adam; the second one for nets without BatchNorm
+ENDS = {  # last blob of the backbone, and the rate
+    "ssd300_vgg16": ("fc7", UNNORMALIZED_RATE), "mobilenet_ssd": ("conv13", RATE), "ssd_shapes": ("conv5_2", RATE), "mobilenet_yolov3_lite": ("conv13", RATE),
+    "yolo_shapes": ("conv6", RATE),
+}  # fmt: skip
 AUGMENT = "affine { rotation: 10 translation: 0.1 min_zoom: 0.5 max_zoom: 1.2 border: REPLICATE }"  # symbols must not be mirrored
 FULL = 70  # about the deviation of pixels of 0 to 255 from their mean
 FREE = 0.01  # share of the last layer's weights, so that the first losses are small
@@ -36,7 +40,7 @@ class Backbone(NamedTuple):
 
 def backbone(net: str, side: int) -> Any:
     """Return the deploy net of a classifier: the layers of the detector `net` up to the end of its backbone, a mean over all places, and class scores."""
-    found, end = read_net(str(FOLDER / net / "deploy.prototxt")), ENDS[net]
+    found, (end, _) = read_net(str(FOLDER / net / "deploy.prototxt")), ENDS[net]
     last = max(index for index, layer in enumerate(found.layer) if end in layer.top)
     del found.layer[last + 1 :]
     found.name = f"{net}-backbone"
@@ -62,13 +66,13 @@ def transform(net: str) -> Any:
 
 
 def pretrained(
-    net: str, crops: str, out: str, device: Device, *, iterations: int = 1000, side: int = 64, batch: int = 64, rate: float = 0.001
+    net: str, crops: str, out: str, device: Device, *, iterations: int = 1000, side: int = 64, batch: int = 64, rate: float = 0
 ) -> Backbone:  # fmt: skip
-    """Train the backbone of the detector `net` on class folders `crops`, with files in the new folder `out`."""
+    """Train the backbone of the detector `net` on class folders `crops`, with files in the new folder `out`. `rate` 0: that in ENDS."""
     os.makedirs(out)
     deploy = f"{out}/backbone.prototxt"
     pathlib.Path(deploy).write_text(prototxt(backbone(net, side)))
-    own = f"type: 'Adam' base_lr: {rate} momentum: 0.9 momentum2: 0.999 test_interval: {iterations} snapshot: 0"
+    own = f"type: 'Adam' base_lr: {rate or ENDS[net][1]} momentum: 0.9 momentum2: 0.999 test_interval: {iterations} snapshot: 0"
     choices = Choices(size=side, batch=batch, iterations=iterations, augment=AUGMENT, transform=prototxt(transform(net)), solver=own)
     made = write_project(deploy, crops, f"{out}/net", choices, device.target)
     settings = read_solver(made.path("solver.prototxt"))
@@ -96,7 +100,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--side", type=int, default=64)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--device", default="")
     parser.add_argument("--math", default="")
     options = parser.parse_args()
