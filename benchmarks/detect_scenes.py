@@ -3,9 +3,9 @@
 
     benchmarks/detect_scenes.py NET FOLDER [--scenes 5000] [--tests 500] [--side S] [--crops 10000] [--iterations 3000] [--json FILE] ...
 
-The scenes, the images of single digits for the backbone, and all files are made in FOLDER. What is there already is used again. The digits of the images for
-testing come from no image of the training, and the backbone learns from scenes of another seed. `untrained` is the precision of the detector with the
-backbone and new layers of predictions. ms: wall time of a step of the whole training with its data layer, after the first 20 steps.
+Its files are made in FOLDER: the scenes, and the images of single digits for the backbone. Those that exist are used again. The handwritten digits of the
+scenes for testing occur in no scene for training. The images for the backbone have another seed. `untrained` is the precision of the detector with the
+trained backbone and new layers of predictions. ms: wall time of a step of the whole training with its data layer, after the first 20 steps.
 """
 import argparse
 import json
@@ -27,9 +27,11 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.detection_project import SCORE, write_detector
 from ocaffe.zoo.project import Choices
 from ocaffe.zoo.templates import image_shape
+from ocaffe.zoo.text import prototxt
 
 FIRST = 20  # steps that are not timed
 AVERAGED = 100  # losses
+MOST_EXPANDED = 1.5
 
 
 def run(*arguments: str) -> None:
@@ -47,6 +49,16 @@ def make(folder: str, scenes: int, tests: int, side: int, crops: int, crop_side:
         own = "--images", "1", "--splits", "1,0,0", "--seed", "2", "--crops", str(crops), "--crop-size", str(crop_side)
         run("dataset", "shapes", f"{folder}/other", *own, *digits)
     return time.perf_counter() - begin
+
+
+def spare(file: str) -> None:
+    """Let the training neither mirror the digits, which are symbols, nor shrink them to a fourth, as the published nets do."""
+    net = read_net(file)
+    for layer in net.layer:
+        if layer.type == "AnnotatedData" and layer.transform_param.HasField("expand_param"):
+            layer.transform_param.mirror = False
+            layer.transform_param.expand_param.max_expand_ratio = min(layer.transform_param.expand_param.max_expand_ratio, MOST_EXPANDED)
+    pathlib.Path(file).write_text(prototxt(net))
 
 
 class Training:
@@ -88,7 +100,8 @@ def main() -> None:
     parser.add_argument("--crops", type=int, default=10000, help="0: without a trained backbone")
     parser.add_argument("--crop-side", type=int, default=64)
     parser.add_argument("--backbone", type=int, default=1000, help="iterations of the backbone")
-    parser.add_argument("--backbone-rate", type=float, default=0.001)
+    parser.add_argument("--backbone-rate", type=float, default=0)
+    parser.add_argument("--weights", default="", help="begin from these weights, without training a backbone")
     parser.add_argument("--iterations", type=int, default=3000)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--parts", type=int, default=4, help="the precision is computed after each part of the training")
@@ -106,8 +119,8 @@ def main() -> None:
     result: dict[str, Any] = {"net": options.net, "device": str(device), "batch": options.batch}
     result["seconds to make data"] = make(options.folder, options.scenes, options.tests, side, options.crops, options.crop_side, options.mnist)
     log.quiet()
-    weights, work = "", f"{options.folder}/{options.net}-{os.getpid()}"
-    if options.crops:
+    weights, work = options.weights, f"{options.folder}/{options.net}-{os.getpid()}"
+    if options.crops and not weights:
         found = pretrained(options.net, f"{options.folder}/other/crops", f"{work}/backbone", device, iterations=options.backbone,
                            side=options.crop_side, rate=options.backbone_rate)  # fmt: skip
         weights, result["backbone"] = found.weights, {"accuracy": found.accuracy, "seconds": found.seconds, "iterations": options.backbone}
@@ -116,6 +129,7 @@ def main() -> None:
         batch=options.batch, iterations=options.iterations, weights=weights, size=options.size, solver=options.solver, transform=options.transform
     )  # fmt: skip
     made = write_detector(options.net, f"{options.folder}/made", f"{work}/net", choices, device.target)
+    spare(made.path("train_val.prototxt"))
     training = Training(made.path("solver.prototxt"), device)
     result |= {"scenes": made.images.train.images, "test scenes": made.images.test.images, "untrained": training.precision(), "map": {}}
     training.step(FIRST)
