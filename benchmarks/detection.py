@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An SSD of the zoo against the same net in PyTorch, trained on the same batches: mean average precision, and ms per step.
 
-    benchmarks/detection.py FOLDER [--net ssd_shapes] [--iterations 1500] [--batch 32] [--weights FILE] [--device D] [--torch cpu|cuda] [--json FILE]
+    benchmarks/detection.py FOLDER [--net ssd_shapes] [--iterations 1500] [--batch 32] [--weights FILE] [--device D] [--torch cpu|cuda] [--only ocaffe|torch] ..
 
 FOLDER has annotated databases, as `ocaffe dataset voc` writes them. ocaffe trains by the files that `ocaffe new` writes. PyTorch begins with the same
 weights. ocaffe's AnnotatedData layer reads and changes the images of both. PyTorch matches boxes, mines negatives and suppresses detections by the code
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from detect_scenes import spare
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,10 +28,13 @@ from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net, read_solver
+from ocaffe.solver.policies import LearningRate
 from ocaffe.zoo.detection_project import write_detector
 from ocaffe.zoo.project import Choices
 
 OVERLAP, NEGATIVES, NMS, LISTED, KEPT, LEAST = 0.5, 3, 0.45, 400, 200, 0.01  # as in the prototxts of ocaffe/zoo/detectors.py
+
+SEED, POINTS = 1, 100
 
 
 class Ssd(nn.Module):
@@ -111,37 +115,28 @@ class Ssd(nn.Module):
         return blobs["mbox_loc"].reshape(len(x), -1, 4), blobs["mbox_conf"].reshape(len(x), -1, self.classes)
 
     def loss(self, x: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-        """Return SSD's loss. `truth`: rows of image, label, instance, left, top, right, bottom, difficult."""
+        """Return SSD's loss. `truth`: N x G x 5, labels and boxes of each image, as `padded` makes them."""
         loc, conf = self(x)
         boxes, variances = self.priors
-        places, labels = torch.zeros_like(loc), torch.zeros(conf.shape[:2], dtype=torch.long, device=x.device)
-        overlaps = torch.zeros(conf.shape[:2], device=x.device)
-        for image in range(len(x)):
-            own = truth[truth[:, 0] == image]
-            if not len(own):
-                continue
-            table = overlap(own[:, 3:7], boxes)  # objects x priors
-            overlaps[image], nearest = table.max(0)
-            matched = torch.where(overlaps[image] > OVERLAP, nearest, -1)
-            left = table.clone()
-            for _ in range(len(own)):  # each object gets its best prior, the best pair first
-                best = int(left.argmax())
-                row, column = divmod(best, left.shape[1])
-                if left[row, column] <= 1e-6:
-                    break
-                matched[column] = row
-                left[row], left[:, column] = -1, -1
-            positive = matched >= 0
-            chosen = own[matched[positive]]
-            labels[image, positive] = chosen[:, 1].long()
-            places[image, positive] = encoded(chosen[:, 3:7], boxes[positive], variances[positive])
-        positive = labels > 0
-        count = positive.sum().clamp(min=1)
+        table = overlap(truth[..., 1:], boxes)  # images x objects x priors
+        overlaps, nearest = table.max(1)
+        matched = torch.where(overlaps > OVERLAP, nearest, -1)
+        images, left = torch.arange(len(x), device=x.device), table.clone()
+        for _ in range(truth.shape[1]):  # each object gets its best prior, the best pair first
+            most, best = left.flatten(1).max(1)
+            row, column = best // table.shape[2], best % table.shape[2]
+            matched[images, column] = torch.where(most > 1e-6, row, matched[images, column])
+            left[images, row], left[images, :, column] = -1, -1
+        positive = matched >= 0
+        chosen = truth[images[:, None], matched.clamp(min=0)]
+        labels = torch.where(positive, chosen[..., 0], 0).long()
+        places = encoded(chosen[..., 1:][positive], boxes.expand_as(loc)[positive], variances.expand_as(loc)[positive])
         each = F.cross_entropy(conf.transpose(1, 2), labels, reduction="none")
         with torch.no_grad():  # the negatives with the least certain background
             rank = torch.where(positive | (overlaps >= OVERLAP), -math.inf, each).argsort(1, descending=True).argsort(1)
             negative = (rank < NEGATIVES * positive.sum(1, keepdim=True)) & ~positive & (overlaps < OVERLAP)
-        return (F.smooth_l1_loss(loc[positive], places[positive], reduction="sum") + each[positive | negative].sum()) / count
+        count = positive.sum().clamp(min=1)
+        return (F.smooth_l1_loss(loc[positive], places, reduction="sum") + each[positive | negative].sum()) / count
 
     @torch.no_grad()
     def detect(self, x: torch.Tensor) -> list[np.ndarray]:
@@ -155,10 +150,20 @@ class Ssd(nn.Module):
         return [suppressed(corners[image], scores[image]) for image in range(len(x))]
 
 
+def padded(rows: np.ndarray, images: int) -> np.ndarray:
+    """Return N x G x 5, label and box, from rows of image, label, instance, left, top, right, bottom, difficult. Empty boxes fill the places left."""
+    own = [rows[rows[:, 0] == image][:, [1, 3, 4, 5, 6]] for image in range(images)]
+    made = np.zeros((images, max(1, *map(len, own)), 5), np.float32)
+    for image, each in enumerate(own):
+        made[image, : len(each)] = each
+    return made
+
+
 def overlap(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    sides = (torch.minimum(a[:, None, 2:], b[None, :, 2:]) - torch.maximum(a[:, None, :2], b[None, :, :2])).clamp(min=0)
+    """Return the intersections over unions of boxes ... x G x 4 and P x 4, ... x G x P."""
+    sides = (torch.minimum(a[..., None, 2:], b[:, 2:]) - torch.maximum(a[..., None, :2], b[:, :2])).clamp(min=0)
     both = sides.prod(-1)
-    return both / ((a[:, 2:] - a[:, :2]).prod(-1)[:, None] + (b[:, 2:] - b[:, :2]).prod(-1)[None] - both)
+    return both / ((a[..., 2:] - a[..., :2]).prod(-1)[..., None] + (b[:, 2:] - b[:, :2]).prod(-1) - both)
 
 
 def encoded(truth: torch.Tensor, prior: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
@@ -243,47 +248,46 @@ def test_ocaffe(file: str, weights: str, count: int, device: Any, classes: int) 
     return precision(found, truth, classes)
 
 
-def train_ocaffe(solver_file: str, device: Any) -> tuple[dict[str, list[np.ndarray]], np.ndarray, list[float], list[float], float]:
-    """Train, and return the first weights, the priors, the rates, the losses and ms per step of the whole training with its data layer."""
-    settings = read_solver(solver_file)
-    for field in ("test_iter", "test_interval", "snapshot", "best_output"):
-        settings.ClearField(field)
-    solver = ocaffe.get_solver(settings, device=device)
-    first = {name: [np.array(blob.data) for blob in blobs] for name, blobs in solver.net.params.items()}
-    rates, losses = [], []
-    solver.step(1)
-    rates.append(settings.base_lr)
-    priors = np.array(solver.net.blobs["mbox_priorbox"].data)
-    begin = time.perf_counter()
-    for _ in range(settings.max_iter - 1):
-        rates.append(solver.lr)
+def train_ocaffe(settings: Any, device: Any) -> tuple[list[float], float]:
+    """Train and write the weights. Return the losses, and the ms per step of the whole training with its data layer."""
+    losses = []
+    with ocaffe.get_solver(settings, device=device) as solver:
         solver.step(1)
-        losses.append(float(solver.net.blobs["mbox_loss"].data))
-    ms = 1000 * (time.perf_counter() - begin) / max(settings.max_iter - 1, 1)
-    solver.net.save(settings.snapshot_prefix + ".caffemodel")
-    solver.close()
-    return first, priors, rates, losses, ms
+        begin = time.perf_counter()
+        for _ in range(settings.max_iter - 1):
+            solver.step(1)
+            losses.append(float(solver.net.blobs["mbox_loss"].data))
+        ms = 1000 * (time.perf_counter() - begin) / max(settings.max_iter - 1, 1)
+        solver.net.save(settings.snapshot_prefix + ".caffemodel")
+    return losses, ms
 
 
-def train_torch(net: Ssd, settings: Any, rates: list[float], given: Iterator[tuple[np.ndarray, np.ndarray]], place: str) -> float:
-    """Train the same net with the same rates, and return the median ms of a step without the data layer."""
+def train_torch(net: Ssd, settings: Any, given: Iterator[tuple[np.ndarray, np.ndarray]], place: str) -> tuple[list[float], float]:
+    """Train the same net with the same rates. Return the losses, and the median ms of a step without the data layer."""
+    rate_of = LearningRate(settings)
     groups = [{"params": [parameter], "lr": rate, "weight_decay": 0.0} for parameter, rate, _ in net.rates]
     if settings.type == "Adam":
         optimizer: Any = torch.optim.Adam(groups, lr=1.0, betas=(settings.momentum, settings.momentum2), eps=settings.delta)
     else:
         optimizer = torch.optim.SGD(groups, lr=1.0, momentum=settings.momentum)
-    times = []
-    for rate, (images, boxes) in zip(rates, given):
+    losses, times = [], []
+    for iteration, (images, boxes) in enumerate(given):
+        rate, _ = rate_of(iteration)
         for group, (_, factor, decay) in zip(optimizer.param_groups, net.rates):
             group["lr"], group["weight_decay"] = rate * factor, settings.weight_decay * decay
         begin = time.perf_counter()
-        loss = net.loss(torch.from_numpy(images).to(place), torch.from_numpy(boxes).to(place))
+        loss = net.loss(torch.from_numpy(images).to(place), torch.from_numpy(padded(boxes, len(images))).to(place))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        loss.item()
+        losses.append(loss.item())
         times.append(time.perf_counter() - begin)
-    return 1000 * statistics.median(times)
+    return losses, 1000 * statistics.median(times)
+
+
+def curve(losses: list[float]) -> list[float]:
+    """Return the means of at most POINTS parts of a training."""
+    return [float(part.mean()) for part in np.array_split(losses, min(POINTS, len(losses)))]
 
 
 def main() -> None:
@@ -297,36 +301,46 @@ def main() -> None:
     parser.add_argument("--transform", default="", help="more fields of the TRAIN layer's transform_param")
     parser.add_argument("--device", default="")
     parser.add_argument("--math", default="")
-    parser.add_argument("--torch", default="cpu", help="cpu, cuda or none")
+    parser.add_argument("--torch", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--only", default="", choices=("ocaffe", "torch"), help="two processes can train side by side")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     log.quiet()
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.math == "tf32"
     device = select_device(options.device or None, math=options.math or None)
     with tempfile.TemporaryDirectory() as folder:
         choices = Choices(batch=options.batch, iterations=options.iterations, weights=options.weights, solver=options.solver, transform=options.transform)
         made = write_detector(options.net, options.folder, f"{folder}/net", choices, device.target)
+        spare(made.path("train_val.prototxt"))
         file, classes = made.path("train_val.prototxt"), made.classes + 1
         settings = read_solver(made.path("solver.prototxt"))
-        result: dict[str, Any] = {"net": options.net, "images": made.images.train.images, "iterations": options.iterations, "batch": options.batch}
-        untrained = ocaffe.get_solver(settings, device=device)
-        untrained.net.save(f"{folder}/first.caffemodel")
-        untrained.close()
+        settings.random_seed = SEED  # both begin with the same weights, also in two processes
+        for field in ("snapshot", "best_output"):
+            settings.ClearField(field)
         count = settings.test_iter[0]
+        for field in ("test_iter", "test_interval"):
+            settings.ClearField(field)
+        result: dict[str, Any] = {"net": options.net, "images": made.images.train.images, "iterations": options.iterations, "batch": options.batch,
+                                  "math": device.target.math}  # fmt: skip
+        with ocaffe.get_solver(settings, device=device) as untrained:
+            first = {name: [np.array(blob.data) for blob in blobs] for name, blobs in untrained.net.params.items()}
+            untrained.net.forward()
+            priors = np.array(untrained.net.blobs["mbox_priorbox"].data)
+            untrained.net.save(f"{folder}/first.caffemodel")
         result["untrained"] = test_ocaffe(file, f"{folder}/first.caffemodel", count, device, classes)
-        first, priors, rates, losses, ms = train_ocaffe(made.path("solver.prototxt"), device)
-        result["ocaffe"] = {"map": test_ocaffe(file, settings.snapshot_prefix + ".caffemodel", count, device, classes), "ms": ms,
-                            "loss": statistics.mean(losses[-50:]), "first loss": statistics.mean(losses[:50])}  # fmt: skip
-        print(json.dumps(result), flush=True)
-        if options.torch != "none":
+        if options.only != "torch":
+            losses, ms = train_ocaffe(settings, device)
+            result["ocaffe"] = {"map": test_ocaffe(file, settings.snapshot_prefix + ".caffemodel", count, device, classes), "ms": ms, "losses": curve(losses)}
+            print(json.dumps(result), flush=True)
+        if options.only != "ocaffe":
             peer = Ssd(layers_of(file, proto.TRAIN), first, priors, classes).to(options.torch)
-            took = train_torch(peer, settings, rates, batches(file, proto.TRAIN, options.iterations, device), options.torch)
+            losses, ms = train_torch(peer, settings, batches(file, proto.TRAIN, options.iterations, device), options.torch)
             peer.eval()
             found, truth = [], []
             for images, boxes in batches(file, proto.TEST, count, device):
                 found += peer.detect(torch.from_numpy(images).to(options.torch))
                 truth += [boxes[boxes[:, 0] == image][:, [1, 3, 4, 5, 6, 7]].astype(np.float64) for image in range(len(images))]
-            result["PyTorch"] = {"map": precision(found, truth, classes), "ms": took, "version": torch.__version__}
+            result["PyTorch"] = {"map": precision(found, truth, classes), "ms": ms, "losses": curve(losses), "version": torch.__version__}
             print(json.dumps(result), flush=True)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")

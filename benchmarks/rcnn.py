@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--pretraining", type=int, default=1500, help="iterations of the classifier")
     parser.add_argument("--iterations", type=int, default=16000)
     parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument("--solver", default="", help="more fields of the solver")
     parser.add_argument("--anchors", default="2,3.2,5,8,12.6", help="scales of the anchors, in 16 pixels of the net's images")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
@@ -129,7 +130,8 @@ def main() -> None:
         pathlib.Path(f"{folder}/crops.prototxt").write_text(write_text(classifier(f"{folder}/crops")))
         tests = max(options.crops // 10 // 100, 1)
         pathlib.Path(f"{folder}/crops_solver.prototxt").write_text(
-            f'net: "{folder}/crops.prototxt" base_lr: 0.01 momentum: 0.9 weight_decay: 0.0005 lr_policy: "poly" power: 1 max_iter: {options.pretraining} '
+            f'net: "{folder}/crops.prototxt" type: "Adam" base_lr: 0.0003 momentum: 0.9 momentum2: 0.999 weight_decay: 0.0005 lr_policy: "poly" power: 1 '
+            f'max_iter: {options.pretraining} '
             f'test_iter: {tests} test_interval: {options.pretraining} test_initialization: false display: {max(options.pretraining // 20, 1)} '
             f'snapshot_prefix: "{folder}/zf"'
         )
@@ -137,7 +139,7 @@ def main() -> None:
         accuracy = records(pathlib.Path(f"{folder}/crops.log"), "test")[-1]["outputs"]["accuracy"]
         told("classifier of crops:", accuracy=_number(accuracy), ms=milliseconds(text))
 
-        solver = f"base_lr: {options.rate} test_interval: {options.iterations} test_initialization: true clip_gradients: 35"
+        solver = f"base_lr: {options.rate} test_interval: {options.iterations} test_initialization: true clip_gradients: 35 {options.solver}"
         weights = f"{folder}/zf_iter_{options.pretraining}.caffemodel"
         choices = Choices(size=options.side, weights=weights, iterations=options.iterations, augment="", solver=solver)
         project = write_detector("faster_rcnn_zf", f"{folder}/boxes", f"{folder}/net", choices)
