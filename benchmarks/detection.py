@@ -8,6 +8,7 @@ weights. ocaffe's AnnotatedData layer reads and changes the images of both. PyTo
 below, which is written from the paper. The average precision of both is computed by `precision` below.
 """
 import argparse
+import collections
 import json
 import math
 import pathlib
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -233,6 +235,15 @@ def batches(file: str, phase: int, count: int, device: Any) -> Iterator[tuple[np
             yield np.array(net.blobs["data"].data), np.array(net.blobs["label"].data).reshape(-1, 8)
 
 
+def ahead(given: Iterator[Any], count: int = 3) -> Iterator[Any]:
+    """Yield the same, made by a thread that is up to `count` items ahead."""
+    with ThreadPoolExecutor(1) as thread:
+        made = collections.deque(thread.submit(next, given, None) for _ in range(count))
+        while (item := made.popleft().result()) is not None:
+            made.append(thread.submit(next, given, None))
+            yield item
+
+
 def test_ocaffe(file: str, weights: str, count: int, device: Any, classes: int) -> float:
     """Return the precision of the TEST net."""
     message = layers_of(file, proto.TEST)
@@ -334,7 +345,7 @@ def main() -> None:
             print(json.dumps(result), flush=True)
         if options.only != "ocaffe":
             peer = Ssd(layers_of(file, proto.TRAIN), first, priors, classes).to(options.torch)
-            losses, ms = train_torch(peer, settings, batches(file, proto.TRAIN, options.iterations, device), options.torch)
+            losses, ms = train_torch(peer, settings, ahead(batches(file, proto.TRAIN, options.iterations, device)), options.torch)
             peer.eval()
             found, truth = [], []
             for images, boxes in batches(file, proto.TEST, count, device):

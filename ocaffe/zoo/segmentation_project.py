@@ -104,9 +104,7 @@ class _Segmenter:
         self.balanced = self._balanced()
         self.changes += dict.fromkeys(change for message in (self.body, self.deploy) for change in self._adapt(message))
         if choices.batch_norm:
-            for message in (self.body, self.deploy):
-                _normalize(message, net)
-            self.changes.append("BatchNorm and Scale follow each convolution that a ReLU follows")
+            self.changes += {_normalize(message) for message in (self.body, self.deploy)}
         elif not choices.weights and net != "segnet_basic":
             self.changes.append(f"{net} does not normalize, and learns slowly from fillers: --batch-norm adds BatchNorm")
         for layer in self.body.layer if self.stored else ():
@@ -267,18 +265,21 @@ def _classes(masks: Masks, given: int) -> int:
     return given or found
 
 
-def _normalize(message: Any, net: str) -> None:
-    """Add BatchNorm and Scale in place between each Convolution and its ReLU. Raise Error if there is none."""
+def _normalize(message: Any) -> str:
+    """Replace SegNet's BN by BatchNorm and Scale, or add both between each Convolution and its ReLU. Return the change."""
     layers = list(message.layer)
     del message.layer[:]
+    fresh = any(layer.type == "BN" for layer in layers)
     for before, layer in zip([None, *layers], layers):
-        if layer.type == "ReLU" and before is not None and before.type == "Convolution":
+        if layer.type == "BN" or (not fresh and layer.type == "ReLU" and before is not None and before.type == "Convolution"):
             blob = layer.bottom[0]
             message.layer.add(name=f"{blob}_bn", type="BatchNorm", bottom=[blob], top=[blob]).batch_norm_param.moving_average_fraction = AVERAGED
             message.layer.add(name=f"{blob}_scale", type="Scale", bottom=[blob], top=[blob]).scale_param.bias_term = True
-        message.layer.append(layer)
-    if len(message.layer) == len(layers):
-        raise Error(f"--batch-norm is given for {net}, which normalizes already", place="ocaffe new", fix="leave it out")
+        if layer.type != "BN":
+            message.layer.append(layer)
+    if fresh:
+        return "BatchNorm and Scale replace each BN: a test takes averages of the training, in place of the statistics of its batch"
+    return "BatchNorm and Scale follow each convolution that a ReLU follows"
 
 
 def _stored(file: str) -> dict[str, list[np.ndarray]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import ocaffe
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.errors import Error
@@ -145,8 +146,21 @@ def test_batch_norm(here: pathlib.Path, net: str, count: int) -> None:
         places = [index for index, layer in enumerate(found) if layer.type == "BatchNorm"]
         assert len(places) == count
         assert all([layer.type for layer in found[index - 1 : index + 3]] == ["Convolution", "BatchNorm", "Scale", "ReLU"] for index in places)
-    with pytest.raises(Error, match="segnet_basic, which normalizes already"):
-        write_segmenter("segnet_basic", "made", "other", Choices(batch=1, batch_norm=True))
+
+
+def test_batch_norm_of_segnet(here: pathlib.Path) -> None:
+    """It replaces BN, so that the scores of an image do not depend on the others of a batch."""
+    made = write_segmenter("segnet_basic", "made", "out", Choices(batch=1, batch_norm=True))
+    assert any("replace each BN" in note for note in made.notes)
+    types = [layer.type for layer in read_net("out/deploy.prototxt").layer]
+    assert "BN" not in types and types.count("BatchNorm") == types.count("Scale") == 8
+    with ocaffe.Net("out/deploy.prototxt", ocaffe.TEST) as net:
+        images = np.random.default_rng(0).standard_normal((2, *made.shape)).astype(np.float32)
+        net.blobs["data"].reshape(*images.shape)
+        both = net.forward(data=images)
+        (name,) = both
+        alone = net.forward(data=images[::-1].copy())[name][::-1]
+        np.testing.assert_allclose(both[name], alone, atol=1e-5)
 
 
 def test_own_sizes(here: pathlib.Path) -> None:
