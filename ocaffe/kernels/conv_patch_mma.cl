@@ -17,9 +17,9 @@
               multiple of 4 or the whole width
    STEP_TAPS  taps in one step of forward and backward_data, a divisor of their number
    RAGGED     1: the planes of a patch (channels; in backward_data outputs) are not a multiple of the block, BK or in backward_filter LINE
-   WIDE       backward_filter: elements of a copy of dy, 8 or 4. Rows of pixels (with the whole width: groups of rows) begin at multiples of
-              WIDE in memory. 0: there is no such alignment, and pixels are loaded singly. They also are if dy is a view of a Concat that
-              begins elsewhere
+   WIDE       backward_filter: elements of dy that are fetched together, 8, 4, 2 or 1. Rows of pixels (with the whole width: groups of rows)
+              begin at multiples of WIDE in memory. Several are copied. Single ones go through registers, because a copy has at least 4
+              bytes. So do all if dy is a view of a Concat that begins elsewhere
 
    Arguments: operands, SIZES (conv_window.h), for backward_filter rectangles of a split, scalars.
 
@@ -59,7 +59,7 @@
 #define RAGGED 1
 #endif
 #ifndef WIDE
-#define WIDE 0
+#define WIDE 1
 #endif
 
 #define PIXELS (TILE_H * TILE_W)
@@ -327,48 +327,70 @@ INLINE Corner corner_after(Corner c, int oh, int ow) {
 
 INLINE int pixel_exists(int pixel, const Corner c, int oh, int ow) { return pixel < PIXELS && c.y + pixel / TILE_W < oh && c.x + pixel % TILE_W < ow; }
 
+/* A work-item fetches dy of the same WIDE pixels of every LINES_APART-th output: GIVEN times WIDE elements of a part. Neighbours fetch
+   neighbouring pixels. */
+#define RUNS (PART / WIDE) /* of a line */
+#define LINES_APART (NT / RUNS)
+#define GIVEN (BM / LINES_APART)
+
+/* A work-item's share of a part: its first element, the distance to those of the next output, and how many outputs exist, 0 if the pixels
+   do not. Pixels that continue in the next row all exist if the first one does. */
+typedef struct { global const GIVEN_T* from; int apart, lines; } Share;
+
+/* `dy` points at the group's first output in the sample, `last` is its last one. `first` is the first pixel of the part. */
+INLINE Share share_of(global const GIVEN_T* dy, int first, const Corner c, int oh, int ow, int last) {
+  const int line = (int)get_local_id(0) / RUNS, pixel = first + (int)get_local_id(0) % RUNS * WIDE;
+  return (Share){dy + line * (oh * ow) + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W, LINES_APART * oh * ow,
+                 pixel_exists(pixel, c, oh, ow) ? (last - line + LINES_APART) / LINES_APART : 0};
+}
+/* The place in local memory of output number `i` of a share. */
+INLINE local bfloat* given_place(local uint4* to, int i) {
+  const int line = (int)get_local_id(0) / RUNS + i * LINES_APART, pixel = (int)get_local_id(0) % RUNS * WIDE;
+  return (local bfloat*)(to + along_place(PART, line, pixel / CHUNK)) + pixel % CHUNK;
+}
+
 /* Copy WIDE neighbours in memory to a part of a chunk. */
-INLINE void copy_bfloat(local uint* to, global const bfloat* from, int exist) {
-#if WIDE == 4
-  copy_4((local uint2*)to, from, exist);
-#else
+INLINE void copy_bfloat(local bfloat* to, global const bfloat* from, int exist) {
+#if WIDE == 8
   copy_8((local uint4*)to, from, exist);
+#elif WIDE == 4
+  copy_4((local uint2*)to, from, exist);
+#elif WIDE == 2
+  copy_2((local uint*)to, from, exist);
 #endif
 }
-INLINE void copy_float(local uint* to, global const float* from, int exist) {
+INLINE void copy_float(local bfloat* to, global const float* from, int exist) {
 #pragma unroll
-  for (int e = 0; e < WIDE; e += 2) to[e / 2] = exist ? narrow2((float2)(from[e], from[e + 1])) : 0u;
+  for (int e = 0; e < WIDE; e += 2) ((local uint*)to)[e / 2] = exist ? narrow2((float2)(from[e], from[e + 1])) : 0u;
 }
 INLINE bfloat rounded_bfloat(bfloat v) { return v; }
 INLINE bfloat rounded_float(float v) { return narrow(v); }
 
-/* Fetch dy of PART pixels of a rectangle from `first` on. `dy` points at the group's first output in the sample. Outputs past the end fetch
-   the last one and are not stored. */
-INLINE void fetch_given(local uint4* to, global const GIVEN_T* dy, int first, const Corner c, int oh, int ow, int last, int aligned) {
-#if WIDE
+/* Copy a share to local memory. What does not exist becomes zero. */
+INLINE void copy_given(local uint4* to, const Share share, int aligned) {
   if (aligned) {
 #pragma unroll
-    for (int i = 0; i < (A_CHUNKS + NT - 1) / NT; ++i) {
-      const int number = i * NT + (int)get_local_id(0), line = number / (PART / CHUNK), chunk = number % (PART / CHUNK);
-      if (A_CHUNKS % NT != 0 && number >= A_CHUNKS) continue;
-      global const GIVEN_T* from = dy + min(line, last) * (oh * ow);
-      /* A copy that continues in the next row exists completely if it begins inside the plane. */
-#pragma unroll
-      for (int e = 0; e < CHUNK; e += WIDE) {
-        const int pixel = first + chunk * CHUNK + e;
-        JOINED(copy_, GIVEN_T)((local uint*)(to + along_place(PART, line, chunk)) + e / 2, from + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W, pixel_exists(pixel, c, oh, ow));
-      }
-    }
+    for (int i = 0; i < GIVEN; ++i) JOINED(copy_, GIVEN_T)(given_place(to, i), share.from + i * share.apart, i < share.lines);
     return;
   }
-#endif
-  /* Neighbouring work-items load neighbouring pixels. The loop stays rolled: unrolling would take registers from the products. */
+  /* The loop stays rolled: unrolling would take registers from the products. */
 #pragma unroll 1
-  for (int i = get_local_id(0); i < BM * PART; i += NT) {
-    const int line = i / PART, pixel = first + i % PART;
-    ((local bfloat*)(to + along_place(PART, line, i % PART / CHUNK)))[i % CHUNK] =
-        pixel_exists(pixel, c, oh, ow) ? JOINED(rounded_, GIVEN_T)(dy[min(line, last) * (oh * ow) + (c.y + pixel / TILE_W) * ow + c.x + pixel % TILE_W]) : 0;
-  }
+  for (int i = 0; i < GIVEN; ++i)
+#pragma unroll
+    for (int e = 0; e < WIDE; ++e) given_place(to, i)[e] = i < share.lines ? JOINED(rounded_, GIVEN_T)(share.from[i * share.apart + e]) : 0;
+}
+
+/* The same through registers, in two steps. */
+INLINE void load_given(GIVEN_T v[GIVEN], const Share share) {
+#pragma unroll
+  for (int i = 0; i < GIVEN; ++i) v[i] = 0;
+#pragma unroll
+  for (int i = 0; i < GIVEN; ++i)
+    if (i < share.lines) v[i] = share.from[i * share.apart];
+}
+INLINE void store_given(local uint4* to, const GIVEN_T v[GIVEN]) {
+#pragma unroll
+  for (int i = 0; i < GIVEN; ++i) *given_place(to, i) = JOINED(rounded_, GIVEN_T)(v[i]);
 }
 
 /* acc[i][tap] += the products of PART pixels from `first` on, for outputs from 16 * i on and the warp's 8 channels. The four sums are row g,
@@ -421,6 +443,7 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
   const int row0 = get_group_id(1) * BM, channel0 = get_group_id(0) * LINE;
   const int all = batch * ((oh + TILE_H - 1) / TILE_H) * ((ow + TILE_W - 1) / TILE_W);
   const int begin = split * split_rectangles, end = min(all, begin + split_rectangles);
+  const int last = outputs - 1 - row0;
   const int aligned = ((dy_offset | dy_stride) & (WIDE - 1)) == 0; /* whether samples are aligned; planes always are */
   x += x_offset + (ulong)group * channels * (h * w);
   dy += dy_offset + ((ulong)group * outputs + row0) * (oh * ow);
@@ -431,9 +454,14 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
 #pragma unroll
   for (int piece = 0; piece < PIECES; ++piece) where[piece] = place_piece(piece);
   Corner now = corner_of(begin, oh, ow);
+  GIVEN_T given[GIVEN];
 #pragma unroll
   for (int part = 0; part < PARTS_OF_STEP; ++part) {
-    if (begin < end) fetch_given(as + part * A_CHUNKS, dy + now.sample * dy_stride, part * PART, now, oh, ow, outputs - 1 - row0, aligned);
+    if (begin < end) {
+      const Share share = share_of(dy + now.sample * dy_stride, part * PART, now, oh, ow, last);
+      if (WIDE > 1) copy_given(as + part * A_CHUNKS, share, aligned);
+      if (WIDE == 1) load_given(given, share), store_given(as + part * A_CHUNKS, given);
+    }
     copies_commit();
   }
   if (begin < end) {
@@ -458,8 +486,11 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
     for (int part = 0; part < PARTS_OF_STEP; ++part) {
       copies_wait();
       barrier(CLK_LOCAL_MEM_FENCE);
+      local uint4* later = as + (stage == 0 ? STAGES - 1 : stage - 1) * A_CHUNKS; /* which no work-item reads any more */
       if (fetches) {
-        fetch_given(as + (stage == 0 ? STAGES - 1 : stage - 1) * A_CHUNKS, dy + next.sample * dy_stride, part * PART, next, oh, ow, outputs - 1 - row0, aligned);
+        const Share share = share_of(dy + next.sample * dy_stride, part * PART, next, oh, ow, last);
+        if (WIDE > 1) copy_given(later, share, aligned);
+        if (WIDE == 1) load_given(given, share);
 #pragma unroll
         for (int p = 0; p < PART_PIECES; ++p)
           pieces[p] = fetch_piece(piece_of(where, part * PART_PIECES + p), image, next.y - PAD_H, next.x - PAD_W, channel0, channels);
@@ -467,6 +498,7 @@ kernel GROUP_OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x), OPE
       copies_commit();
       part_multiply(as + stage * A_CHUNKS, patches + own * ALONG_CHUNKS(PATCH_LINES, LINE), ZEROS(own), part * PART, now, oh, ow, acc);
       if (fetches) {
+        if (WIDE == 1) store_given(later, given);
 #pragma unroll
         for (int p = 0; p < PART_PIECES; ++p)
           store_piece(patches + (1 - own) * ALONG_CHUNKS(PATCH_LINES, LINE), pieces[p], piece_of(where, part * PART_PIECES + p));

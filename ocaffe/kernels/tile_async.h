@@ -48,7 +48,7 @@ INLINE int along_place(int depth, int line, int chunk) {
 }
 INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK) + (chunk ^ (k & 7)); }
 
-/* Copy 8 or 4 elements that begin at a multiple of their number, or zeros if they do not exist. The copies have arrived after
+/* Copy 8, 4 or 2 elements that begin at a multiple of their number, or zeros if they do not exist. The copies have arrived after
    copies_wait and a barrier. */
 #ifdef __NVPTX__
 #define COPY_ASYNC(kind, bytes)                                                                                                                        \
@@ -56,6 +56,7 @@ INLINE int across_place(int lines, int k, int chunk) { return k * (lines / CHUNK
                : "memory")
 INLINE void copy_8(local uint4* to, global const bfloat* from, int exist) { COPY_ASYNC("cg", 16); }
 INLINE void copy_4(local uint2* to, global const bfloat* from, int exist) { COPY_ASYNC("ca", 8); }
+INLINE void copy_2(local uint* to, global const bfloat* from, int exist) { COPY_ASYNC("ca", 4); }
 INLINE void copies_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* Wait until all but the last STAGES - 2 commits have arrived. */
 #define WAIT_TEXT(n) WAIT_TEXT_OF(n)
@@ -72,6 +73,7 @@ INLINE void copies_wait(void) {
 #else
 INLINE void copy_8(local uint4* to, global const bfloat* from, int exist) { *to = exist ? *(global const uint4*)from : (uint4)(0); }
 INLINE void copy_4(local uint2* to, global const bfloat* from, int exist) { *to = exist ? *(global const uint2*)from : (uint2)(0); }
+INLINE void copy_2(local uint* to, global const bfloat* from, int exist) { *to = exist ? *(global const uint*)from : 0; }
 INLINE void copies_commit(void) {}
 INLINE void copies_wait(void) {}
 #endif

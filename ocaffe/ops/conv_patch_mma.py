@@ -40,7 +40,11 @@ FILTER_TILES = tuple(
 )
 CHUNK = 8  # elements (kernels/tile_async.h)
 PART = 32  # pixels that backward_filter loads at a time
-COPIES = (8, 4)  # elements per copy
+COPIES = (8, 4, 2)  # elements per copy of dy
+# The time of backward_filter by the elements of dy that it fetches together (WIDE), relative to copies of 8. Single ones go through registers.
+# Not fitted: by the instructions of a step.
+FETCH_COST = {8: 1.0, 4: 1.0, 2: 1.05, 1: 1.2}
+STORE = 4  # neighbouring pixels of a result that are stored together
 MAX_FILTER_TAPS = 9  # maximum taps in backward_filter, where a work-item keeps 8 sums per tap
 MIN_DEPTH = 8  # minimum outputs that justify a block in backward_data
 MAX_WASTE = 1.31  # maximum computed results per real result: 64 pixels for 49
@@ -77,10 +81,12 @@ def possible(g: ConvGeometry, direction: str) -> bool:
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str) -> Tile:
-    """Return the tile with its waste: pixels outside the image, and padded channels of the last block."""
+    """Return the tile with its waste: pixels outside the image, padded channels of the last block, and slow fetches."""
     waste = _pixel_waste(g, tile, direction) or 1.0
     if direction == "backward_filter":
-        return replace(tile, columns=tile.columns * g.taps, item_columns=tile.item_columns * g.taps, waste=waste)
+        shape = _rectangle_of(g, tile, direction)
+        cost = FETCH_COST[_wide(g, shape)] if shape else 1.0
+        return replace(tile, columns=tile.columns * g.taps, item_columns=tile.item_columns * g.taps, waste=waste * cost)
     depth = _depth(g, direction)
     return replace(tile, waste=-(-depth // tile.depth) * tile.depth / depth * waste)
 
@@ -102,7 +108,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     splits = -(-rectangles // part)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
-    special = {"RAGGED": int(g.group_channels % _channels(tile) > 0), "WIDE": next((n for n in COPIES if _together(shape, g.out, n)), 0)}
+    special = {"RAGGED": int(g.group_channels % _channels(tile) > 0), "WIDE": _wide(g, shape)}
     defines = {**_defines(g, tile, shape, 2), **special}
     rec.launch(
         "conv_patch_mma.backward_filter",
@@ -196,6 +202,11 @@ def _rectangle_of(g: ConvGeometry, tile: Tile, direction: str) -> Rectangle | No
     return _rectangle(_result(g, direction), g.kernel, most, (LOCAL_MEMORY // 2 - others) // line, filters)
 
 
+def _wide(g: ConvGeometry, shape: Rectangle) -> int:
+    """Return the elements of dy that backward_filter fetches together."""
+    return next((n for n in COPIES if _together(shape, g.out, n)), 1)
+
+
 def _together(shape: Rectangle, image: Axes, count: int) -> bool:
     """Whether each aligned run of `count` pixels of a rectangle is also contiguous and aligned in memory."""
     _, height, width = image
@@ -208,7 +219,7 @@ def _rectangle(image: Axes, kernel: Axes, most: int, most_lines: int, copied: bo
     """Return the rectangle of at most `most` pixels that covers an image with the fewest rectangles, or None.
 
     Two patches must have at most `most_lines` lines. Among equal candidates, the preference is, in this order: four pixels
-    (with `copied`, for backward_filter, also eight) stay contiguous; eight columns of a product are in one row, and so in
+    (with `copied`, for backward_filter, two, four and eight) stay contiguous; eight columns of a product are in one row, and so in
     different banks; few loads and stores.
     """
     _, height, width = image
@@ -222,7 +233,7 @@ def _rectangle(image: Axes, kernel: Axes, most: int, most_lines: int, copied: bo
         return (2 * rows + kernel[1] - 1) * -(-columns // CHUNK) * CHUNK + 1 if copied else 2 * rows * columns
 
     def cost(shape: Rectangle) -> tuple[int, ...]:
-        apart = sum(not _together(shape, image, n) for n in COPIES if copied or n == min(COPIES))
+        apart = sum(not _together(shape, image, n) for n in (COPIES if copied else (STORE,)))
         rows, columns = patch_of(shape)
         sectors = rows * (1 + -(-columns // SECTOR)) + shape.height * -(-shape.width // SECTOR)
         return _rectangles(image, shape), apart, shape.width % CHUNK > 0, rows * columns + SECTOR_COST * sectors

@@ -90,10 +90,11 @@ def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-@pytest.mark.parametrize("name", ["even", "28 wide", "14 wide"])
+@pytest.mark.parametrize("name", ["even", "28 wide", "14 wide", "10 wide", "odd"])
 def test_sixteen_bits(of_gpu: Device, name: str, offset: int) -> None:
     """Operands and results in bfloat16, aligned for copies and unaligned."""
-    sizes = {"even": (2, 16, 24, (1, 8, 16)), "28 wide": (3, 40, 16, (1, 6, 28)), "14 wide": (2, 16, 24, (1, 6, 14))}
+    sizes = {"even": (2, 16, 24, (1, 8, 16)), "28 wide": (3, 40, 16, (1, 6, 28)), "14 wide": (2, 16, 24, (1, 6, 14)),
+             "10 wide": (2, 16, 24, (1, 7, 10)), "odd": (2, 16, 24, (1, 7, 9))}  # fmt: skip
     g = geometry(*sizes[name], **THREE)
     check_directions(of_gpu, g, lambda way: Patches(BLOCKS, splits=2).choice(g, way), offset)
 
@@ -235,6 +236,16 @@ def test_sides_of_patches(kernel: Axes) -> None:
     sides = [max(shape.height + kernel[1], shape.width + kernel[2]) - 1 for shape in shapes if shape]
     assert all(side < 512 for side in sides) and bool(sides) == (max(kernel) < 512)
     assert sides or not conv_patch_mma.tiles(H100, g, "forward")
+
+
+@pytest.mark.parametrize(("size", "wide"), [(224, 8), (300, 4), (14, 4), (150, 2), (38, 2), (75, 1), (19, 1)])
+def test_elements_fetched_together(size: int, wide: int) -> None:
+    """Copies are as wide as rows are aligned. No copy has less than two elements."""
+    g = geometry(32, 64, 64, (1, size, size), **THREE)
+    rec = recorder(H100)
+    x, dy, dw = Ref("x", g.input_shape, Role.ACTIVATION), Ref("dy", g.output_shape, Role.DIFF), Ref("dw", g.weight_shape, Role.GRADIENT)
+    conv_gpu.backward_filter(rec, g, x, dy, dw, Choice(conv_patch_mma.with_step(g, FILTER_TILES[0], "backward_filter"), 2))
+    assert rec.launches[0].call is not None and dict(rec.launches[0].call.defines)["WIDE"] == str(wide)
 
 
 @pytest.mark.parametrize("size", [224, 112, 56, 28, 14])
