@@ -14,7 +14,7 @@ from ocaffe.cli import COMMANDS
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["make_commands", "make_modern_nets", "make_onnx_consumers", "make_segmentation", "make_solver_fields"])
+@pytest.mark.parametrize("name", ["make_commands", "make_modern_nets", "make_onnx_consumers", "make_segmentation", "make_solver_fields", "make_trainings"])
 def test_page_is_fresh(name: str) -> None:
     made = importlib.import_module(f"docs.{name}")
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run `python docs/{name}.py`"
