@@ -28,6 +28,8 @@ from tests.onnx.decisions import Decided  # noqa: E402
 from tests.onnx.modern_nets import NETS  # noqa: E402
 from tests.onnx.test_networks import relative  # noqa: E402
 
+FIXED = {"botnet26t_256": "pos_embed/Expand"}  # nets whose export has the batch as a number, and the node that has it
+
 
 @pytest.mark.parametrize("name", NETS)
 def test_modern_net(device: Any, tmp_path: Path, name: str) -> None:
@@ -45,7 +47,10 @@ def test_modern_net(device: Any, tmp_path: Path, name: str) -> None:
     message, blobs = imported.net, imported.blobs
     exported = comparable(model, message, blobs, shapes={}, outputs=[])
     forward = verify(exported, [random_inputs(exported.graph, pixels=pixels(model))], device).worst
-    assert not imported.fixed and not by_sample(exported, imported.batch, imported.outputs, device)  # it takes any batch
+    if name in FIXED:
+        assert FIXED[name] in imported.fixed
+    else:
+        assert not imported.fixed and not by_sample(exported, imported.batch, imported.outputs, device)  # it takes any batch
     write(message, blobs, file, *files)
     print(f"{name}: {len(message.layer)} layers, forward {forward:.1e}", end=", ", flush=True)
 
