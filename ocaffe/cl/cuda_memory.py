@@ -6,11 +6,11 @@ plain buffers: 4107 and 4109 GB/s on an H200.
 from __future__ import annotations
 
 import ctypes
-import glob
 import os
 from typing import Any
 
 from ocaffe.cl.device import Device
+from ocaffe.cl.loader import loader_function
 from ocaffe.errors import Error
 
 _EXTENSION = "cl_khr_external_memory_opaque_fd"
@@ -99,16 +99,10 @@ class CudaMemory:
 
 
 def _create_function() -> Any:
-    """Return clCreateBufferWithProperties of OpenCL 3.0, from pyopencl's copy of the loader, else from the system's."""
-    import pyopencl
-
-    beside = os.path.join(os.path.dirname(os.path.dirname(pyopencl.__file__)), "pyopencl.libs", "libOpenCL*")
-    for path in (*sorted(glob.glob(beside)), "libOpenCL.so.1"):
-        try:
-            function = ctypes.CDLL(path).clCreateBufferWithProperties
-        except (OSError, AttributeError):
-            continue
-        function.restype = ctypes.c_void_p
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
-        return function
-    raise Error("the OpenCL loader has no clCreateBufferWithProperties (OpenCL 3.0)", fix="update the loader (ocl-icd 2.3), or use --exchange mpi")
+    """Return clCreateBufferWithProperties of OpenCL 3.0."""
+    function = loader_function("clCreateBufferWithProperties")
+    if function is None:
+        raise Error("the OpenCL loader has no clCreateBufferWithProperties (OpenCL 3.0)", fix="update the loader (ocl-icd 2.3), or use --exchange mpi")
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+    return function
