@@ -52,6 +52,10 @@ class Error(RuntimeError):
         return "\n".join(lines)
 
 
+class NoRoom(Error):
+    """The job needs more memory than the device has, or than the user allows."""
+
+
 class WrongType(Error, TypeError):
     """An argument has a wrong type."""
 

@@ -128,9 +128,13 @@ class _Child:
         """Return the word and the detail for a process that ended in the middle of a comparison."""
         if self.late:
             return "HANGS", f"no answer for {self.timeout:g} s"
-        code = self.process.returncode
-        known = -code in signal.Signals.__members__.values()
-        return "CRASHED", f"signal {signal.Signals(-code).name}" if known else f"exit status {code}"
+        return "CRASHED", ending(self.process.returncode)
+
+
+def ending(status: int) -> str:
+    """Return how a process ended, by its exit status: by a signal, or with which status. Windows' statuses of crashes are known as hexadecimal numbers."""
+    known = -status in signal.Signals.__members__.values()
+    return f"signal {signal.Signals(-status).name}" if known else f"exit status {status if status < 1 << 31 else hex(status)}"
 
 
 def _tail(said: IO[str]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -77,6 +77,10 @@ class CommandList:
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
         return {self._key(call) for call in self._calls if call is not None}
+
+    def kernels(self) -> Counter[tuple[ProgramKey, str, tuple[int, ...] | None]]:
+        """Return the kernels as (program, function, work-group), with their numbers of launches."""
+        return Counter((self._key(call), call.function, call.local) for call in self._calls if call is not None)
 
     def _words_read(self) -> frozenset[str]:
         """Return the words of the step buffer that launches read.

@@ -88,6 +88,7 @@ class Programs:
         self._device = device
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
+        self._logs: dict[ProgramKey, str] = {}
         self._entries = Entries("programs")
         self._lock = threading.Lock()
         # Part of the identity, because a virtual machine may hide vector units that the processor's name implies.
@@ -99,6 +100,10 @@ class Programs:
 
     def __getitem__(self, key: ProgramKey) -> Any:
         return self._built[key]
+
+    def log(self, key: ProgramKey) -> str:
+        """Return the compiler's messages about a built program. There are none without OCAFFE_CL_LOG=1."""
+        return self._logs.get(key, "")
 
     def build_all(self, keys: Iterable[ProgramKey], room: int = 0) -> dict[ProgramKey, Any]:
         """Return every program, from memory, disk or the compiler. Raises BuildError.
@@ -127,10 +132,14 @@ class Programs:
         return {key: self._built[key] for key in wanted}
 
     def _options_of(self, key: ProgramKey) -> str:
-        """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler."""
+        """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler.
+
+        With OCAFFE_CL_LOG=1 this compiler reports registers and spills too.
+        """
+        if "cl_nv_compiler_options" not in self._device.cl_device.extensions.split():
+            return self._options
         limit = dict(key.defines).get("REGISTERS")
-        listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
-        return f"{self._options} -cl-nv-maxrregcount={limit}" if listens else self._options
+        return " ".join([self._options, *([f"-cl-nv-maxrregcount={limit}"] if limit else []), *(["-cl-nv-verbose"] if self._verbose else [])])
 
     def _from_binary(self, binary: bytes, options: str) -> Any | None:
         """Return a program from a stored binary, or None if the driver rejects it.
@@ -183,6 +192,7 @@ class Programs:
         if self._verbose:
             said = program.get_build_info(self._device.cl_device, self._cl.program_build_info.LOG).strip("\0 \n")
             if said:
+                self._logs[job.key] = said
                 print(f"{job.key.family} {dict(job.key.defines)}:\n{said}", file=sys.stderr)
         self._keep(job, program, program.binaries[0])
 

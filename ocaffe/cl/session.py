@@ -19,7 +19,7 @@ from ocaffe.cl.feed import Feed
 from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.timeline import Timeline
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
@@ -251,7 +251,7 @@ class Session:
         names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
         share = (limit - fixed) / max(arena, 1)
         fix = f"lower batch_size to {100 * share:.0f} % of what it is" if share > 0.01 else "use a device with more memory"
-        raise Error(
+        raise NoRoom(
             f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)} free\n"
             f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(arena)}; largest: {names}",
             fix=fix,
@@ -261,7 +261,7 @@ class Session:
         """Return a new buffer. `exchanged`: it is the slab for gradients, which the exchange accesses too. Raises Error if the device cannot have it."""
         cl, limit = self._cl, self.device.target.available_memory  # a runtime may allow more, and the first use then fails
         if size > limit:
-            raise Error(
+            raise NoRoom(
                 f"{what} needs a buffer of {size_text(size)}, '{self.device.name}' has {size_text(limit)} free",
                 fix="lower the batch size, or use a device with more memory",
             )
@@ -270,7 +270,7 @@ class Session:
         try:
             return cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(size, 4))
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
-            raise Error(
+            raise NoRoom(
                 f"'{self.device.name}' refused a buffer of {size_text(size)} for {what} ({reason})",
                 fix="lower the batch size, or use a device with more memory",
             ) from reason

@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "sweep": "train with every combination of some settings, one training a device",
         "tune": "measure the fastest kernels for a net on a device",
         "selftest": "compare every kernel family with numpy on a device",
+        "report": "write a file about your device, to attach to an issue",
     },
     "Data and formats": {
         "convert": "convert a Caffe model to ONNX, or an ONNX model to Caffe, or weights from or to HDF5",

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.tensor import Ref, Role
@@ -43,7 +43,7 @@ def bytes_beside(schedules: Sequence[Schedule]) -> list[int]:
     return [fixed_bytes([*schedules]) - fixed_bytes([schedule]) for schedule in schedules]
 
 
-def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, limit: int, batch: tuple[int, int], tried: str) -> Error:
+def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, limit: int, batch: tuple[int, int], tried: str) -> NoRoom:
     """The error for a net that does not fit into `limit` bytes: the largest tensors, and the batch that would fit.
 
     `beside`: bytes that other nets of the job keep. `batch`: the size that fits (0: none) and the present one. `tried`: the savings that were tried.
@@ -52,7 +52,7 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
     largest = sorted(refs, key=lambda ref: -ref.nbytes * ref.slots)[:5]
     names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
     fixed, (fits, present) = fixed_bytes([schedule]) + beside, batch
-    return Error(
+    return NoRoom(
         f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
         f"{size_text(limit)} are allowed\n"
         f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(plan.total)} {tried}\n"

@@ -1,0 +1,166 @@
+"""`python -m ocaffe.check.part JSON`: the process that measures one part of a report (ocaffe/check/report.py).
+
+JSON is [part, device, gpu, limit, process number of the parent]. The output is one line with a JSON object: the result, or `problem` with its `word`.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from ocaffe import log, proto
+from ocaffe.cl.child import end_with_parent
+from ocaffe.cl.device import Device, select_device
+from ocaffe.cl.failure import device_failure
+from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
+from ocaffe.cl.program import ProgramKey
+from ocaffe.cl.session import Session
+from ocaffe.compiler.network import CompiledNet, Network, phase_net
+from ocaffe.data.assumed import assumed_data
+from ocaffe.errors import Error, NoRoom
+from ocaffe.graph.options import NetOptions
+from ocaffe.memory.report import fixed_bytes
+from ocaffe.model.batch import batched
+from ocaffe.model.text import read_net
+from ocaffe.profiling.peaks import measure_peaks
+from ocaffe.zoo import FOLDER, templates
+
+RATES = "rates"  # the part without a net
+# The nets of a report, with a batch that also small devices have memory for.
+BATCHES = {"lenet": 64, "alexnet": 16, "resnet18": 8, "googlenet": 8, "vgg16": 2, "mobilenet_v2": 8}
+SHARE = 0.95  # of the free memory, without a limit; drivers need the rest for programs and queues
+SECONDS, PASSES = 3.0, 30  # passes of a net are measured until either is reached
+LAUNCHES = 200
+TOLD = re.compile(r"warn|error|fail|spill|scratch|stack frame|registers", re.IGNORECASE)  # lines of a compiler's messages that a report keeps
+NO_MEMORY = (-4, -5, -6)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY
+EMPTY = "kernel void nothing(global float* x) { if (get_global_id(0) > 1) x[0] = 0; }\n"
+
+
+def measured(part: str, device: Device, limit: int) -> dict[str, Any]:
+    """Return the result of a part: RATES, or a net of BATCHES with the phase, as in 'lenet TRAIN'. `limit`: bytes for a net; 0: nearly the free memory."""
+    if part == RATES:
+        return rates(Session(device))
+    net, phase = part.split()
+    return net_times(net, getattr(proto, phase), device, limit or int(SHARE * device.target.available_memory))
+
+
+def rates(session: Session) -> dict[str, Any]:
+    """Return the rates of float multiply-adds and of a copy, and the microseconds of a launch in a sequence of launches that do nothing."""
+    device, cl = session.device, session.device.cl
+    key = ProgramKey(EMPTY)
+    kernel = cl.Kernel(session.programs.build_all([key])[key], "nothing")
+    buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4)  # the kernel does not keep it alive
+    kernel.set_args(buffer)
+
+    def launched() -> float:
+        device.queue.finish()
+        begin = time.perf_counter()
+        for _ in range(LAUNCHES):
+            cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), (1,))
+        device.queue.finish()
+        return time.perf_counter() - begin
+
+    launched()
+    peaks = measure_peaks(session)
+    return {"gflops": peaks.gflops, "copy_gbytes": peaks.gbytes, "launch_us": 1e6 * min(launched() for _ in range(3)) / LAUNCHES}
+
+
+def net_times(net: str, phase: int, device: Device, limit: int) -> dict[str, Any]:
+    """Return times and memory of forward, in TRAIN also of backward, on one random image, and facts of each kernel.
+
+    In TRAIN the loss of the first pass is added: it is the same on all devices but for rounding.
+    """
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(assumed_data())
+        shape = templates.image_shape(templates.upgraded(FOLDER / net / "deploy.prototxt"))
+        message = phase_net(data.complete(batched(read_net(str(FOLDER / net / "train_val.prototxt")), BATCHES[net]), shape), phase)
+        network = Network(message, phase, Session(device), NetOptions(backward=phase == proto.TRAIN, limit=limit), quiet=True)
+        stack.callback(network.close)
+        network.fill_parameters()
+        network.start_prefetch()
+        begin = time.perf_counter()
+        compiled = network.bound()
+        build = time.perf_counter() - begin
+
+        def timed() -> float:
+            begin = time.perf_counter()
+            compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            network.run(compiled)
+            device.queue.finish()
+            network.advance()
+            network.runs += 1
+            return 1000 * (time.perf_counter() - begin)
+
+        first = timed()
+        loss = float(network.loss(compiled, compiled.commands.fetch()))
+        passes: list[float] = []
+        while len(passes) < PASSES and sum(passes) < 1000 * SECONDS:
+            passes.append(timed())
+        return {
+            "batch": BATCHES[net], "ms": statistics.median(passes), "fastest_ms": min(passes), "passes": len(passes), "first_ms": first,
+            "build_s": build, "mib": (fixed_bytes([compiled.recording.schedule]) + compiled.plan.total) / 2**20, "launches": len(compiled.recording.schedule),
+            # Without a training BatchNorm has no statistics in TEST, and values overflow. JSON has no NaN.
+            **({"loss": loss if math.isfinite(loss) else str(loss)} if phase == proto.TRAIN else {}),
+            "kernels": kernels_of(network.session, compiled),
+        }  # fmt: skip
+
+
+def kernels_of(session: Session, compiled: CompiledNet) -> list[dict[str, Any]]:
+    """Return a row for each kernel that the net launches: its program, the number of launches, and the driver's and the compiler's facts."""
+    rows = []
+    for (key, function, local), launches in compiled.commands.kernels().items():
+        program = session.programs[key]
+        lines = [line for line in messages_about(session.programs.log(key), program, function) if TOLD.search(line)]
+        facts = {**kernel_facts(session.device, program, function), "logged_spill": logged_spill(lines)}
+        defines = " ".join(f"{name}={value}" for name, value in key.defines)
+        row = {"kernel": f"{key.family}.{function}", "launches": launches, "problem": problem_of(facts, math.prod(local or (1,)), session.device.target.is_cpu)}
+        rows.append({**row, "local": local, **facts, "defines": defines, "log": lines})
+    return rows
+
+
+def problem_of(facts: Mapping[str, int], items: int, is_cpu: bool) -> str:
+    """Return why a kernel that is launched in work-groups of `items` may be slow or fail; '' for no reason. On a CPU private memory is the stack."""
+    limit = facts.get("work_group_limit", items)
+    reasons = {
+        "spills registers": facts.get("spill_bytes") or facts["logged_spill"],
+        "has private memory": not is_cpu and facts.get("private_bytes"),
+        f"is launched with {items} work-items, and {limit} are allowed": items > limit,
+    }
+    return ", ".join(reason for reason, applies in reasons.items() if applies)
+
+
+def failure(problem: Exception) -> dict[str, Any]:
+    """Return the word and the message for an exception."""
+    error = problem if isinstance(problem, Error) else device_failure(problem)
+    if error is None:
+        return {"word": "failed", "problem": f"{type(problem).__name__}: {problem}"}
+    return {"word": "does not fit" if isinstance(error, NoRoom) or getattr(problem, "code", None) in NO_MEMORY else "failed", "problem": str(error)}
+
+
+def main() -> None:
+    part, spec, gpu, limit, parent = json.loads(sys.argv[1])
+    end_with_parent(parent)
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # some OpenCL runtimes print to stdout; send that to stderr
+    log.quiet()
+    try:
+        answer = measured(part, select_device(spec, gpu), limit)
+    except Exception as problem:
+        traceback.print_exc()
+        answer = failure(problem)
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
+    sys.stderr.flush()
+    os._exit(0)  # some runtimes crash when they are unloaded
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""ocaffe report: write a file about a device, to attach to an issue: facts, self-test, a benchmark of six nets, kernels that spill."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ocaffe.check.part import BATCHES
+from ocaffe.check.report import Report, summary, text_of
+from ocaffe.cli.flags import Parser, memory_limit, nearest
+from ocaffe.errors import Error
+from ocaffe.files import atomic_write
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("report", "Write a file about your device, to attach to an issue. It has no paths, and no names of you or your machine. Read it before.")
+    parser.flag("output", "ocaffe-report.json", "the file to write")
+    parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
+    parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+    parser.flag("nets", ",".join(BATCHES), "nets to benchmark, separated by ',', or none")
+    parser.flag("memory_limit", "", "memory limit of each net: bytes, or a number with K, M or G; default: nearly the free memory")
+    parser.flag("timeout", 300.0, "seconds after which a part without a result counts as hanging")
+    options = parser.parse(argv)
+    nets = [] if options.nets == "none" else options.nets.split(",")
+    for net in nets:
+        if net not in BATCHES:
+            near = nearest(net, BATCHES)
+            raise Error(f"--nets has '{net}'", place="ocaffe report", fix=f"did you mean {near[0]}?" if near else f"some of {','.join(BATCHES)}, or none")
+    if options.memory_limit == "auto":
+        options.memory_limit = ""
+
+    def write() -> None:
+        with atomic_write(options.output) as out:
+            out.write(text_of(report.content).encode())
+
+    report = Report(options.device or None, options.gpu or None, memory_limit(options.memory_limit) or 0, options.timeout, _tell, write)
+    report.make(nets)
+    for line in summary(report.content):
+        print(line)
+    print(f"wrote {options.output} ({Path(options.output).stat().st_size / 1024:.0f} KiB). Read it, then attach it to an issue (docs/report.md).")
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,242 @@
+"""`ocaffe report`: each part survives the failures of the others, and nothing in the file names the user or the machine."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ocaffe.check import part
+from ocaffe.check.privacy import Scrubber
+from ocaffe.check.report import FORMAT, Report, merge, summary, text_of
+from ocaffe.check.selftest import ending
+from ocaffe.cl.device import Device
+from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
+from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.cli import main
+from ocaffe.errors import NoRoom
+
+# A process in the place of `python -m`, with the module and its argument. It does what bad drivers do.
+CHILD = """
+import json, os, sys, time
+home = os.path.expanduser("~")
+if sys.argv[1] == "ocaffe":
+    print("Device id:      0:0, the default\\nName:           made up\\nRuntime library: " + home + "/drivers of mine/libmade.so (an icd file)")
+    sys.exit()
+name = json.loads(sys.argv[2])[0]
+if name == "lenet TRAIN":
+    print("driver of alice on wonder-land: out of luck at " + home + "/x.cl:3", file=sys.stderr, flush=True)
+    os.abort()
+if name == "vgg16 TRAIN":
+    print("waiting", file=sys.stderr, flush=True)
+    time.sleep(60)
+if name == "vgg16 TEST":
+    print(json.dumps({"word": "does not fit", "problem": "the TEST net needs 600 MiB\\n  fix: less"}))
+    sys.exit()
+facts = {"work_group_limit": 64, "private_bytes": 8, "spill_bytes": 0, "logged_spill": 12, "defines": "", "log": ["12 bytes spill stores in " + home + "/a.cl"]}
+kernel = {"kernel": "conv_gpu.forward", "launches": 2, "problem": "spills registers", "local": [256], **facts}
+print(json.dumps({"gflops": 12.3456789} if name == "rates" else {"batch": 1, "ms": 1.5, "mib": 2, "launches": 3, "loss": 7.0, "kernels": [kernel]}))
+"""
+
+
+def made(nets: list[str], script: str = CHILD, timeout: float = 20.0) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the content of a report, the lines on the terminal, and the parts in their order."""
+    lines: list[str] = []
+    order: list[str] = []
+    report = Report(None, None, 0, timeout, lines.append, lambda: order.append(list(report.content)[-1]))
+    report.command = [sys.executable, "-c", script]
+    report.make(nets, [])
+    return report.content, lines, order
+
+
+@pytest.fixture
+def alice(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A user with a home folder, in which the process runs, and a host."""
+    home = tmp_path / "Alice Liddell"
+    home.mkdir()
+    for name in ("USER", "LOGNAME", "USERNAME"):
+        monkeypatch.setenv(name, "alice")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.setattr(socket, "gethostname", lambda: "wonder-land.example.org")
+    monkeypatch.chdir(home)
+    yield home
+
+
+def test_bad_drivers_end_only_their_part() -> None:
+    content, lines, order = made(["lenet", "vgg16"], timeout=3.0)
+    rows = {f"{row['net']} {row['phase']}": row for row in content["nets"]}
+    assert rows["lenet TEST"]["ms"] == 1.5 and content["rates"]["gflops"] == 12.35
+    assert rows["lenet TRAIN"]["word"] == "crashed" and rows["lenet TRAIN"]["problem"][0] == "its process ended with signal SIGABRT"
+    assert rows["vgg16 TEST"]["word"] == "does not fit" and rows["vgg16 TEST"]["problem"] == ["the TEST net needs 600 MiB", "  fix: less"]
+    assert rows["vgg16 TRAIN"]["word"] == "timed out" and rows["vgg16 TRAIN"]["problem"] == ["no result after 3 s", "waiting"]
+    assert order[:4] == ["system", "devices", "selftest", "rates"]  # each part is on disk before the next one begins
+    assert content["devices"] == [{"Device id": "0:0, the default", "Name": "made up", "Runtime library": "<folder>/libmade.so (an icd file)"}]
+    assert next(summary(content)) == "parts without a result: lenet TRAIN (crashed), vgg16 TEST (does not fit), vgg16 TRAIN (timed out)"
+    assert list(summary(content))[1:] == ["kernels with a problem: 1 of 1", "  conv_gpu.forward spills registers"]
+    assert any(line.startswith("vgg16 TEST") and "does not fit: the TEST net needs 600 MiB" in line for line in lines)
+
+
+def test_without_a_device_the_report_tells_why() -> None:
+    content, _, _ = made(["lenet"], "import sys; print('error: no OpenCL device\\n  fix: install one', file=sys.stderr); sys.exit(1)")
+    assert content["devices"]["word"] == "failed" and content["devices"]["problem"] == ["error: no OpenCL device", "  fix: install one"]
+    assert "nets" not in content and content["system"]["python"] and content["format"] == FORMAT
+    assert next(iter(summary(content))) == "parts without a result: devices (failed)"
+
+
+def test_nothing_names_the_user_or_the_machine(alice: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", str(alice / "cache"))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{alice}/lib:/opt/of alice/lib")
+    monkeypatch.setenv("OTHER_SECRET", "password")
+    text = text_of(made(["lenet"])[0])
+    for private in ("alice", "liddell", "wonder", "password", "drivers of mine", str(pathlib.Path.cwd().parent), sys.prefix):
+        assert private.lower() not in text.lower(), private
+    assert "libmade.so" in text and json.loads(text)["system"]["variables"]["OCAFFE_CACHE"] == "<folder>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/bob/my/kernel.cl:3:5: error: x", "<folder>/kernel.cl:3:5: error: x"),
+        ("(/usr/lib/libMesaOpenCL.so.1, /etc/OpenCL/vendors/mesa.icd)", "(<folder>/libMesaOpenCL.so.1, <folder>/mesa.icd)"),
+        ("cc '/opt/my own/a.c' -o /opt/b.o and c / d", "cc '<folder>/a.c' -o <folder>/b.o and c / d"),
+        (r"C:\Users\bob\drv\intelocl64.dll: no", r"<folder>/intelocl64.dll: no"),
+        (r"'D:\\builds\\bob\\x.cl'", "'<folder>/x.cl'"),
+        (r"\\server\share\x.cl", "<folder>/x.cl"),
+        ("a/b, 12 / 7, 8x8 /1, 3/4/5, I/O", "a/b, 12 / 7, 8x8 /1, 3/4/5, I/O"),
+        ("x = a /b; // a comment / of / it", "x = a /b; // a comment / of / it"),
+        ("see https://www.khronos.org/opencl/page", "see https://www.khronos.org/opencl/page"),
+        ("ALICE@Wonder-Land said alicePlus", "<user>@<host> said alicePlus"),
+        ("/tmp/pytest-of-alice/x", "<folder>/x"),
+    ],
+)
+def test_scrubbed(alice: pathlib.Path, text: str, expected: str) -> None:
+    assert Scrubber().text(text) == expected
+
+
+def test_a_home_with_spaces_and_the_slashes_of_windows(alice: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = r"C:\Users\Alice Liddell"
+    monkeypatch.setattr(os.path, "expanduser", lambda path: home)
+    scrubber = Scrubber()
+    for text in (home + r"\my\x.cl", home.replace("\\", "\\\\") + r"\\x.cl", home.replace("\\", "/") + "/x.cl", home.lower() + r"\x.cl"):
+        assert scrubber.text(text) == "<folder>/x.cl"
+    assert scrubber.text(home) == "<folder>"
+
+
+def test_a_host_of_one_letter_does_not_spoil_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "a")
+    assert Scrubber().text("a device") == "a device"
+
+
+def test_the_file_has_a_line_for_each_row() -> None:
+    content, _, _ = made(["lenet"])
+    text = text_of(content)
+    assert json.loads(text) == content
+    assert sum(line.startswith('  {"net"') for line in text.splitlines()) == 2
+
+
+def test_kernels_of_several_parts_are_merged() -> None:
+    row = {"kernel": "gemm_gpu.gemm", "launches": 2, "problem": "", "log": []}
+    kernels: dict[str, Any] = {}
+    merge(kernels, "lenet TEST", [row, {**row, "private_bytes": 8}])
+    merge(kernels, "lenet TRAIN", [row, row])
+    assert [found["launches"] for found in kernels.values()] == [{"lenet TEST": 2, "lenet TRAIN": 4}, {"lenet TEST": 2}]
+
+
+def test_wrong_nets_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--nets", "lenet,resnet81"]) == 1
+    assert "--nets has 'resnet81'" in (said := capsys.readouterr().err) and "did you mean resnet18?" in said
+
+
+# -- the parts on a device -----------------------------------------------------------------------------------------------
+
+
+def test_a_net_on_a_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "PASSES", 2)
+    monkeypatch.setenv("OCAFFE_CL_LOG", "1")
+    found = part.measured("lenet TRAIN", device, 0)
+    assert found["passes"] == 2 and found["ms"] >= found["fastest_ms"] > 0 and 0 < found["loss"] < 10 and found["mib"] > 3
+    assert sum(row["launches"] for row in found["kernels"]) <= found["launches"]
+    assert all(row["work_group_limit"] >= 1 for row in found["kernels"])
+
+
+def test_a_net_that_does_not_fit(device: Device) -> None:
+    with pytest.raises(NoRoom) as raised:
+        part.measured("lenet TRAIN", device, 1 << 20)
+    answer = part.failure(raised.value)
+    assert answer["word"] == "does not fit" and "1.0 MiB are allowed" in answer["problem"]
+
+
+def test_a_failure_of_the_device() -> None:
+    assert part.failure(ZeroDivisionError("no")) == {"word": "failed", "problem": "ZeroDivisionError: no"}
+
+
+def test_a_whole_report(device: Device, tmp_path: pathlib.Path) -> None:
+    """The real processes, without nets and with one family of the self-test."""
+    lines: list[str] = []
+    report = Report(device.number, None, 0, 120.0, lines.append, lambda: None)
+    report.make([], ["argmax"])
+    content = report.content
+    assert any(found["Device id"].startswith(device.number) for found in content["devices"])
+    assert content["selftest"]["passed"] == 1 and device.name in content["selftest"]["device"]
+    assert content["rates"]["gflops"] > 0 and content["rates"]["launch_us"] > 0
+
+
+def test_the_command_writes_its_file(tmp_path: pathlib.Path) -> None:
+    """No runtime is found in an empty folder of runtimes: the file tells it."""
+    file = tmp_path / "report.json"
+    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path / "none")}
+    root = pathlib.Path(part.__file__).parents[2]
+    run = subprocess.run([sys.executable, "-m", "ocaffe", "report", "--output", file], env=environment, capture_output=True, text=True, cwd=root)
+    assert run.returncode == 0, run.stderr
+    assert "no OpenCL device" in json.loads(file.read_text())["devices"]["problem"][0]
+    assert "Read it, then attach it to an issue" in run.stdout
+
+
+# -- messages of compilers -----------------------------------------------------------------------------------------------
+
+PTXAS = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'pack' for 'sm_90'
+ptxas info    : Function properties for pack
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 30 registers
+ptxas info    : Compiling entry function 'pack_all' for 'sm_90'
+    24 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+"""
+IGC = "warning: kernel 'pack': compiled SIMD8 allocated 128 regs and spilled around 377\nwarning: kernel 'pack_all': compiled SIMD32"
+
+
+class Built:
+    kernel_names = "pack;pack_all"
+
+
+@pytest.mark.parametrize(
+    ("log", "function", "spill", "lines"), [(PTXAS, "pack", 0, 5), (PTXAS, "pack_all", 12, 3), (IGC, "pack", 377, 1), (IGC, "pack_all", 0, 1)]
+)
+def test_spills_of_a_function(log: str, function: str, spill: int, lines: int) -> None:
+    found = messages_about(log, Built, function)
+    assert len(found) == lines and logged_spill(found) == spill
+
+
+def test_facts_of_a_kernel(device: Device) -> None:
+    key = ProgramKey("kernel __attribute__((reqd_work_group_size(4, 1, 1))) void one(global float* x) { local float y[8]; y[get_local_id(0)] = x[0]; "
+                     "barrier(CLK_LOCAL_MEM_FENCE); x[1] = y[3 - get_local_id(0)]; }\n")  # fmt: skip
+    facts = kernel_facts(device, Programs(device).build_all([key])[key], "one")
+    assert facts["work_group_limit"] >= 4 and facts["local_bytes"] >= 32
+
+
+def test_problems_of_a_kernel() -> None:
+    fine = {"work_group_limit": 256, "private_bytes": 8, "spill_bytes": 0, "logged_spill": 0}
+    assert part.problem_of(fine, 256, is_cpu=True) == "" and part.problem_of(fine, 256, is_cpu=False) == "has private memory"
+    assert part.problem_of({**fine, "spill_bytes": 4}, 512, is_cpu=True) == "spills registers, is launched with 512 work-items, and 256 are allowed"
+
+
+@pytest.mark.parametrize(("status", "text"), [(-11, "signal SIGSEGV"), (3, "exit status 3"), (0xC0000005, "exit status 0xc0000005")])
+def test_endings(status: int, text: str) -> None:
+    assert ending(status) == text
