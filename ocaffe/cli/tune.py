@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ocaffe import log, proto
+from ocaffe import __version__, log, proto
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
@@ -19,7 +19,7 @@ from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.ir.tuned import REMEDY, Tuned
-from ocaffe.ir.tuned_tables import load, merged, read, shipped, table, user_file
+from ocaffe.ir.tuned_tables import content, load, merged, shipped, table, user_file
 from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.profiling.tune import Found, Tuner, problems
@@ -33,8 +33,9 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("model", "", "or these nets, separated by ',', in both phases; default: the zoo's classifiers")
     parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")
     parser.flag("seconds", 0, "start no measurement after this many seconds (0: no limit); the longest problems are measured first")
-    parser.flag("output", "", "write the table to this file instead of the cache folder")
+    parser.flag("output", "", "write the table to this file instead of the cache folder; with --report, instead of tuned_DEVICE.json")
     parser.flag("list", False, "show the choices in use for the device")
+    parser.flag("report", False, "write your table for the device, with the measured times and the driver's version, to a file to contribute")
     parser.flag("reset", False, "remove your table for the device")
     device_flags(parser)
     state_flags(parser)
@@ -47,6 +48,8 @@ def main(argv: Sequence[str]) -> int:
         _reset(info.target)
     elif options.list:
         _list(load(info.target))
+    elif options.report:
+        _report(info, options.output)
     else:
         _tune(info, options)
     return 0
@@ -84,7 +87,7 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
     path = pathlib.Path(options.output) if options.output else user_file(info.target)
     if path is None:
         raise Error("there is no cache folder for the table", place="ocaffe tune", fix="--output FILE, and OCAFFE_TUNED=FILE to use it")
-    old = read(path) if path.exists() else {}
+    old = content(path) if path.exists() else {"choices": {}}
     base = merged(shipped(info.target))
     device = Device(replace(info, target=replace(info.target, tuned=base)))
     try:
@@ -95,9 +98,9 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
             for found in tuner.tune(asked, options.seconds or None):
                 print(_line(found), flush=True)
         finally:  # after an interruption, the measurements so far are written
-            measured = {str(problem) for problem in tuner.found}
-            choices = {key: name for key, name in old.items() if key not in measured} | tuner.choices
-            _write(path, device.target, choices)
+            measured = {str(problem): _change(found) for problem, found in tuner.found.items()}
+            choices = {key: name for key, name in old["choices"].items() if key not in measured} | tuner.choices
+            _write(path, table(_facts(device.target), choices, measured=old.get("measured", {}) | measured))
     finally:
         device.close()
     for problem, error in tuner.refused.items():
@@ -109,21 +112,45 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
 
 
 def _line(found: Found) -> str:
+    return f"{100 * found.gain:3.0f} %  {found.problem}: {_change(found)}"
+
+
+def _change(found: Found) -> str:
+    """Return time and name of the default and, if it is another one, of the best candidate."""
     default, best = (f"{found.seconds[name] * 1e3:.3f} ms" for name in (found.default, found.best))
-    change = f"{default} {found.default} -> {best} {found.best}" if found.best != found.default else f"{default} {found.default}"
-    return f"{100 * found.gain:3.0f} %  {found.problem}: {change}"
+    return f"{default} {found.default} -> {best} {found.best}" if found.best != found.default else f"{default} {found.default}"
 
 
-def _write(path: pathlib.Path, target: Target, choices: dict[str, str]) -> None:
-    """Write a table. Its facts name the devices that it is for, if ocaffe ships it."""
+def _report(info: DeviceInfo, output: str) -> None:
+    """Write the user's table with facts of the device: a file that ocaffe can ship as it is."""
+    own = user_file(info.target)
+    if own is None or not own.exists():
+        raise Error(f"you have no table for '{info.name}'", place="ocaffe tune --report", fix="run `ocaffe tune` first, which writes it")
+    found = content(own)
+    target = info.target
+    about = {
+        "ocaffe": __version__, "platform": f"{info.platform_name}, {info.platform_version}", "opencl": info.version, "driver": info.driver_version,
+        "compute_units": target.compute_units, "clock_mhz": info.clock, "max_work_group": target.max_work_group, "local_memory": target.local_memory,
+        "global_memory": target.global_memory,
+    }  # fmt: skip
+    path = pathlib.Path(output or f"tuned_{own.stem.replace('-', '_')}.json")
+    _write(path, table(_facts(target), found["choices"], about=about, measured=found.get("measured", {})))
+    print(f"wrote {path}: {len(found['choices'])} choices, {len(found.get('measured', {}))} measured problems. docs/report.md says how to contribute it.")
+
+
+def _facts(target: Target) -> dict[str, Any]:
+    """Return the facts that name the devices which a table is for, if ocaffe ships it."""
     facts: dict[str, Any] = {"kind": target.kind, "runtime": target.runtime}
-    facts |= {"vector_width": target.vector_width, "compute_units": target.compute_units} if target.is_cpu else {"name": target.name}
+    return facts | ({"vector_width": target.vector_width, "compute_units": target.compute_units} if target.is_cpu else {"name": target.name})
+
+
+def _write(path: pathlib.Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
         raise Error(f"the folder cannot be made: {reason.strerror}", place=str(path.parent), fix=REMEDY) from reason
     with atomic_write(str(path)) as out:
-        out.write(table(facts, choices).encode())
+        out.write(text.encode())
 
 
 def _graphs(options: argparse.Namespace) -> Iterator[Graph]:

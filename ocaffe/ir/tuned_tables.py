@@ -67,16 +67,21 @@ def user_file(target: Target) -> Path | None:
 
 def read(path: Path) -> dict[str, str]:
     """The choices in a file. A file of another format is ignored with a warning. Raises Error if it cannot be read or is damaged."""
+    return dict(content(path)["choices"])
+
+
+def content(path: Path) -> dict[str, Any]:
+    """The whole content of a file as `parse` returns it; for a file of another format, with a warning, that of an empty one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as reason:
         fact = reason.strerror if isinstance(reason, OSError) else "it is no text"
         raise Error(f"a table of tuned choices cannot be read: {fact}", place=str(path), fix=REMEDY) from reason
-    content = parse(text, str(path))
-    if content["format"] != FORMAT:
-        log.warn_once("tuned:0", f"{path}: tuned choices of format {content['format']} are ignored, this is format {FORMAT}; {REMEDY}")
-        return {}
-    return dict(content["choices"])
+    found = parse(text, str(path))
+    if found["format"] != FORMAT:
+        log.warn_once("tuned:0", f"{path}: tuned choices of format {found['format']} are ignored, this is format {FORMAT}; {REMEDY}")
+        return {"format": FORMAT, "for": {}, "choices": {}}
+    return found
 
 
 def parse(text: str, place: str) -> dict[str, Any]:
@@ -90,11 +95,12 @@ def parse(text: str, place: str) -> dict[str, Any]:
     whole = isinstance(content, dict) and isinstance(content.get("format"), int) and isinstance(content.get("for"), dict)
     choices = content.get("choices") if whole else None
     readable = isinstance(choices, dict) and all(isinstance(name, str) for name in choices.values())
-    if not whole or (content["format"] == FORMAT and not readable):
+    if not whole or (content["format"] == FORMAT and not (readable and isinstance(content.get("measured", {}), dict))):
         raise Error("a table of tuned choices is damaged: it needs 'format', a number, 'for' and 'choices', texts by text", place=place, fix=REMEDY)
     return dict(content)
 
 
-def table(target_facts: Mapping[str, Any], choices: Mapping[str, str]) -> str:
-    """The text of a table file: one choice per line, sorted."""
-    return json.dumps({"format": FORMAT, "for": dict(target_facts), "choices": dict(sorted(choices.items()))}, indent=1) + "\n"
+def table(target_facts: Mapping[str, Any], choices: Mapping[str, str], **more: Mapping[str, Any]) -> str:
+    """The text of a table file: one choice per line, sorted. `more`: other tables of texts for people, such as the measured times."""
+    others = {name: dict(sorted(texts.items())) for name, texts in more.items() if texts}
+    return json.dumps({"format": FORMAT, "for": dict(target_facts), **others, "choices": dict(sorted(choices.items()))}, indent=1) + "\n"

@@ -117,6 +117,15 @@ def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixtu
     assert f"gemm 1x2x3x0x0 fp32: other\n1 of {path} (" in capfd.readouterr().out
     assert main(["tune", "--model=net.prototxt", spec]) == 0
     assert "gemm 1x2x3x0x0 fp32" in path.read_text(), "what was not measured stays"
+    capfd.readouterr()
+    report = tmp_path / "tuned_mine.json"
+    assert main(["tune", "--report", f"--output={report}", spec]) == 0
+    assert f"{len(measured)} measured problems" in capfd.readouterr().out
+    written = json.loads(report.read_text())
+    assert written["about"]["driver"] == device.driver_version and all(" ms " in text for text in written["measured"].values())
+    monkeypatch.setattr(tuned_tables, "_shipped_files", lambda: [("mine.json", tuned_tables.parse(report.read_text(), "mine.json"))])
+    assert tuned_tables.shipped(device.target) == [("mine.json", tuned_tables.read(path))], "ocaffe can ship the file as it is"
+    monkeypatch.setattr(tuned_tables, "_shipped_files", list)
     path.write_text("{")
     assert main(["tune", "--list", spec]) == 1
     assert f"{path}:1" in capfd.readouterr().err
@@ -124,6 +133,8 @@ def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixtu
     assert not path.exists() and str(path) in capfd.readouterr().out
     assert main(["tune", "--reset", spec]) == 0
     assert "you have no table" in capfd.readouterr().out
+    assert main(["tune", "--report", spec]) == 1
+    assert "run `ocaffe tune` first" in capfd.readouterr().err
 
 
 def test_training_says_which_choices_it_has(device: Device, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

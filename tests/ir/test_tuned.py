@@ -124,6 +124,7 @@ def test_keys_tell_problems_apart() -> None:
         ("[" * 100_000, "table.json", "nested too deep"),
         ('{"format": 1, "for": {}, "choices": {"gemm": 3}}', "table.json", "it needs 'format'"),
         ('{"choices": {}}', "table.json", "it needs 'format'"),
+        ('{"format": 1, "for": {}, "choices": {}, "measured": []}', "table.json", "it needs 'format'"),
         (b"\xff\xfe\x00", "table.json", "it is no text"),
         (None, "table.json", "cannot be read"),
     ],
