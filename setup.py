@@ -9,7 +9,7 @@ VERSION = re.search(r'__version__ = "([^"]+)"', (HERE / "ocaffe" / "__init__.py"
 CORE = ["pyopencl>=2024.1", "numpy>=1.23", "protobuf>=4.22,<8", "lmdb", "pillow>=10.1", "tqdm", "onnx>=1.15", "h5py"]
 # Where simplejpeg has no wheel, pip would need a compiler. There Pillow decodes JPEG files.
 MACHINES = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "AMD64", "arm64", "aarch64"))
-WHEELS = f"({MACHINES}) and python_version < '3.15'"
+WHEELS = f"({MACHINES}) and sys_platform != 'android' and python_version < '3.15'"
 X86_64 = "(sys_platform == 'linux' or sys_platform == 'win32') and (platform_machine == 'x86_64' or platform_machine == 'AMD64')"
 MPICH = "sys_platform == 'linux' and (platform_machine == 'x86_64' or platform_machine == 'aarch64')"  # it has wheels there
 

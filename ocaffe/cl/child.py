@@ -89,7 +89,7 @@ def serve_builds(cl: Any, out: Any) -> None:
 
 def end_with_parent(parent: int) -> None:
     """Let Linux kill this process when the thread that started it ends, in any way. Otherwise a compiler or a trial runs on for seconds."""
-    if sys.platform == "linux":
+    if sys.platform in ("linux", "android"):
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG

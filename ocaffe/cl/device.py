@@ -358,7 +358,9 @@ def _by_spec(devices: Sequence[DeviceInfo], spec: str, flag: str) -> DeviceInfo:
 def _best_of_kind(devices: Sequence[DeviceInfo], kind: str, asked_by: str) -> DeviceInfo:
     found = [device for device in devices if device.kind == kind]
     if not found:
-        fix = f"{_cpu_runtime_command()}, or --device {devices[0].number}" if kind == "cpu" else "leave it out to run on a CPU"
+        # Apple's OpenCL has processors of Intel as devices, not those of Apple.
+        install = "" if sys.platform == "darwin" else f"{_cpu_runtime_command()}, or "
+        fix = f"{install}--device {devices[0].number}" if kind == "cpu" else "leave it out to run on a CPU"
         raise Error(f"{asked_by}: OpenCL has no {kind.upper()} here, only{_listed(devices)}", fix=fix)
     return _usable(max(found, key=DeviceInfo.rank))
 
@@ -407,8 +409,12 @@ def _cpu_runtime_command() -> str:
 
     if sys.platform == "darwin":
         return "nothing to install, OpenCL is part of macOS: run outside of a sandbox or virtual machine that hides it"
+    if hasattr(sys, "getandroidapilevel"):
+        return "pkg install pocl for the CPU, pkg install opencl-vendor-driver for the GPU (docs/platforms.md)"
     glibc_or_windows = sys.platform == "win32" or bool(platform.libc_ver()[0])
     if platform.machine().lower() in ("x86_64", "amd64") and glibc_or_windows:
         return "pip install intel-opencl-rt intel-cmplr-lib-rt"
+    if sys.platform == "win32":
+        return "install the driver of the GPU's maker; there is no OpenCL runtime for this processor on PyPI"
     found = next((command for tool, command in PACKAGE_COMMANDS if shutil.which(tool)), None)
     return found or "install the PoCL package of your distribution"

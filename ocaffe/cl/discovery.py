@@ -10,7 +10,7 @@ tested in another process, because a broken runtime can abort the process that o
 If the user sets OCL_ICD_VENDORS or OPENCL_VENDOR_PATH, ocaffe changes nothing. Libraries in OCL_ICD_FILENAMES are included;
 Khronos' loader supports that variable, pyopencl's does not.
 
-On macOS OpenCL is part of the system, so there is nothing to do. On Windows the loader reads the registry, where
+On macOS OpenCL is part of the system, and pyopencl's wheel is linked to it, so there is nothing to do. On Windows the loader reads the registry, where
 installers enter their drivers; OCL_ICD_FILENAMES adds the runtimes found here.
 """
 from __future__ import annotations
@@ -43,7 +43,14 @@ _PROBE_FORMAT = "2"  # part of a verdict's key: increase it when the test change
 _PROBE_SECONDS = 60  # a test takes 0.5 to 3 s
 NO_PYOPENCL = 77  # exit status of child.py
 _FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")  # sent by users and by the system when memory is short; a crash has other signals
-_NVIDIA = "libnvidia-opencl.so.1"
+# Drivers that some systems have without an .icd file, each with its maker. A library of another name than its .icd file's is the same one by its real path.
+_DRIVERS = (
+    ("libnvidia-opencl.so.1", "NVIDIA"), ("libmali.so.1", "Arm"), ("libmali.so", "Arm"), ("libOpenCL_adreno.so.1", "Qualcomm"),
+    ("libPVROCL.so.1", "Imagination"), ("libPVROCL.so", "Imagination"),
+)  # fmt: skip
+# On Android, below these folders. Elsewhere libOpenCL.so is a loader, which must not load itself.
+_ANDROID_FOLDERS = ("/vendor/lib64", "/system/vendor/lib64", "/vendor/lib", "/system/vendor/lib")
+_ANDROID_DRIVERS = (("egl/libGLES_mali.so", "Arm"), ("libPVROCL.so", "Imagination"), ("libOpenCL.so", "the phone"))
 _LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has no cache, WSL and NixOS use other folders
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
     "/usr/lib64", "/usr/lib", "/usr/local/lib", "/lib64", "/lib",
@@ -186,7 +193,9 @@ def _from_icd_files() -> Iterator[Runtime]:
         return
     pyopencl = importlib.util.find_spec("pyopencl")
     beside_loader = Path(pyopencl.origin).parent / ".libs" if pyopencl and pyopencl.origin else None
-    for folder in (Path(_SYSTEM_FOLDER), Path(sys.prefix, "etc/OpenCL/vendors"), beside_loader):
+    # Conda and Termux install drivers beside Python. A virtual environment on top of them has another prefix.
+    environments = [Path(prefix, "etc/OpenCL/vendors") for prefix in dict.fromkeys((sys.prefix, sys.base_prefix))]
+    for folder in (Path(_SYSTEM_FOLDER), *environments, beside_loader):
         if folder is None or not folder.is_dir():
             continue
         for icd in sorted(folder.glob("*.icd")):
@@ -198,7 +207,7 @@ def _from_icd_files() -> Iterator[Runtime]:
             library = _locate(name, folder) if name else None
             if library:
                 yield Runtime(library, str(icd))
-            elif folder != Path(sys.prefix, "etc/OpenCL/vendors"):  # there the Intel wheel leaves files with an unexpanded placeholder
+            elif folder not in environments:  # there the Intel wheel leaves files with an unexpanded placeholder
                 yield Runtime(name or str(icd), str(icd), problem=f"{icd} names no file that exists")
 
 
@@ -216,12 +225,23 @@ def find_library(name: str) -> str | None:
 
     This reads files only, because ctypes.util starts other programs and dlopen may abort.
     """
-    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    candidates = (os.path.join(folder, name) for folder in _linker_folders(os.environ.get("LD_LIBRARY_PATH", "")))
+    return next((path for path in candidates if _fits(path)), None)
+
+
+@functools.cache
+def _linker_folders(setting: str) -> list[str]:
+    """Return the folders that the linker searches, for a value of LD_LIBRARY_PATH."""
+    folders = [folder for folder in setting.split(":") if folder]
     with contextlib.suppress(OSError):  # lists libraries by soname; a full name (libpocl.so.2.10.0) is in one of the same folders
         paths = re.findall(rb"(?<=\0)(/[^\0]*)/[^/\0]+(?=\0)", Path("/etc/ld.so.cache").read_bytes())
         folders += [os.fsdecode(folder) for folder in dict.fromkeys(paths)]
-    candidates = (os.path.join(folder, name) for folder in (*folders, *_LIBRARY_FOLDERS))
-    return next((path for path in candidates if os.path.isfile(path) and _machine(path) == _machine(sys.executable)), None)
+    return [*folders, *_LIBRARY_FOLDERS, os.path.join(sys.base_prefix, "lib")]
+
+
+def _fits(path: str) -> bool:
+    """Return whether a library is there and is for the processor of this Python."""
+    return os.path.isfile(path) and _machine(path) == _machine(sys.executable)
 
 
 def _machine(path: str) -> bytes | None:
@@ -238,10 +258,15 @@ def _without_icd_files() -> Iterator[Runtime]:
     intel = _intel_from_pip()
     if intel:
         yield Runtime(intel, "pip package intel-opencl-rt")
-    if sys.platform != "win32":
-        nvidia = find_library(_NVIDIA)
-        if nvidia:
-            yield Runtime(nvidia, "NVIDIA's driver, without an .icd file")
+    if sys.platform == "win32":
+        return
+    for name, maker in _DRIVERS:
+        library = find_library(name)
+        if library:
+            yield Runtime(library, f"the driver of {maker}, without an .icd file")
+    if hasattr(sys, "getandroidapilevel"):  # sys.platform is 'linux' before Python 3.13, 'android' from then on
+        for folder in _ANDROID_FOLDERS:
+            yield from (Runtime(path, f"the driver of {maker}") for name, maker in _ANDROID_DRIVERS if _fits(path := os.path.join(folder, name)))
 
 
 def _intel_from_pip() -> str | None:

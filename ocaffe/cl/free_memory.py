@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ def free_memory(device: Any, kind: str, extensions: frozenset[str]) -> int | Non
     if "cl_amd_device_attribute_query" in extensions:
         with contextlib.suppress(Exception):  # kilobytes: (all free memory, largest free block)
             return int(device.global_free_memory_amd[0]) * 1024
-    return None
+    return _host() if device.host_unified_memory else None  # of Intel's, Arm's and Qualcomm's GPUs without memory of their own
 
 
 def context_bytes(before: int | None, after: int | None) -> int:
@@ -38,10 +37,9 @@ def context_bytes(before: int | None, after: int | None) -> int:
 
 
 def _host() -> int | None:
-    if sys.platform != "linux":
-        return None
+    """Return the free bytes of the host, within the limits of a container. Only Linux and Android have the files that tell it."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         available = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
     except (OSError, StopIteration, ValueError):
         return None

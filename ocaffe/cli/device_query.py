@@ -110,4 +110,6 @@ def _left_out() -> Iterator[tuple[str, object]]:
         if runtime.problem:
             yield "Runtime left out", f"{runtime.library}: {runtime.problem}"
         elif not runtime.devices:
-            yield "Runtime without devices", f"{runtime.library} ({runtime.origin})"
+            hidden = "rusticl" in runtime.library.lower() and not os.environ.get("RUSTICL_ENABLE")
+            hint = "; Mesa's rusticl has the devices of the drivers in RUSTICL_ENABLE, such as radeonsi, iris, panfrost or freedreno" if hidden else ""
+            yield "Runtime without devices", f"{runtime.library} ({runtime.origin}){hint}"

@@ -158,7 +158,7 @@ def _fill(stream: Any, raw: np.ndarray, path: str | Path) -> None:
 
 def _widen(stream: Any) -> None:
     """Make the pipe larger. Only Linux can, and only up to the system's limit."""
-    if sys.platform == "linux":
+    if sys.platform in ("linux", "android"):
         import fcntl
 
         with contextlib.suppress(OSError):

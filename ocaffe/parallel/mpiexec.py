@@ -33,7 +33,7 @@ def find_mpiexec() -> list[str]:
 
 def ends_with(parent: int) -> Callable[[], None] | None:
     """Return a function for the new process: it gets SIGTERM when this process ends, even if this one is killed. None: the system cannot do that."""
-    if sys.platform != "linux":
+    if sys.platform not in ("linux", "android"):
         return None
     prctl = ctypes.CDLL(None).prctl
 

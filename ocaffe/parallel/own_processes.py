@@ -42,6 +42,8 @@ def announced() -> bool:
 
 def become_rank(rank: int, ranks: int) -> None:
     """Make this process rank `rank` of `ranks` for MPI, which it must not have initialized. Raises Error if mpiexec or the other processes fail."""
+    if not hasattr(socket, "AF_UNIX"):  # Windows
+        raise Error("processes of a script cannot become ranks on this system", fix="one process for each device by mpiexec: mpiexec -n 2 python script.py")
     folder = Path(os.environ[FOLDER])
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(folder / str(rank)))
