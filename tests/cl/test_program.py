@@ -128,6 +128,8 @@ def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.M
     assert scaled(device, programs.build_all([limited])[limited]) == 6
     monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options")))
     assert programs._options_of(limited) == f"{programs._options_of(key(2))} -cl-nv-maxrregcount=32"
+    monkeypatch.setattr(programs, "_verbose", True)
+    assert programs._options_of(limited).endswith(" -cl-nv-maxrregcount=32 -cl-nv-verbose")
     monkeypatch.setattr(programs._device.cl_device, "extensions", "cl_khr_fp16")
     assert programs._options_of(limited) == programs._options_of(key(2))
 
@@ -281,4 +283,5 @@ def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytes
     programs = Programs(device)
     assert scaled(device, programs.build_all([warned])[warned]) == 3
     said = capfd.readouterr().err
+    assert programs.log(warned) in said and not programs.log(key(2))
     assert "mind the step" in said or device.target.runtime == "nvidia"  # its compiler prints no warnings
