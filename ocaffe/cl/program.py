@@ -19,6 +19,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
+NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
 _CACHE_FORMAT = "1"  # part of every key: increase it when the same source and options give another binary
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
 # The formats of Clang, of PoCL ('error: file.cl:6:70: ...') and of older front ends ('line 6: error').
@@ -132,14 +133,10 @@ class Programs:
         return {key: self._built[key] for key in wanted}
 
     def _options_of(self, key: ProgramKey) -> str:
-        """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler.
-
-        With OCAFFE_CL_LOG=1 this compiler reports registers and spills too.
-        """
-        if "cl_nv_compiler_options" not in self._device.cl_device.extensions.split():
-            return self._options
+        """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler."""
         limit = dict(key.defines).get("REGISTERS")
-        return " ".join([self._options, *([f"-cl-nv-maxrregcount={limit}"] if limit else []), *(["-cl-nv-verbose"] if self._verbose else [])])
+        listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
+        return f"{self._options} -cl-nv-maxrregcount={limit}" if listens else self._options
 
     def _from_binary(self, binary: bytes, options: str) -> Any | None:
         """Return a program from a stored binary, or None if the driver rejects it.
@@ -186,7 +183,7 @@ class Programs:
     def _compile_here(self, job: Job) -> None:
         program = self._cl.Program(self._device.context, job.text)
         try:
-            self._build(program, job.options)
+            self._build(program, job.options + (NVIDIA_VERBOSE if self._verbose and self._is_nvidia() else ""))
         except self._cl.Error as error:
             raise BuildError(job.key, self._device.name, job.text, _compiler_log(str(error))) from None
         if self._verbose:
@@ -195,6 +192,9 @@ class Programs:
                 self._logs[job.key] = said
                 print(f"{job.key.family} {dict(job.key.defines)}:\n{said}", file=sys.stderr)
         self._keep(job, program, program.binaries[0])
+
+    def _is_nvidia(self) -> bool:
+        return "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
 
     def _keep(self, job: Job, program: Any, binary: bytes) -> None:
         self._built[job.key] = program

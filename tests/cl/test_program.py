@@ -128,8 +128,6 @@ def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.M
     assert scaled(device, programs.build_all([limited])[limited]) == 6
     monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options")))
     assert programs._options_of(limited) == f"{programs._options_of(key(2))} -cl-nv-maxrregcount=32"
-    monkeypatch.setattr(programs, "_verbose", True)
-    assert programs._options_of(limited).endswith(" -cl-nv-maxrregcount=32 -cl-nv-verbose")
     monkeypatch.setattr(programs._device.cl_device, "extensions", "cl_khr_fp16")
     assert programs._options_of(limited) == programs._options_of(key(2))
 
@@ -285,3 +283,12 @@ def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytes
     said = capfd.readouterr().err
     assert programs.log(warned) in said and not programs.log(key(2))
     assert "mind the step" in said or device.target.runtime == "nvidia"  # its compiler prints no warnings
+
+
+@pytest.mark.parametrize("verbose", ["0", "1"])
+def test_nvidias_compiler_reports_registers_only_if_asked(device: Device, monkeypatch: pytest.MonkeyPatch, verbose: str) -> None:
+    monkeypatch.setenv("OCAFFE_CL_LOG", verbose)
+    monkeypatch.setattr(module, "NVIDIA_VERBOSE", " -DFACTOR=7")  # other compilers refuse the real one
+    monkeypatch.setattr(Programs, "_is_nvidia", lambda self: True)
+    asked = ProgramKey(SOURCE + f"// {verbose}\n")
+    assert scaled(device, Programs(device).build_all([asked])[asked]) == (21 if verbose == "1" else 3)
