@@ -51,6 +51,7 @@ _DRIVERS = (
 # On Android, below these folders. Elsewhere libOpenCL.so is a loader, which must not load itself.
 _ANDROID_FOLDERS = ("/vendor/lib64", "/system/vendor/lib64", "/vendor/lib", "/system/vendor/lib")
 _ANDROID_DRIVERS = (("egl/libGLES_mali.so", "Arm"), ("libPVROCL.so", "Imagination"), ("libOpenCL.so", "the phone"))
+_PROGRAM = "/proc/self/exe"  # sys.executable may be a script that starts Python, or empty in a program that contains Python
 _LIBRARY_FOLDERS = (  # searched after LD_LIBRARY_PATH and ld.so.cache; musl has no cache, WSL and NixOS use other folders
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib", "/run/opengl-driver/lib",
     "/usr/lib64", "/usr/lib", "/usr/local/lib", "/lib64", "/lib",
@@ -241,7 +242,7 @@ def _linker_folders(setting: str) -> list[str]:
 
 def _fits(path: str) -> bool:
     """Return whether a library is there and is for the processor of this Python."""
-    return os.path.isfile(path) and _machine(path) == _machine(sys.executable)
+    return os.path.isfile(path) and _machine(path) == (_machine(_PROGRAM) or _machine(sys.executable))
 
 
 def _machine(path: str) -> bytes | None:

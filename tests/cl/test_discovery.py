@@ -281,6 +281,8 @@ def test_find_library_takes_the_right_machine(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{other}::{same}")
     assert discovery.find_library("libtest.so.1") == str(same / "libtest.so.1")
     assert discovery.find_library("libtest.so.2") is None
+    monkeypatch.setattr(sys, "executable", __file__)  # a script that starts Python
+    assert discovery.find_library("libtest.so.1") == str(same / "libtest.so.1")
 
 
 def test_find_library_knows_what_the_linker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
