@@ -2,8 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +12,7 @@ import pytest
 
 from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device
+from ocaffe.cl.program import ProgramKey, program_text
 from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
@@ -22,7 +21,6 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
-KERNELS = pathlib.Path(__file__).resolve().parent.parent / "ocaffe" / "kernels"
 _programs: dict[Any, Any] = {}
 
 
@@ -65,20 +63,14 @@ def treat_as_large(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 
 
-def source_of(name: str) -> str:
-    """Return the text of a kernel file with its includes expanded."""
-    return re.sub(r'^\s*#include\s+"([^"]+)".*$', lambda m: source_of(m[1]), (KERNELS / name).read_text(), flags=re.M)
-
-
 def program(cl: Any, context: Any, call: Any, generated: str) -> Any:
     """Build the program of a call. All generated kernels of a recorder are one program, which builds much faster."""
     key = (context, generated if call.generated else call.program, call.defines)
     if key not in _programs:
-        text = source_of("common.h") + generated if call.generated else source_of(call.program + ".cl")
-        defines = "".join(f"#define {name} {value}\n" for name, value in call.defines)
+        text = program_text(ProgramKey.generated([generated]) if call.generated else ProgramKey(call.program, call.defines))
         with warnings.catch_warnings():  # pyopencl warns whenever a compiler prints text
             warnings.simplefilter("ignore")
-            _programs[key] = cl.Program(context, defines + text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
+            _programs[key] = cl.Program(context, text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
     return _programs[key]
 
 

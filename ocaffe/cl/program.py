@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.cache import Entries, digest
@@ -21,7 +21,7 @@ from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
 _CACHE_FORMAT = "1"  # part of every key: increase it when the same source and options give another binary
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)".*$', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"\n]+)"|(\w+)).*$', re.MULTILINE)  # a file, or a define that names one
 # The formats of Clang, of PoCL ('error: file.cl:6:70: ...') and of older front ends ('line 6: error').
 _LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|line (\d+): error", re.IGNORECASE)
 
@@ -70,16 +70,24 @@ def _kernel_file(name: str) -> str:
     return (importlib.resources.files("ocaffe") / "kernels" / name).read_text(encoding="utf-8")
 
 
-def _inline(text: str) -> str:
-    """Replace #include lines by the files, because the device's compiler has no include path."""
-    return _INCLUDE.sub(lambda match: _inline(_kernel_file(match[1])), text)
+def _inline(text: str, defines: Mapping[str, str]) -> str:
+    """Replace #include lines by the files, because the device's compiler has no include path.
+
+    A line stays if it includes a define that the program does not have. It is in a part of the text that the preprocessor skips.
+    """
+
+    def file(match: re.Match[str]) -> str:
+        name = match[1] or defines.get(match[2], "").strip('"')
+        return _inline(_kernel_file(name), defines) if name else match[0]
+
+    return _INCLUDE.sub(file, text)
 
 
 def program_text(key: ProgramKey) -> str:
     """Return the text for the compiler: the defines, then the source with its includes inlined."""
     defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
     text = '#include "common.h"\n' + key.source if key.family == "generated" else _kernel_file(key.source + ".cl")
-    return defines + _inline(text)
+    return defines + _inline(text, dict(key.defines))
 
 
 class Programs:

@@ -207,7 +207,7 @@ INLINE void gather(local uint4* as, local uint4* bs, local int2* table, global c
 }
 
 #if DIRECTION == 0
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) SUB_GROUP void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, packed),
                                                                     REDUCTION_OPERANDS OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, y),
                                                                     SIZES, int split_channels, int splits, int has_bias, int accumulate,
                                                                     float slope) {
@@ -223,7 +223,7 @@ kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void forward(OPERAND_REST
 }
 
 #else
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) SUB_GROUP void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                                                           OPERAND_RESTRICT(const float, packed),
                                                                           REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias),
                                                                           OPERAND_RESTRICT(RESULT_T, dx), SIZES, int split_channels,
@@ -257,7 +257,7 @@ INLINE uint axis_bits(int first, int dilation, int taps, int size) {
   return low < high ? (1u << high) - (1u << low) : 0u;
 }
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) SUB_GROUP void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
                                                                             OPERAND_RESTRICT(const GIVEN_T, dy), OPERAND_RESTRICT(RESULT_T, dw),
                                                                             SIZES, int split_positions, int accumulate) {
   LOCAL_QUADS(as, 2 * 4 * BM);

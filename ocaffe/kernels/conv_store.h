@@ -39,7 +39,7 @@ INLINE Rectangle rectangle_of(int index, int h, int w) {
 
 #ifdef CHANNEL_REDUCTION
 #define ROW_ITEMS (BN / TN) /* work-items that share a row of the tile */
-#define ROW_ITEM(item) ((item) / 32 % (BN / WN) * LANE_COLUMNS + (item) % 32 % LANE_COLUMNS)
+#define ROW_ITEM(item) ((item) / WAVE % (BN / WN) * LANE_COLUMNS + LANE_PART((item) % WAVE))
 #define REDUCTION_SIZE (BM * ROW_ITEMS) /* floats of local memory */
 /* The place of value `i` of a row; ROW_ITEMS is a power of two. Places are XOR-swizzled, so that work-items that each read a row use
    different banks. */
@@ -72,7 +72,12 @@ INLINE void row_totals(local float* shared, const float sum[TM], int rows, globa
 #define REDUCTION_SIZE 0
 #endif
 
-#define AT_ONCE 4 /* rows of a work-item that are read before the first is written (fused_relu.h) */
+/* Rows of a work-item that are read before the first is written (fused_relu.h). */
+#if TM < 4
+#define AT_ONCE TM
+#else
+#define AT_ONCE 4
+#endif
 
 /* Four neighbouring columns: the sample of each and its position in a plane. `exist` of them exist; columns past the end get the place
    of the last one that exists. */

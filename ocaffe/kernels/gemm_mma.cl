@@ -13,7 +13,7 @@
 #define TRANS_B 0
 #endif
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
+kernel __attribute__((reqd_work_group_size(NT, 1, 1))) SUB_GROUP void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
                                                                  SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(RESULT_T, c), int M,
                                                                  int N, int K, int depth, int batches, int has_bias,
                                                                  int accumulate, float slope) {

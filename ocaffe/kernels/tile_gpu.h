@@ -7,7 +7,8 @@
 
    BM, BN  rows and columns of a work-group          BK  depth of one step
    TM, TN  rows and columns of a work-item, multiples of 4, in chunks of 4 neighbours
-   WM      rows of 32 consecutive work-items (a warp on NVIDIA, only a numbering elsewhere); WN, their columns, follows
+   WM      rows of WAVE consecutive work-items; WN, their columns, follows. WAVE is 32 (a warp on NVIDIA, only a numbering elsewhere) unless a
+           matrix unit says otherwise (tile_mma.h), which also says where the results of a lane lie
    MMA     NVIDIA's tensor cores by inline PTX; TM = WM / 8, TN = WN / 4, BK a multiple of 8
      1  operands in TF32 (11 bits of mantissa)
      3  each operand is the sum of two TF32 numbers; three products, summed in float. As exact as float (Ootomo and Yokota, "Recovering
@@ -55,14 +56,19 @@
 #else
 #define GROUP_OF_NT __attribute__((reqd_work_group_size(NT, 1, 1)))
 #endif
+#ifndef WAVE
+#define WAVE 32
+#endif
 #define LANE_ROWS (WM / TM)
-#define LANE_COLUMNS (32 / LANE_ROWS)
+#define LANE_COLUMNS (WAVE / LANE_ROWS)
 #define WN (LANE_COLUMNS * TN)
 #ifdef MMA
+#ifndef ROW
 /* The layout of mma.m16n8k8's results: lane 4 g + q has rows g and g + 8 of each 16, and four columns, from 4 q on, of the 16 columns of
    two products. */
 #define ROW(i) ((i) / 2 * 16 + (i) % 2 * 8)
 #define LANE_ROW(lane) ((lane) / 4)
+#endif
 #define PADDING 8
 /* The place of a column in row k of bs. Odd rows swap pairs of columns: of four columns a product reads either the first or the last
    two, so without the swap lanes q and q + 1 would use the same banks. */
@@ -76,7 +82,12 @@
 #ifndef LANE_COLUMN
 #define LANE_COLUMN(lane) ((lane) % LANE_COLUMNS * 4)
 #endif
+#ifndef COLUMN
 #define COLUMN(j) ((j) / 4 * (LANE_COLUMNS * 4) + (j) % 4)
+#endif
+#ifndef LANE_PART
+#define LANE_PART(lane) lane % LANE_COLUMNS /* a number from 0 to LANE_COLUMNS - 1, different for the lanes that share a row */
+#endif
 
 #ifndef LEVELS
 #define LEVELS 1
@@ -91,8 +102,8 @@
 /* Without the attribute some compilers assume an alignment of 4 bytes and split each float4 access into four. */
 #define LOCAL_TILE(name, size) local float name[size] __attribute__((aligned(16)))
 
-INLINE int tile_row(int item) { return item / 32 / (BN / WN) * WM + LANE_ROW(item % 32); }
-INLINE int tile_column(int item) { return item / 32 % (BN / WN) * WN + LANE_COLUMN(item % 32); }
+INLINE int tile_row(int item) { return item / WAVE / (BN / WN) * WM + LANE_ROW(item % WAVE); }
+INLINE int tile_column(int item) { return item / WAVE % (BN / WN) * WN + LANE_COLUMN(item % WAVE); }
 
 INLINE void tile_multiply_fma(local const float* a, local const float* b, float acc[TM][TN]) {
 #pragma unroll

@@ -1,9 +1,10 @@
-/* The inner part of a tiled matrix product on NVIDIA's tensor cores, by inline PTX. The kernels (gemm_mma.cl, conv_mma.cl) fetch the
-   operands; this file multiplies.
+/* The inner part of a tiled matrix product on matrix units: NVIDIA's tensor cores by inline PTX, and those of other makers by the header that
+   MATRIX_UNIT names. The kernels (gemm_mma.cl, conv_mma.cl) fetch the operands; this file multiplies.
 
    Tile, results of a work-item and stores: see tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
 
-   MMA    format of the operands; sums are float (TF32: tile_gpu.h)
+   MMA    format of the operands; sums are float (TF32 on NVIDIA: tile_gpu.h)
+     1  TF32: 11 bits of mantissa, the range of float; only with MATRIX_UNIT
      2  bfloat16: 8 bits of mantissa
      4  float16: 11 bits of mantissa, infinite beyond 65504
    AHEAD  1 or 2: how many steps a step is fetched before it is multiplied; each takes registers
@@ -11,13 +12,26 @@
           The smallest float16 is 6e-8, and gradients are often smaller
 
    A line is a row of the left operand or a column of the right one. A step brings 16 words of every line to local memory. A word is two
-   neighbours of the depth. A quad is four words, the unit that a work-item stores and loads. The order of the depth does not matter as
+   neighbours of the depth, or one in TF32. A quad is four words, the unit that a work-item stores and loads. The order of the depth does not matter as
    long as both operands agree: the first two words of a quad take part in one product, the last two in the next.
 
    Two lines share 128 bytes. quad_place swizzles the quads so that eight neighbouring work-items use all 32 banks. This holds for stores
    of quads of one line, of eight neighbouring lines, of every second and of every fourth line, and for the loads of a product.
 
-   On compilers other than NVIDIA's, products are float multiply-adds of operands rounded the same way, for tests only. */
+   MATRIX_UNIT  "tile_mfma.h", "tile_wmma.h" or "tile_dpas.h". Such a header describes one product of a wave: the sums of LANE_ROWS rows by
+                UNIT_COLUMNS columns (docs/matrix-units.md). It declares
+     WAVE                          work-items of a wave
+     ROW, COLUMN, LANE_ROW, LANE_COLUMN, LANE_PART   where the sums of a lane lie (tile_gpu.h): four neighbouring columns at least, in
+                                   each of TM rows, LANE_ROWS apart
+     UNIT_COLUMNS, PRODUCTS        columns of a product; products of a step, which divide the words of a line
+     SUMS_T, UNIT_SUMS             a lane's sums of a product: UNIT_SUMS columns of a row
+     LEFT_T, RIGHT_T               a lane's part of the operands
+     left_fragment, right_fragment (lines, line, product, lane): load it; `line` is the product's first row or column
+     multiply_accumulate           (left, right, sums, exchange): return the sums plus the product
+     SUB_GROUP                     an attribute of the kernel, if the size of a wave is a choice
+   EMULATED_MATRIX_UNIT  "emulated_unit.h": multiply_accumulate is a C function, for tests. Its lanes exchange operands in local memory
+
+   Without MATRIX_UNIT, on compilers other than NVIDIA's, products are float multiply-adds of operands rounded the same way, for tests only. */
 #ifndef OCAFFE_TILE_MMA_H
 #define OCAFFE_TILE_MMA_H
 
@@ -30,13 +44,21 @@
 #define WM 64
 #define BK 32
 #endif
+#ifdef MATRIX_UNIT
+#include MATRIX_UNIT
+#endif
 #include "tile_gpu.h"
 
 #ifndef AHEAD
 #define AHEAD 1
 #endif
 
-#define PACK 2 /* elements of a word */
+/* PACK: elements of a word. */
+#if MMA == 1
+#define PACK 1
+#else
+#define PACK 2
+#endif
 #ifndef LEFT_SCALE
 #define LEFT_SCALE 1
 #endif
@@ -46,14 +68,25 @@
 #define WORDS 16            /* words of a line in one step: BK = WORDS * PACK */
 #define QUAD (4 * PACK)     /* elements of a quad */
 /* Arrays of quads, not of words: NVIDIA's compiler splits vector loads of local memory if it cannot derive the alignment from the array. */
+#ifdef EMULATED_MATRIX_UNIT
+#define EXCHANGE (8 * BM) /* quads from either step of the left operand to the lanes' operands, four quads each */
+#define LOCAL_QUADS(name, size) local uint4 name[(size) + 4 * BM + 4 * NT]
+#else
 #define LOCAL_QUADS(name, size) local uint4 name[size]
+#endif
+#ifndef SUB_GROUP
+#define SUB_GROUP
+#endif
 
 INLINE int quad_place(int line, int quad) {
   return line / 2 * 8 + ((line ^ line >> 2) & 1) * 4 + (quad ^ (line >> 1 & 3) ^ (line >> 3 & 1) * 2 ^ (line >> 4 & 1));
 }
 
-/* Conversion of two elements to a word. */
-#ifdef __NVPTX__
+/* Conversion of elements to a word. */
+#if MMA == 1
+/* Round to the nearest TF32 number, halves away from zero, as NVIDIA's cvt.rna. */
+INLINE uint tf32(float v) { return isnan(v) ? 0x7fc00000u : (as_uint(v) + 0x1000u) & 0xffffe000u; }
+#elif defined(__NVPTX__)
 INLINE uint two_halves(float low, float high) {
   uint r;
 #if MMA == 2
@@ -63,6 +96,13 @@ INLINE uint two_halves(float low, float high) {
 #endif
   return r;
 }
+#elif defined(MATRIX_UNIT) && !defined(EMULATED_MATRIX_UNIT)
+#if MMA == 2
+INLINE uint two_halves(float low, float high) { return narrow2((float2)(low, high)); }
+#else
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+INLINE uint two_halves(float low, float high) { return as_uint(convert_half2((float2)(low, high))); }
+#endif
 #else
 /* Round to the nearest number of 16 bits, ties to even. */
 #if MMA == 2
@@ -90,8 +130,13 @@ INLINE uint two_halves(float low, float high) { return sixteen(high) << 16 | six
 #define QUAD_OF(T) JOINED(quad_of_, T)
 #define JOINED(what, T) JOINED_OF(what, T)
 #define JOINED_OF(what, T) what##T
+#if MMA == 1
+INLINE uint word_of_float(const float v[PACK], float scale) { return tf32(v[0] * scale); }
+INLINE uint word_of_bfloat(const bfloat v[PACK], float scale) { return (uint)v[0] << 16; }
+#else
 INLINE uint word_of_float(const float v[PACK], float scale) { return two_halves(v[0] * scale, v[1] * scale); }
 INLINE uint word_of_bfloat(const bfloat v[PACK], float scale) { return (uint)v[0] | (uint)v[1] << 16; }
+#endif
 #define QUADS_OF(T)                                                                                                                             \
   INLINE uint4 quad_of_##T(const T v[QUAD], float scale) {                                                                                      \
     return (uint4)(WORD_OF(T)(v, scale), WORD_OF(T)(v + PACK, scale), WORD_OF(T)(v + 2 * PACK, scale), WORD_OF(T)(v + 3 * PACK, scale));        \
@@ -110,7 +155,37 @@ INLINE float element_of(local const uint4* lines, int line, int quad, int e) {
 #endif
 }
 
-#ifndef __NVPTX__
+#if defined(MATRIX_UNIT)
+#ifdef EMULATED_MATRIX_UNIT
+#define UNIT_UNROLL _Pragma("unroll 1") /* CPU runtimes compile barriers in unrolled loops for minutes */
+#else
+#define UNIT_UNROLL _Pragma("unroll")
+#endif
+/* A wave multiplies its WM rows by its WN columns, product by product. */
+INLINE void quads_multiply_unit(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
+  const int wave = get_local_id(0) / WAVE, lane = get_local_id(0) % WAVE;
+  const int row = wave / (BN / WN) * WM, column = wave % (BN / WN) * WN;
+#ifdef EMULATED_MATRIX_UNIT
+  local uint* exchange = (local uint*)(a + EXCHANGE);
+#else
+  local uint* exchange = 0;
+#endif
+  UNIT_UNROLL for (int p = 0; p < PRODUCTS; ++p) {
+    LEFT_T left[TM];
+    RIGHT_T right[TN / UNIT_SUMS];
+    UNIT_UNROLL for (int i = 0; i < TM; ++i) left[i] = left_fragment(a, row + i * LANE_ROWS, p, lane);
+    UNIT_UNROLL for (int j = 0; j < TN / UNIT_SUMS; ++j) right[j] = right_fragment(b, column + j * UNIT_COLUMNS, p, lane);
+    UNIT_UNROLL for (int j = 0; j < TN / UNIT_SUMS; ++j) UNIT_UNROLL for (int i = 0; i < TM; ++i) {
+      SUMS_T v;
+#pragma unroll
+      for (int e = 0; e < UNIT_SUMS; ++e) v[e] = acc[i][j * UNIT_SUMS + e];
+      v = multiply_accumulate(left[i], right[j], v, exchange);
+#pragma unroll
+      for (int e = 0; e < UNIT_SUMS; ++e) acc[i][j * UNIT_SUMS + e] = v[e];
+    }
+  }
+}
+#elif !defined(__NVPTX__)
 /* The loops stay rolled: this is compiled for tests only. */
 static __attribute__((noinline)) void quads_multiply_fma(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
   const int row = tile_row(get_local_id(0)), column = tile_column(get_local_id(0));
@@ -243,7 +318,9 @@ FETCHES(bfloat)
 
 /* acc += a * b for one step. */
 INLINE void quads_multiply(local const uint4* a, local const uint4* b, float acc[TM][TN]) {
-#ifdef __NVPTX__
+#if defined(MATRIX_UNIT)
+  quads_multiply_unit(a, b, acc);
+#elif defined(__NVPTX__)
   quads_multiply_mma(a, b, acc);
 #else
   quads_multiply_fma(a, b, acc);

@@ -205,14 +205,14 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
     return replace(tile, depth=math.prod(step), levels=levels(g, tile, direction), waste=waste)
 
 
-def defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
+def defines(g: ConvGeometry, tile: Tile) -> dict[str, int | str]:
     """Return the defines: the window, the tile, the shape of a step, and whether operands are loaded as vectors (kernels/fetch_gpu.h)."""
     shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
     vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
     return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
 
 
-def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int]:
+def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int | str]:
     """Return the defines of forward and backward_data.
 
     In TF32, higher occupancy is worth a few spilled registers. docs/kernel-log.md lists the exceptions.

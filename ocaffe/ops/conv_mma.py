@@ -1,6 +1,7 @@
 """Convolution on NVIDIA's tensor cores: implicit GEMM in all three directions (kernels/conv_mma.cl), called by conv_gpu.py."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
@@ -71,7 +72,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 
 def gathered_product(
     rec: Recorder, program: str, g: ConvGeometry, direction: str, source: Ref, packed: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int,
-    defines: dict[str, int],
+    defines: Mapping[str, int | str],
 ) -> None:
     """Record the product of forward or backward_data with the packed filters, and the sum of its splits, which divide `depth`."""
     tile, back = choice.tile, direction == "backward_data"
@@ -96,7 +97,7 @@ def gathered_product(
         sum_splits(rec, program, defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
 
 
-def filter_product(rec: Recorder, program: str, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice, defines: dict[str, int]) -> None:
+def filter_product(rec: Recorder, program: str, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice, defines: Mapping[str, int | str]) -> None:
     """Record the product of backward_filter, and the sum of its splits."""
     tile = choice.tile
     part, splits = parts_of_depth(g.batch * g.positions, choice)

@@ -54,7 +54,7 @@ def _gather(
     gathered_product(rec, "conv_pointwise_mma", g, direction, source, packed, bias, target, choice, depth, defines)
 
 
-def _defines(g: ConvGeometry, tile: Tile, direction: int, *, left_across: bool, right_across: bool) -> dict[str, int]:
+def _defines(g: ConvGeometry, tile: Tile, direction: int, *, left_across: bool, right_across: bool) -> dict[str, int | str]:
     wide = CHUNK if g.positions % CHUNK == 0 else MIN_COPY
     limit = {"REGISTERS": MAX_REGISTERS} if direction < 2 and tile.item_rows * tile.item_columns == LIMITED_SUMS else {}
     layout = {"A_ACROSS": int(left_across), "B_ACROSS": int(right_across), "WIDE": wide}

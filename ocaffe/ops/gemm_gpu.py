@@ -4,10 +4,12 @@ Convolution uses the same choice of tiles.
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ocaffe.ir import matrix_units
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.target import Target
@@ -18,7 +20,7 @@ from ocaffe.ir.tuned import Problem
 SPLIT_SCRATCH = 16 << 20
 PATCH_SCRATCH = 4  # factor on SPLIT_SCRATCH if a group computes all taps, because there are then few groups
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-BFLOAT16, FLOAT16 = 2, 4  # Tile.mma: operands are rounded to 16 bits
+TF32, BFLOAT16, FLOAT16 = 1, 2, 4  # Tile.mma: operands are rounded to 11 bits of mantissa, or to 16 bits
 SUM_ITEMS = 256  # work-items per group of split_sum
 PACK_ITEMS = 128  # work-items per group of the kernels that pack filters
 MAX_REGISTERS = 128  # registers per work-item with which an H100 holds 512 work-items per unit
@@ -38,6 +40,7 @@ class Tile:
     `stages`: the number of steps in local memory if operands are copied unchanged (STAGES in kernels/tile_async.h), else 0.
     `patches`: columns are the pixels of a rectangle whose windows are in local memory (kernels/conv_patch_mma.cl).
     `waste`: the factor on the work by padded depth and by results that do not exist.
+    `unit`: the defines of a matrix unit (MatrixUnit.program_defines); empty: NVIDIA's tensor cores, or multiply-adds.
     """
 
     rows: int
@@ -52,6 +55,7 @@ class Tile:
     stages: int = 0
     patches: bool = False
     waste: float = 1.0
+    unit: tuple[tuple[str, str], ...] = ()
 
     @property
     def items(self) -> int:
@@ -60,12 +64,12 @@ class Tile:
     @property
     def quads(self) -> bool:
         """Whether the kernels use kernels/tile_mma.h."""
-        return self.mma in (BFLOAT16, FLOAT16) and not self.stages
+        return bool(self.unit) or (self.mma in (BFLOAT16, FLOAT16) and not self.stages)
 
-    def defines(self) -> dict[str, int]:
+    def defines(self) -> dict[str, int | str]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
         special = {"MMA": (self.mma, 0), "AHEAD": (self.ahead, 0 if self.quads else self.ahead), "LEVELS": (self.levels, 1), "STAGES": (self.stages, 0)}
-        return {**names, "BK": self.depth} | {name: value for name, (value, default) in special.items() if value != default}
+        return {**names, "BK": self.depth} | {name: value for name, (value, default) in special.items() if value != default} | dict(self.unit)
 
     def __str__(self) -> str:
         kind = f" mma{self.mma}" if self.mma else ""
@@ -127,9 +131,30 @@ ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
 }
 
 
+# Tiles of matrix units: rows, columns, rows and columns of a work-item. AMD's work-groups have at most 256 work-items, and a work-item of Intel's
+# has 128 registers. They fit every unit: the rows of a wave follow from it.
+UNIT_SHAPES = ((128, 128, 4, 16), (64, 128, 4, 16), (64, 64, 4, 8))
+FORMATS = {"tf32": TF32, "bf16": BFLOAT16, "fp16": FLOAT16}
+LINE_WORDS = 16  # 32-bit words of a line in one step (kernels/tile_mma.h)
+
+
+def unit_tile(unit: str, math: str, rows: int, columns: int, item_rows: int, item_columns: int) -> Tile:
+    """Return the tile of a matrix unit (a key of matrix_units.UNITS) in the arithmetic `math`."""
+    own = matrix_units.UNITS[unit]
+    depth = LINE_WORDS * (1 if math == "tf32" else 2)
+    return Tile(rows, columns, item_rows, item_columns, item_rows * own.lane_rows, depth, FORMATS[math], unit=own.program_defines(math))
+
+
+@functools.cache
+def unit_tiles(unit: str, math: str) -> tuple[Tile, ...]:
+    """Return the tiles of a matrix unit in the arithmetic `math`; none if it does not support it."""
+    return tuple(unit_tile(unit, math, *shape) for shape in UNIT_SHAPES) if matrix_units.supports(unit, math) else ()
+
+
 def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:
     """Return the tiles of a matrix product that a device supports, for `math` or else its mode of arithmetic (Target.math)."""
-    return TILES + (ON_TENSOR_CORES[math or target.math] if target.tensor_cores else ())
+    math = math or target.math
+    return TILES + (ON_TENSOR_CORES[math] if target.tensor_cores else unit_tiles(target.matrix_unit, math))
 
 
 def async_tiles(target: Target) -> tuple[Tile, ...]:
@@ -325,7 +350,7 @@ def work_items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 
     return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches
 
 
-def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[str, dict[str, int], list[int]]:
+def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[str, dict[str, int | str], list[int]]:
     """Return the kernel file of a tile, its defines, and the layout arguments, if the layout is not a define."""
     layout = {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)}
     if tile.quads:
@@ -395,7 +420,7 @@ class LastBlock:
 def sum_splits(
     rec: Recorder,
     family: str,
-    defines: dict[str, int],
+    defines: Mapping[str, int | str],
     parts: Ref,
     bias: Ref | None,
     y: Ref,

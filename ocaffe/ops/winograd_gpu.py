@@ -211,7 +211,7 @@ def _products(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, flo
 def _sums(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
     """Return the same for backward_filter. The sum over splits needs no extra launch, because the kernel `window` adds them."""
     shape, tiles = (g.group_outputs, g.group_channels, cut.pitch, cut.points * g.group), product_tiles(target)
-    deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and tile.rows == tile.columns == 64]
+    deep = [replace(tile, depth=2 * tile.depth) for tile in tiles if tile.mma and not tile.quads and tile.rows == tile.columns == 64]
     choices = gemm_gpu.choices(target, [*tiles, *deep], *shape)
     costs = {choice: gemm_gpu.parts_cost(target, choice, *shape) for choice in choices if choice.splits <= MAX_SPLITS}
     return min(costs.items(), key=lambda item: item[1])
