@@ -19,6 +19,7 @@ from typing import IO, Any, Protocol
 
 from ocaffe.check import boxes, exchange, layers, updates
 from ocaffe.check.case import ROUNDED, TOLERANCE, Finding
+from ocaffe.cl import unit_trial
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 
@@ -34,8 +35,15 @@ class AnyCase(Protocol):
     def run(self, device: Device) -> list[Finding]: ...
 
 
+PRODUCTS = ("conv", "deconv", "matrix product")  # the names of families that multiply matrices begin so
+
+
 def all_cases() -> list[AnyCase]:
     return [*layers.cases(), *boxes.cases(), *updates.cases(), *exchange.cases()]
+
+
+def product_cases() -> list[AnyCase]:
+    return [case for case in all_cases() if case.name.startswith(PRODUCTS)]
 
 
 @dataclass
@@ -102,7 +110,8 @@ class _Child:
     def __init__(self, command: Sequence[str], said: IO[str], timeout: float) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.timeout, self.late = timeout, False
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env={**os.environ, "PYTHONPATH": path})
+        environment = {**os.environ, "PYTHONPATH": path, unit_trial.RUNNING: "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 

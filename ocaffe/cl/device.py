@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocaffe import log
+from ocaffe.cl import unit_trial
 from ocaffe.cl.conflicts import absences
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import context_bytes, free_memory
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.ir import tuned_tables
+from ocaffe.ir import matrix_units, tuned_tables
 from ocaffe.ir.target import MATHS, MAX_GRADIENT_SCALE, TENSOR_MATHS, Target
 
 # The first pattern found in 'platform, vendor' (lower case) determines the runtime. PoCL on an NVIDIA card counts as PoCL.
@@ -55,6 +56,11 @@ class DeviceInfo:
     @property
     def kind(self) -> str:
         return self.target.kind
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The strings that identify device and driver."""
+        return self.name, self.platform_name, self.platform_version, self.driver_version
 
     @property
     def avoid(self) -> bool:
@@ -166,10 +172,11 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
     vendor = f"{names['platform']}, {device.vendor}".lower()
     extensions = frozenset(device.extensions.split())
     quirks = quirks_of(Facts(**names, device=name, driver=driver, kind=kind))
+    runtime = next((runtime for pattern, runtime in RUNTIMES if pattern in vendor), "generic")
     target = Target(
         kind=kind,
         name=name,
-        runtime=next((runtime for pattern, runtime in RUNTIMES if pattern in vendor), "generic"),
+        runtime=runtime,
         compute_units=device.max_compute_units,
         # The lanes of a GPU are scalar (NVIDIA reports 1); there the widest load of 16 bytes counts. A CPU has at least four
         # lanes (SSE, NEON).
@@ -182,6 +189,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         extensions=extensions,
         unified_memory=kind == "cpu" or bool(device.host_unified_memory),
         tensor_cores=_capability(device, extensions) >= 8,  # the first capability with TF32
+        matrix_unit=matrix_units.unit_of(runtime, name, extensions) if kind == "gpu" else "",
         device_fence="PTX" if _capability(device, extensions) >= 7 else "",
     )
     free = free_memory(device, kind, extensions)
@@ -260,13 +268,20 @@ def _gradient_scale() -> int:
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     """Return the device info with the arithmetic of products set to `math`, else $OCAFFE_MATH, else fp32.
 
-    Raises Error if the device does not support it.
+    Raises Error if the device does not support it, or if its matrix unit does not pass the selftest (unit_trial.py).
     """
     math = _math(math)
-    if math in TENSOR_MATHS and not info.target.tensor_cores:
-        raise Error(f"--math {math}: '{info.name}' ({info.platform_name}) has no tensor cores usable from OpenCL", fix="leave it out")
+    on_unit = math in TENSOR_MATHS and not info.target.tensor_cores
+    if on_unit:
+        unit = info.target.matrix_unit
+        if not matrix_units.supports(unit, math):
+            modes = f"its matrix unit has only {', '.join(matrix_units.UNITS[unit].depth)}" if unit else "it has no tensor cores usable from OpenCL"
+            raise Error(f"--math {math}: '{info.name}' ({info.platform_name}): {modes}", fix="leave it out" + (", or choose one of these" if unit else ""))
+        unit_trial.require(info.facts, info.number, unit, math)
     scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
-    return info if info.target.math == math else replace(info, target=replace(info.target, math=math, gradient_scale=scale))
+    only = on_unit and unit_trial.running()
+    target = replace(info.target, math=math, gradient_scale=scale, matrix_unit_only=only)
+    return info if info.target == target else replace(info, target=target)
 
 
 def with_tuned(info: DeviceInfo) -> DeviceInfo:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ocaffe.cache import Entries, digest
 from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
+from ocaffe.ir import matrix_units
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
@@ -144,7 +145,8 @@ class Programs:
         """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler."""
         limit = dict(key.defines).get("REGISTERS")
         listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
-        return f"{self._options} -cl-nv-maxrregcount={limit}" if listens else self._options
+        more = f"-cl-nv-maxrregcount={limit}" if listens else matrix_units.compiler_options(dict(key.defines))
+        return f"{self._options} {more}" if more else self._options
 
     def _from_binary(self, binary: bytes, options: str) -> Any | None:
         """Return a program from a stored binary, or None if the driver rejects it.

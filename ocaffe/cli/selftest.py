@@ -1,12 +1,17 @@
 """ocaffe selftest: compare every kernel family with numpy on the user's device."""
 from __future__ import annotations
 
+import argparse
+import os
 import time
 from collections.abc import Sequence
 
-from ocaffe.check.selftest import all_cases, selftest
+from ocaffe.check.selftest import all_cases, product_cases, selftest
+from ocaffe.cl import unit_trial
+from ocaffe.cl.device import choose, list_devices
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.errors import Error
+from ocaffe.ir.matrix_units import supports
 
 
 def announce(device: str) -> None:
@@ -17,16 +22,17 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("selftest", "Compare every kernel family with numpy on a device. A driver that crashes or hangs is reported; the test continues.")
     device_flags(parser)
     parser.flag("only", "", "compare only the families whose name contains this text")
+    parser.flag("products", False, "compare only the families that multiply matrices, as before the first use of a matrix unit (docs/matrix-units.md)")
     parser.flag("timeout", 300.0, "seconds after which a family without a result counts as hanging")
     parser.flag("list", False, "list the families")
     options = parser.parse(argv)
-    names = [case.name for case in all_cases() if options.only in case.name]
+    names = [case.name for case in (product_cases() if options.products else all_cases()) if options.only in case.name]
     if not names:
         raise Error(f"no family has '{options.only}' in its name", place="ocaffe selftest", fix="`ocaffe selftest --list` lists them")
     if options.list:
         print("\n".join(names))
         return 0
-    begin, failed = time.perf_counter(), 0
+    begin, failed = time.perf_counter(), set()
     width = max(map(len, names))
     rows = selftest(names, options.device or None, options.gpu or None, options.math or None, options.timeout, announce)
     for index, row in enumerate(rows):
@@ -36,6 +42,18 @@ def main(argv: Sequence[str]) -> int:
         print(f"{row.name:<{width}}  {row.word:<7}  {error:>13}  {row.seconds:7.1f}", flush=True)
         for line in row.detail.splitlines():
             print(f"    {line}")
-        failed += row.word != "passed"
-    print(f"\n{len(names) - failed} of {len(names)} families passed in {time.perf_counter() - begin:.0f} s")
+        if row.word != "passed":
+            failed.add(row.name)
+    products = {case.name for case in product_cases()}
+    if products <= set(names):
+        _remember(options, not failed & products)
+    print(f"\n{len(names) - len(failed)} of {len(names)} families passed in {time.perf_counter() - begin:.0f} s")
     return 1 if failed else 0
+
+
+def _remember(options: argparse.Namespace, passed: bool) -> None:
+    """Store the verdict on the device's matrix unit, if the selftest used it."""
+    info = choose(list_devices(), options.device or None, options.gpu or None, default=os.environ.get("OCAFFE_DEVICE"))
+    math = options.math or os.environ.get("OCAFFE_MATH") or ""
+    if supports(info.target.matrix_unit, math):
+        unit_trial.store(info.facts, info.target.matrix_unit, math, passed)

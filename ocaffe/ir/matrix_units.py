@@ -60,19 +60,28 @@ _AMD = (
     (r"gfx11\d\d", "WMMA of RDNA 3"), (r"gfx120[01]", "WMMA of RDNA 4"),
 )  # fmt: skip
 _INTEL = "cl_intel_subgroup_matrix_multiply_accumulate"
+_WIDE = "cl_intel_subgroup_2d_block_io"  # on devices whose smallest sub-group has 16 work-items
 
 
-def unit_of(runtime: str, name: str, extensions: Collection[str], smallest_sub_group: int) -> str:
+def unit_of(runtime: str, name: str, extensions: Collection[str]) -> str:
     """Return the key in UNITS of a device's matrix unit, or '' if it has none that OpenCL C reaches.
 
-    `runtime` and `extensions` as in Target, `name` of the device. `smallest_sub_group`: its smallest sub-group; 0 if unknown.
-    Mesa's runtimes have no AMD builtins.
+    `runtime` and `extensions` as in Target, `name` of the device. Mesa's runtimes have no AMD builtins. pyopencl has no query for the sizes of sub-groups.
     """
     if runtime == "amd":
         return next((unit for pattern, unit in _AMD if re.match(pattern + r"\b", name)), "")
     if runtime == "intel" and _INTEL in extensions:
-        return {8: "DPAS of Xe-HPG", 16: "DPAS of Xe-HPC and Xe2"}.get(smallest_sub_group, "")
+        return "DPAS of Xe-HPC and Xe2" if _WIDE in extensions else "DPAS of Xe-HPG"
     return ""
+
+
+def compiler_options(defines: Mapping[str, str]) -> str:
+    """Return further options for the compiler of a program with these defines.
+
+    With the usual 128 registers of a work-item's thread, Intel's compiler spills in products on DPAS.
+    """
+    dpas = defines.get("MATRIX_UNIT") == '"tile_dpas.h"' and "EMULATED_MATRIX_UNIT" not in defines
+    return "-cl-intel-256-GRF-per-thread" if dpas else ""
 
 
 def supports(unit: str, math: str) -> bool:

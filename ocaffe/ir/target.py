@@ -36,6 +36,7 @@ class Target:
     stream_above: int = 1 << 20  # bytes from which on an array or a batch gets threads and a queue of its own (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
     matrix_unit: str = ""  # AMD's or Intel's: a key of matrix_units.UNITS; products use it with math tf32, bf16 and fp16
+    matrix_unit_only: bool = False  # products of any size use the matrix unit (ocaffe/cl/unit_trial.py)
     workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (ops/winograd_gpu.py)
     device_fence: str = ""  # memory fence between work-groups, PTX or CPU (IS_LAST_BLOCK in kernels/common.h); OpenCL 1.2 has none
     math: str = "fp32"  # one of MATHS

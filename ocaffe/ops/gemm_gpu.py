@@ -154,7 +154,8 @@ def unit_tiles(unit: str, math: str) -> tuple[Tile, ...]:
 def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:
     """Return the tiles of a matrix product that a device supports, for `math` or else its mode of arithmetic (Target.math)."""
     math = math or target.math
-    return TILES + (ON_TENSOR_CORES[math] if target.tensor_cores else unit_tiles(target.matrix_unit, math))
+    special = ON_TENSOR_CORES[math] if target.tensor_cores else unit_tiles(target.matrix_unit, math)
+    return special if target.matrix_unit_only and special else TILES + special
 
 
 def async_tiles(target: Target) -> tuple[Tile, ...]:

@@ -132,11 +132,11 @@ def test_devices() -> None:
     """AMD's devices by name under AMD's runtime, Intel's by extension."""
     names = {"gfx908": "MFMA of CDNA", "gfx90a:sramecc+:xnack-": "MFMA of CDNA 2", "gfx942:sramecc+:xnack-": "MFMA of CDNA 3", "gfx1100": "WMMA of RDNA 3",
              "gfx1151": "WMMA of RDNA 3", "gfx1201": "WMMA of RDNA 4", "gfx1030": "", "gfx906": "", "gfx1250": "", "gfx950": ""}  # fmt: skip
-    assert {name: matrix_units.unit_of("amd", name, (), 0) for name in names} == names
-    assert matrix_units.unit_of("rusticl", "gfx1100", (), 0) == ""
-    able = ("cl_intel_subgroup_matrix_multiply_accumulate",)
-    assert [matrix_units.unit_of("intel", "Arc", able, size) for size in (8, 16, 0)] == ["DPAS of Xe-HPG", "DPAS of Xe-HPC and Xe2", ""]
-    assert matrix_units.unit_of("intel", "Arc", (), 8) == matrix_units.unit_of("nvidia", "gfx90a", able, 8) == ""
+    assert {name: matrix_units.unit_of("amd", name, ()) for name in names} == names
+    assert matrix_units.unit_of("rusticl", "gfx1100", ()) == ""
+    able, wide = "cl_intel_subgroup_matrix_multiply_accumulate", "cl_intel_subgroup_2d_block_io"
+    found = [matrix_units.unit_of("intel", "Arc", extensions) for extensions in ((able,), (able, wide), (wide,))]
+    assert found == ["DPAS of Xe-HPG", "DPAS of Xe-HPC and Xe2", ""] and matrix_units.unit_of("nvidia", "gfx90a", (able,)) == ""
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -1,0 +1,61 @@
+"""Whether the matrix unit of a device gives right results. It is used only after `ocaffe selftest` has passed with it on this device and driver.
+
+The kernels follow the makers' documents and were tested on emulated units only. So the first use of `--math` on such a device runs the families of the
+selftest that multiply matrices, in another process. The verdict is cached by device, driver, kernels and mode. The user's own `ocaffe selftest --math MODE
+--products` replaces it.
+"""
+from __future__ import annotations
+
+import importlib.resources
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ocaffe import log
+from ocaffe.cache import Entries, digest
+from ocaffe.errors import Error
+from ocaffe.ir.matrix_units import UNITS
+
+RUNNING = "OCAFFE_UNIT_TRIAL"  # set in the processes of a selftest: the unit may be used untested, and products of any size use it
+PASSED, FAILED = b"passed", b"failed"
+_ROOT = Path(__file__).resolve().parents[2]
+Facts = tuple[str, ...]  # the strings that identify device and driver
+
+
+def running() -> bool:
+    return os.environ.get(RUNNING) == "1"
+
+
+def store(facts: Facts, unit: str, math: str, passed: bool) -> None:
+    """Remember the verdict of a selftest."""
+    Entries("units").store(_key(facts, unit, math), PASSED if passed else FAILED)
+
+
+def require(facts: Facts, number: str, unit: str, math: str) -> None:
+    """Raise Error unless the unit has passed with `math`, on the device `number` of the list. Run the selftest if there is no verdict."""
+    if running():
+        return
+    verdict, again = Entries("units").load(_key(facts, unit, math)), f"ocaffe selftest --device {number} --math {math} --products"
+    if verdict is None:
+        log.info("opencl:0", f"Testing the matrix unit of {facts[0]} with --math {math}. This is done once, and takes a minute or two: {again}")
+        verdict = PASSED if _passes(number, math) else FAILED
+    if verdict != PASSED:
+        raise Error(f"--math {math}: '{facts[0]}' failed the selftest with its matrix unit ({unit})", fix=f"leave it out; `{again}` shows the errors")
+
+
+def _key(facts: Facts, unit: str, math: str) -> str:
+    folder = importlib.resources.files("ocaffe") / "kernels"
+    texts = [(folder / name).read_text(encoding="utf-8") for name in ("tile_gpu.h", "tile_mma.h", UNITS[unit].header, "gemm_mma.cl", "conv_mma.cl")]
+    return digest(*facts, unit, math, *texts)[:32]
+
+
+def _passes(number: str, math: str) -> bool:
+    """Run the selftest, which stores its verdict. It has a limit of time for each family."""
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(_command(number, math), env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
+
+
+def _command(number: str, math: str) -> list[str]:
+    return [sys.executable, "-m", "ocaffe", "selftest", "--device", number, "--math", math, "--products"]
