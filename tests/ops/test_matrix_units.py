@@ -13,14 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from ocaffe.cl import program
 from ocaffe.ir import matrix_units
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.target import MATHS, Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, conv_mma, gemm_gpu, winograd_gpu
-from ocaffe.ops.gemm_gpu import UNIT_SHAPES, Choice, Tile, unit_tile
+from ocaffe.ops.gemm_gpu import NARROW_SHAPES, UNIT_SHAPES, Choice, Tile, unit_tile
+from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from tests.harness import execute
 from tests.ops.test_gpu_kernels import WINDOWS, check_convolution, check_gemm, geometry, random_size, recorder, small
+from tests.passes.test_channel_reduction_fusion import GEOMETRIES, statistics
 
 MODES = [(unit, math) for unit, own in UNITS.items() for math in own.depth]
 SMALLEST = UNIT_SHAPES[-1]
@@ -75,8 +78,48 @@ def test_convolutions(device: Any) -> None:
     check_convolution(device, conv_gpu, g, choice=small(g, 2, emulated("MFMA of CDNA 2", "fp16")))
 
 
+@pytest.mark.parametrize(("unit", "math"), [("MFMA of CDNA 2", "fp16"), ("WMMA of RDNA 4", "bf16"), ("DPAS of Xe-HPG", "bf16")])
+def test_channel_reductions(device: Any, unit: str, math: str) -> None:
+    """The statistics of BatchNorm, which the convolution collects. The lanes that share a row add up their columns."""
+    g = GEOMETRIES["many tiles"]
+    rec = recorder(device.target, phase="forward", last_block=False)
+    x, w, y = (Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", g.input_shape), ("w", g.weight_shape), ("y", g.output_shape)))
+    conv_gpu.forward(rec, g, x, w, None, y, Choice(conv_gpu.with_step(g, emulated(unit, math))))
+    written = statistics(rec, y, False)
+    rec.launches = fuse_channel_reductions(rec.launches)
+    assert any("CHANNEL_REDUCTION" in dict(launch.call.defines) for launch in rec.launches if launch.call is not None)
+    rng = np.random.default_rng(3)
+    got, mean, variance = execute(rec, device.context, {x: rng.standard_normal(x.shape), w: 1 + rng.standard_normal(w.shape)}, [y, *written])
+    exact = got.reshape(y.shape).astype(np.float64)
+    np.testing.assert_allclose(mean, exact.mean((0, 2, 3, 4)), rtol=0, atol=1e-6 * np.abs(exact).max())
+    np.testing.assert_allclose(variance, exact.var((0, 2, 3, 4)), rtol=1e-5)
+
+
+MISTAKES = [  # a header's text, and one with another layout
+    ("MFMA of CDNA 2", "fp16", "tile_mfma.h", "#define LANE_COLUMN(lane) ((lane) / 16 * 4)", "#define LANE_COLUMN(lane) ((lane) % 16 / 4 * 4)"),
+    ("WMMA of RDNA 3", "fp16", "tile_wmma.h", "#define RIGHT_LINE(lane) ((lane) % 2 * 8 + (lane) % 16 / 2)", "#define RIGHT_LINE(lane) ((lane) % 16)"),
+    ("DPAS of Xe-HPC and Xe2", "tf32", "tile_dpas.h", "line + e * 2 + lane / 8", "line + e + lane / 8 * 4"),
+]
+
+
+@pytest.mark.parametrize(("unit", "math", "file", "right", "wrong"), MISTAKES, ids=lambda value: value if value in UNITS else "")
+def test_a_wrong_layout_is_found(device: Any, monkeypatch: pytest.MonkeyPatch, unit: str, math: str, file: str, right: str, wrong: str) -> None:
+    read = program._kernel_file
+
+    def changed(name: str) -> str:
+        text = read(name)
+        assert name != file or text.count(right) == 1
+        return text.replace(right, wrong) if name == file else text
+
+    monkeypatch.setattr(program, "_kernel_file", changed)
+    tile = emulated(unit, math)
+    tile = replace(tile, unit=(*tile.unit, ("MISTAKE", "1")))  # another program than the right one
+    with pytest.raises(AssertionError, match="of the largest magnitude"):
+        check(device, tile, Product(64, 64, tile.depth, 1, {"trans_a": False, "trans_b": True}))
+
+
 @pytest.mark.sweep
-@pytest.mark.parametrize("shape", UNIT_SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*UNIT_SHAPES, NARROW_SHAPES[1]], ids=str)
 @pytest.mark.parametrize(("unit", "math"), MODES)
 def test_many_products(device: Any, unit: str, math: str, shape: tuple[int, int, int, int]) -> None:
     """200 products on the smallest tile, and 40 on each of the others."""
