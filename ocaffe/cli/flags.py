@@ -96,7 +96,7 @@ def device_flags(parser: Parser) -> None:
 
 
 def math_flag(parser: Parser) -> None:
-    parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (tensor cores)")
+    parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (matrix units)")
 
 
 def memory_flags(parser: Parser) -> None:

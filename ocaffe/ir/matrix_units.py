@@ -17,6 +17,8 @@ class MatrixUnit:
     columns: columns of a lane's sums of one product: the smallest columns of a work-item.
     depth: elements of the depth of one product, by arithmetic (`--math`); only these are supported.
     defines: other defines of the header, by arithmetic.
+    filter_sums: maximum sums of a work-item in a convolution's backward_filter, which needs the most registers. With more, registers would hold one
+        wave of each SIMD unit (MFMA), or be spilled (DPAS with eight work-items): benchmarks/matrix_units.json.
     """
 
     header: str
@@ -25,6 +27,7 @@ class MatrixUnit:
     columns: int
     depth: Mapping[str, int]
     defines: Mapping[str, Defines]
+    filter_sums: int
 
     def program_defines(self, math: str) -> tuple[tuple[str, str], ...]:
         """Return the defines of a program for the arithmetic `math`, one of `depth`."""
@@ -33,15 +36,15 @@ class MatrixUnit:
 
 
 def _mfma(depth: Mapping[str, int], words: Mapping[str, int]) -> MatrixUnit:
-    return MatrixUnit("tile_mfma.h", 64, 16, 4, depth, {math: {"LANE_WORDS": words[math]} for math in depth})
+    return MatrixUnit("tile_mfma.h", 64, 16, 4, depth, {math: {"LANE_WORDS": words[math]} for math in depth}, 32)
 
 
 def _wmma(words: int) -> MatrixUnit:
-    return MatrixUnit("tile_wmma.h", 32, 16, 8, {"fp16": 16, "bf16": 16}, {math: {"LANE_WORDS": words} for math in ("fp16", "bf16")})
+    return MatrixUnit("tile_wmma.h", 32, 16, 8, {"fp16": 16, "bf16": 16}, {math: {"LANE_WORDS": words} for math in ("fp16", "bf16")}, 64)
 
 
 def _dpas(wave: int, depth: Mapping[str, int]) -> MatrixUnit:
-    return MatrixUnit("tile_dpas.h", wave, wave, 8, depth, {math: {"WAVE": wave} for math in depth})
+    return MatrixUnit("tile_dpas.h", wave, wave, 8, depth, {math: {"WAVE": wave} for math in depth}, 4 * wave)
 
 
 UNITS = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from ocaffe.ir import matrix_units
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -24,7 +25,6 @@ WINOGRAD = "winograd"  # a choice besides the tiles
 WINDOW_STEP = 12  # maximum products per result and step, if the window leaves a choice
 TENSOR_STEP = 8  # depth of one tensor-core product
 FILTER_SUMS = 64  # maximum sums per work-item of backward_filter on tensor cores: more do not fit the registers
-NARROW_FILTER_SUMS = 32  # the same with waves of eight work-items
 LIMITED_SUMS = 64  # work-items with this many sums get a register limit; without it they take up to 172
 LEVEL_SUMS = 32  # maximum sums per work-item that leave registers for a second level (kernels/tile_gpu.h)
 LEVEL_DEPTH = 256  # minimum products per sum for which a second level pays
@@ -180,13 +180,13 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
 
 def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
     """Return the tiles for `direction` (the name of a function above) with the depth of their steps."""
-    filters = direction == "backward_filter"
+    filter_sums = matrix_units.UNITS[target.matrix_unit].filter_sums if target.matrix_unit else FILTER_SUMS
+    most = filter_sums if direction == "backward_filter" else 128
     shallow = g.group_channels < TENSOR_STEP and g.taps < TENSOR_STEP  # a step on tensor cores would be mostly zeros
     def fits(tile: Tile) -> bool:
         if not tile.mma:
             return True
         family = _family(tile)
-        most = 128 if not filters else NARROW_FILTER_SUMS if tile.narrow else FILTER_SUMS
         able = family.possible(g, direction) if family else not shallow
         return able and tile.item_rows * tile.item_columns <= most
 

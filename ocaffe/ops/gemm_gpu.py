@@ -62,11 +62,6 @@ class Tile:
         return (self.rows // self.item_rows) * (self.columns // self.item_columns)
 
     @property
-    def narrow(self) -> bool:
-        """Whether a wave has only eight work-items."""
-        return dict(self.unit).get("WAVE") == str(NARROW)
-
-    @property
     def quads(self) -> bool:
         """Whether the kernels use kernels/tile_mma.h."""
         return bool(self.unit) or (self.mma in (BFLOAT16, FLOAT16) and not self.stages)
@@ -137,10 +132,8 @@ ON_TENSOR_CORES: dict[str, tuple[Tile, ...]] = {
 
 
 # Tiles of matrix units: rows, columns, rows and columns of a work-item. The rows of a wave follow from the unit. AMD's work-groups have at most 256
-# work-items. Waves of eight work-items have other tiles: more sums with as few work-items would spill (benchmarks/matrix_units.json).
-UNIT_SHAPES = ((128, 128, 4, 16), (64, 128, 4, 16), (64, 64, 4, 8))
-NARROW_SHAPES = ((128, 128, 4, 16), (128, 64, 4, 8), (64, 64, 4, 8))
-NARROW = 8
+# work-items. With fewer of them for 64 x 128, local memory would hold one wave of each SIMD unit, and Intel's compiler would spill.
+UNIT_SHAPES = ((128, 128, 4, 16), (128, 64, 4, 8), (64, 64, 4, 8))
 FORMATS = {"tf32": TF32, "bf16": BFLOAT16, "fp16": FLOAT16}
 LINE_WORDS = 16  # 32-bit words of a line in one step (kernels/tile_mma.h)
 
@@ -155,10 +148,7 @@ def unit_tile(unit: str, math: str, rows: int, columns: int, item_rows: int, ite
 @functools.cache
 def unit_tiles(unit: str, math: str) -> tuple[Tile, ...]:
     """Return the tiles of a matrix unit in the arithmetic `math`; none if it does not support it."""
-    if not matrix_units.supports(unit, math):
-        return ()
-    shapes = NARROW_SHAPES if matrix_units.UNITS[unit].wave == NARROW else UNIT_SHAPES
-    return tuple(unit_tile(unit, math, *shape) for shape in shapes)
+    return tuple(unit_tile(unit, math, *shape) for shape in UNIT_SHAPES) if matrix_units.supports(unit, math) else ()
 
 
 def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:

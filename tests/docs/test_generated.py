@@ -14,7 +14,12 @@ from ocaffe.cli import COMMANDS
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", ["make_commands", "make_modern_nets", "make_onnx_consumers", "make_segmentation", "make_solver_fields", "make_trainings"])
+PAGES = (
+    "make_commands", "make_matrix_units", "make_modern_nets", "make_onnx_consumers", "make_segmentation", "make_solver_fields", "make_trainings",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_page_is_fresh(name: str) -> None:
     made = importlib.import_module(f"docs.{name}")
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), f"run `python docs/{name}.py`"

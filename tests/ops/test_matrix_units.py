@@ -19,7 +19,7 @@ from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.target import MATHS, Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, conv_mma, gemm_gpu, winograd_gpu
-from ocaffe.ops.gemm_gpu import NARROW_SHAPES, UNIT_SHAPES, Choice, Tile, unit_tile
+from ocaffe.ops.gemm_gpu import UNIT_SHAPES, Choice, Tile, unit_tile
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from tests.harness import execute
 from tests.ops.test_gpu_kernels import WINDOWS, check_convolution, check_gemm, geometry, random_size, recorder, small
@@ -119,7 +119,7 @@ def test_a_wrong_layout_is_found(device: Any, monkeypatch: pytest.MonkeyPatch, u
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("shape", [*UNIT_SHAPES, NARROW_SHAPES[1]], ids=str)
+@pytest.mark.parametrize("shape", UNIT_SHAPES, ids=str)
 @pytest.mark.parametrize(("unit", "math"), MODES)
 def test_many_products(device: Any, unit: str, math: str, shape: tuple[int, int, int, int]) -> None:
     """200 products on the smallest tile, and 40 on each of the others."""
