@@ -1,7 +1,7 @@
 /* The inner part of a tiled matrix product on matrix units: NVIDIA's tensor cores by inline PTX, and those of other makers by the header that
    MATRIX_UNIT names. The kernels (gemm_mma.cl, conv_mma.cl) fetch the operands; this file multiplies.
 
-   Tile, results of a work-item and stores: see tile_gpu.h, with TM = WM / 8, TN = WN / 4; WM and WN are multiples of 32.
+   Tile, results of a work-item and stores: see tile_gpu.h. On NVIDIA TM = WM / 8, TN = WN / 4, and WM and WN are multiples of 32.
 
    MMA    format of the operands; sums are float (TF32 on NVIDIA: tile_gpu.h)
      1  TF32: 11 bits of mantissa, the range of float; only with MATRIX_UNIT
@@ -12,8 +12,8 @@
           The smallest float16 is 6e-8, and gradients are often smaller
 
    A line is a row of the left operand or a column of the right one. A step brings 16 words of every line to local memory. A word is two
-   neighbours of the depth, or one in TF32. A quad is four words, the unit that a work-item stores and loads. The order of the depth does not matter as
-   long as both operands agree: the first two words of a quad take part in one product, the last two in the next.
+   neighbours of the depth, or one in TF32. A quad is four words, the unit that a work-item stores and loads. The order of the depth does not
+   matter as long as both operands agree: on NVIDIA the first two words of a quad take part in one product, the last two in the next.
 
    Two lines share 128 bytes. quad_place swizzles the quads so that eight neighbouring work-items use all 32 banks. This holds for stores
    of quads of one line, of eight neighbouring lines, of every second and of every fourth line, and for the loads of a product.
