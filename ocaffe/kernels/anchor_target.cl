@@ -63,7 +63,8 @@ kernel void label(OPERAND(const float, anchors), OPERAND(const float, info), OPE
       chosen |= value == best[g];
     }
     const bool is_positive = chosen || (match >= 0 && largest >= positive), is_negative = largest < negative;
-    result = is_positive && !(negatives_win && is_negative) ? 1 : is_negative ? 0 : -1;
+    /* Floats, because Oclgrind 21.10 converts the sign-extended bit that LLVM makes of the integers 0 and -1 to 1. */
+    result = is_positive && !(negatives_win && is_negative) ? 1.0f : is_negative ? 0.0f : -1.0f;
   }
   labels[k] = result;
   matches[k] = match;

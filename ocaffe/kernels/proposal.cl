@@ -44,7 +44,7 @@ kernel void chosen(OPERAND(const int, kept), OPERAND(const int, extent), OPERAND
   if (row >= count) return;
   const bool found = row < extent[0];
   const int k = found ? kept[row] : 0;
-  rois[5 * row] = found ? 0 : -1;
+  rois[5 * row] = found ? 0.0f : -1.0f; /* floats: see label in anchor_target.cl */
   vstore4(found ? vload4(k, boxes) : (float4)(0), 0, rois + 5 * row + 1);
   values[row] = found ? scores[k] : 0;
 }
