@@ -54,6 +54,7 @@ QUIRKS = (
         options="-DNO_PREFETCH",
         avoid=True,
     ),
+    Quirk("Mesa's rusticl ends the process at LLVM's prefetch", platform="^rusticl", kind="cpu", options="-DNO_PREFETCH"),
     Quirk("this device emulates an FPGA", device="fpga emulation", avoid=True),
     Quirk("OpenCL on Direct3D is slower than the GPU's own driver", platform="OpenCLOn12", avoid=True),
     Quirk("this is Direct3D's software renderer, not a GPU", device="microsoft basic render", avoid=True),

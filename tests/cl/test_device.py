@@ -227,6 +227,11 @@ def test_quirk_of_old_pocl(version: str, width: int, avoid: bool) -> None:
     assert any(quirk.avoid for quirk in quirks) == avoid
 
 
+def test_quirk_of_rusticl_on_a_cpu() -> None:
+    (quirk,) = quirks_of(Facts("rusticl", "OpenCL 3.0", "llvmpipe (LLVM 19.1.7, 256 bits)", "25.0.7"))
+    assert quirk.options == "-DNO_PREFETCH" and not quirk.avoid
+
+
 def test_quirks_touch_nobody_else() -> None:
     assert not any(device.quirks for device in (RTX, IRIS, RADEON, RADEON_MESA, INTEL, POCL))
 
