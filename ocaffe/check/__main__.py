@@ -1,6 +1,6 @@
 """`python -m ocaffe.check JSON`: the process that runs the comparisons of selftest.py.
 
-JSON is [device, gpu, math, names, process number of selftest.py]. Each line of the output is a JSON object for selftest.py.
+JSON is [device, gpu, math, names, process number of selftest.py, class of kernels]. Each line of the output is a JSON object for selftest.py.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ocaffe.errors import Error
 
 
 def main() -> None:
-    spec, gpu, math, names, parent = json.loads(sys.argv[1])
+    spec, gpu, math, names, parent, kind = json.loads(sys.argv[1])
     end_with_parent(parent)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # some OpenCL runtimes print to stdout; send that to stderr
@@ -30,7 +30,7 @@ def main() -> None:
 
     log.quiet()
     try:
-        device = select_device(spec, gpu, math=math)
+        device = select_device(spec, gpu, math=math, kind=kind)
     except Error as error:
         say(refused=str(error))
         os._exit(0)

@@ -65,16 +65,17 @@ def selftest(
     timeout: float,
     on_device: Callable[[str], None],
     command: Sequence[str] = (),
+    kind: str | None = None,
 ) -> Iterator[Row]:
     """Yield a row for each of `names` as soon as it is known. Raise Error if the device does not exist.
 
     `math`: the precision of products (None: float32). `timeout`: seconds without an answer after which the process is killed.
-    `command` replaces `python -m ocaffe.check` (for tests).
+    `kind`: the class of kernels (None: the device's own). `command` replaces `python -m ocaffe.check` (for tests).
     """
     left, known = list(names), False
     while left:
         with tempfile.TemporaryFile("w+") as said:
-            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left, os.getpid()])], said, timeout)
+            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left, os.getpid(), kind])], said, timeout)
             begun = ""
             for answer in child.answers():
                 if "refused" in answer:

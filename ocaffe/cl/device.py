@@ -31,6 +31,7 @@ RUNTIMES = (
 # GPU: the vendor's own runtime before others.
 PREFERENCE = {("cpu", "intel"): 2, ("cpu", "pocl"): 1, ("gpu", "pocl"): -1, ("gpu", "rusticl"): -1}
 LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit, to compare cards of different vendors
+GPU_VECTOR_WIDTH = 4  # floats: the lanes of a GPU are scalar (NVIDIA reports 1); there the widest load of 16 bytes counts
 MINIMUM_VERSION = (1, 2)
 FORKS = ("cpu", "intel")  # kind and runtime that run in forked processes too: Intel's CPU runtime gets its threads back
 _process = 0  # the one that opened the first device of another runtime
@@ -178,9 +179,8 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         name=name,
         runtime=runtime,
         compute_units=device.max_compute_units,
-        # The lanes of a GPU are scalar (NVIDIA reports 1); there the widest load of 16 bytes counts. A CPU has at least four
-        # lanes (SSE, NEON).
-        vector_width=4 if kind == "gpu" else max(4, device.native_vector_width_float),
+        # A CPU has at least four lanes (SSE, NEON).
+        vector_width=GPU_VECTOR_WIDTH if kind == "gpu" else max(4, device.native_vector_width_float),
         max_work_group=device.max_work_group_size,
         local_memory=device.local_mem_size,
         global_memory=device.global_mem_size,
@@ -226,28 +226,31 @@ def _why_unusable(device: Any) -> str:
     return ""
 
 
-def select_device(spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False, math: str | None = None) -> Device:
+def select_device(
+    spec: str | None = None, gpu: str | None = None, solver_mode_cpu: bool = False, math: str | None = None, kind: str | None = None
+) -> Device:
     """Open the device that the flags select; by default the best one.
 
     `spec` (--device, else $OCAFFE_DEVICE): 'PLATFORM:INDEX', a part of a platform's or device's name, 'cpu' or 'gpu'.
     `gpu` (--gpu): a number in the list of GPUs, or 'all' if there is one GPU.
     `solver_mode_cpu`: the solver requests a CPU. Flags and environment have priority.
     `math` (--math, else $OCAFFE_MATH, else fp32): one of target.MATHS.
+    `kind` (--kind): 'cpu' or 'gpu', the class of kernels, in place of the device's own.
     Raises Error if no device matches, if several match, or without OpenCL.
     """
     math = _math(math)
     devices = list_devices()
     if not devices:
         raise no_opencl()
-    return open_device(choose(devices, spec, gpu, solver_mode_cpu, os.environ.get("OCAFFE_DEVICE")), math)
+    return open_device(choose(devices, spec, gpu, solver_mode_cpu, os.environ.get("OCAFFE_DEVICE")), math, kind)
 
 
-def open_device(info: DeviceInfo, math: str | None = None) -> Device:
-    """Open a listed device, with tuned tables. Warn of runtimes to avoid. `math` as in `select_device`."""
+def open_device(info: DeviceInfo, math: str | None = None, kind: str | None = None) -> Device:
+    """Open a listed device, with tuned tables. Warn of runtimes to avoid. `math` and `kind` as in `select_device`."""
     for quirk in info.quirks:
         if quirk.avoid:
             log.warn_once("opencl:0", f"{info.name} ({info.platform_name}): {quirk.reason}")
-    return Device(with_tuned(with_math(info, math)))
+    return Device(with_tuned(with_kind(with_math(info, math), kind)))
 
 
 def _math(math: str | None) -> str:
@@ -282,6 +285,21 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     only = on_unit and unit_trial.running()
     target = replace(info.target, math=math, gradient_scale=scale, matrix_unit_only=only)
     return info if info.target == target else replace(info, target=target)
+
+
+def with_kind(info: DeviceInfo, kind: str | None = None) -> DeviceInfo:
+    """Return the device info with the kernels of a class, 'cpu' or 'gpu'; without `kind` with those of the device's own.
+
+    Raises Error for kernels of CPUs on a GPU.
+    """
+    if not kind or kind == info.kind:
+        return info
+    if kind not in ("cpu", "gpu"):
+        raise Error(f"--kind is '{kind}'", fix="cpu or gpu")
+    if kind == "cpu":
+        fact = f"--kind cpu: '{info.name}' ({info.platform_name}) is a GPU, and the kernels for CPUs need more private memory than a GPU's work-items have"
+        raise Error(fact, fix="leave it out")
+    return replace(info, target=replace(info.target, kind=kind, vector_width=GPU_VECTOR_WIDTH))
 
 
 def with_tuned(info: DeviceInfo) -> DeviceInfo:

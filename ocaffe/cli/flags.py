@@ -95,6 +95,10 @@ def device_flags(parser: Parser) -> None:
     math_flag(parser)
 
 
+def kind_flag(parser: Parser) -> None:
+    parser.flag("kind", "", "class of kernels: cpu, or gpu, which finds faults of a GPU's kernels on a CPU; default: the device's own")
+
+
 def math_flag(parser: Parser) -> None:
     parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (matrix units)")
 

@@ -183,4 +183,4 @@ def rank_device(options: argparse.Namespace, world: World) -> Device | None:
         devices = [device for device in list_devices() if not device.unusable]
         best = max(devices, key=DeviceInfo.rank, default=None)
         chosen = [device for device in devices if best and (device.kind, device.target.runtime) == (best.kind, best.target.runtime)]
-    return open_device(chosen[world.local_rank % len(chosen)], options.math) if chosen else None
+    return open_device(chosen[world.local_rank % len(chosen)], options.math, options.kind) if chosen else None

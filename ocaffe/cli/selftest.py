@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ocaffe.check.selftest import all_cases, product_cases, selftest
 from ocaffe.cl import unit_trial
 from ocaffe.cl.device import choose, list_devices
-from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.cli.flags import Parser, device_flags, kind_flag
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import supports
 
@@ -21,6 +21,7 @@ def announce(device: str) -> None:
 def main(argv: Sequence[str]) -> int:
     parser = Parser("selftest", "Compare every kernel family with numpy on a device. A driver that crashes or hangs is reported; the test continues.")
     device_flags(parser)
+    kind_flag(parser)
     parser.flag("only", "", "compare only the families whose name contains this text")
     parser.flag("products", False, "compare only the families that multiply matrices, as before the first use of a matrix unit (docs/matrix-units.md)")
     parser.flag("timeout", 300.0, "seconds after which a family without a result counts as hanging")
@@ -34,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     begin, failed = time.perf_counter(), set()
     width = max(map(len, names))
-    rows = selftest(names, options.device or None, options.gpu or None, options.math or None, options.timeout, announce)
+    rows = selftest(names, options.device or None, options.gpu or None, options.math or None, options.timeout, announce, kind=options.kind or None)
     for index, row in enumerate(rows):
         if index == 0:
             print(f"{'family':<{width}}  result   largest error  seconds")

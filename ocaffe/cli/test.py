@@ -10,7 +10,7 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
@@ -68,6 +68,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     memory_flags(parser)
     bad_records_flag(parser)
     device_flags(parser)
+    kind_flag(parser)
     state_flags(parser)
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
@@ -94,7 +95,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     if options.imdb:
         message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb)
     message = batched(configured(message, proto.TEST, settings=settings) if settings else message, options.batch)
-    device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
+    device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), net_options, weights=[file])

@@ -13,7 +13,7 @@ from functools import partial
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, required, shape_flag, stages, state_flags
+from ocaffe.cli.flags import Parser, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, shape_flag, stages, state_flags
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.network import CompiledNet, Network, phase_net
@@ -62,6 +62,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     batch_flag(parser)
     memory_flags(parser)
     device_flags(parser)
+    kind_flag(parser)
     state_flags(parser)
     options = parser.parse(argv)
     if options.iterations < 1:
@@ -80,7 +81,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
     message = data.complete(batched(read, options.batch), parse_shape(options.shape))
     for note in data.notes:
         log.warning("caffe.cpp:321", note)
-    device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math))
+    device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))
     stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)

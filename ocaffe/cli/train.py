@@ -9,7 +9,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
-from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, stages, state_flags
 from ocaffe.cli.matching import check_match, match_flag, warn_frozen
 from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
@@ -43,6 +43,7 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("snapshot", "", "the .solverstate to resume from, without --weights; auto: the newest complete one, or a new start")
     device_flags(parser)
+    kind_flag(parser)
     job_flags(parser)
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
     parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
@@ -177,7 +178,7 @@ def training_device(param: Any, options: argparse.Namespace, world: World = ALON
             gpu = str(param.device_id)
         else:
             log.warning("caffe.cpp:197", "the solver has solver_mode: GPU, but there is no OpenCL GPU; ocaffe uses a CPU")
-    return announced(select_device(options.device or None, gpu or None, solver_mode_cpu=cpu, math=options.math))
+    return announced(select_device(options.device or None, gpu or None, solver_mode_cpu=cpu, math=options.math, kind=options.kind))
 
 
 def announced(device: Device) -> Device:

@@ -9,7 +9,7 @@ import pytest
 
 from ocaffe.cl import device as module
 from ocaffe.cl import discovery
-from ocaffe.cl.device import Device, DeviceInfo, choose, choose_several, gpus, list_devices, select_device, with_math
+from ocaffe.cl.device import Device, DeviceInfo, choose, choose_several, gpus, list_devices, select_device, with_kind, with_math
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
@@ -291,6 +291,16 @@ def test_modes_of_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     for math in TENSOR_MATHS:
         with pytest.raises(Error, match=f"--math {math}.*has no tensor cores usable from OpenCL"):
             select_device("cpu", math=math)
+
+
+def test_the_class_of_kernels_can_be_chosen() -> None:
+    with pytest.raises(Error, match=r"--kind is 'tpu'(?s:.*)cpu or gpu"):
+        with_kind(INTEL, "tpu")
+    assert with_kind(INTEL) is INTEL and with_kind(INTEL, "cpu") is INTEL
+    on_cpu = with_kind(INTEL, "gpu").target
+    assert (on_cpu.kind, on_cpu.vector_width, on_cpu.runtime) == ("gpu", 4, "intel")
+    with pytest.raises(Error, match=r"--kind cpu: 'NVIDIA GeForce RTX.*is a GPU"):
+        with_kind(RTX, "cpu")
 
 
 @pytest.mark.parametrize("scale", ["1000", "0", "-2", "half", "33554432"])

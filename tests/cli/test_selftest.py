@@ -154,7 +154,7 @@ def test_no_such_device() -> None:
 
 
 def test_command(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["selftest", f"--device={device.number}", "--only=update"]) == 0
+    assert main(["selftest", f"--device={device.number}", "--only=update", "--kind=gpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"device {device.number}: {device.name}") and "8 of 8 families passed" in lines[-1]
     assert sum(line.startswith("update: ") and " passed " in line for line in lines) == 8
@@ -165,10 +165,11 @@ def test_command(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_failures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     import ocaffe.cli.selftest as command
 
-    monkeypatch.setattr(command, "selftest", lambda *args: iter([Row("a", "passed", 1, 1e-7), Row("b", "CRASHED", detail="signal SIGSEGV")]))
+    monkeypatch.setattr(command, "selftest", lambda *args, **kinds: iter([Row("a", "passed", 1, 1e-7), Row("b", "CRASHED", detail="signal SIGSEGV")]))
     assert main(["selftest", "--only=update: A"]) == 1
     assert "    signal SIGSEGV" in capsys.readouterr().out.splitlines()
     assert main(["selftest", "--only=nothing like it"]) == 1
     assert "--list" in capsys.readouterr().err
     assert main(["selftest", "--device=nonesuch", "--only=copies"]) == 1
     assert main(["selftest", "--math=nonesuch", "--only=copies"]) == 1
+    assert main(["selftest", "--kind=nonesuch", "--only=copies"]) == 1
