@@ -16,6 +16,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import complete
+from ocaffe.cl.limits import check_group
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.cl.timeline import Timeline
@@ -138,6 +139,8 @@ class CommandList:
         kernels = []
         for slot in range(slots):
             kernel = self.session.device.cl.Kernel(program, call.function)
+            if slot == 0:
+                check_group(self.session.device, kernel, launch, call)
             args: list[Any] = []
             for operand in launch.operands:
                 buffer, offset = self.locate(operand.ref, slot)

@@ -15,6 +15,7 @@ from ocaffe.cl import unit_trial
 from ocaffe.cl.conflicts import absences
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.free_memory import context_bytes, free_memory
+from ocaffe.cl.limits import with_bounds
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir import matrix_units, tuned_tables
@@ -201,7 +202,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         platform_version=names["platform_version"],
         version=device.version.strip(),
         driver_version=driver,
-        target=limited(target, quirks),
+        target=with_bounds(limited(target, quirks)),
         clock=device.max_clock_frequency,
         quirks=quirks,
         unusable=_why_unusable(device),

@@ -19,7 +19,7 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
-from ocaffe.memory.report import fixed_bytes, too_large
+from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
@@ -59,14 +59,23 @@ def compile_net(
 ) -> CompiledSchedule:
     """Record, optimise and plan.
 
-    If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit.
+    If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit, or if a tensor
+    is larger than a buffer of the device may be.
     """
+    found = _within_limit(graph, group, target, options, switches, update)
+    check_buffers(found.recording.schedule, target)
+    return found
+
+
+def _within_limit(
+    graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
+) -> CompiledSchedule:
     job = _Job(graph, group, target, options, switches, update)
     found = job.compiled()
     if options.limit is None or job.excess(found) <= 0:
         return found
     if options.prepack_weights:
-        return compile_net(graph, group, target, replace(options, prepack_weights=False), switches, update)
+        return _within_limit(graph, group, target, replace(options, prepack_weights=False), switches, update)
     found, cut = _kept_limit(job, found)
     if job.excess(found) <= 0:
         return found

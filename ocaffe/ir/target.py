@@ -9,6 +9,7 @@ from ocaffe.ir.tuned import ESTIMATES, Tuned
 MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
 MAX_GRADIENT_SCALE = 1 << 24
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
+OTHER_DEVICE = "choose another device (`ocaffe device_query` lists them), or on a CPU leave out --kind gpu"
 SIXTEEN_BITS = MATHS[3:]
 
 
@@ -52,6 +53,15 @@ class Target:
     def available_memory(self) -> int:
         """Bytes that a job on the device may use: those that were free when the device was listed."""
         return min(self.global_memory, self.free_memory or self.global_memory)
+
+    @property
+    def largest_buffer(self) -> int:
+        """Bytes of the largest buffer. NVIDIA's driver makes larger ones than it reports."""
+        return self.global_memory if self.runtime == "nvidia" else self.max_allocation
+
+    def group(self, most: int) -> int:
+        """Return the work-items of a work-group: a power of two, at most `most` and max_work_group."""
+        return 1 << min(most, self.max_work_group).bit_length() - 1
 
     def streams(self, nbytes: int) -> bool:
         """Whether an array of this size is copied through pinned memory. Small copies finish before a worker thread would wake."""

@@ -28,7 +28,9 @@
 #define DILATION_W 1
 #endif
 
+#ifndef ITEMS
 #define ITEMS 256
+#endif
 #define MOST_ITEMS 128 /* maximum size of a group in forward */
 #define TAPS (KERNEL_H * KERNEL_W)
 #define FEW (TAPS <= 81) /* backward_filter keeps a sum per tap in registers; it exists only for this many taps */

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
@@ -13,6 +14,8 @@ ROLES = {
     Role.PARAMETER: "parameters", Role.HISTORY: "solver history", Role.STAGING: "staging ring", Role.INPUT: "inputs", Role.STATE: "state",
     Role.CONSTANT: "constants", Role.OUTPUT: "outputs", Role.GRADIENT: "held gradients", Role.SCRATCH: "prepared weights",
 }  # fmt: skip
+
+OF_ALL_LAYERS = (Role.PARAMETER, Role.HISTORY, Role.GRADIENT)
 
 
 def size_text(size: float) -> str:
@@ -41,6 +44,23 @@ def fixed_bytes(schedules: list[Schedule]) -> int:
 def bytes_beside(schedules: Sequence[Schedule]) -> list[int]:
     """For each net of a job: the bytes that its other nets keep."""
     return [fixed_bytes([*schedules]) - fixed_bytes([schedule]) for schedule in schedules]
+
+
+def check_buffers(schedule: Schedule, target: Target) -> None:
+    """Raise Error if a tensor is larger than a buffer of the device may be. It names the layer that uses the tensor first."""
+    for launch in schedule:
+        for ref in (operand.ref.root for operand in launch.operands):
+            if ref.nbytes <= target.largest_buffer:
+                continue
+            place = "all layers" if ref.role in OF_ALL_LAYERS else f"layer '{launch.layer}'"
+            samples = ref.shape[0] * target.largest_buffer // ref.nbytes if ref.shape and place != "all layers" else 0
+            raise NoRoom(
+                f"{place}: the tensor {ref.name} ({shape_text(ref.shape)}) takes {size_text(ref.nbytes)}, and a buffer of '{target.name}' at most "
+                f"{size_text(target.largest_buffer)} (CL_DEVICE_MAX_MEM_ALLOC_SIZE)",
+                fix=f"lower batch_size from {ref.shape[0]} to {samples}; a solver's iter_size adds up the gradients of several batches"
+                if samples
+                else "choose a device with larger buffers; `ocaffe device_query` lists each one's Maximum allocation",
+            )
 
 
 def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, limit: int, batch: tuple[int, int], tried: str) -> NoRoom:

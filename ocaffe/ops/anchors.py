@@ -14,7 +14,7 @@ WORDS = {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE")}
 
 def over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, **more: Any) -> None:
     """Record a launch with one work-item per element of `size`."""
-    first = 1 if rec.target.is_cpu else min(GROUP, rec.target.max_work_group)
+    first = 1 if rec.target.is_cpu else rec.target.group(GROUP)
     rec.launch(kernel, reads=reads, writes=writes, args=args, size=size, local=(first, *[1] * (len(size) - 1)), defines=WORDS, **more)
 
 
@@ -23,7 +23,7 @@ def thin(rec: Recorder, tickets: Ref, counts: Ref, labels: Ref, positives: int, 
 
     counts (2) = the remaining numbers of labels 1 and 0.
     """
-    group = 1 if rec.target.is_cpu else min(THIN_GROUP, rec.target.max_work_group)
+    group = 1 if rec.target.is_cpu else rec.target.group(THIN_GROUP)
     rec.launch(
         "anchor_target.thin",
         reads=[tickets],

@@ -24,8 +24,7 @@ def argmax(rec: Recorder, x: Ref, y: Ref, axis: int, top: int, *, index_at: int 
     elif rec.target.is_cpu:
         function, size, local = "maps", (positions,), (1,)
     else:
-        most = min(GPU_GROUP, rec.target.max_work_group)
-        group = 1 << most.bit_length() - 1
+        group = rec.target.group(GPU_GROUP)
         if inner >= BLOCK or classes < group:
             function, size, local = "maps", (positions,), (group,)
         else:

@@ -49,8 +49,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, epilogue, g.out, (1, 1), g.num_output)
         return
     strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
-    pieces = -(-strips * columns // STRIP_GROUP)  # groups per plane; if 1, `together` planes share a group
-    together = 1 if pieces > 1 else STRIP_GROUP // (strips * columns)
+    most = rec.target.group(STRIP_GROUP)
+    pieces = -(-strips * columns // most)  # groups per plane; if 1, `together` planes share a group
+    together = 1 if pieces > 1 else most // (strips * columns)
     items = -(-strips * columns // pieces) * together
     rec.launch(
         "conv_depthwise_gpu.forward",
@@ -86,7 +87,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     slices = -(-g.batch // part)
     in_last_block = rec.target.last_block_reduction and slices > 1 and items <= MAX_COMPLETION_COUNTERS
     once = slices == 1 or in_last_block
-    group = 1 if rec.target.is_cpu else ITEMS
+    group = 1 if rec.target.is_cpu else rec.target.group(ITEMS)
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
         f"{_family(rec)}.backward_filter",
@@ -96,7 +97,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         bf16_operands=("SOURCE", "GIVEN"),
         size=(items * group, slices, 1),
         local=(group, 1, 1),
-        defines=_defines(rec, g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
+        defines=_defines(rec, g) | ({"ITEMS": group} if 1 < group < ITEMS else {}) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
     )
     if not once:
         sum_splits(rec, _family(rec), _defines(rec, g), to, None, dw)
@@ -119,7 +120,7 @@ def _by_plane(
         items, local = (-(-channels // each), g.batch), (1, 1)
     else:
         each, columns = strip_counts((size[1], size[2]), (step[0], step[1]))
-        items, local = (channels * each * columns, g.batch), (STRIP_GROUP, 1)
+        items, local = (channels * each * columns, g.batch), (rec.target.group(STRIP_GROUP), 1)
     rec.launch(
         f"{_family(rec)}.{kernel}",
         reads=reads,

@@ -32,6 +32,6 @@ def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 
         writes=[y],
         args=[count, blocks, piece, *starts, x.shape[axis] * inner, y.shape[axis] * inner, rec.accumulates(y)],
         size=(blocks * -(-count // piece), samples),
-        local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
+        local=(1, 1) if rec.target.is_cpu else (rec.target.group(GPU_GROUP), 1),
     )
     rec.launches[-1].copy = CopyRegion(axis, x_start, y_start, size)

@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ocaffe.errors import Error
 from ocaffe.ir import matrix_units
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
-from ocaffe.ir.target import Target
+from ocaffe.ir.target import OTHER_DEVICE, Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
 from ocaffe.ir.tuned import Problem
 
@@ -22,6 +23,7 @@ PATCH_SCRATCH = 4  # factor on SPLIT_SCRATCH if a group computes all taps, becau
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 TF32, BFLOAT16, FLOAT16 = 1, 2, 4  # Tile.mma: operands are rounded to 11 bits of mantissa, or to 16 bits
 SUM_ITEMS = 256  # work-items per group of split_sum
+PADDING = 4  # floats between two rows of a tile in local memory (kernels/tile_gpu.h)
 PACK_ITEMS = 128  # work-items per group of the kernels that pack filters
 MAX_REGISTERS = 128  # registers per work-item with which an H100 holds 512 work-items per unit
 BUNCH = 8  # minimum parts of a tile that one work-group adds (tile_join in kernels/tile_gpu.h)
@@ -60,6 +62,11 @@ class Tile:
     @property
     def items(self) -> int:
         return (self.rows // self.item_rows) * (self.columns // self.item_columns)
+
+    @property
+    def local_memory(self) -> int:
+        """Bytes of the two buffers of kernels/tile_gpu.h. Other kernels are for tensor cores only."""
+        return 0 if self.mma else 2 * self.depth * (self.rows + self.columns + 2 * PADDING) * FLOAT.itemsize
 
     @property
     def quads(self) -> bool:
@@ -232,8 +239,17 @@ def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth
 
 def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
     """Yield the tiles that a device supports, with every sensible split."""
-    fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MAX_SUMS.get(target.runtime, FEW_SUMS)]
+    fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MAX_SUMS.get(target.runtime, FEW_SUMS) and fits(target, tile)]
+    if not fitting:
+        least = f"{min(tile.items for tile in tiles)} work-items and {min(tile.local_memory for tile in tiles)} bytes of local memory"
+        has = f"{target.max_work_group} work-items (CL_DEVICE_MAX_WORK_GROUP_SIZE) and {target.local_memory} bytes (CL_DEVICE_LOCAL_MEM_SIZE)"
+        raise Error(f"matrix products on '{target.name}' need work-groups of {least}, it allows {has}", fix=OTHER_DEVICE)
     return (Choice(tile, splits) for tile in fitting for splits in _splits(rows * columns * batches, depth, tile))
+
+
+def fits(target: Target, tile: Tile) -> bool:
+    """Whether a device's work-groups and local memory are large enough for a tile."""
+    return tile.items <= target.max_work_group and tile.local_memory <= target.local_memory
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
@@ -443,6 +459,6 @@ def sum_splits(
         args=[splits, samples, results // samples, inner, EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY, fusable=mergeable)],
         bf16_operands=("", "", "RESULT"),
         size=(results,),
-        local=(SUM_ITEMS,),
+        local=(rec.target.group(SUM_ITEMS),),
         defines=defines,
     )

@@ -18,7 +18,7 @@ def label_guard() -> Ref:
 def check_labels(rec: Recorder, labels: Ref, limit: LabelRange, guard: Ref, number: int) -> Ref:
     """Record the check of the labels of loss `number`. Return an output with the values of `guard` after it."""
     found = Ref(f"{rec.layer}.wrong_label", guard.shape, Role.OUTPUT, guard.dtype)
-    lanes = 1 if rec.target.is_cpu else min(_LANES, rec.target.max_work_group)
+    lanes = 1 if rec.target.is_cpu else rec.target.group(_LANES)
     args = [labels.count, labels.dense_stride, limit.classes, int(limit.ignored is not None), limit.ignored or 0, number]
     rec.launch(
         "labels.check", reads=[labels], writes=[found], modifies=[guard], args=args, size=(lanes,), local=(lanes,), defines={"LANES": lanes}, side_effect=True,

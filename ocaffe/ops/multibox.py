@@ -150,5 +150,4 @@ def _groups(
 
 
 def _group(rec: Recorder) -> int:
-    most = 1 if rec.target.is_cpu else min(GROUP, rec.target.max_work_group)
-    return 1 << (most.bit_length() - 1)
+    return 1 if rec.target.is_cpu else rec.target.group(GROUP)

@@ -14,6 +14,7 @@ from ocaffe.ir.tensor import Ref
 
 ALL = float(-np.finfo(np.float32).max)  # a threshold that every finite score exceeds
 GROUP = 256
+BITS = 4  # of a digit
 
 
 def rank(
@@ -84,7 +85,12 @@ def suppress(
 
 
 def _group(rec: Recorder) -> tuple[int, dict[str, object]]:
-    """Return the work-items per group and the defines of nms.cl. Without limits, one program has both kernels."""
-    most = 1 if rec.target.is_cpu else min(GROUP, rec.target.max_work_group)
-    group = 1 << (most.bit_length() - 1)
-    return group, {"GROUP": group, "BITS": 8 if group == 1 else 4, "LIMITS": 0}
+    """Return the work-items per group and the defines of nms.cl. Without limits, one program has both kernels.
+
+    On a GPU, each work-item of `rank` keeps a counter for each value of a digit, and a sum, in local memory.
+    """
+    target = rec.target
+    if target.is_cpu:
+        return 1, {"GROUP": 1, "BITS": 8, "LIMITS": 0}
+    group = target.group(min(GROUP, target.local_memory // (4 * (2**BITS + 1))))
+    return group, {"GROUP": group, "BITS": BITS, "LIMITS": 0}

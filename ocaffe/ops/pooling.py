@@ -114,7 +114,7 @@ class Pool:
         local: tuple[int, ...] = (GROUP, 1)
         defines: Mapping[str, object]
         if self.whole:
-            group = 1 if cpu else min(GPU_GROUP, rec.target.max_work_group)
+            group = 1 if cpu else rec.target.group(GPU_GROUP)
             family, defines = "pooling_plane", {"METHOD": self.method, "GROUP": group}
             pixels = math.prod(self.image)
             if forward:
@@ -128,7 +128,7 @@ class Pool:
             rows = rows_of_item(rec.target, height, samples * planes)
             size, geometry = (-(-height // rows), planes, samples), [rows, *self.image, *self.outputs]
         elif not cpu and self._strips and not elementwise:
-            family, defines, local = "pooling_gpu", self._defines(), (STRIP_GROUP, 1)
+            family, defines, local = "pooling_gpu", self._defines(), (rec.target.group(STRIP_GROUP), 1)
             strips, columns = strip_counts((size_over[0], size_over[1]), (1, 1) if forward else (self.stride[0], self.stride[1]))
             size, geometry = (planes * strips * columns, samples), [planes, strips, *self.image, *self.outputs]
         else:

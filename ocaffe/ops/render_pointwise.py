@@ -76,7 +76,7 @@ def render(
         source.argument("uint", "key1", int(random.key[1]))
     steps(source, (*reads, *writes, *modifies))
     body = _Body(source, formula, sizes, tuple(reads), tuple(writes), tuple(modifies), tuple(scalars), random)
-    return body.cpu(target) if target.is_cpu else body.gpu()
+    return body.cpu(target) if target.is_cpu else body.gpu(target.group(GROUP))
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,8 @@ class _Body:
 
     # -- GPU ---------------------------------------------------------------------------------------------------------
 
-    def gpu(self) -> Call:
-        """Return the kernel for the GPU class. The grid is columns x axis x outer axes.
+    def gpu(self, group: int) -> Call:
+        """Return the kernel for the GPU class, in work-groups of at most `group` work-items. The grid is columns x axis x outer axes.
 
         A column is `gpu_width` adjacent elements of a row. With random numbers it is four elements of a block or one element.
         """
@@ -199,7 +199,7 @@ class _Body:
         source.argument("int", "length", length)
         source.splat(self.scalars, 1)
         source.add("const int column = get_global_id(0);")
-        size, local = self.grid(columns)
+        size, local = self.grid(columns, group)
         steady = [port for port in self.reads if port.inner == 0]
         if grouped:
             self.draw_gpu()
@@ -223,18 +223,18 @@ class _Body:
         source.add(*["}"] * (2 if grouped else 1))
         return source.call(size, local)
 
-    def grid(self, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def grid(self, columns: int, group: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the global and local size, and declare the pointers to the row of a work-item."""
         source, outer = self.source, self.sizes[:-1]
-        local0 = fit(columns, GROUP)
+        local0 = fit(columns, group)
         if len(outer) > 1 and max(outer[-1], math.prod(outer[:-1])) <= GRID:  # the second axis needs no division
-            local1 = min(GROUP // local0, power_of_two(outer[-1]))
+            local1 = min(group // local0, power_of_two(outer[-1]))
             source.argument("int", "middle", outer[-1])
             source.add("const int row = get_global_id(2);", f"const int i{len(outer) - 1} = get_global_id(1);", f"if (i{len(outer) - 1} >= middle) return;")
             self.row([*source.index(outer[:-1], "row", "i"), f"i{len(outer) - 1}"])
             return (columns, outer[-1], math.prod(outer[:-1])), (local0, local1, 1)
         rows = math.prod(outer)
-        local1 = min(GROUP // local0, power_of_two(rows))
+        local1 = min(group // local0, power_of_two(rows))
         folded = min(rows, GRID // local1 * local1)
         if rows > 1:
             source.argument("int", "rows", rows)

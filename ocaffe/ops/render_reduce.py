@@ -324,9 +324,10 @@ class _Gpu(_Body):
     def call(self) -> Call:
         source, what = self.source, self.what
         width = 1 if self.inner_kept else gpu_width(self.length, self.inputs)
-        local0 = fit(self.length, 32) if self.inner_kept else min(GROUP, power_of_two(-(-self.length // width)))
-        several = not self.inner_kept and self.rows * self.length // what.chunks < GROUP * width  # y runs over kept indices
-        local1 = min(GROUP // local0, power_of_two(self.kept if several else -(-self.rows // what.chunks)))
+        group = self.target.group(GROUP)
+        local0 = fit(self.length, 32) if self.inner_kept else min(group, power_of_two(-(-self.length // width)))
+        several = not self.inner_kept and self.rows * self.length // what.chunks < group * width  # y runs over kept indices
+        local1 = min(group // local0, power_of_two(self.kept if several else -(-self.rows // what.chunks)))
         columns = -(-self.length // local0) if self.inner_kept else 1
         source.argument("int", "columns", columns)
         source.add(
@@ -359,7 +360,7 @@ class _Gpu(_Body):
         combining_items = local1 if self.inner_kept else local0 if several else local0 * local1
         rank, count, step = ("y", "height", "width") if self.inner_kept else ("x", "width", "1") if several else ("id", "width * height", "1")
         for value in what.values:
-            source.add(f"local float part_{value}[{GROUP}];", f"part_{value}[id] = {self.total(value)};")
+            source.add(f"local float part_{value}[{group}];", f"part_{value}[id] = {self.total(value)};")
 
         def tree() -> None:
             if combining_items > 1:

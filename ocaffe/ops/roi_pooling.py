@@ -15,7 +15,7 @@ INDEX = {"uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy an
 
 def launch(rec: Recorder, kernel: str, size: tuple[int, ...], **operands: Any) -> None:
     """Record a launch. Work-groups along the first axis have one work-item on CPUs and several on GPUs."""
-    first = 1 if rec.target.is_cpu else min(GPU_GROUP, rec.target.max_work_group)
+    first = 1 if rec.target.is_cpu else rec.target.group(GPU_GROUP)
     rec.launch(kernel, size=size, local=(first, *[1] * (len(size) - 1)), **operands)
 
 

@@ -56,7 +56,7 @@ def select(rec: Recorder, selector: Ref, chosen: Ref, place: Ref, extent: Ref) -
 
 
 def _group(rec: Recorder) -> int:
-    return min(GPU_GROUP, rec.target.max_work_group)
+    return rec.target.group(GPU_GROUP)
 
 
 def _defines(rec: Recorder, numbers: Ref) -> dict[str, object]:

@@ -31,6 +31,6 @@ def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, tar
 
 
 def _call(function: str, mask: Ref, target: Target, scalars: tuple[np.generic, ...]) -> Call:
-    vector, group = (16, 1) if target.is_cpu else (1, min(128, target.max_work_group))
+    vector, group = (16, 1) if target.is_cpu else (1, target.group(128))
     samples, words = mask.shape
     return Call("sign_mask", function, (("V", str(vector)),), scalars, (words // vector, samples), (group, 1))

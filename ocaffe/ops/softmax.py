@@ -30,8 +30,7 @@ class Classes:
     @classmethod
     def of(cls, rec: Recorder, scores: Ref, axis: int) -> Classes:
         outer, classes, inner = split_axes(scores.shape, axis)
-        most = min(64 if rec.target.is_cpu else 256, rec.target.max_work_group)
-        group = 1 << (most.bit_length() - 1)
+        group = rec.target.group(64 if rec.target.is_cpu else 256)
         lanes = 1 if inner >= 16 else min(group, 1 << (classes - 1).bit_length())
         mid = outer // scores.shape[0] if axis else 0
         return cls(outer, classes, inner, mid, group, lanes, rec.target.is_cpu and inner >= CPU_BLOCK)

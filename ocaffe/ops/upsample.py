@@ -60,4 +60,4 @@ def _elements(
 
 
 def _group(rec: Recorder) -> int:
-    return min(GPU_GROUP, rec.target.max_work_group)
+    return rec.target.group(GPU_GROUP)

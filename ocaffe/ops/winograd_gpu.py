@@ -140,7 +140,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             bf16_operands=("SOURCE",),
             args=[*sizes, *g.size[1:], *g.pad[1:], *place, once, *steps, back],
             size=(once + pitch, g.group_channels, g.group),
-            local=GROUP,
+            local=_group(rec),
             defines=defines,
         )
         gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
@@ -153,9 +153,14 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             bf16_operands=("", "", "RESULT"),
             args=args,
             size=(count, g.group_outputs, g.group),
-            local=GROUP,
+            local=_group(rec),
             defines=defines,
         )
+
+
+def _group(rec: Recorder) -> tuple[int, int, int]:
+    """Return the work-group size of the transforms. `output` needs whole lines of GROUP[0]."""
+    return GROUP[0], max(1, min(GROUP[1], rec.target.max_work_group // GROUP[0])), 1
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -175,7 +180,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
             bf16_operands=("SOURCE", "GIVEN"),
             args=[*sizes, *g.size[1:], *g.pad[1:], *cut.grid, first, count, pitch, *g.out[1:]],
             size=(pitch, g.group_channels + g.group_outputs, g.group),
-            local=GROUP,
+            local=_group(rec),
             defines=defines,
         )
         gemm_gpu.batched(rec, gradients, tiles, sums, batches, choice, trans_b=True, add=first > 0)
@@ -185,7 +190,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         writes=[dw],
         args=[*sizes, choice.splits, rec.accumulates(dw)],
         size=(g.group_channels, g.group_outputs, g.group),
-        local=GROUP,
+        local=_group(rec),
         defines=defines,
     )
 

@@ -1,0 +1,50 @@
+"""Limits of a device: bounds that the user sets, and the refusal of kernels that need larger work-groups or more local memory than a device has."""
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from typing import Any
+
+from ocaffe.errors import Error
+from ocaffe.ir.launch import Call, Launch
+from ocaffe.ir.target import OTHER_DEVICE, Target
+
+VARIABLE = "OCAFFE_LIMITS"
+BOUNDED = ("max_work_group", "local_memory", "max_allocation")  # fields of Target
+
+
+def with_bounds(target: Target) -> Target:
+    """Return the target with the upper bounds of $OCAFFE_LIMITS, such as 'max_work_group=64,local_memory=16384'. Raises Error if it cannot be read."""
+    text = os.environ.get(VARIABLE, "")
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in BOUNDED or not value.isdecimal() or int(value) < 1:
+            raise Error(f"{VARIABLE} is '{text}'", fix=f"NAME=NUMBER, separated by ','; the names are {', '.join(BOUNDED)}")
+        target = replace(target, **{name: min(getattr(target, name), int(value))})
+    return target
+
+
+def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
+    """Raise Error if the device cannot run a built kernel in the work-groups of `call`. `device`: an ocaffe.cl.device.Device.
+
+    The compiler may allow smaller groups than the device if the kernel needs many registers.
+    """
+    items = math.prod(call.local or (1,))
+    if items == 1:
+        return
+    target, info = device.target, device.cl.kernel_work_group_info
+    name = f"layer '{launch.layer}': the kernel {launch.what or call.function}"
+    if items > target.max_work_group:
+        fact = f"{name} needs work-groups of {items} work-items, '{device.name}' allows {target.max_work_group} (CL_DEVICE_MAX_WORK_GROUP_SIZE)"
+        raise Error(fact, fix=OTHER_DEVICE)
+    allowed = kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.cl_device)
+    if items > allowed:
+        fact = f"{name} needs work-groups of {items} work-items, as built for '{device.name}' it allows {allowed} (CL_KERNEL_WORK_GROUP_SIZE)"
+        raise Error(fact, fix=f"{VARIABLE}=max_work_group={allowed}; ocaffe then chooses smaller groups")
+    if target.runtime == "nvidia":  # its kernels run with more local memory than the device reports
+        return
+    used = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.cl_device)
+    if used > target.local_memory:
+        fact = f"{name} needs {used} bytes of local memory, '{device.name}' has {target.local_memory} (CL_DEVICE_LOCAL_MEM_SIZE)"
+        raise Error(fact, fix=OTHER_DEVICE)
