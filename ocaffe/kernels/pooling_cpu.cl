@@ -24,6 +24,13 @@
 
 #define GEOMETRY const int rows, const int H, const int W, const int OH, const int OW
 
+/* EXTENT of eight windows along W. All operands are vectors, because Oclgrind 21.10 applies a scalar to one lane only. */
+#if PADDING_COUNTS
+#define EXTENTS(first) (min((first) + KW, (int8)(W + PW)) - (first))
+#else
+#define EXTENTS(first) (min((first) + KW, (int8)(W)) - max(first, (int8)(0)))
+#endif
+
 #if METHOD == MAX
 #define NONE 0x1000000 /* larger than any position */
 
@@ -151,7 +158,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
         const int8 x0 = (t0 + o + (int8)(0, 1, 2, 3, 4, 5, 6, 7)) * SW - PW;
         float8 sum = 0;
         for (int b = 0; b < KW; b++) sum += COLUMNS(float8, line + o * SW + b);
-        sum /= convert_float8(EXTENT(y0, KH, PH, H) * EXTENT(x0, KW, PW, W));
+        sum /= convert_float8(EXTENT(y0, KH, PH, H) * EXTENTS(x0));
         STORE(float, sum, y + (long)row * OW + t0 + o, outputs - o)
       }
     }
@@ -185,7 +192,7 @@ KERNEL backward(OPERAND(const float, dy), OPERAND(float, dx), GEOMETRY, const in
       }
       for (int o = 0; o < outputs; o += V) {
         const int8 x0 = (t0 + o + (int8)(0, 1, 2, 3, 4, 5, 6, 7)) * SW - PW;
-        vstore8(vload8(0, sums + o) / convert_float8(max(EXTENT(x0, KW, PW, W), 1)), 0, sums + o);
+        vstore8(vload8(0, sums + o) / convert_float8(max(EXTENTS(x0), (int8)(1))), 0, sums + o);
       }
       /* Columns q * SW + phase of the line receive the outputs q, q - 1, ... whose windows contain them. */
       for (int q = 0; q * SW < span; q += V) {

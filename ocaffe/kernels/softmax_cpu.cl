@@ -115,9 +115,9 @@ KERNEL accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERAND(ch
   }
   const int16 own = convert_int16(vload16(0, wanted));
   const float16 score = vload16(0, scores);
-  int16 above = 0;
-  for (int c = 0; c < classes; c++) above += own != c && !(load_part(x + c * STEP(x), count) < score) ? 1 : 0;
-  int better[16];
+  float16 above = 0; /* floats, because Oclgrind 21.10 extends a true lane to the integer 255 */
+  for (int c = 0; c < classes; c++) above += own != c && !(load_part(x + c * STEP(x), count) < score) ? (float16)(1) : (float16)(0);
+  float better[16];
   vstore16(above, 0, better);
   float sum = 0, counted = 0;
   for (int i = 0; i < count; i++) {
