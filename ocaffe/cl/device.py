@@ -14,6 +14,7 @@ from ocaffe import log
 from ocaffe.cl import unit_trial
 from ocaffe.cl.conflicts import absences
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
+from ocaffe.cl.fences import device_fence
 from ocaffe.cl.free_memory import context_bytes, free_memory
 from ocaffe.cl.limits import with_bounds
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
@@ -191,7 +192,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         unified_memory=kind == "cpu" or bool(device.host_unified_memory),
         tensor_cores=_capability(device, extensions) >= 8,  # the first capability with TF32
         matrix_unit=matrix_units.unit_of(runtime, name, extensions) if kind == "gpu" else "",
-        device_fence="PTX" if _capability(device, extensions) >= 7 else "",
+        device_fence=device_fence(device, kind, runtime, _capability(device, extensions)),
     )
     free = free_memory(device, kind, extensions)
     target = replace(target, free_memory=target.global_memory if free is None else min(free, target.global_memory))

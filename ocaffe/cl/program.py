@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.cache import Entries, digest
+from ocaffe.cl import fences
 from ocaffe.cl.device import Device
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 from ocaffe.ir import matrix_units
@@ -71,24 +72,26 @@ def _kernel_file(name: str) -> str:
     return (importlib.resources.files("ocaffe") / "kernels" / name).read_text(encoding="utf-8")
 
 
-def _inline(text: str, defines: Mapping[str, str]) -> str:
-    """Replace #include lines by the files, because the device's compiler has no include path.
+def _inline(text: str, defines: Mapping[str, str], fence: str) -> str:
+    """Replace #include lines by the files, because the device's compiler has no include path. The file `fence`, if any, follows common.h.
 
     A line stays if it includes a define that the program does not have. It is in a part of the text that the preprocessor skips.
     """
 
     def file(match: re.Match[str]) -> str:
         name = match[1] or defines.get(match[2], "").strip('"')
-        return _inline(_kernel_file(name), defines) if name else match[0]
+        if not name:
+            return match[0]
+        return _inline(_kernel_file(name), defines, fence) + (_kernel_file(fence) if fence and name == "common.h" else "")
 
     return _INCLUDE.sub(file, text)
 
 
-def program_text(key: ProgramKey) -> str:
-    """Return the text for the compiler: the defines, then the source with its includes inlined."""
+def program_text(key: ProgramKey, fence: str = "") -> str:
+    """Return the text for the compiler: the defines, then the source with its includes inlined. `fence`: Target.device_fence."""
     defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
     text = '#include "common.h"\n' + key.source if key.family == "generated" else _kernel_file(key.source + ".cl")
-    return defines + _inline(text, dict(key.defines))
+    return defines + _inline(text, dict(key.defines), fences.FILES[fence] if fences.uses(fence, key.source, key.defines) else "")
 
 
 class Programs:
@@ -128,7 +131,7 @@ class Programs:
         jobs: list[Job] = []
         for key in wanted:
             if key not in self._built:
-                text = program_text(key)
+                text = program_text(key, self._device.target.device_fence)
                 job = Job(key, text, self._options_of(key), digest(*self._identity, text))
                 binary = None if self._verbose else self._entries.load(job.entry)
                 program = None if binary is None else self._from_binary(binary, job.options)
@@ -143,10 +146,12 @@ class Programs:
 
     def _options_of(self, key: ProgramKey) -> str:
         """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler."""
-        limit = dict(key.defines).get("REGISTERS")
-        listens = limit and "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
+        limit, cl_device, options = dict(key.defines).get("REGISTERS"), self._device.cl_device, self._options
+        listens = limit and "cl_nv_compiler_options" in cl_device.extensions.split()
         more = f"-cl-nv-maxrregcount={limit}" if listens else matrix_units.compiler_options(dict(key.defines))
-        return f"{self._options} {more}" if more else self._options
+        if self._device.target.device_fence == "SCOPE" and fences.uses("SCOPE", key.source, key.defines):
+            options = options.replace("-cl-std=CL1.2", f"-cl-std={fences.standard(cl_device)}")
+        return f"{options} {more}" if more else options
 
     def _from_binary(self, binary: bytes, options: str) -> Any | None:
         """Return a program from a stored binary, or None if the driver rejects it.

@@ -34,6 +34,7 @@ class Quirk:
     limits: Mapping[str, int] = field(default_factory=dict)
     options: str = ""  # for the device's compiler
     avoid: bool = False
+    fence: bool = True  # False: no work-group relies on the memory of others (Target.device_fence)
 
     def applies(self, facts: Facts) -> bool:
         patterns = ("platform", "platform_version", "device", "driver", "kind")
@@ -47,6 +48,13 @@ QUIRKS = (
         platform_version=r"PoCL ([012]\.|3\.0)",
         limits={"vector_width": 8},
         avoid=True,
+    ),
+    Quirk(
+        "PoCL 3.1 miscompiles kernels that return early between two barriers",
+        platform="portable computing language",
+        platform_version=r"PoCL ([012]\.|3\.[01])",
+        kind="gpu",
+        fence=False,
     ),
     Quirk(
         "Oclgrind interprets kernels to find errors in them and is too slow for training; it does not support LLVM's prefetch",
@@ -77,4 +85,5 @@ def limited(target: Target, quirks: tuple[Quirk, ...]) -> Target:
     """Return the target with the limits of its quirks."""
     for quirk in quirks:
         target = replace(target, **{name: min(getattr(target, name), bound) for name, bound in quirk.limits.items()})
+        target = target if quirk.fence else replace(target, device_fence="")
     return target

@@ -39,7 +39,7 @@ class Target:
     matrix_unit: str = ""  # AMD's or Intel's: a key of matrix_units.UNITS; products use it with math tf32, bf16 and fp16
     matrix_unit_only: bool = False  # products of any size use the matrix unit (ocaffe/cl/unit_trial.py)
     workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (ops/winograd_gpu.py)
-    device_fence: str = ""  # memory fence between work-groups, PTX or CPU (IS_LAST_BLOCK in kernels/common.h); OpenCL 1.2 has none
+    device_fence: str = ""  # memory fence between work-groups: PTX, SCOPE, AMD or CPU (ocaffe/cl/fences.py); OpenCL 1.2 has none
     math: str = "fp32"  # one of MATHS
     gradient_scale: int = 1024  # a power of two: with math fp16 gradients are multiplied by it before rounding, and results divided by it
     tuned: Tuned = ESTIMATES  # measured choices of kernels

@@ -126,7 +126,7 @@ def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.M
     limited = ProgramKey(SOURCE, (("FACTOR", "2"), ("REGISTERS", "32")))
     programs = Programs(device)
     assert scaled(device, programs.build_all([limited])[limited]) == 6
-    monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options")))
+    monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options"), target=device.target))
     assert programs._options_of(limited) == f"{programs._options_of(key(2))} -cl-nv-maxrregcount=32"
     monkeypatch.setattr(programs._device.cl_device, "extensions", "cl_khr_fp16")
     assert programs._options_of(limited) == programs._options_of(key(2))
