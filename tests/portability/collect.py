@@ -7,7 +7,7 @@ A log is named 'RUN CLASS [WORK-ITEMS BYTES].log'. The result is a list of objec
     kind      the class of kernels, gpu or cpu
     limits    {"max_work_group": work-items, "local_memory": bytes}, where they are imitated
     passed, refused, failed, skipped   numbers of families or golden cases. Refused: the error names the limit of the device.
-    accuracy  of lenet's last test
+    accuracy, iteration                of lenet's last test
 
 The exit status is 1 if a run failed, or if its log is not complete.
 """
@@ -40,8 +40,9 @@ def golden(text: str) -> dict[str, Any]:
 
 
 def lenet(text: str) -> dict[str, Any]:
-    accuracy = float(re.findall(r"Test net output #0: accuracy = (\S+)", text)[-1])
-    return {"passed": int(accuracy >= ACCURACY), "refused": 0, "failed": int(accuracy < ACCURACY), "accuracy": accuracy}
+    iteration, last = re.findall(r"Iteration (\d+), Testing net.*?Test net output #0: accuracy = (\S+)", text, re.DOTALL)[-1]
+    accuracy = float(last)
+    return {"passed": int(accuracy >= ACCURACY), "refused": 0, "failed": int(accuracy < ACCURACY), "accuracy": accuracy, "iteration": int(iteration)}
 
 
 READERS = {"selftest": selftest, "golden": golden, "lenet": lenet}

@@ -31,13 +31,14 @@ def write(folder: pathlib.Path, **logs: str) -> None:
 
 
 def test_summary(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "x] Test net output #0: accuracy = 0.91\nx] Test net output #0: accuracy = 0.975\n"
+    tests = ((0, 0.91), (250, 0.975))
+    lines = "".join(f"x] Iteration {n}, Testing net (#0)\nx]     Test net output #0: accuracy = {value}\nx] Iteration {n}, lr = 0.01\n" for n, value in tests)
     write(tmp_path, selftest_gpu_64_16384=SELFTEST, golden_gpu="..s\n1516 passed, 17 skipped in 512.66s (0:08:32)\n", lenet_gpu=lines)
     monkeypatch.setattr(sys, "argv", ["collect", str(tmp_path), "Stack", str(tmp_path / "out" / "x.json")])
     assert collect.main() == 1
     golden, lenet, selftest = json.loads((tmp_path / "out" / "x.json").read_text())
     assert golden == {"stack": "Stack", "run": "golden", "kind": "gpu", "passed": 1516, "refused": 0, "failed": 0, "skipped": 17}
-    assert (lenet["accuracy"], lenet["passed"], lenet["failed"]) == (0.975, 1, 0)
+    assert (lenet["accuracy"], lenet["iteration"], lenet["passed"], lenet["failed"]) == (0.975, 250, 1, 0)
     assert selftest["limits"] == {"max_work_group": 64, "local_memory": 16384}
     assert (selftest["passed"], selftest["refused"], selftest["failed"]) == (1, 1, 2)
     assert selftest["names"] == ["sums", "pooling 3x3", "copies"]
