@@ -79,6 +79,7 @@ def imported(model: Any, name: str) -> Exported:
 def modern(name: str, draws: int) -> Iterator[tuple[str, Exported]]:
     """Yield the imported net, first with fresh weights. PyTorch exports it twice, because it stores equal fresh weights once."""
     torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)  # without gradients attention would be one operator, which ONNX lacks
     task = NETS[name]()
     net = task.net.eval()
     state = {key: value for key, value in net.state_dict().items() if value.is_floating_point()}
