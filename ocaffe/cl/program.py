@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from ocaffe.cache import Entries, digest
 from ocaffe.cl import fences
 from ocaffe.cl.device import Device
+from ocaffe.cl.quirks import Quirk
 from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
 from ocaffe.ir import matrix_units
+from ocaffe.ir.target import Target
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
@@ -94,6 +96,23 @@ def program_text(key: ProgramKey, fence: str = "") -> str:
     return defines + _inline(text, dict(key.defines), fences.FILES[fence] if fences.uses(fence, key.source, key.defines) else "")
 
 
+def options_of(key: ProgramKey, target: Target, quirks: Sequence[Quirk] = (), standard: str = "") -> str:
+    """Return the compiler options of a program. `standard`: the OpenCL C version of programs with the fence SCOPE (`fences.standard`).
+
+    Two defines are also options (kernels/tile_gpu.h): REGISTERS limits the registers of a work-item on NVIDIA's compiler, and GRF sets those of a thread
+    on Intel's. Other compilers refuse these options. Matrix units have options of their own.
+    """
+    defines, options = dict(key.defines), [OPTIONS, *(quirk.options for quirk in quirks if quirk.options)]
+    if "REGISTERS" in defines and "cl_nv_compiler_options" in target.extensions:
+        options.append(f"-cl-nv-maxrregcount={defines['REGISTERS']}")
+    if "GRF" in defines and target.runtime == "intel":
+        options.append(f"-cl-intel-{defines['GRF']}-GRF-per-thread")
+    options.append(matrix_units.compiler_options(defines))
+    if target.device_fence == "SCOPE" and fences.uses("SCOPE", key.source, key.defines):
+        options[0] = options[0].replace("-cl-std=CL1.2", f"-cl-std={standard}")
+    return " ".join(filter(None, options))
+
+
 class Programs:
     """The programs of one device. `programs[key]` returns a program that `build_all` has built."""
 
@@ -106,9 +125,9 @@ class Programs:
         self._lock = threading.Lock()
         # Part of the identity, because a virtual machine may hide vector units that the processor's name implies.
         vectors = str(device.target.vector_width)
-        self._options = " ".join([OPTIONS, *(quirk.options for quirk in device.info.quirks if quirk.options)])
+        self._standard = fences.standard(device.cl_device) if device.target.device_fence == "SCOPE" else ""
         names = (device.name, device.driver_version, device.platform_name, device.platform_version)
-        self._identity = (_CACHE_FORMAT, self._options, *names, vectors)
+        self._identity = (*names, vectors)
         self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print the compiler's output: this needs a compilation, in this process
 
     def __getitem__(self, key: ProgramKey) -> Any:
@@ -132,7 +151,8 @@ class Programs:
         for key in wanted:
             if key not in self._built:
                 text = program_text(key, self._device.target.device_fence)
-                job = Job(key, text, self._options_of(key), digest(*self._identity, text))
+                options = options_of(key, self._device.target, self._device.info.quirks, self._standard)
+                job = Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text))
                 binary = None if self._verbose else self._entries.load(job.entry)
                 program = None if binary is None else self._from_binary(binary, job.options)
                 if program is None:
@@ -143,15 +163,6 @@ class Programs:
             self._compile(jobs, room)
             self._entries.trim()
         return {key: self._built[key] for key in wanted}
-
-    def _options_of(self, key: ProgramKey) -> str:
-        """Return the compiler options. The define REGISTERS limits the registers of a work-item (kernels/tile_gpu.h) on NVIDIA's compiler."""
-        limit, cl_device, options = dict(key.defines).get("REGISTERS"), self._device.cl_device, self._options
-        listens = limit and "cl_nv_compiler_options" in cl_device.extensions.split()
-        more = f"-cl-nv-maxrregcount={limit}" if listens else matrix_units.compiler_options(dict(key.defines))
-        if self._device.target.device_fence == "SCOPE" and fences.uses("SCOPE", key.source, key.defines):
-            options = options.replace("-cl-std=CL1.2", f"-cl-std={fences.standard(cl_device)}")
-        return f"{options} {more}" if more else options
 
     def _from_binary(self, binary: bytes, options: str) -> Any | None:
         """Return a program from a stored binary, or None if the driver rejects it.

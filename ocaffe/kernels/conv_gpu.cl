@@ -273,9 +273,9 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
 
 /* Rows: outputs; columns: (channel, tap) in the order of the filters; depth: the positions of all samples, BK per step. A work-item fetches
    every BK-th position, or four neighbours (VECTOR), of its rows of dy and its columns of the image. */
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
-                                                                            OPERAND_RESTRICT(const GIVEN_T, dy), COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(RESULT_T, dw) PARTS,
-                                                                            SIZES, int split_positions, int accumulate) {
+kernel OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
+                                  OPERAND_RESTRICT(const GIVEN_T, dy), COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(RESULT_T, dw) PARTS,
+                                  SIZES, int split_positions, int accumulate) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   const int item = get_local_id(0);

@@ -16,10 +16,10 @@
 #include "split_sum.h"
 #include "tile_gpu.h"
 
-kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
-                                                                 SIGN COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(const float, bias),
-                                                                 OPERAND_RESTRICT(RESULT_T, c) PARTS, int M, int N, int K, int depth, int batches,
-                                                                 int trans_a, int trans_b, int has_bias, int accumulate, float slope) {
+kernel OF_NT void gemm(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b),
+                       SIGN COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(const float, bias),
+                       OPERAND_RESTRICT(RESULT_T, c) PARTS, int M, int N, int K, int depth, int batches,
+                       int trans_a, int trans_b, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA);
   LOCAL_TILE(bs, 2 * BK * LDB);
   const int item = get_local_id(0);

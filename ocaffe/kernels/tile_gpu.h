@@ -18,6 +18,10 @@
            A work-item's sums are acc[SUM_ROWS][TN] until tile_is_done, then acc[TM][TN]
    REGISTERS  maximum number of registers of a work-item, a compiler option on NVIDIA (ocaffe/cl/program.py). The compiler ignores it for
               kernels that declare their work-group size, so GROUP_OF_NT is empty then
+   DEPTH_UNROLL  steps of the depth that tile_multiply_fma unrolls; without it the whole loop. Compilers other than NVIDIA's load all operands of an
+                 unrolled loop first, which takes twice the registers (ocaffe/ops/families.py)
+   GRF        registers of a thread, a compiler option on Intel's GPUs (ocaffe/cl/program.py)
+   SUB_GROUP  work-items of a thread, on Intel's GPUs
    DEVICE_FENCE  last-block reduction (common.h): several groups compute parts of the sums of a tile, and the last adds them (tile_join)
 
    With MMA 3, Inf * 1 would be NaN, since the second part of 1 is 0. So a tile in which any sum is not finite is recomputed with float
@@ -51,10 +55,15 @@
 #endif
 
 #define NT ((BM / TM) * (BN / TN))
+#ifdef SUB_GROUP
+#define OF_NT __attribute__((reqd_work_group_size(NT, 1, 1), intel_reqd_sub_group_size(SUB_GROUP)))
+#else
+#define OF_NT __attribute__((reqd_work_group_size(NT, 1, 1)))
+#endif
 #ifdef REGISTERS
 #define GROUP_OF_NT
 #else
-#define GROUP_OF_NT __attribute__((reqd_work_group_size(NT, 1, 1)))
+#define GROUP_OF_NT OF_NT
 #endif
 #ifndef WAVE
 #define WAVE 32
@@ -106,7 +115,11 @@ INLINE int tile_row(int item) { return item / WAVE / (BN / WN) * WM + LANE_ROW(i
 INLINE int tile_column(int item) { return item / WAVE % (BN / WN) * WN + LANE_COLUMN(item % WAVE); }
 
 INLINE void tile_multiply_fma(local const float* a, local const float* b, float acc[TM][TN]) {
+#ifdef DEPTH_UNROLL
+#pragma unroll DEPTH_UNROLL
+#else
 #pragma unroll
+#endif
   for (int k = 0; k < BK; ++k) {
     float av[TM], bv[TN];
 #pragma unroll

@@ -15,7 +15,21 @@ from ocaffe.ir.tuned import Problem
 from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
-from ocaffe.ops.gemm_gpu import MAX_REGISTERS, TILES, Choice, LastBlock, Tile, async_tiles, cost, parts_of_depth, ranked, sum_splits, tiles_for, work_items
+from ocaffe.ops.families import family_of
+from ocaffe.ops.gemm_gpu import (
+    MAX_REGISTERS,
+    Choice,
+    LastBlock,
+    Tile,
+    async_tiles,
+    cost,
+    fma_tiles,
+    parts_of_depth,
+    ranked,
+    sum_splits,
+    tiles_for,
+    work_items,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -190,7 +204,7 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
         able = family.possible(g, direction) if family else not shallow
         return able and tile.item_rows * tile.item_columns <= most
 
-    fitting = [tile for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)] or TILES  # with matrix_unit_only none may fit
+    fitting = [tile for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)] or fma_tiles(family_of(target))  # with matrix_unit_only none may fit
     direct = [with_step(g, tile, direction) for tile in fitting]
     return [*direct, *conv_patch_mma.tiles(target, g, direction)]
 

@@ -16,6 +16,7 @@ from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.target import OTHER_DEVICE, Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
 from ocaffe.ir.tuned import Problem
+from ocaffe.ops.families import FAMILIES, Family, Shape, family_of
 
 # Maximum bytes of scratch for the partial results of a split depth, which a second pass reads.
 SPLIT_SCRATCH = 16 << 20
@@ -43,6 +44,7 @@ class Tile:
     `patches`: columns are the pixels of a rectangle whose windows are in local memory (kernels/conv_patch_mma.cl).
     `waste`: the factor on the work by padded depth and by results that do not exist.
     `unit`: the defines of a matrix unit (MatrixUnit.program_defines); empty: NVIDIA's tensor cores, or multiply-adds.
+    `compiler`: defines for the device's compiler (Family.compiler_defines).
     """
 
     rows: int
@@ -58,6 +60,7 @@ class Tile:
     patches: bool = False
     waste: float = 1.0
     unit: tuple[tuple[str, str], ...] = ()
+    compiler: tuple[tuple[str, int], ...] = ()
 
     @property
     def items(self) -> int:
@@ -65,8 +68,11 @@ class Tile:
 
     @property
     def local_memory(self) -> int:
-        """Bytes of the two buffers of kernels/tile_gpu.h. Other kernels are for tensor cores only."""
-        return 0 if self.mma else 2 * self.depth * (self.rows + self.columns + 2 * PADDING) * FLOAT.itemsize
+        """Bytes of the two buffers of kernels/tile_gpu.h or, for matrix units, of kernels/tile_mma.h. 0 for NVIDIA's tensor cores, which have enough."""
+        if self.mma and not self.unit:
+            return 0
+        element = 2 if self.mma in (BFLOAT16, FLOAT16) else FLOAT.itemsize
+        return 2 * self.depth * (self.rows + self.columns + 2 * PADDING) * element
 
     @property
     def quads(self) -> bool:
@@ -76,7 +82,8 @@ class Tile:
     def defines(self) -> dict[str, int | str]:
         names = {"BM": self.rows, "BN": self.columns, "TM": self.item_rows, "TN": self.item_columns, "WM": self.warp_rows}
         special = {"MMA": (self.mma, 0), "AHEAD": (self.ahead, 0 if self.quads else self.ahead), "LEVELS": (self.levels, 1), "STAGES": (self.stages, 0)}
-        return {**names, "BK": self.depth} | {name: value for name, (value, default) in special.items() if value != default} | dict(self.unit)
+        more = {name: value for name, (value, default) in special.items() if value != default}
+        return {**names, "BK": self.depth, **more, **dict(self.unit), **dict(self.compiler)}
 
     def __str__(self) -> str:
         kind = f" mma{self.mma}" if self.mma else ""
@@ -84,14 +91,17 @@ class Tile:
         return f"{self.rows}x{self.columns}x{self.depth} by {self.item_rows}x{self.item_columns}{kind}{stages}"
 
 
-TILES = (
-    Tile(128, 128, 16, 8, 64, 8),
-    Tile(64, 128, 8, 8, 32, 8),
-    Tile(64, 64, 8, 8, 32, 16),
-    Tile(32, 128, 4, 8, 32, 16),
-    Tile(32, 64, 4, 8, 32, 16),
-    Tile(32, 32, 4, 4, 32, 16),
-)
+@functools.cache
+def fma_tiles(family: Family) -> tuple[Tile, ...]:
+    """Return the tiles of float multiply-adds of a family."""
+    return tuple(_fma_tile(family, shape) for shape in family.tiles)
+
+
+def _fma_tile(family: Family, shape: Shape) -> Tile:
+    return Tile(*shape, compiler=family.compiler_defines(shape[2] * shape[3]))
+
+
+TILES = fma_tiles(FAMILIES[-1])  # of a device without a row
 
 # Tiles on tensor cores with kernels/tile_gpu.h: three TF32 products replace one float product. Here and below, item_rows = warp_rows / 8.
 TENSOR_TILES = (
@@ -162,17 +172,12 @@ def tiles_for(target: Target, math: str | None = None) -> tuple[Tile, ...]:
     """Return the tiles of a matrix product that a device supports, for `math` or else its mode of arithmetic (Target.math)."""
     math = math or target.math
     special = ON_TENSOR_CORES[math] if target.tensor_cores else unit_tiles(target.matrix_unit, math)
-    return special if target.matrix_unit_only and special else TILES + special
+    return special if target.matrix_unit_only and special else fma_tiles(family_of(target)) + special
 
 
 def async_tiles(target: Target) -> tuple[Tile, ...]:
     """Return the tiles of kernels that copy operands unchanged."""
     return ASYNC_TILES if target.tensor_cores and target.math == "bf16" else ()
-
-
-# Maximum sums that a work-item can keep in registers, else FEW_SUMS: Intel's GPUs have 128 registers of 8 lanes for 16 work-items.
-MAX_SUMS = {"nvidia": 144, "amd": 128}
-FEW_SUMS = 64
 
 
 @dataclass(frozen=True)
@@ -203,14 +208,7 @@ RATES = {
 ASYNC_RATES = Rates(0.12, 4, 300, 60)
 PATCH_RATES = Rates(0.02, 3, 300, 64)
 
-# An NVIDIA H100: 128 lanes and 65536 registers per unit, 3 TB/s over 132 units at 1.7 GHz, 8 us per launch.
-LANES = 128
-REGISTERS = 65536
-LAUNCH = 14000
 LOOP = 0.12  # other instructions of a step (neither arithmetic nor fetches), per multiply-add
-FLOATS_PER_CYCLE = 3  # to or from global memory, per unit
-
-
 LAST_BLOCK_CYCLES = 3500  # cycles until the last group of a tile has detected that it is the last
 ROUND = 500  # cycles for 16 loads per work-item (tile_join in kernels/tile_gpu.h), or for four sequential loads (kernels/split_sum.h)
 GAP = 2000  # idle cycles before a launch
@@ -239,7 +237,7 @@ def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth
 
 def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:
     """Yield the tiles that a device supports, with every sensible split."""
-    fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= MAX_SUMS.get(target.runtime, FEW_SUMS) and fits(target, tile)]
+    fitting = [tile for tile in tiles if tile.item_rows * tile.item_columns <= family_of(target).max_sums and fits(target, tile)]
     if not fitting:
         least = f"{min(tile.items for tile in tiles)} work-items and {min(tile.local_memory for tile in tiles)} bytes of local memory"
         has = f"{target.max_work_group} work-items (CL_DEVICE_MAX_WORK_GROUP_SIZE) and {target.local_memory} bytes (CL_DEVICE_LOCAL_MEM_SIZE)"
@@ -267,30 +265,42 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     if splits == 1:
         return cycles
     in_last_block = reduces_in_last_block(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
-    return cycles + (max(LAUNCH, _joining(tile, splits)) if in_last_block else _second_pass(splits))
+    return cycles + (max(family_of(target).launch, _joining(tile, splits)) if in_last_block else _second_pass(target, splits))
 
 
 def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
     """Return the estimated time of a product without the sum of the parts of its depth.
 
-    The unit is a clock cycle of a compute unit that computes 128 multiply-adds and loads 128 bytes of local memory per cycle.
-    A step takes the longer of its arithmetic and its local loads. Groups on one unit hide each other's latency of global memory
-    and barriers; a single group hides none. A split adds the cost of writing and reading its partial sums.
+    The result is in clock cycles of a unit (ocaffe/ops/families.py). A step takes the longer of its arithmetic and its local loads. Groups on one unit
+    hide each other's latency of global memory and barriers; a single group hides none. A split adds the cost of writing and reading its partial sums.
     """
-    tile, splits, rates = choice.tile, choice.splits, _rates(choice.tile)
+    tile, splits, rates, family = choice.tile, choice.splits, _rates(choice.tile), family_of(target)
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
-    arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, 4 * (m + n))
+    arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, family.lanes / family.local_floats * (m + n))
     per_depth = arithmetic + (LOOP + fetched) * m * n
-    step = tile.items / LANES * tile.depth * per_depth
+    step = tile.items / family.lanes * tile.depth * per_depth
     steps = -(-int(depth * tile.waste) // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
-    groups_per_unit = -(-groups // target.compute_units)
-    resident = max(1, REGISTERS // (tile.items * (m * n * tile.levels + rates.registers)))
-    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // resident) * (steps + 2) * (step + rates.wait))
+    groups_per_unit = -(-groups // units(target))
+    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // _resident(family, tile, rates)) * (steps + 2) * (step + rates.wait))
     if splits > 1:
-        cycles += (splits + 1) * 2 * rows * columns * batches / (target.compute_units * FLOATS_PER_CYCLE)
+        cycles += (splits + 1) * 2 * rows * columns * batches / (units(target) * family.memory_floats)
     return cycles
+
+
+def units(target: Target) -> int:
+    """Return the number of units that run work-groups."""
+    return max(1, target.compute_units // family_of(target).engines)
+
+
+def _resident(family: Family, tile: Tile, rates: Rates) -> int:
+    """Return the number of work-groups that one unit holds: as many as its registers and its local memory allow."""
+    sums = tile.item_rows * tile.item_columns * tile.levels
+    extra = rates.registers if tile.mma else family.extra_registers or rates.registers
+    registers = max(family.least_registers, sums + extra)
+    by_registers = family.registers // (tile.items * registers)
+    return max(1, min(by_registers, family.local_memory // tile.local_memory) if family.local_memory else by_registers)
 
 
 def _rates(tile: Tile) -> Rates:
@@ -299,9 +309,9 @@ def _rates(tile: Tile) -> Rates:
     return ASYNC_RATES if tile.stages else RATES[tile.mma]
 
 
-def _second_pass(splits: int) -> float:
+def _second_pass(target: Target, splits: int) -> float:
     """Return the cycles of a launch whose work-items add the parts of a result sequentially."""
-    return LAUNCH + -(-splits // 4) * ROUND
+    return family_of(target).launch + -(-splits // 4) * ROUND
 
 
 def _joining(tile: Tile, splits: int) -> float:
@@ -411,7 +421,7 @@ def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -
     if not target.last_block_reduction or tile.quads or tile.stages or splits == 1:
         return False
     fits = tiles * (bunches(splits) + 1) <= MAX_COMPLETION_COUNTERS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
-    return fits and _joining(tile, splits) <= _second_pass(splits) + GAP
+    return fits and _joining(tile, splits) <= _second_pass(target, splits) + GAP
 
 
 @dataclass(frozen=True)

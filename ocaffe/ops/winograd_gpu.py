@@ -18,7 +18,8 @@ from ocaffe.ir.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 from ocaffe.ir.tensor import FLOAT, Ref
 from ocaffe.ops import gemm_gpu
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm_gpu import FLOATS_PER_CYCLE, LAUNCH, Choice, Tile, tiles_for
+from ocaffe.ops.families import family_of
+from ocaffe.ops.gemm_gpu import Choice, Tile, tiles_for, units
 
 LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
 PREMIUM = 1.25  # maximum time of EXACT relative to MIDDLE
@@ -117,7 +118,8 @@ def _moving(target: Target, g: ConvGeometry, cut: Tiling, matrices: int) -> floa
     """Return the time of the tile transforms and of the products' visible memory traffic. `matrices`: other floats moved per point."""
     tiles = (g.channels + g.num_output) * cut.count
     moved = (cut.out * cut.out + cut.points * (1 + SHOWS)) * tiles + cut.points * matrices
-    return MORE_LAUNCHES * LAUNCH + moved / (target.compute_units * FLOATS_PER_CYCLE)
+    family = family_of(target)
+    return MORE_LAUNCHES * family.launch + moved / (units(target) * family.memory_floats)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:

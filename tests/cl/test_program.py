@@ -4,6 +4,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from ocaffe.cache import Entries
 from ocaffe.cl import program as module
 from ocaffe.cl import workers
 from ocaffe.cl.device import Device
-from ocaffe.cl.program import BuildError, ProgramKey, Programs, program_text
+from ocaffe.cl.program import BuildError, ProgramKey, Programs, options_of, program_text
 
 SOURCE = """
 #ifndef FACTOR
@@ -122,20 +123,20 @@ def test_the_cache_key_covers_device_driver_and_text(device: Device) -> None:
     assert len(others | {entry()}) == 6
 
 
-def test_a_program_may_limit_its_registers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_may_limit_its_registers(device: Device) -> None:
     limited = ProgramKey(SOURCE, (("FACTOR", "2"), ("REGISTERS", "32")))
     programs = Programs(device)
     assert scaled(device, programs.build_all([limited])[limited]) == 6
-    monkeypatch.setattr(programs, "_device", SimpleNamespace(cl_device=SimpleNamespace(extensions="cl_khr_fp16 cl_nv_compiler_options"), target=device.target))
-    assert programs._options_of(limited) == f"{programs._options_of(key(2))} -cl-nv-maxrregcount=32"
-    monkeypatch.setattr(programs._device.cl_device, "extensions", "cl_khr_fp16")
-    assert programs._options_of(limited) == programs._options_of(key(2))
+    nvidia = replace(device.target, extensions=frozenset({"cl_khr_fp16", "cl_nv_compiler_options"}))
+    assert options_of(limited, nvidia) == f"{options_of(key(2), nvidia)} -cl-nv-maxrregcount=32"
+    other = replace(nvidia, extensions=frozenset({"cl_khr_fp16"}))
+    assert options_of(limited, other) == options_of(key(2), other)
 
 
 @pytest.mark.parametrize("by_worker", [False, True], ids=["here", "by a worker"])
 def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: pytest.MonkeyPatch, by_worker: bool) -> None:
     plain = ProgramKey(SOURCE)
-    monkeypatch.setattr(Programs, "_options_of", lambda self, key: self._options + " -DFACTOR=5")
+    monkeypatch.setattr(module, "options_of", lambda *given: f"{options_of(*given)} -DFACTOR=5")
     monkeypatch.setattr(module, "worker_count", lambda *_: int(by_worker))
     with monkeypatch.context() as shy:
         if by_worker:

@@ -15,7 +15,8 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
 
 PAGES = (
-    "make_commands", "make_matrix_units", "make_modern_nets", "make_onnx_consumers", "make_segmentation", "make_solver_fields", "make_trainings",
+    "make_commands", "make_devices", "make_matrix_units", "make_modern_nets", "make_onnx_consumers", "make_segmentation", "make_solver_fields",
+    "make_trainings",
 )  # fmt: skip
 
 

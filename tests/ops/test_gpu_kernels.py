@@ -19,6 +19,7 @@ from ocaffe.ir.target import MATHS, Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise, conv_gpu, conv_pointwise_mma, gemm_gpu
 from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.families import FAMILIES
 from ocaffe.ops.gemm_gpu import ASYNC_TILES, BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
 from tests.harness import execute, of_kind
 
@@ -26,6 +27,7 @@ TF32, HALVES = 1, (BFLOAT16, FLOAT16)  # Tile.mma
 TF32_TILES = ON_TENSOR_CORES["tf32"]
 ROUNDED = [tile for tiles in QUAD_TILES.values() for tile in tiles]
 TENSOR = pytest.mark.parametrize("tile", [*TENSOR_TILES, *TF32_TILES, *ROUNDED], ids=str)
+OTHER_TILES = [tile for family in FAMILIES if family.runtime == "amd|rusticl" or family.name == "Intel Xe-LP" for tile in gemm_gpu.fma_tiles(family)]
 SMALL = Tile(rows=16, columns=32, item_rows=4, item_columns=4, warp_rows=16, depth=8)
 
 
@@ -123,7 +125,7 @@ def test_many_parts_meet(device: Any) -> None:
     check_gemm(device, m, n, parts * SMALL.depth, Choice(SMALL, parts), trans_a=False, trans_b=False)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("tile", dict.fromkeys([*TILES, *OTHER_TILES]), ids=lambda tile: f"{tile} {dict(tile.compiler).get('DEPTH_UNROLL', 'all')}")
 def test_gemm_tiles(device: Any, tile: Tile) -> None:
     if device.target.is_cpu and tile.item_rows > 4:
         pytest.skip("CPU runtimes compile the large tiles for many seconds")

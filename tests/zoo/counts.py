@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import CompiledSchedule, Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
@@ -63,8 +63,8 @@ def cases() -> Iterator[tuple[str, str, str]]:
             yield from ((net, phase, name) for phase in ("TRAIN", "TEST") for name in TARGETS)
 
 
-def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
-    """Launches by kind, fusions by kind, and the launches that each pass removed or added."""
+def compiled(net: str, phase: str, target: Target) -> CompiledSchedule:
+    """The plan of a net of the zoo for a batch of random data, in TRAIN with backward and update."""
     target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     number = getattr(proto, phase)
     message = phase_net(read_net(str(ROOT / "ocaffe/zoo/nets" / net / "train_val.prototxt")), number)
@@ -78,7 +78,12 @@ def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
     graph = build(message, number)
     group = ParameterGroup(graph.params)
     update = Updater(group, read_solver(str(ROOT / "ocaffe/zoo/nets" / net / "solver.prototxt"))) if phase == "TRAIN" else None
-    found = compile_net(graph, group, target, NetOptions(backward=phase == "TRAIN"), Switches(), update)
+    return compile_net(graph, group, target, NetOptions(backward=phase == "TRAIN"), Switches(), update)
+
+
+def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
+    """Launches by kind, fusions by kind, and the launches that each pass removed or added."""
+    found = compiled(net, phase, target)
     schedule = found.recording.schedule
     return {
         "launches": len(schedule),
