@@ -79,7 +79,7 @@ def test_the_selftest_itself_uses_the_unit_for_all_products(runs: list[list[str]
 @pytest.mark.parametrize("failing", ["", "matrix product", "rows"])
 def test_the_users_selftest_is_remembered(runs: list[list[str]], monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     """A family without products decides nothing."""
-    monkeypatch.setattr(command, "selftest", lambda names, *_: (Row(name, "FAILED" if name == failing else "passed") for name in names))
+    monkeypatch.setattr(command, "selftest", lambda names, *_, **__: (Row(name, "FAILED" if name == failing else "passed") for name in names))
     monkeypatch.setattr(command, "list_devices", lambda: [card()])
     assert command.main(["--math", "fp16"]) == int(failing != "")
     if failing == "matrix product":
