@@ -1,4 +1,4 @@
-"""Writes the tables of docs/devices.md from tests/portability/offline.json and ocaffe/ops/families.py: `python docs/make_devices.py`.
+"""Writes the tables of docs/devices.md: `python docs/make_devices.py`. The figures are those in tests/portability and in ocaffe/ops/families.py.
 
 A table is between `<!-- table NAME -->` and `<!-- end -->`. The text around it is written by hand.
 """
@@ -14,6 +14,7 @@ from ocaffe.ops.families import FAMILIES
 
 PAGE = pathlib.Path(__file__).with_name("devices.md")
 RESULTS = pathlib.Path(__file__).parent.parent / "tests/portability/offline.json"
+RUNS = RESULTS.parent / "results"  # of programs that run kernels on a CPU
 BEFORE, AFTER, ALL = "products before", "products", "all programs"  # labels of offline.json
 
 
@@ -78,10 +79,21 @@ def families(results: dict[str, Any]) -> str:
     return table(head, rows)
 
 
+def runs() -> str:
+    """The runs on Mesa's rusticl and in Oclgrind."""
+    rows = []
+    for each in (row for file in sorted(RUNS.glob("*.json"), reverse=True) for row in json.loads(file.read_text())):
+        limits = each.get("limits")
+        given = f"{limits['max_work_group']} items, {limits['local_memory'] // 1024} KiB" if limits else "its own"
+        what = each["run"] + (f", accuracy {each['accuracy']:.3f} at iteration {each['iteration']}" if "accuracy" in each else "")
+        rows.append([each["stack"], given, what, each["kind"], each["passed"], each["refused"], each["failed"]])
+    return table(["stack", "limits of a work-group", "run", "kernels", "passed", "refused", "failed"], rows)
+
+
 def page(text: str | None = None) -> str:
     """Return the page with fresh tables."""
     results = json.loads(RESULTS.read_text())
-    made = {"compiled": compiled(results), "changed": changed(results), "families": families(results)}
+    made = {"compiled": compiled(results), "changed": changed(results), "families": families(results), "runs": runs()}
 
     def fresh(found: re.Match[str]) -> str:
         return f"<!-- table {found[1]} -->\n\n{made[found[1]]}\n<!-- end -->" if found[1] in made else found[0]
