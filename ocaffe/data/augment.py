@@ -5,6 +5,7 @@ colors, light, erasing, mixing with another sample of the batch, mean and scale.
 """
 from __future__ import annotations
 
+import copy
 import math
 import struct
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Augmentation(Transform):
     """The settings of `transform_param` with augmentation. In TEST there are no random choices: images are resized, and the central crop is taken."""
 
     crops_alike = False
+    nearest = False  # the sampling takes the nearest pixel
 
     def __init__(self, param: Any, train: bool) -> None:
         """`param` is the TransformationParameter. Raise Error for settings that contradict each other."""
@@ -134,6 +136,7 @@ class Augmentation(Transform):
         self.log_zoom = (math.log(move.min_zoom), math.log(move.max_zoom))
         self.border = int(move.border) if self.moved else int(proto.AffineParameter.REPLICATE)
         self.border_value = float(move.value)
+        self.label_outside = int(move.label) if self.moved and self.border == proto.AffineParameter.CONSTANT else None
         self.flips = train and bool(param.vertical_mirror)
         self.mirror = self.mirror and train
         self.quarters = train and bool(param.random_90_deg_rot)
@@ -205,6 +208,13 @@ class Augmentation(Transform):
     def samples(self, key: tuple[int, int], positions: range) -> Changes:  # type: ignore[override]
         return Changes(self, key, positions)
 
+    def bare(self) -> Augmentation:
+        """Return an Augmentation that moves label images alike: without colors, erasing, mean and scale, to the nearest pixel."""
+        other = copy.copy(self)
+        other.mean, other.scale, other.distorts, other.light, other.erased_patch, other.nearest = None, 1.0, False, 0.0, None, True
+        other.border_value = float(self.label_outside or 0)
+        return other
+
     def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: str = "augment") -> None:
         samples, channels, height, width = data.shape
         mean = [] if self.mean is None else [rec.constant("mean", np.broadcast_to(self.mean, channels).copy())]
@@ -224,7 +234,7 @@ class Augmentation(Transform):
             defines={
                 "CHANNELS": channels,
                 "INTERLEAVED": int(layout.interleaved),
-                "SAMPLE": int(self.sampled),
+                "SAMPLE": 2 if self.sampled and self.nearest else int(self.sampled),
                 "BORDER": self.border,
                 "DISTORT": int(self.distorts),
                 "LIGHT": int(self.light > 0),

@@ -125,23 +125,27 @@ class Stager:
     def _put(self, picture: Picture, window: Window | None, room: np.ndarray, layout: Layout, laps: Laps) -> None:
         if picture.file is None:
             assert picture.record.values is not None
-            _copy(picture.record.values.reshape(picture.shape), window, room, layout)
+            copy_window(picture.record.values.reshape(picture.shape), window, room, layout)
         else:
             with decoded(picture.file, self.color) as image:
                 pixels = image.transpose(2, 0, 1)
                 if self.resized:
                     pixels = resize(pixels, *self.resized)
                 laps.end(DECODE)
-                _copy(pixels, window, room, layout)
+                copy_window(pixels, window, room, layout)
         laps.end(COPY)
 
 
-def _copy(image: np.ndarray, window: Window | None, room: np.ndarray, layout: Layout) -> None:
-    """Write an image (channels x height x width), or a window of it, to `room`."""
+def copy_window(image: np.ndarray, window: Window | None, room: np.ndarray, layout: Layout, mixed: bool = True) -> None:
+    """Write an image (channels x height x width), or a window of it, to `room`. If the window shrinks, a pixel is the mean of its square if `mixed`.
+    Else it is the pixel in the middle of its square.
+    """
     if window is not None:
         y, x, height, width, shrink = window
         image = image[:, y : y + height, x : x + width]
-        if shrink > 1:
+        if shrink > 1 and not mixed:
+            image = image[:, shrink // 2 :: shrink, shrink // 2 :: shrink]
+        elif shrink > 1:
             image = np.stack([np.asarray(Image.fromarray(plane).reduce(shrink)) for plane in image])
     if layout.interleaved:
         image = image.transpose(1, 2, 0)

@@ -122,6 +122,7 @@ class Transform:
 
     crops_alike = True  # images of one shape can be cropped at once, by Samples.corners
     soft_classes = 0  # the length of the labels that `record` writes, if they are probabilities of classes
+    label_outside: int | None = None  # the label of pixels outside of the image, if samples have such pixels
 
     def __init__(self, param: Any, train: bool, more: frozenset[str] = frozenset()) -> None:
         """`param` is the TransformationParameter. Crops are random if `train`, else central. The caller handles the fields in `more` itself."""
@@ -197,7 +198,7 @@ class Transform:
         return Samples(self.crop, self.train, self.mirror, words)
 
     def bare(self) -> Transform:
-        """Return a Transform with the same crop and mirror but without mean and scale, for label images."""
+        """Return a Transform that crops and mirrors label images alike, without mean and scale."""
         other = copy.copy(self)
         other.mean, other.scale = None, 1.0
         return other

@@ -3,7 +3,8 @@
  * The block holds images of bytes, `image` bytes apart. At byte `table_at` it has 32 words per image (the names below), which the host drew; at byte
  * `label_at` the labels, as floats. A sample is channels x height x width. Order of the steps:
  *   SAMPLE  1: pixel (h, w) is read at x = m0 w + m1 h + m2, y = m3 w + m4 h + m5 of the image, between its four neighbours (bilinear). The image has
- *           image_height x image_width pixels, of which the window at (window_y, window_x) is staged. 0: the window is the sample, mirrored by flags.
+ *           image_height x image_width pixels, of which the window at (window_y, window_x) is staged. 2: the nearest pixel instead, for labels.
+ *           0: the window is the sample, mirrored by flags.
  *   BORDER  pixels outside of the image are 0: `border`, 1: reflected (the outermost pixel is not repeated), 2: those at its edge
  *   DISTORT 1: SSD's colors, in bytes after each step (distort.py); pixels are rounded to bytes before, halves to even
  *   LIGHT   1: add three numbers to blue, green, red
@@ -88,6 +89,13 @@ INLINE void sampled(global const uchar* x, Row row, const int h, const int w, co
 #if SAMPLE
   const float at_x = clamp(FLOAT(MATRIX) * w + FLOAT(MATRIX + 1) * h + FLOAT(MATRIX + 2), -1e8f, 1e8f);
   const float at_y = clamp(FLOAT(MATRIX + 3) * w + FLOAT(MATRIX + 4) * h + FLOAT(MATRIX + 5), -1e8f, 1e8f);
+#if SAMPLE == 2
+  const int column = (int)floor(at_x + 0.5f), line = (int)floor(at_y + 0.5f);
+  const int from_w = clamp(inside(column, row[IMAGE_WIDTH]) - row[WINDOW_X], 0, row[WINDOW_WIDTH] - 1);
+  const int from_h = clamp(inside(line, row[IMAGE_HEIGHT]) - row[WINDOW_Y], 0, row[WINDOW_HEIGHT] - 1);
+  const bool known = BORDER || (column >= 0 && column < row[IMAGE_WIDTH] && line >= 0 && line < row[IMAGE_HEIGHT]);
+  for (int c = 0; c < CHANNELS; ++c) v[c] = known ? x[AT(from_h, from_w, c)] : border;
+#else
   const int left = (int)floor(at_x), top = (int)floor(at_y);
   const float right_share = at_x - left, low_share = at_y - top;
   int xs[2], ys[2];
@@ -107,6 +115,7 @@ INLINE void sampled(global const uchar* x, Row row, const int h, const int w, co
     }
     v[c] = line[0] + low_share * (line[1] - line[0]);
   }
+#endif
 #else
   const int from_h = row[FLAGS] & FLIP ? height - 1 - h : h, from_w = row[FLAGS] & MIRROR ? width - 1 - w : w;
   for (int c = 0; c < CHANNELS; ++c) v[c] = x[AT(from_h, from_w, c)];

@@ -9,15 +9,15 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.layers.data import transform_of
+from ocaffe.layers.data import image_transform
 
 
 @register("DenseImageData")
 class DenseImageData(Layer):
     """Image files from a list, each with a label image (N x 1 x H x W) whose gray levels are the labels of the pixels.
 
-    Both are resized (label images by nearest neighbour), cropped and mirrored alike; SegNet itself refuses crop and mirror. Mean and scale
-    apply to the images only.
+    Both are resized (label images by nearest neighbour), cropped and mirrored alike; SegNet itself refuses crop and mirror. The augmentation of
+    Data moves both alike too, labels to the nearest pixel. Mean, scale, colors and erasing apply to the images only.
     """
 
     bottoms, tops = 0, (1, 2)
@@ -26,7 +26,7 @@ class DenseImageData(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
-            self.source = DenseImageSource(self.own(), transform_of(self), len(self.param.top) > 1, place=self.place, layer=self.title)
+            self.source = DenseImageSource(self.own(), image_transform(self), len(self.param.top) > 1, place=self.place, layer=self.title)
             self.source.key = key_of(self.seed, self.param.name)
             self.notes = self.source.notes
         return self.source.shapes()

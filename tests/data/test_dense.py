@@ -2,17 +2,22 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.data.augment import Augmentation, wants_augmentation
 from ocaffe.data.dense import DenseImageSource
+from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.resample import Interpolation, resize
 from ocaffe.data.transform import Transform
+from ocaffe.ir.labels import LabelRange
 from tests.data.databases import image
-from tests.data.pictures import block_of, failure, listing, same_batches, save
+from tests.data.pictures import block_of, failure, listing, same_batches, save, used
+from tests.data.test_crew import until
 
 
 @pytest.fixture
@@ -26,8 +31,8 @@ def pairs(tmp_path: pathlib.Path) -> str:
 
 
 def source(path: str, batch: int, *, train: bool = True, workers: int = 1, transform: Any = (), **data: Any) -> DenseImageSource:
-    param = proto.DenseImageDataParameter(**{"source": path, "batch_size": batch, **data})
-    made = DenseImageSource(param, Transform(proto.TransformationParameter(**dict(transform)), train), True, workers=workers)
+    param, message = proto.DenseImageDataParameter(**{"source": path, "batch_size": batch, **data}), proto.TransformationParameter(**dict(transform))
+    made = DenseImageSource(param, (Augmentation if wants_augmentation(message, train) else Transform)(message, train), True, workers=workers)
     made.key = (1, 2)
     return made
 
@@ -37,7 +42,8 @@ def parts(made: DenseImageSource, index: int) -> list[np.ndarray]:
     block = block_of(made, index)
     result, begin = [], 0
     for layout in made.layouts(made.fill(index, block).shapes[0]):
-        result.append(layout.pixels(block[begin : begin + layout.nbytes]).reshape(made.batch, layout.channels, layout.height, layout.width))
+        pixels = layout.pixels(block[begin : begin + layout.nbytes]).reshape(made.batch, layout.height, layout.width, layout.channels)
+        result.append(pixels.transpose(0, 3, 1, 2))
         begin += layout.nbytes
     return result
 
@@ -86,3 +92,46 @@ def test_errors(pairs: str, tmp_path: pathlib.Path) -> None:
     ):
         error = failure(lambda lines=lines: source(listing(tmp_path, lines), 1))  # type: ignore[misc]
         assert fact in error.fact and error.fix
+    error = failure(lambda: source(pairs, 1, transform={"mixup": {}, "label_classes": 3}))
+    assert error.fact == "mixup and cutmix are set, and pixels have one label each"
+
+
+CROP = {"crop_size": 6, "mirror": True}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")
+@pytest.mark.parametrize("transform", [{}, CROP, {**CROP, "affine": {"rotation": 30, "min_zoom": 0.5}}], ids=["whole", "crops", "affine"])
+def test_processes_stage_the_same_bytes(pairs: str, transform: Any) -> None:
+    plain, made = (source(pairs, 4, workers=3, shuffle=True, transform=transform) for _ in range(2))
+    made.hurry()
+    until(lambda: made._crew is not None and made._crew.ready)
+    prefetcher, staged = Prefetcher(made, 3), []
+    run = made._threads.run
+    made._threads.run = lambda tasks: [staged.append(1), *run(tasks)][1:]  # type: ignore[method-assign,func-returns-value,assignment]
+    for index in range(7):
+        taken = prefetcher.get()
+        assert used(plain, taken.info.shapes, taken.block) == used(plain, taken.info.shapes, block_of(plain, index))
+    prefetcher.close()
+    assert len(staged) < 7  # threads stage a batch only while the processes have no free slot
+    made.close()
+    plain.close()
+
+
+def test_labels_without_a_class(pairs: str, tmp_path: pathlib.Path) -> None:
+    """A wrong label has its place, also in a part of the image that a crop shows, and with processes."""
+    good, bad = np.zeros((1, 12, 10), np.uint8), np.full((1, 12, 10), 7, np.uint8)
+    names = [save(tmp_path / f"{n}.png", bad if n == 3 else good) for n in range(5)]
+    path = listing(tmp_path, [f"{name} {name}" for name in names])
+    for transform in ({}, CROP, {"affine": {"rotation": 3, "border": 1}}):
+        made, hurried = (source(path, 5, workers=3, transform=transform) for _ in range(2))
+        hurried.hurry()
+        until(lambda each=hurried: each._crew is None or each._crew.ready)  # type: ignore[misc]
+        for each in (made, hurried):
+            each.limits[1] = [LabelRange("loss", 5, 255)]
+            error = failure(lambda each=each: block_of(each, 0))  # type: ignore[misc]
+            assert f"line 4: {names[3]}: its label is 7; layer loss has 5 classes" in error.fact
+            each.close()
+    made = source(path, 2, transform={"affine": {"rotation": 3}})
+    made.limits[1] = [LabelRange("loss", 5)]
+    error = failure(lambda: block_of(made, 0))
+    assert "affine, whose label of pixels outside of the image is 255" in error.fact and "border: REFLECT" in error.fix

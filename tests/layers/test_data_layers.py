@@ -23,6 +23,7 @@ from ocaffe.ir.tensor import Role
 from ocaffe.layers.base import Layer, registry
 from ocaffe.model.blob import write_blobproto
 from ocaffe.model.fillers import fill
+from tests.data.pictures import listing, save
 from tests.harness import execute
 from tests.layers.single import KINDS, close, ref
 
@@ -319,6 +320,40 @@ def test_dense_labels_have_no_mean(device: Any, kind: str, tmp_path: pathlib.Pat
     plain = run(device, kind, layer_of(str(layer.param).replace("mirror: true", "").replace("crop_size: 13", "")))
     assert plain["data"].shape == plain["label"].shape == (8, 1, 24, 28)
     close(plain["data"], (plain["label"] - 100) * 0.5, 1e-6)
+
+
+MOVED = "affine { rotation: 40 shear: 10 translation: 0.2 min_zoom: 0.35 max_zoom: 1.5 border: %s value: 77 label: 9 } vertical_mirror: true"
+
+
+def moved(device: Any, kind: str, border: str, labels: list[np.ndarray], folder: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the levels and the labels that the layer makes of gray images of 60 x label."""
+    lines = [f"{save(folder / f'i{n}.png', 60 * each[None])} {save(folder / f'l{n}.png', each[None])}" for n, each in enumerate(labels)]
+    layer = layer_of(
+        f"""name: "d" type: "DenseImageData" top: "data" top: "label"
+        dense_image_data_param {{ source: "{listing(folder, lines)}" batch_size: 8 is_color: false }}
+        transform_param {{ crop_size: 24 mirror: true scale: 0.5 mean_value: 100 {MOVED % border} }}"""
+    )
+    got = run(device, kind, layer, 1, seed=4)
+    return 2 * got["data"] + 100, got["label"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_move_with_their_image(device: Any, kind: str, tmp_path: pathlib.Path) -> None:
+    """Pixels between flat blocks are mixed, and so have another level than 60 x label. Pixels outside of the image are 77."""
+    rng = np.random.default_rng(3)
+    levels, labels = moved(device, kind, "CONSTANT", [rng.integers(0, 5, (5, 6), np.uint8).repeat(12, 0).repeat(12, 1) for _ in range(4)], tmp_path)
+    flat = np.isin(np.round(levels, 2), [0, 60, 120, 180, 240, 77])
+    assert flat.mean() > 0.6 and set(labels[flat]) == {0, 1, 2, 3, 4, 9}
+    expected = np.where(np.rint(levels) == 77, 9, np.rint(levels / 60))
+    assert (labels[flat] == expected[flat]).mean() > 0.999  # a mixed pixel may have the level of a third block
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_are_those_of_the_nearest_pixel(device: Any, kind: str, tmp_path: pathlib.Path) -> None:
+    """The images have one edge. A pixel there has the label of the side with the larger share of its level."""
+    levels, labels = moved(device, kind, "REFLECT", [np.repeat(np.arange(0, 5, 4, dtype=np.uint8), 36)[None].repeat(60, 0)] * 2, tmp_path)
+    mixed = (levels > 1) & (levels < 239) & (abs(levels - 120) > 0.1)
+    assert mixed.sum() > 50 and (labels == 4 * (levels > 120))[mixed].all() and set(labels.ravel()) == {0, 4}
 
 
 @pytest.mark.parametrize("kind", KINDS)
