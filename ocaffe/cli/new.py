@@ -58,7 +58,7 @@ def _parser() -> Parser:
     project_flags(parser, "as published", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("class_weights", "", "weights of the classes of pixels in the loss: 'median' (by median frequency) or 'none'; default: those of the net",
                 choices=("median", "none"))  # fmt: skip
-    parser.flag("batch_norm", False, "add BatchNorm after the convolutions of unet and fcn8s, for faster training from fillers; replace segnet_basic's BN")
+    parser.flag("batch_norm", False, "add BatchNorm after the convolutions of unet and fcn8s, for faster training from fillers; replace SegNet's BN")
     parser.flag("out", "", "folder for the files; default: the name of the net")
     parser.flag("seed", 0, "seed of this division")
     parser.flag("gpu", "", "the batch must fit the GPU with this id")

@@ -38,11 +38,17 @@ ALEXNET = 'Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep con
 LENET = 'LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", 1998'
 MTCNN = 'Zhang, Zhang, Li, Qiao, "Joint face detection and alignment using multi-task cascaded convolutional networks", 2016'
 RESNET = 'He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2015'
+SEGNET = 'Badrinarayanan, Kendall, Cipolla, "SegNet: a deep convolutional encoder-decoder architecture for image segmentation", 2015'
+SEGNET_BN = "Its BN has the statistics of the batch, also in deployment. For weights with the statistics of all images set `bn_mode: INFERENCE`"
 SSD = 'Liu, Anguelov, Erhan, and others, "SSD: single shot multibox detector", 2016'
 VGG = 'Simonyan, Zisserman, "Very deep convolutional networks for large-scale image recognition", 2014'
 VIT = 'Dosovitskiy and others, "An image is worth 16x16 words: transformers for image recognition at scale", 2021'
 MTCNN_LOSSES = "losses with the weights of the paper, without its selection of hard samples"
 FIXED_RATES = "the paper's solver, but rates that fall at fixed iterations"
+CAMVID = (
+    "CamVid, 367 and 101 images. Each line of `examples/camvid/train.txt` and `val.txt` names an image and a label image, relative to `examples/camvid`: gray "
+    "levels 0 to 10, and 11 for other pixels, which are ignored. The loss has weights for these classes"
+)
 VOC = ("PASCAL VOC 2007 and 2012 as databases `examples/VOC0712/VOC0712_trainval_lmdb` and `VOC0712_test_lmdb`, which SSD's "
        "`data/VOC0712/create_data.sh` makes by `convert_annoset`")  # fmt: skip
 
@@ -151,13 +157,14 @@ ABOUT = {
         "bottleneck blocks, stride in their first 1 x 1 convolution; no biases in convolutions (the authors' Caffe weights have one in conv1); "
         f"{FIXED_RATES}", THOUSAND, _imagenet(),
     ),
+    "segnet": About(
+        "SegNet", SEGNET,
+        "layers as in the authors' segnet_train, of their fork of Caffe: the 13 convolutions of VGG-16, and the same ones in reverse order. "
+        f"{SEGNET_BN}", "11 classes", CAMVID,
+        start="the published training begins from VGG-16: `ocaffe zoo get vgg16` has the weights of its convolutions",
+    ),
     "segnet_basic": About(
-        "SegNet-Basic", 'Badrinarayanan, Kendall, Cipolla, "SegNet: a deep convolutional encoder-decoder architecture for image segmentation", 2015',
-        "layers as in the authors' segnet_basic, of their fork of Caffe. Its BN has the statistics of the batch, also in deployment. For weights with the "
-        "statistics of all images set `bn_mode: INFERENCE`",
-        "11 classes",
-        "CamVid, 367 and 101 images. Each line of `examples/camvid/train.txt` and `val.txt` names an image and a label image, relative to `examples/camvid`: "
-        "gray levels 0 to 10, and 11 for other pixels, which are ignored. The loss has weights for these classes",
+        "SegNet-Basic", SEGNET, f"layers as in the authors' segnet_basic, of their fork of Caffe. {SEGNET_BN}", "11 classes", CAMVID,
     ),
     "shufflenet_v2": About(
         "ShuffleNet v2", 'Ma, Zhang, Zheng, Sun, "ShuffleNet V2: practical guidelines for efficient CNN architecture design", 2018',

@@ -28,6 +28,7 @@ NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
     "vit_tiny": ("ViT-Tiny/16", partial(transformers.vit, sizes=transformers.Vit(224, 16, 192, 12, 3))),
     "vit_digits": ("ViT-digits", partial(transformers.vit, sizes=transformers.Vit(28, 4, 64, 4, 4), digits=True)),
     "fcn8s": ("FCN-8s", segmenters.fcn8s),
+    "segnet": ("SegNet", segmenters.segnet),
     "segnet_basic": ("SegNet-Basic", segmenters.segnet_basic),
     "unet": ("U-Net", segmenters.unet),
     "mtcnn_pnet": ("PNet", faces.pnet),

@@ -38,18 +38,23 @@ BALANCE = "median"  # frequency, of the classes
 
 
 class Recipe(NamedTuple):
-    """How a net is trained. `multiple`: the sides of its images are multiples of it. `rate`: from fillers. `balance`: of the classes."""
+    """How a net is trained. `multiple`: the sides of its images are multiples of it. `rate`: from fillers. `balance`: of the classes.
+
+    `cropped`: the sides of images and crops are multiples of it if there are crops. SegNet's pad_out_h and pad_out_w belong to one size.
+    """
 
     multiple: int
     rate: float
     balance: str = "none"
+    cropped: int = 1
 
 
 # Without weight decay: Adam divides it together with the gradient, so that it would outweigh the small gradients of the mean over all pixels.
 ADAM = 'type: "Adam" momentum: 0.9 momentum2: 0.999'
-RECIPES = {"unet": Recipe(16, 0.0003), "segnet_basic": Recipe(1, 0.001, BALANCE), "fcn8s": Recipe(1, 0.0001)}
+RECIPES = {
+    "unet": Recipe(16, 0.0003), "segnet_basic": Recipe(1, 0.001, BALANCE, 16), "segnet": Recipe(1, 0.001, BALANCE, 32), "fcn8s": Recipe(1, 0.0001),
+}  # fmt: skip
 NORMALIZED = 0.001  # rate of nets with BatchNorm
-POOLED = 16  # SegNet's crops are multiples of it, because pad_out_h and pad_out_w belong to one size
 SMALL = 0.017  # scale of pixels for FCN-8s from fillers, near 1 / their standard deviation. Its factors of pool3 and pool4 belong to a scale of 1
 
 
@@ -105,7 +110,7 @@ class _Segmenter:
         self.changes += dict.fromkeys(change for message in (self.body, self.deploy) for change in self._adapt(message))
         if choices.batch_norm:
             self.changes += {_normalize(message) for message in (self.body, self.deploy)}
-        elif not choices.weights and net != "segnet_basic":
+        elif not choices.weights and all(layer.type != "BN" for layer in self.body.layer):
             self.changes.append(f"{net} does not normalize, and learns slowly from fillers: --batch-norm adds BatchNorm")
         for layer in self.body.layer if self.stored else ():
             if layer.type in COUNTED and layer.name not in self.stored:
@@ -118,7 +123,7 @@ class _Segmenter:
         """Return channels, height and width of the net's images."""
         published, given = image_shape(self.deploy), self.choices.size
         crop = self.augment.crop_size
-        multiple = POOLED if crop and self.net == "segnet_basic" else self.recipe.multiple
+        multiple = math.lcm(self.recipe.multiple, self.recipe.cropped if crop else 1)
         for flag, side in (("--size", given), ("crop_size", crop)):
             if side < 0 or side % multiple:
                 near = max(side // multiple * multiple, multiple)

@@ -85,27 +85,59 @@ def fcn8s(net: Net) -> None:
     pixel_loss(net, cropped("score", x, "data", 31), VOC_BORDER, normalize=False)
 
 
+def normalized(net: Net, name: str, x: str, channels: int, **shape: Any) -> str:
+    """A convolution of SegNet and its BN."""
+    x = net.conv(name, x, channels, bias=0, **shape)
+    fillers = {} if net.deploy else {"scale_filler": {"type": "constant", "value": 1}, "shift_filler": {"type": "constant", "value": 0.001}}
+    return net.layer("BN", f"{name}_bn", x, x, bn_param={"bn_mode": "LEARN", **fillers})
+
+
+def pooled(net: Net, i: int, x: str) -> str:
+    """Pooling with a second top, the places of the maxima."""
+    pooling = {"pool": "MAX", "kernel_size": 2, "stride": 2}
+    net.layers.append({"name": f"pool{i}", "type": "Pooling", "bottom": x, "top": [f"pool{i}", f"pool{i}_mask"], "pooling_param": pooling})
+    return f"pool{i}"
+
+
+def unpooled(net: Net, i: int, x: str, top: str = "", odd: bool = False) -> str:
+    """Put values at the places where pooling i found its maxima. `odd`: its input has an odd number of rows."""
+    return net.layer("Upsample", f"upsample{i}", [x, f"pool{i}_mask"], top, upsample_param={"scale": 2, **({"pad_out_h": True} if odd else {})})
+
+
+def camvid_loss(net: Net, scores: str) -> None:
+    # the mean over the pixels is the default of SegNet's fork (its caffe.proto), and the published rate belongs to it
+    pixel_loss(net, scores, CAMVID_VOID, normalize=True, weight_by_label_freqs=True, class_weighting=CAMVID_WEIGHTS)
+    if net.deploy:
+        net.layer("Softmax", "prob", scores)
+
+
 def segnet_basic(net: Net) -> None:
     """SegNet-Basic. A decoder puts the values where the encoder's pooling found its maxima."""
-    def unit(name: str, x: str) -> str:
-        x = net.conv(name, x, 64, pad=3, kernel_size=7, bias=0)
-        fillers = {} if net.deploy else {"scale_filler": {"type": "constant", "value": 1}, "shift_filler": {"type": "constant", "value": 0.001}}
-        return net.layer("BN", f"{name}_bn", x, x, bn_param={"bn_mode": "LEARN", **fillers})
-
     x = net.lrn("norm", pairs(net, (3, 360, 480), CAMVID, batch=4))
     for i in (1, 2, 3, 4):
-        x = net.relu(f"relu{i}", unit(f"conv{i}", x))
-        pooling = {"pool": "MAX", "kernel_size": 2, "stride": 2}
-        net.layers.append({"name": f"pool{i}", "type": "Pooling", "bottom": x, "top": [f"pool{i}", f"pool{i}_mask"], "pooling_param": pooling})
-        x = f"pool{i}"
+        x = pooled(net, i, net.relu(f"relu{i}", normalized(net, f"conv{i}", x, 64, pad=3, kernel_size=7)))
     for i in (4, 3, 2, 1):
-        odd = {"pad_out_h": True} if i == 4 else {}  # the third pooling has 45 rows
-        x = unit(f"conv_decode{i}", net.layer("Upsample", f"upsample{i}", [x, f"pool{i}_mask"], upsample_param={"scale": 2, **odd}))
-    x = net.conv("conv_classifier", x, CAMVID_CLASSES, kernel_size=1, bias=0)
-    # the mean over the pixels is the default of SegNet's fork (its caffe.proto), and the published rate belongs to it
-    pixel_loss(net, x, CAMVID_VOID, normalize=True, weight_by_label_freqs=True, class_weighting=CAMVID_WEIGHTS)
-    if net.deploy:
-        net.layer("Softmax", "prob", x)
+        x = normalized(net, f"conv_decode{i}", unpooled(net, i, x, odd=i == 4), 64, pad=3, kernel_size=7)  # the third pooling has 45 rows
+    camvid_loss(net, net.conv("conv_classifier", x, CAMVID_CLASSES, kernel_size=1, bias=0))
+
+
+def segnet(net: Net) -> None:
+    """SegNet. The encoder is the convolutions of VGG-16. The decoder has the same ones in reverse order, and the last one computes the scores."""
+    def unit(name: str, x: str, channels: int) -> str:
+        return net.relu(name.replace("conv", "relu"), normalized(net, name, x, channels, pad=1, kernel_size=3))
+
+    x = pairs(net, (3, 360, 480), CAMVID, batch=4)
+    for stage, (channels, depth) in enumerate(VGG16, 1):
+        for i in range(1, depth + 1):
+            x = unit(f"conv{stage}_{i}", x, channels)
+        x = pooled(net, stage, x)
+    for stage, (channels, depth) in reversed([*enumerate(VGG16, 1)]):
+        x = unpooled(net, stage, x, f"pool{stage}_D", odd=stage >= 4)  # these poolings have 45 and 23 rows
+        for i in range(depth, 1, -1):
+            x = unit(f"conv{stage}_{i}_D", x, channels)
+        if stage > 1:
+            x = unit(f"conv{stage}_1_D", x, VGG16[stage - 2][0])
+    camvid_loss(net, net.conv("conv1_1_D", x, CAMVID_CLASSES, pad=1, kernel_size=3, bias=0))
 
 
 UNET = (64, 128, 256, 512, 1024)  # channels, from the full size of the image down to a sixteenth

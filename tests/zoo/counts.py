@@ -31,8 +31,8 @@ FILE = pathlib.Path(__file__).with_name("counts.json")
 BATCH = 16
 IMAGES = {
     "lenet": (1, 28, 28), "lenet_digits": (1, 28, 28), "vit_digits": (1, 28, 28), "cifar10_quick": (3, 32, 32), "alexnet": (3, 227, 227),
-    "inception_v3": (3, 299, 299), "segnet_basic": (3, 360, 480), "unet": (1, 256, 256), "mtcnn_pnet": (3, 12, 12), "mtcnn_rnet": (3, 24, 24),
-    "mtcnn_onet": (3, 48, 48), "ssd300_vgg16": (3, 300, 300), "mobilenet_ssd": (3, 300, 300), "ssd_shapes": (3, 128, 128),
+    "inception_v3": (3, 299, 299), "segnet": (3, 360, 480), "segnet_basic": (3, 360, 480), "unet": (1, 256, 256), "mtcnn_pnet": (3, 12, 12),
+    "mtcnn_rnet": (3, 24, 24), "mtcnn_onet": (3, 48, 48), "ssd300_vgg16": (3, 300, 300), "mobilenet_ssd": (3, 300, 300), "ssd_shapes": (3, 128, 128),
     "crnn": (1, 32, 128), "faster_rcnn_zf": (3, 320, 480),
     "mobilenet_yolov3_lite": (3, 416, 416), "yolo_shapes": (3, 128, 128),
 }  # fmt: skip
@@ -48,7 +48,7 @@ REPEATED = frozenset({"vgg19", "resnet101", "resnet152"})  # more of the same la
 # counted in one phase and on one target, because their plans take seconds
 LONG = {
     "densenet121": "TEST", "fcn8s": "TRAIN", "inception_v3": "TRAIN", "mobilenet_ssd": "TEST", "mobilenet_yolov3_lite": "TRAIN",
-    "shufflenet_v2": "TRAIN", "ssd300_vgg16": "TRAIN", "unet": "TRAIN",
+    "segnet": "TRAIN", "shufflenet_v2": "TRAIN", "ssd300_vgg16": "TRAIN", "unet": "TRAIN",
 }  # fmt: skip
 REDUCTIONS = {"1": "statistics", "2": "BatchNorm gradients", "3": "bias gradients"}  # values of the define CHANNEL_REDUCTION
 MASKS = {"1": "ReLU backward by signs", "2": "ReLU backward by bits", "3": "ReLU backward by the pooled output"}  # of FUSED_RELU

@@ -17,13 +17,13 @@ from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.model.text import parse, read_net, read_solver
-from ocaffe.model.weights import write_weights
+from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.zoo.project import Choices
 from ocaffe.zoo.segmentation_project import SMALL, _reshaped, _stored, is_segmenter, write_segmenter
 from ocaffe.zoo.templates import graph_of
 from ocaffe.zoo.text import prototxt
 
-NETS = ("unet", "segnet_basic", "fcn8s")
+NETS = ("unet", "segnet_basic", "segnet", "fcn8s")
 LABELS = ("background", "cat", "dog")
 WEIGHTS = (0.5, 1.0, 2.0)
 SIDE = 32
@@ -78,14 +78,14 @@ def narrow(folder: str, factor: int) -> None:
         file.write_text(prototxt(net))
 
 
-@pytest.mark.parametrize(("net", "renamed"), [("unet", 1), ("segnet_basic", 0), ("fcn8s", 6)])
+@pytest.mark.parametrize(("net", "renamed"), [("unet", 1), ("segnet_basic", 0), ("segnet", 0), ("fcn8s", 6)])
 def test_classes_and_sizes_of_the_masks(here: pathlib.Path, net: str, renamed: int) -> None:
     assert is_segmenter(net) and not is_segmenter("resnet18")
     made = write_segmenter(net, "made", "out", Choices(batch=2, iterations=5))
     assert (made.classes, made.shape, made.batch, made.iterations, made.accuracy) == (3, (3, SIDE, SIDE), 2, 5, "seg/mean_iou")
     for file in ("train_val", "deploy"):
         found = [layer for layer in read_net(f"out/{file}.prototxt").layer if layer.name.endswith("_3") and layer.convolution_param.num_output == 3]
-        assert len(found) == renamed + (net == "segnet_basic")
+        assert len(found) == renamed + net.startswith("segnet")
         assert all(layer.convolution_param.group == 3 for layer in found if layer.type == "Deconvolution" and net == "fcn8s")
     assert [blob.shape for blob in graph_of(read_net("out/deploy.prototxt")).outputs] == [(1, 3, SIDE, SIDE)]
     train, test = layers("out/train_val.prototxt", "DenseImageData")
@@ -94,7 +94,7 @@ def test_classes_and_sizes_of_the_masks(here: pathlib.Path, net: str, renamed: i
     assert (q.source, q.batch_size, q.shuffle) == ("made/test.txt", 3, False)
     (loss,), (score,) = layers("out/train_val.prototxt", "SoftmaxWithLoss"), layers("out/train_val.prototxt", "SegAccuracy")
     assert (loss.loss_param.ignore_label, loss.loss_param.normalize, list(score.seg_accuracy_param.ignore_label)) == (255, True, [255])
-    assert list(loss.loss_param.class_weighting) == (list(WEIGHTS) if net == "segnet_basic" else [])
+    assert list(loss.loss_param.class_weighting) == (list(WEIGHTS) if net.startswith("segnet") else [])
     assert not layers("out/train_val.prototxt", "Accuracy")
     solver = read_solver("out/solver.prototxt")
     assert (list(solver.test_iter), solver.max_iter, solver.best_output, solver.lr_policy) == ([1], 5, "seg/mean_iou", "poly")
@@ -161,6 +161,22 @@ def test_batch_norm_of_segnet(here: pathlib.Path) -> None:
         (name,) = both
         alone = net.forward(data=images[::-1].copy())[name][::-1]
         np.testing.assert_allclose(both[name], alone, atol=1e-5)
+
+
+def test_segnet_from_a_classifier(here: pathlib.Path, device: Any) -> None:
+    """The encoder has VGG-16's weights by name. Images and masks are turned: pixels outside of the image are ignored."""
+    bare = proto.NetParameter()
+    bare.layer.add(name="conv1_1", type="Convolution")
+    given = np.random.default_rng(0).normal(0, 0.1, (64, 3, 3, 3)).astype(np.float32)
+    write_weights("vgg16.caffemodel", bare, {"conv1_1": [given, np.zeros(64, np.float32)]})
+    choices = Choices(batch=2, weights="vgg16.caffemodel", batch_norm=True, augment="affine { rotation: 20 }", solver="snapshot: 1 base_lr: 1e-6", iterations=1)
+    write_segmenter("segnet", "made", "out", choices)
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        assert main(["train", "--solver", "out/solver.prototxt", "--device", device.number]) == 0, log.getvalue()
+    trained = {layer.name: layer.blobs[0] for layer in read_weights("out/segnet_iter_1.caffemodel").layers if layer.blobs}
+    np.testing.assert_allclose(trained["conv1_1"], given, atol=1e-4)
+    assert "seg/mean_iou = " in log.getvalue() and "nan" not in log.getvalue()
 
 
 def test_own_sizes(here: pathlib.Path) -> None:
@@ -241,6 +257,7 @@ def test_mistakes(here: pathlib.Path) -> None:
     refused("--size is 40, and unet needs multiples of 16", size=40)
     refused("32 or 48", size=40)
     refused("crop_size is 20, and segnet_basic needs multiples of 16", net="segnet_basic", augment="crop_size: 20")
+    refused("crop_size is 16, and segnet needs multiples of 32", net="segnet", augment="crop_size: 16")
     refused("crop_size is 64, and the images are 32 x 32", augment="crop_size: 64")
     refused("--classes is 4, and labels.txt has 3 classes", classes=4)
     refused("the weights none.caffemodel do not exist", weights="none.caffemodel")

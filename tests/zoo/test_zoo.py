@@ -42,6 +42,7 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "mobilenet_v2": (3_504_872, 3_504_872),
     "shufflenet_v2": (2_278_604, 2_278_604),
     "fcn8s": (134_369_567, 134_369_567),  # 6,816 of them are fixed: upsampling and scales
+    "segnet": (29_449_355, 29_449_355),
     "segnet_basic": (1_416_587, 1_416_587),
     "unet": (31_030_658, 31_030_658),
     "mtcnn_pnet": (6_632, 6_632),
@@ -71,6 +72,7 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "mobilenet_v2": (1280, 7),
     "shufflenet_v2": (1024, 7),
     "fcn8s": (512, 44),  # for 500 pixels and a padding of 100
+    "segnet": (512, 23),
     "segnet_basic": (64, 45),
     "unet": (512, 64),
     "mtcnn_pnet": (10, 10),
@@ -82,7 +84,8 @@ LAST_MAP = {  # input of the last pooling: channels, height
 # channels, side; for data sets that are not cropped
 IMAGES = {"lenet": (1, 28), "lenet_digits": (1, 28), "vit_digits": (1, 28), "cifar10_quick": (3, 32), "resnet20": (3, 32)}
 TEST_IMAGES = {
-    "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 1449, "segnet_basic": 101, "unet": 6,
+    "lenet": 10_000, "lenet_digits": 360, "vit_digits": 360, "cifar10_quick": 10_000, "resnet20": 10_000, "fcn8s": 1449, "segnet": 101, "segnet_basic": 101,
+    "unet": 6,
     "mtcnn_pnet": 10_000, "ssd300_vgg16": 4952, "mobilenet_ssd": 4952, "ssd_shapes": 500, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
     "crnn": 500, "faster_rcnn_zf": 4952,
     "mobilenet_yolov3_lite": 4952, "yolo_shapes": 500,
@@ -90,7 +93,7 @@ TEST_IMAGES = {
 IMAGENET_TEST_IMAGES = 50_000
 
 
-LABEL_IMAGES = ("fcn8s", "segnet_basic", "unet")
+LABEL_IMAGES = ("fcn8s", "segnet", "segnet_basic", "unet")
 FACES = ("mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet")
 DETECTORS = {  # learned parameters; channels and sides of the maps with predictions; boxes
     "ssd300_vgg16": (26_285_486, [(512, 38), (1024, 19), (512, 10), (256, 5), (256, 3), (256, 1)], 8732),
@@ -332,7 +335,9 @@ def test_ends(name: str) -> None:
     assert layers(name, "deploy", proto.TEST)[-1].top == ["prob"]
 
 
-@pytest.mark.parametrize(("name", "shape"), [("fcn8s", [1, 21, 500, 500]), ("segnet_basic", [1, 11, 360, 480]), ("unet", [1, 2, 512, 512])])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("fcn8s", [1, 21, 500, 500]), *((net, [1, 11, 360, 480]) for net in ("segnet", "segnet_basic")), ("unet", [1, 2, 512, 512])]
+)
 def test_ends_of_segmentation(name: str, shape: list[int]) -> None:
     assert ends(name, "train_val", proto.TRAIN) == [("SoftmaxWithLoss", [])]
     assert [kind for kind, _ in ends(name, "train_val", proto.TEST)] == ["Accuracy", "SoftmaxWithLoss"]
