@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Images per second of the Data layer's source alone, through its prefetching threads, from generated databases. Needs no device.
+"""Images per second of a data layer's source alone, through its prefetching threads, from generated databases. Needs no device.
 
     benchmarks/loader.py [--workers 2] [--seconds 3] [--torch] [--train DEVICE] [--json FILE] [ROW ...]
 
 `raw` has Datums of 3 x 256 x 256 bytes, as convert_imageset writes them; `jpeg` the same images as JPEG files of
-quality 90; `photos` JPEG files of 375 x 500, ImageNet's usual size. `bare` is the rate of decoding alone on one thread,
+quality 90; `photos` JPEG files of 375 x 500, ImageNet's usual size. `masks` are JPEG files of 128 x 128, each with a
+PNG file of labels, for DenseImageData; they are not cropped. `bare` is the rate of decoding alone on one thread,
 for comparison: the source cannot be faster than that rate times the number of workers. `torch`, with --torch: the rate
 of PyTorch's DataLoader with as many worker processes, which reads the same database, decodes with Pillow, crops and
 mirrors. `wait`, with --train: the share of time in which a training of alexnet on DEVICE, batch 64, waits for these
@@ -32,9 +33,11 @@ sys.path.insert(0, str(ROOT))
 from ocaffe import proto  # noqa: E402
 from ocaffe.data.datum import encode_datum  # noqa: E402
 from ocaffe.data.decode import Color, open_image, planes  # noqa: E402
+from ocaffe.data.dense import DenseImageSource  # noqa: E402
 from ocaffe.data.images import ImageSource  # noqa: E402
 from ocaffe.data.prefetch import Prefetcher  # noqa: E402
 from ocaffe.data.source import key_of  # noqa: E402
+from ocaffe.data.staged import StagedSource  # noqa: E402
 from ocaffe.data.transform import Transform  # noqa: E402
 from ocaffe.data.writer import LmdbWriter  # noqa: E402
 from ocaffe.model.text import parse, read_net  # noqa: E402
@@ -45,6 +48,7 @@ ROWS = {  # name: (height, width, JPEG, shuffle)
     "jpeg": (256, 256, True, False),
     "photos": (375, 500, True, False),
 }
+MASKS, SIDE, CLASSES = "masks", 128, 11
 IMAGES, BATCH, CROP, DEPTH = 2048, 64, 227, 4
 WARM = 4.0  # seconds
 ITERATIONS, DISPLAY, WAIT = 12, 4, 0.02  # of --train: iterations, display, target of `wait`
@@ -99,11 +103,30 @@ def make(path: str, row: str) -> tuple[list[bytes], int]:
     return values, sum(len(values[n % len(values)]) for n in range(IMAGES))
 
 
-def source_rate(path: str, shuffle: bool, workers: int, seconds: float) -> tuple[float, float]:
-    """Return the source's images per second, and the workers that it keeps busy."""
+def make_masks(path: str) -> None:
+    """Write images with label images, and the list of them."""
+    rng = np.random.default_rng(0)
+    os.makedirs(path)
+    for n in range(IMAGES):
+        Image.fromarray(picture(rng, SIDE, SIDE)).save(f"{path}/{n}.jpg", "JPEG", quality=90)
+        labels = Image.fromarray(rng.integers(0, CLASSES, (5, 5), np.uint8))
+        labels.resize((SIDE, SIDE), Image.Resampling.NEAREST).save(f"{path}/{n}.png")
+    pathlib.Path(path, "list.txt").write_text("".join(f"{n}.jpg {n}.png\n" for n in range(IMAGES)))
+
+
+def database_source(path: str, shuffle: bool, workers: int) -> StagedSource:
     text = f'source: "{path}" backend: LMDB batch_size: {BATCH} shuffle: {str(shuffle).lower()}'
     transform = Transform(parse(f"crop_size: {CROP} mirror: true", proto.TransformationParameter, "transform"), True)
-    source = ImageSource(parse(text, proto.DataParameter, "data"), transform, True, workers=workers)
+    return ImageSource(parse(text, proto.DataParameter, "data"), transform, True, workers=workers)
+
+
+def masks_source(path: str, workers: int) -> StagedSource:
+    param = proto.DenseImageDataParameter(source=f"{path}/list.txt", root_folder=f"{path}/", batch_size=BATCH, shuffle=True)
+    return DenseImageSource(param, Transform(proto.TransformationParameter(), True), True, workers=workers)
+
+
+def source_rate(source: StagedSource, seconds: float) -> tuple[float, float]:
+    """Return the source's images per second, and the workers that it keeps busy. The source is closed then."""
     source.key = key_of(1, "data")
     prefetcher = Prefetcher(source, DEPTH)
     begin = time.perf_counter()
@@ -116,8 +139,6 @@ def source_rate(path: str, shuffle: bool, workers: int, seconds: float) -> tuple
     elapsed, busy = time.perf_counter() - begin, sum(source.effort.seconds().values()) - work
     prefetcher.close()
     source.close()
-    del prefetcher, source
-    gc.collect()  # closes the database, which a process may open only once
     return batches * BATCH / elapsed, busy / elapsed
 
 
@@ -165,10 +186,15 @@ def torch_rate(path: str, size: tuple[int, int], workers: int, seconds: float) -
 
 
 def measure(folder: str, row: str, options: argparse.Namespace) -> dict[str, float]:
-    height, width, jpeg, shuffle = ROWS[row]
     path = os.path.join(folder, row.replace(", ", "_"))
+    if row == MASKS:
+        make_masks(path)
+        rate, busy = source_rate(masks_source(path, options.workers), options.seconds)
+        return {"images_per_s": rate, "busy": busy}
+    height, width, jpeg, shuffle = ROWS[row]
     values, size = make(path, row)
-    rate, busy = source_rate(path, shuffle, options.workers, options.seconds)
+    rate, busy = source_rate(database_source(path, shuffle, options.workers), options.seconds)
+    gc.collect()  # closes the database, which a process may open only once
     result = {"images_per_s": rate, "busy": busy, "KiB_per_image": size / IMAGES / 1024}
     if options.torch and not shuffle:
         result["torch_per_s"] = torch_rate(path, (height, width), options.workers, options.seconds)
@@ -185,7 +211,7 @@ def measure(folder: str, row: str, options: argparse.Namespace) -> dict[str, flo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join((*ROWS, MASKS))}")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--torch", action="store_true", help="measure PyTorch's DataLoader too")
@@ -197,7 +223,7 @@ def main() -> None:
     print(f"{'':<14}" + "".join(f"{title:>11}" for title in columns.values()) + f"   {how}")
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for row in options.rows or ROWS:
+        for row in options.rows or (*ROWS, MASKS):
             found = results[row] = measure(folder, row, options)
             cells = (f"{found[name]:11.2f}" if name in found and found[name] < 1000 else f"{found.get(name, float('nan')):11.0f}" for name in columns)
             print(f"{row:<14}" + "".join(cells), flush=True)

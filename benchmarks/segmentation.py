@@ -2,21 +2,25 @@
 """A segmentation net of the zoo: from images and masks to the mean IoU on held-out images. PyTorch can train the same net on the same batches.
 
     benchmarks/segmentation.py digits --data DIGITS
-    benchmarks/segmentation.py data --data DATA [--mnist DIGITS] [--images 2000] [--held-out 200] [--size 128] [--backbone 1]
-    benchmarks/segmentation.py unet --data DATA --out DIR [--iterations 4000] [--batch 16] [--backbone 0] [--narrow 1] [--weights FILE]
-        [--batch-norm] [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M] [--torch cpu|cuda|none] [--json FILE]
+    benchmarks/segmentation.py data --data DATA [--mnist DIGITS] [--images 2000] [--held-out 200] [--size 128] [--parts 1] [--backbone 1]
+    benchmarks/segmentation.py unet --data DATA --out DIR [--iterations 4000] [--minutes M] [--batch 16] [--backbone 0] [--narrow 1]
+        [--weights FILE] [--batch-norm] [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M]
+        [--torch cpu|cuda|none] [--json FILE]
 
 The first command writes scikit-learn's digits in MNIST's format, for machines without scikit-learn. The second one makes scenes by `ocaffe dataset
-shapes`: ten digits and the background. The third one writes the files by `ocaffe new` and trains by `ocaffe train`. It tests the first weights, the
-best snapshot and the last one on the held-out scenes. The mean IoU of both frameworks is computed here, from the best class of each pixel.
+shapes`: ten digits and the background. With `--parts N` so many processes make equal parts of them, from other seeds. The third one writes the files
+by `ocaffe new` and trains by `ocaffe train`. It tests the first weights, the best snapshot and the last one on the held-out scenes. The mean IoU of
+both frameworks is computed here, from the best class of each pixel.
 
-`--backbone N` makes images of single digits of another seed, and first trains VGG-16 for N iterations on them. FCN-8s begins with these weights.
+`--backbone N` makes images of single digits of another seed, and first trains VGG-16 for N iterations on them. FCN-8s and SegNet begin with these
+weights. `--minutes M`: the whole command takes M minutes. It first trains some hundred iterations, and then as many as there is time for.
 `--narrow 8` divides the channels of all layers but the scores, for a try on a CPU without a backbone. PyTorch begins with the same weights as ocaffe,
 and ocaffe's data layer makes its batches.
 DIR gets the log, the records of the log as JSON, and the weights. Several nets may run at once, each in a process.
 """
 import argparse
 import json
+import multiprocessing
 import os
 import pathlib
 import re
@@ -27,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -36,6 +41,7 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli import main as command
 from ocaffe.data.sets import digits
+from ocaffe.data.workers import cores
 from ocaffe.layers.seg_accuracy import figures
 from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net, read_solver
@@ -45,7 +51,10 @@ from ocaffe.zoo.text import prototxt
 
 CLASSES = 11
 SEED, CROPS_SEED = 1, 7
-CROPS = 10000
+CROPS, CROP = 10000, 96
+PROBE = 400  # iterations that tell the time of one
+SPARED = 45.0  # seconds for the start, the tests and the snapshots of a training
+SLOWER = 1.04  # a long training against the probe
 WEIGHTED = {"Convolution": "convolution_param", "Deconvolution": "convolution_param", "InnerProduct": "inner_product_param"}
 
 
@@ -66,15 +75,32 @@ def make_digits(folder: str) -> None:
 
 def make_data(options: argparse.Namespace) -> None:
     """Make scenes with masks, and with --backbone images of single digits."""
-    mnist = ("--mnist", options.mnist) if options.mnist else ()
-    scenes, masks = f"{options.data}/scenes", f"{options.data}/masks"
-    total, shares = options.images + options.held_out, f"{options.images},0,{options.held_out}"
-    run("dataset", "shapes", scenes, "--images", str(total), "--size", f"{options.size}x{options.size}", "--splits", shares, "--seed", str(SEED), *mnist)
+    mnist, count = ("--mnist", options.mnist) if options.mnist else (), options.parts
+    masks = pathlib.Path(options.data, "masks")
+    parts = [masks / f"part{part}" for part in range(count)] if count > 1 else [masks]
+    os.environ.setdefault("OCAFFE_WORKERS", str(max(1, cores() // count)))
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
+        sizes = options.images // count, options.held_out // count, options.size
+        making = [pool.submit(make_masks, str(part), *sizes, SEED + (CROPS_SEED + 1) * n, mnist) for n, part in enumerate(parts)]
+        if options.backbone:
+            single = "--size", "64x64", "--crops", str(CROPS), "--crop-size", str(CROP), "--seed", str(CROPS_SEED)
+            run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *single, *mnist)
+        for each in making:
+            each.result()
+    for name in ("train.txt", "test.txt") if count > 1 else ():
+        names = ([f"{part.name}/{word}" for word in line.split()] for part in parts for line in (part / name).read_text().splitlines())
+        (masks / name).write_text("".join(f"{' '.join(pair)}\n" for pair in names))
+    if count > 1:  # without class_weights.prototxt, which belongs to one part
+        shutil.copy(parts[0] / "labels.txt", masks)
+
+
+def make_masks(masks: str, images: int, held_out: int, size: int, seed: int, mnist: tuple[str, ...]) -> None:
+    """Make scenes, and a folder of their images and masks."""
+    scenes = f"{masks}-scenes"
+    shares = "--images", str(images + held_out), "--splits", f"{images},0,{held_out}"
+    run("dataset", "shapes", scenes, *shares, "--size", f"{size}x{size}", "--seed", str(seed), *mnist)
     run("dataset", "masks", f"{scenes}/JPEGImages", f"{scenes}/SegmentationClass", masks, "--lists", f"{scenes}/ImageSets/Segmentation")
     shutil.rmtree(scenes)
-    if options.backbone:
-        single = "--size", "64x64", "--crops", str(CROPS), "--crop-size", "96", "--seed", str(CROPS_SEED)
-        run("dataset", "shapes", f"{options.data}/digits", "--images", "10", *single, *mnist)
 
 
 def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -99,7 +125,9 @@ def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
 def backbone(options: argparse.Namespace) -> str:
     """Train VGG-16 on images of single digits, and return its weights. Pixels are scaled as for FCN-8s from fillers."""
     adam = 'type: "Adam" base_lr: 0.0001 momentum2: 0.999 weight_decay: 0.0001 snapshot: 1000000'
-    choices = Choices(batch=64, iterations=options.backbone, transform=options.transform, solver=adam, augment="")
+    # FCN-8s needs fc6 for 7 x 7 places. SegNet has no fc6, so its backbone may see smaller images
+    size = 0 if options.net == "fcn8s" else 64
+    choices = Choices(batch=64, iterations=options.backbone, transform=options.transform, solver=adam, augment="", size=size)
     made = write_project("vgg16", f"{options.data}/digits/crops", f"{options.out}/backbone", choices)
     found = train(made.path("solver.prototxt"), options)
     records = [json.loads(line) for line in pathlib.Path(made.path("train.json")).read_text().splitlines()]
@@ -188,21 +216,41 @@ def peer(file: str, weights: str, settings: Any, count: int, device: Device, pla
     return {**scores(counts), **made}
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    device = select_device(options.device or None, math=options.math or None)
-    weights = backbone(options) if options.backbone else options.weights
+def write(options: argparse.Namespace, weights: str, folder: str, iterations: int, device: Device) -> Project:
+    """Write the files of a training into a folder of `options.out`."""
     choices = Choices(
-        batch=options.batch, iterations=options.iterations, weights=weights, transform=options.transform if weights else "", solver=options.solver,
+        batch=options.batch, iterations=iterations, weights=weights, transform=options.transform if weights else "", solver=options.solver,
         class_weights=options.class_weights, augment=options.augment, batch_norm=options.batch_norm,
     )  # fmt: skip
-    made = write_segmenter(options.net, f"{options.data}/masks", f"{options.out}/{options.net}", choices, device.target)
+    made = write_segmenter(options.net, f"{options.data}/masks", f"{options.out}/{folder}", choices, device.target)
     narrow(made, options.narrow, CLASSES)
+    return made
+
+
+def fitting(options: argparse.Namespace, weights: str, begin: float, device: Device) -> int:
+    """Return the iterations that end `options.minutes` after `begin`, from a short training."""
+    ms = train(write(options, weights, "probe", PROBE, device).path("solver.prototxt"), options)["ms"]
+    left = 60 * options.minutes - (time.perf_counter() - begin) - SPARED
+    iterations = int(left * 1000 / ms / SLOWER) // 100 * 100
+    print(f"{ms} ms an iteration, {iterations} iterations", flush=True)
+    if iterations < PROBE:
+        sys.exit(f"--minutes {options.minutes:g}: {left:.0f} s are left, and {PROBE} iterations take {PROBE * ms / 1000:.0f} s. Remedy: more minutes")
+    return iterations
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    begin = time.perf_counter()
+    device = select_device(options.device or None, math=options.math or None)
+    weights = backbone(options) if options.backbone else options.weights
+    if options.minutes:
+        options.iterations = fitting(options, weights, begin, device)
+    made = write(options, weights, options.net, options.iterations, device)
     for note in made.notes:
         print(note)
     file, settings = made.path("train_val.prototxt"), read_solver(made.path("solver.prototxt"))
     count, first = settings.test_iter[0], made.path("first.caffemodel")
     result: dict[str, Any] = {"device": device.name, "math": device.target.math}
-    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow", "batch_norm")}
+    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow", "batch_norm", "augment")}
     result |= {"batch": made.batch, "images": made.images.train.images, "held_out": made.images.test.images, "input": made.shape}
     settings.random_seed = SEED  # so that the first weights are those of the training
     pathlib.Path(made.path("solver.prototxt")).write_text(prototxt(settings))
@@ -225,9 +273,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("net", choices=("digits", "data", "unet", "segnet_basic", "fcn8s"))
-    for name, value in (("images", 2000), ("held-out", 200), ("size", 128), ("iterations", 4000), ("batch", 16), ("backbone", 0), ("narrow", 1)):
+    parser.add_argument("net", choices=("digits", "data", "unet", "segnet", "segnet_basic", "fcn8s"))
+    for name, value in (("images", 2000), ("held-out", 200), ("size", 128), ("iterations", 4000), ("batch", 16), ("backbone", 0), ("narrow", 1),
+                        ("parts", 1)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--minutes", type=float, default=0, help="choose the iterations so that the command takes so long")
     for name in ("weights", "class-weights", "solver", "augment", "device", "math", "data", "mnist", "out", "json"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--transform", default="mean_value: 104 mean_value: 117 mean_value: 123 scale: 0.017", help="of the backbone and the weights")

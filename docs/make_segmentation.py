@@ -19,14 +19,19 @@ def results() -> list[dict[str, Any]]:
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
 
 
+def title(row: dict[str, Any]) -> str:
+    """Return the net of a result, and how its training differs from that of `ocaffe new`."""
+    first = f", VGG-16 first: {row['backbone']} iterations" if row["backbone"] else ""
+    return row["net"] + first + (f", `{row['augment']}`" if row.get("augment") else "")
+
+
 def table() -> list[str]:
     """Return the lines of the table and the picture, [] without results."""
     lines = []
     for row in results():
         peer = row.get("PyTorch", {})
         scores = [f"{found.get('mean_iou', '-')}" for found in (row["ocaffe"], row.get("best", {}), peer, row["untrained"])]
-        net = row["net"] + (f", VGG-16 first: {row['backbone']} iterations" if row["backbone"] else "")
-        cells = [net, f"{row['images']} of {row['input'][1]} x {row['input'][2]}", f"{row['iterations']} x {row['batch']}", *scores]
+        cells = [title(row), f"{row['images']} of {row['input'][1]} x {row['input'][2]}", f"{row['iterations']} x {row['batch']}", *scores]
         lines.append(f"| {' | '.join([*cells, str(row['training']['ms']), str(peer.get('ms', '-'))])} |")
     if not lines:
         return []
@@ -47,7 +52,7 @@ def draw() -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for row in results():
-        axes.plot(*zip(*row["training"]["mean_iou"]), marker="o", markersize=3, label=row["net"])
+        axes.plot(*zip(*row["training"]["mean_iou"]), marker="o", markersize=3, label=title(row).replace("`", ""))
     axes.set(xlabel="iteration", ylabel="mean IoU on held-out scenes", ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend()
