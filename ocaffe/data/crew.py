@@ -34,7 +34,8 @@ POSSIBLE = sys.platform == "linux" and bool(sys.executable) and not getattr(sys,
 CHILD = Path(__file__).with_name("crew_child.py")
 FEWEST = 3  # processes that are worth their start
 _SPARED = 8  # one core in so many is left to the training itself; with all 16 cores of a Xeon the loader was a fifth slower than with 14
-_LARGEST_PART = 16  # images; a part takes milliseconds, its messages a tenth of one
+_LARGEST_PART = 16  # images; a part takes milliseconds
+_USUAL_PART = 8  # images of a part of a small batch, half of it at most; the messages of a part take the parent a tenth of a millisecond
 _QUEUED = 32  # images per process that are requested ahead
 _PIXELS = 1 << 29  # of images that all processes decode at the same time; a pixel takes 3 bytes, or 7 in other formats than JPEG
 _LOOK = 0.2  # seconds between looks whether a process has died
@@ -141,7 +142,7 @@ class _State:
         theirs = copy.copy(stage)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
-        self.part = max(1, min(_LARGEST_PART, -(-batch // count)))
+        self.part = max(1, min(_LARGEST_PART, -(-batch // count)), min(_USUAL_PART, -(-batch // 2)))
         slots = 2 + -(-_QUEUED * count // batch)
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []

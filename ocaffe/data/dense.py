@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.data.decode import Color
-from ocaffe.data.dense_stager import DenseStager, Frame, Names
+from ocaffe.data.dense_stager import DenseStager, Frame, Names, Shape3
 from ocaffe.data.effort import Laps
 from ocaffe.data.listed import new_size
 from ocaffe.data.listing import Line, Listing
@@ -81,8 +80,8 @@ class DenseImageSource(StagedSource):
                 raise Error("mixup and cutmix are set, and pixels have one label each", fix="remove mixup and cutmix")
             super().__init__(PairFiles(param.source, param.root_folder), param, workers, place, layer)
             self.transform, self.labels, self.resized = transform, labels, new_size(param)
-            self._stager = DenseStager(transform, Color.COLOR if param.is_color else Color.GRAY, self.resized)
-            self._first = transform.layout(self.batch, self._shape(0), np.dtype(np.uint8), True, 0)
+            self._stager = DenseStager(transform, Color.COLOR if param.is_color else Color.GRAY, self.resized, self.batch, labels)
+            self._first = self._shape(0)
         size = ",".join(map(str, self.shapes()[0]))
         self.notes = (
             ("dense_image_data_layer.cpp:35", f"Opening file {param.source}"),
@@ -94,24 +93,24 @@ class DenseImageSource(StagedSource):
 
     # -- shapes ------------------------------------------------------------------------------------------------------
 
-    def _shape(self, record: int) -> tuple[int, int, int]:
-        """Return the shape of an image after resizing, from its header."""
+    def _shape(self, record: int) -> Shape3:
+        """Return the shape of the sample of a record, from the header of its image."""
         (found,) = self._find([record])
         try:
-            return self._stager.open(found).shape
+            return self.transform.output(*self._stager.open(found).shape)
         except Error as problem:
             raise self.store.fault(problem, record, found) from None
 
     def shapes(self) -> list[Shape]:
         return self._tops(self._first)
 
-    def _tops(self, layout: Layout) -> list[Shape]:
-        tops: list[Shape] = [(self.batch, channels, layout.height, layout.width) for channels in (layout.channels, 1)]
+    def _tops(self, shape: Shape3) -> list[Shape]:
+        tops: list[Shape] = [(self.batch, channels, *shape[1:]) for channels in (shape[0], 1)]
         return tops[: 1 + self.labels]
 
     @property
     def nbytes(self) -> int:
-        return sum(layout.nbytes for layout in self.layouts(self.shapes()[0]))
+        return sum(layout.nbytes for layout in self._stager.layouts(self._first))
 
     @property
     def space(self) -> int:
@@ -119,8 +118,7 @@ class DenseImageSource(StagedSource):
 
     def layouts(self, top: Shape) -> list[Layout]:
         """Return the layouts of the consecutive parts of a block for a data top of shape `top`: images, then labels if the layer has a top for them."""
-        layout = replace(self._first, channels=top[1], height=top[2], width=top[3])
-        return [layout, replace(layout, channels=1)][: 1 + self.labels]
+        return self._stager.layouts((top[1], top[2], top[3]))
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -141,13 +139,9 @@ class DenseImageSource(StagedSource):
         with self._finding:
             records = self.order.records(self.key, positions)
             found = list(self.store.find(records))
-        layout = self._first
-        if not (self.transform.fixed or self.resized):
-            channels, height, width = self.transform.output(*self._shape(records[0]))
-            layout = replace(layout, channels=channels, height=height, width=width)
-        tops = self._tops(layout)
-        layouts = self.layouts(tops[0])
-        return Batch(records, found, Frame(self.key, positions, tuple(layouts)), BatchInfo(tuple(tops), sum(each.nbytes for each in layouts)))
+        shape = self._first if self.transform.fixed or self.resized else self._shape(records[0])
+        nbytes = sum(layout.nbytes for layout in self._stager.layouts(shape))
+        return Batch(records, found, Frame(self.key, positions, shape), BatchInfo(tuple(self._tops(shape)), nbytes))
 
     def _stage(self, batch: Batch, n: int, put: Callable[[int, Names, Laps], None]) -> None:
         laps = Laps()
@@ -159,7 +153,7 @@ class DenseImageSource(StagedSource):
 
     def _check_labels(self, batch: Batch, block: np.ndarray) -> None:
         """Raise Error for a label that a reader of the top does not accept."""
-        _, (layout, part) = batch.frame.parts(block)
+        _, (layout, part) = self._stager.parts(batch.frame.shape, block)
         for n, (pixels, row) in enumerate(zip(layout.pixels(part), layout.table(part))):
             wrong = self.wrong_label(1, pixels[: row[HEIGHT] * row[WIDTH]])
             if wrong is not None:

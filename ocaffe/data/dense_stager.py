@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,18 +30,11 @@ class Pair(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, and the layouts of its images and labels."""
+    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, and the shape of each image in it."""
 
     key: tuple[int, int]
     positions: range
-    layouts: tuple[Layout, ...]
-
-    def parts(self, block: np.ndarray) -> Iterator[tuple[Layout, np.ndarray]]:
-        """Yield the layouts with their parts of a block: images, then labels."""
-        begin = 0
-        for layout in self.layouts:
-            yield layout, block[begin : begin + layout.nbytes]
-            begin += layout.nbytes
+    shape: Shape3
 
 
 class Result(NamedTuple):
@@ -54,14 +47,29 @@ class Result(NamedTuple):
 class DenseStager:
     """The settings of a source of images with label images. Any number of threads may use it.
 
-    `resized`: height and width to which both are resized. `largest`: the pixels of an image that is not Large, or None if there are no other processes.
+    `resized`: height and width to which both are resized. `batch`: images of a batch. `labels`: the layer has a top for labels. `largest`: the pixels of
+    an image that is not Large, or None if there are no other processes.
     """
 
     transform: Transform
     color: Color
     resized: tuple[int, int] | None
+    batch: int
+    labels: bool
     largest: int | None = None
     checked: Shape3 | None = None  # the shape that last passed the checks
+
+    def layouts(self, shape: Shape3) -> list[Layout]:
+        """Return the layouts of the consecutive parts of a block for images of `shape`: images, then labels if the layer has a top for them."""
+        layout = self.transform.layout(self.batch, shape, np.dtype(np.uint8), True, 0)
+        return [layout, replace(layout, channels=1)][: 1 + self.labels]
+
+    def parts(self, shape: Shape3, block: np.ndarray) -> Iterator[tuple[Layout, np.ndarray]]:
+        """Yield the layouts with their parts of a block."""
+        begin = 0
+        for layout in self.layouts(shape):
+            yield layout, block[begin : begin + layout.nbytes]
+            begin += layout.nbytes
 
     def open(self, names: Names) -> Pair:
         """Read both files of a pair. Raise Error with the name of a file, without a line."""
@@ -92,17 +100,16 @@ class DenseStager:
     def putter(self, frame: Frame, block: np.ndarray) -> Callable[[int, Names, Laps], None]:
         """Return a function that writes pair number n of a batch to its block. It raises Error with the name of a file, without a line."""
         samples = self.transform.samples(frame.key, frame.positions)
-        rooms = [(layout, layout.pixels(part), layout.table(part)) for layout, part in frame.parts(block)]
-        wanted = frame.layouts[0].channels, frame.layouts[0].height, frame.layouts[0].width
+        rooms = [(layout, layout.pixels(part), layout.table(part)) for layout, part in self.parts(frame.shape, block)]
 
         def put(n: int, names: Names, laps: Laps) -> None:
             pair = self.open(names)
             laps.end(DISK)
             size = self.transform.output(*pair.shape)
-            if size != wanted:
+            if size != frame.shape:
                 with _named(names[0]):
                     raise Error(
-                        f"the image is {shape_text(size)}, the first one of its batch is {shape_text(wanted)}",
+                        f"the image is {shape_text(size)}, the first one of its batch is {shape_text(frame.shape)}",
                         fix="set crop_size, new_height and new_width, or batch_size: 1",
                     )
             window, row = samples.at(n, pair.shape)
