@@ -100,8 +100,8 @@ FAMILIES = (
     Family("Intel Xe-HPG", INTEL, r"arc|gpu flex|dg2", COMMON, unroll=2, many_sums=32, engines=16, registers=16 * 8192, least_registers=128,
            local_memory=128 << 10, memory_floats=2.1, launch=17000),
     # Iris Xe (96 engines): 6 units of 16 engines at 1.35 GHz, 68 GB/s. An engine has 8 lanes, and 7 threads with 4 KiB of registers each; there is no
-    # mode with 256. Older GPUs have the same engines, 8 per unit.
-    Family("Intel Xe-LP", "intel", "", HALF_SUMS, max_sums=32, unroll=1, engines=16, registers=16 * 7168, least_registers=128,
+    # mode with 256. Older GPUs have the same engines, 8 per unit. Intel's runtime for CPUs has the same vendor: a CPU with the kernels of GPUs has no row.
+    Family("Intel Xe-LP", "intel", r"graphics|tgl", HALF_SUMS, max_sums=32, unroll=1, engines=16, registers=16 * 7168, least_registers=128,
            local_memory=64 << 10, memory_floats=2.1, launch=11000),
     Family("unknown", ANY, "", COMMON),  # the constants of an H100
 )  # fmt: skip

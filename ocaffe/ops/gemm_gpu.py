@@ -300,7 +300,8 @@ def _resident(family: Family, tile: Tile, rates: Rates) -> int:
     extra = rates.registers if tile.mma else family.extra_registers or rates.registers
     registers = max(family.least_registers, sums + extra)
     by_registers = family.registers // (tile.items * registers)
-    return max(1, min(by_registers, family.local_memory // tile.local_memory) if family.local_memory else by_registers)
+    limited = family.local_memory and tile.local_memory  # tiles of matrix units do not tell theirs
+    return max(1, min(by_registers, family.local_memory // tile.local_memory) if limited else by_registers)
 
 
 def _rates(tile: Tile) -> Rates:
