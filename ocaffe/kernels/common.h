@@ -40,15 +40,18 @@
       fence##_ACQUIRE;                                 \
     }                                                  \
   }                                                    \
-  barrier(CLK_LOCAL_MEM_FENCE);                        \
+  barrier(fence##_BARRIER);                            \
   const int last = *(vote);                            \
   barrier(CLK_LOCAL_MEM_FENCE) /* the next statements may reuse *vote */
 
-/* Fences: PTX for NVIDIA from compute capability 7; CPU for processors, whose stores become visible in order. */
+/* Fences: PTX for NVIDIA from compute capability 7; CPU for processors, whose stores become visible in order. Others have a file each (fence_*.h).
+   COUNT releases the group's writes and counts it, ACQUIRE follows in the last group, BARRIER passes the acquired writes on to its work-items. */
 #define PTX_COUNT(before, counters) asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"((ulong)(counters)) : "memory")
 #define PTX_ACQUIRE asm volatile("fence.acq_rel.gpu;" ::: "memory")
+#define PTX_BARRIER CLK_LOCAL_MEM_FENCE
 #define CPU_COUNT(before, counters) mem_fence(CLK_GLOBAL_MEM_FENCE), before = atomic_inc(counters)
 #define CPU_ACQUIRE mem_fence(CLK_GLOBAL_MEM_FENCE)
+#define CPU_BARRIER CLK_LOCAL_MEM_FENCE
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of
    counter and key. A mask can therefore be recomputed at any time, in any order, on any device. */
