@@ -29,9 +29,9 @@ from ocaffe.zoo.project import Choices
 from ocaffe.zoo.templates import image_shape
 from ocaffe.zoo.text import prototxt
 
+MOST_EXPANDED = 1.5
 FIRST = 20  # steps that are not timed
 AVERAGED = 100  # losses
-MOST_EXPANDED = 1.5
 
 
 def run(*arguments: str) -> None:
@@ -51,13 +51,13 @@ def make(folder: str, scenes: int, tests: int, side: int, crops: int, crop_side:
     return time.perf_counter() - begin
 
 
-def spare(file: str) -> None:
+def spare(file: str, most_expanded: float = MOST_EXPANDED) -> None:
     """Let the training neither mirror the digits, which are symbols, nor shrink them to a fourth, as the published nets do."""
     net = read_net(file)
     for layer in net.layer:
         if layer.type == "AnnotatedData" and layer.transform_param.HasField("expand_param"):
             layer.transform_param.mirror = False
-            layer.transform_param.expand_param.max_expand_ratio = min(layer.transform_param.expand_param.max_expand_ratio, MOST_EXPANDED)
+            layer.transform_param.expand_param.max_expand_ratio = min(layer.transform_param.expand_param.max_expand_ratio, most_expanded)
     pathlib.Path(file).write_text(prototxt(net))
 
 
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=4, help="the precision is computed after each part of the training")
     parser.add_argument("--solver", default="", help="more fields of the solver")
     parser.add_argument("--transform", default="", help="mean, scale and more fields of the transform_param of both data layers")
+    parser.add_argument("--expand", type=float, default=MOST_EXPANDED, help="the most that a scene is shrunk by; 1: never")
     parser.add_argument("--device", default="")
     parser.add_argument("--math", default="")
     parser.add_argument("--json", default="")
@@ -129,7 +130,7 @@ def main() -> None:
         batch=options.batch, iterations=options.iterations, weights=weights, size=options.size, solver=options.solver, transform=options.transform
     )  # fmt: skip
     made = write_detector(options.net, f"{options.folder}/made", f"{work}/net", choices, device.target)
-    spare(made.path("train_val.prototxt"))
+    spare(made.path("train_val.prototxt"), options.expand)
     training = Training(made.path("solver.prototxt"), device)
     result |= {"scenes": made.images.train.images, "test scenes": made.images.test.images, "untrained": training.precision(), "map": {}}
     training.step(FIRST)

@@ -276,15 +276,16 @@ def train_ocaffe(settings: Any, device: Any) -> tuple[list[float], float]:
 def train_torch(net: Ssd, settings: Any, given: Iterator[tuple[np.ndarray, np.ndarray]], place: str) -> tuple[list[float], float]:
     """Train the same net with the same rates. Return the losses, and the median ms of a step without the data layer."""
     rate_of = LearningRate(settings)
-    groups = [{"params": [parameter], "lr": rate, "weight_decay": 0.0} for parameter, rate, _ in net.rates]
+    kinds = sorted({(rate, decay) for _, rate, decay in net.rates})  # one group each, so that PyTorch updates many parameters per launch
+    groups = [{"params": [parameter for parameter, *kind in net.rates if tuple(kind) == wanted]} for wanted in kinds]
     if settings.type == "Adam":
-        optimizer: Any = torch.optim.Adam(groups, lr=1.0, betas=(settings.momentum, settings.momentum2), eps=settings.delta)
+        optimizer: Any = torch.optim.Adam(groups, lr=1.0, betas=(settings.momentum, settings.momentum2), eps=settings.delta, fused=place == "cuda")
     else:
         optimizer = torch.optim.SGD(groups, lr=1.0, momentum=settings.momentum)
     losses, times = [], []
     for iteration, (images, boxes) in enumerate(given):
         rate, _ = rate_of(iteration)
-        for group, (_, factor, decay) in zip(optimizer.param_groups, net.rates):
+        for group, (factor, decay) in zip(optimizer.param_groups, kinds):
             group["lr"], group["weight_decay"] = rate * factor, settings.weight_decay * decay
         begin = time.perf_counter()
         loss = net.loss(torch.from_numpy(images).to(place), torch.from_numpy(padded(boxes, len(images))).to(place))

@@ -5,7 +5,7 @@
     benchmarks/segmentation.py data --data DATA [--mnist DIGITS] [--images 2000] [--held-out 200] [--size 128] [--parts 1] [--backbone 1]
     benchmarks/segmentation.py unet --data DATA --out DIR [--iterations 4000] [--minutes M] [--batch 16] [--backbone 0] [--narrow 1]
         [--weights FILE] [--batch-norm] [--class-weights none] [--solver FIELDS] [--augment FIELDS] [--device D] [--math M]
-        [--torch cpu|cuda|none] [--json FILE]
+        [--ranks 1] [--torch cpu|cuda|none] [--json FILE]
 
 The first command writes scikit-learn's digits in MNIST's format, for machines without scikit-learn. The second one makes scenes by `ocaffe dataset
 shapes`: ten digits and the background. With `--parts N` so many processes make equal parts of them, from other seeds. The third one writes the files
@@ -13,7 +13,8 @@ by `ocaffe new` and trains by `ocaffe train`. It tests the first weights, the be
 both frameworks is computed here, from the best class of each pixel.
 
 `--backbone N` makes images of single digits of another seed, and first trains VGG-16 for N iterations on them. FCN-8s and SegNet begin with these
-weights. `--minutes M`: the whole command takes M minutes. It first trains some hundred iterations, and then as many as there is time for.
+weights. `--ranks N`: N devices train together, each with batches of its own. `--minutes M`: the whole command takes M minutes. It first trains some
+hundred iterations, and then as many as there is time for.
 `--narrow 8` divides the channels of all layers but the scores, for a try on a CPU without a backbone. PyTorch begins with the same weights as ocaffe,
 and ocaffe's data layer makes its batches.
 DIR gets the log, the records of the log as JSON, and the weights. Several nets may run at once, each in a process.
@@ -107,6 +108,8 @@ def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
     """Train by the command line. Return seconds, ms per step and the curve, which the log has."""
     folder = os.path.dirname(solver)
     flags = [f"--{name}={getattr(options, name)}" for name in ("device", "math") if getattr(options, name)]
+    if options.ranks > 1:
+        flags.append(f"--gpu={','.join(map(str, range(options.ranks)))}")
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-m", "ocaffe", "train", "--solver", solver, "--quiet", "--log", f"{folder}/train.log", "--log-json",
                     f"{folder}/train.json", *flags], check=True)  # fmt: skip
@@ -250,7 +253,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     file, settings = made.path("train_val.prototxt"), read_solver(made.path("solver.prototxt"))
     count, first = settings.test_iter[0], made.path("first.caffemodel")
     result: dict[str, Any] = {"device": device.name, "math": device.target.math}
-    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow", "batch_norm", "augment")}
+    result |= {name: getattr(options, name) for name in ("net", "iterations", "backbone", "narrow", "batch_norm", "augment", "ranks", "solver")}
     result |= {"batch": made.batch, "images": made.images.train.images, "held_out": made.images.test.images, "input": made.shape}
     settings.random_seed = SEED  # so that the first weights are those of the training
     pathlib.Path(made.path("solver.prototxt")).write_text(prototxt(settings))
@@ -275,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("net", choices=("digits", "data", "unet", "segnet", "segnet_basic", "fcn8s"))
     for name, value in (("images", 2000), ("held-out", 200), ("size", 128), ("iterations", 4000), ("batch", 16), ("backbone", 0), ("narrow", 1),
-                        ("parts", 1)):  # fmt: skip
+                        ("parts", 1), ("ranks", 1)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--minutes", type=float, default=0, help="choose the iterations so that the command takes so long")
     for name in ("weights", "class-weights", "solver", "augment", "device", "math", "data", "mnist", "out", "json"):
