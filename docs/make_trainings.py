@@ -1,6 +1,6 @@
 """Writes the tables of docs/trainings.md and its curves: `python docs/make_trainings.py`. The curves need matplotlib.
 
-The figures are results of benchmarks/detection.py, rcnn.py, crnn.py and ssd300.py on an H100.
+The figures are results of benchmarks/detection.py, detect_scenes.py, rcnn.py, crnn.py and ssd300.py.
 """
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ def rows() -> list[list[str]]:
         scores = [f"{each['untrained']:.3f}", f"{own['map']:.3f}", f"{peer['map']:.3f}" if peer else "-"]
         times = [f"{own['ms']:.1f}", f"{peer['ms']:.1f}" if peer else "-"]
         found.append([each["net"], "mAP", *scores, str(each["images"]), f"{each['iterations']} x {each['batch']}", *times])
+    for each in json.loads((RESULTS / "detect_scenes.json").read_text(encoding="utf-8")):
+        iterations, score = list(each["map"].items())[-1]
+        scores = [f"{each['untrained']:.3f}", f"{score:.3f}", "-"]
+        found.append([each["net"], "mAP", *scores, str(each["scenes"]), f"{iterations} x {each['batch']}", f"{each['ms']:.1f}", "-"])
     each = result("rcnn")
     scores = [f"{each['map before']:.3f}", f"{each['map']:.3f}", "-"]
     found.append(["faster_rcnn_zf", "mAP", *scores, str(each["scenes"]), f"{each['iterations']} x 1", f"{each['ms per step']:.1f}", "-"])
