@@ -60,7 +60,7 @@ def probe(cl: Any) -> dict[str, Any]:
 
 
 def serve_builds(cl: Any, out: Any) -> None:
-    """Read the device's identity, then pairs (source, options). Answer each pair with (True, binary) or (False, build log)."""
+    """Read the device's identity, then pairs (OpenCL C or a binary, options). Answer each pair with (True, binary) or (False, build log)."""
     requests = sys.stdin.buffer
     platform_version, device_name, index = pickle.load(requests)
     same = [
@@ -80,9 +80,11 @@ def serve_builds(cl: Any, out: Any) -> None:
         except EOFError:
             return
         try:
-            answer = (True, cl.Program(context, source).build(options).binaries[0])  # the program is released at once: a driver may load it to the device
+            program = cl.Program(context, source) if isinstance(source, str) else cl.Program(context, [device], [source])
+            answer = (True, program.build(options).binaries[0])
         except cl.Error as error:
             answer = (False, str(error))
+        program = None  # released at once, because a driver may load it to the device
         pickle.dump(answer, out)
         out.flush()
 

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.cache import Entries, digest
-from ocaffe.cl import fences
+from ocaffe.cl import fences, open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.quirks import Quirk
-from ocaffe.cl.workers import BuildFailure, Job, Worker, worker_count
+from ocaffe.cl.workers import BuildFailure, Job, Refusal, Worker, build_in_steps, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
-_CACHE_FORMAT = "1"  # part of every key: increase it when the same source and options give another binary
+_CACHE_FORMAT = "1"  # part of every key: increase it when the same source and options give another binary, as after a change of open_ptx.py
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"\n]+)"|(\w+)).*$', re.MULTILINE)  # a file, or a define that names one
-# The formats of Clang, of PoCL ('error: file.cl:6:70: ...') and of older front ends ('line 6: error').
-_LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|line (\d+): error", re.IGNORECASE)
+# The formats of Clang, of PoCL ('error: file.cl:6:70: ...'), of older front ends ('line 6: error') and of NVIDIA's ptxas ('line 6; error   : ...').
+_LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|line (\d+)[:;] error", re.IGNORECASE)
 
 
 class ProgramKey(NamedTuple):
@@ -53,11 +53,12 @@ class ProgramKey(NamedTuple):
 class BuildError(RuntimeError):
     """The device's compiler rejected a program: a bug in ocaffe or in the driver, not a mistake of the user."""
 
-    def __init__(self, key: ProgramKey, device: str, text: str, log: str) -> None:
-        """`text` is the program text, `log` the compiler's output."""
+    def __init__(self, key: ProgramKey, device: str, text: str, log: str, step: str = "") -> None:
+        """`text` is the text that the compiler read, `log` its output. `step`: the step that failed, of a program with two (open_ptx.py)."""
         self.key, self.device, self.text, self.log = key, device, text, log.strip("\0 \n")
         defines = " ".join(f"-D{name}={value}" for name, value in key.defines) or "no defines"
-        parts = [f"kernel family '{key.family}' does not build on {device} ({defines})", self.log or "the compiler said nothing"]
+        place = f"{device}, {step}" if step else device
+        parts = [f"kernel family '{key.family}' does not build on {place} ({defines})", self.log or "the compiler said nothing"]
         super().__init__("\n".join(parts + _excerpts(text, self.log)))
 
 
@@ -152,7 +153,7 @@ class Programs:
             if key not in self._built:
                 text = program_text(key, self._device.target.device_fence)
                 options = options_of(key, self._device.target, self._device.info.quirks, self._standard)
-                job = Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text))
+                job = Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
                 binary = None if self._verbose else self._entries.load(job.entry)
                 program = None if binary is None else self._from_binary(binary, job.options)
                 if program is None:
@@ -193,7 +194,7 @@ class Programs:
                     self._keep(job, program, binary)
             self._compile_all(queue)  # jobs of workers that were killed
         except BuildFailure as failure:
-            raise BuildError(failure.job.key, self._device.name, failure.job.text, _compiler_log(failure.message)) from None
+            raise BuildError(failure.job.key, self._device.name, failure.text, _compiler_log(failure.message), failure.step) from None
         finally:
             for worker in workers:
                 worker.close()
@@ -207,17 +208,22 @@ class Programs:
             self._compile_here(job)
 
     def _compile_here(self, job: Job) -> None:
-        program = self._cl.Program(self._device.context, job.text)
-        try:
-            self._build(program, job.options + (NVIDIA_VERBOSE if self._verbose and self._is_nvidia() else ""))
-        except self._cl.Error as error:
-            raise BuildError(job.key, self._device.name, job.text, _compiler_log(str(error))) from None
+        program, binary = build_in_steps(job, self._build_here)
         if self._verbose:
             said = program.get_build_info(self._device.cl_device, self._cl.program_build_info.LOG).strip("\0 \n")
             if said:
                 self._logs[job.key] = said
                 print(f"{job.key.family} {dict(job.key.defines)}:\n{said}", file=sys.stderr)
-        self._keep(job, program, program.binaries[0])
+        self._keep(job, program, binary)
+
+    def _build_here(self, source: str | bytes, options: str) -> tuple[Any, bytes]:
+        context, device = self._device.context, self._device.cl_device
+        try:
+            program = self._cl.Program(context, source) if isinstance(source, str) else self._cl.Program(context, [device], [source])
+            self._build(program, options + (NVIDIA_VERBOSE if self._verbose and self._is_nvidia() else ""))
+        except self._cl.Error as error:
+            raise Refusal(str(error)) from None
+        return program, program.binaries[0]
 
     def _is_nvidia(self) -> bool:
         return "cl_nv_compiler_options" in self._device.cl_device.extensions.split()

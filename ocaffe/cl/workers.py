@@ -21,9 +21,11 @@ import pickle
 import signal
 import subprocess
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from ocaffe import log
+from ocaffe.cl import open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.discovery import discover, killed_from_outside, start_child
 
@@ -45,14 +47,43 @@ class Job(NamedTuple):
     text: str  # for the compiler
     options: str  # for the compiler
     entry: str  # name of the binary in the cache
+    opens_ptx: bool = False  # built in two steps (open_ptx.py)
+
+
+class Refusal(Exception):
+    """A compiler rejected a text or a binary, or crashed. The argument is its message."""
 
 
 class BuildFailure(Exception):
-    """A worker's compiler rejected a job or crashed, as it would in this process."""
+    """A job that does not build. `text` is what the compiler read: OpenCL C, or PTX in the second step. `step`: which step, of a job with two."""
 
-    def __init__(self, job: Job, message: str) -> None:
+    def __init__(self, job: Job, message: str, text: str, step: str) -> None:
         super().__init__(message)
-        self.job, self.message = job, message
+        self.job, self.message, self.text, self.step = job, message, text, step
+
+
+Program = TypeVar("Program")
+Build = Callable[["str | bytes", str], tuple[Program, bytes]]  # from a text or a binary, with options, to a program and its binary; raises Refusal
+
+
+def build_in_steps(job: Job, build: Build[Program]) -> tuple[Program, bytes]:
+    """Build a job, in one step or two. Return the program, and the binary for the cache: of two steps the opened PTX. Raises BuildFailure."""
+    first, second = (open_ptx.FIRST, open_ptx.SECOND) if job.opens_ptx else ("", "")
+    try:
+        program, binary = build(job.text, job.options)
+        if not job.opens_ptx:
+            return program, binary
+        ptx = open_ptx.opened(binary)
+    except (Refusal, open_ptx.PTXError) as problem:
+        raise BuildFailure(job, str(problem), job.text, first) from None
+    try:
+        return build(ptx, job.options)[0], ptx
+    except Refusal as problem:
+        raise BuildFailure(job, str(problem), ptx.decode(errors="replace"), second) from None
+
+
+class _Killed(Exception):
+    """A signal from outside ended a worker."""
 
 
 def worker_count(jobs: int, room: int, context: int) -> int:
@@ -116,18 +147,27 @@ class Worker:
             self._receive()
             while (job := self._next()) is not None:
                 try:
-                    self._send((job.text, job.options))
-                    fine, answer = self._receive()
-                except (OSError, EOFError, pickle.UnpicklingError):
-                    if self._killed():
-                        self._queue.append(job)
-                        return
-                    fine, answer = False, "the compiler ended its process"
-                if not fine:
-                    self._failure = BuildFailure(job, answer)
+                    _, binary = build_in_steps(job, self._build)
+                except _Killed:
+                    self._queue.append(job)
                     return
-                self._results.append((job, answer))
+                except BuildFailure as failure:
+                    self._failure = failure
+                    return
+                self._results.append((job, binary))
                 self._busy = False
+
+    def _build(self, source: str | bytes, options: str) -> tuple[None, bytes]:
+        try:
+            self._send((source, options))
+            fine, answer = self._receive()
+        except (OSError, EOFError, pickle.UnpicklingError):
+            if self._killed():
+                raise _Killed from None
+            fine, answer = False, "the compiler ended its process"
+        if not fine:
+            raise Refusal(answer)
+        return None, answer
 
     def _killed(self) -> bool:
         """Wait for the end of a process that does not answer any more. Return whether a signal from outside ended it."""
