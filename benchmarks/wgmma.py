@@ -3,14 +3,13 @@
     python benchmarks/wgmma.py [--device nvidia] [--size 4096]
 
 The compiler's target is sm_90, but wgmma belongs to sm_90a. The instructions are therefore written as comments of
-inline assembly, with their operands. The PTX of the built program has registers in their places. The script turns the
-comments into instructions, renames the target, and builds the result as a binary. c[M][N] = a[M][K] b[N][K]', tiles of
+inline assembly, with their operands. The PTX of the built program has registers in their places. It is opened
+(ocaffe/cl/open_ptx.py) and built as a binary. c[M][N] = a[M][K] b[N][K]', tiles of
 128 x 256 by two groups of four warps, 32 of the depth a step in lines of 128 bytes, two buffers.
 """
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from ocaffe.cl.device import select_device
+from ocaffe.cl.open_ptx import opened
 
 SUMS = 128
 SOURCE = """
@@ -86,11 +86,6 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void product(global co
 def source() -> str:
     registers = ",".join(f"%{i}" for i in range(SUMS))
     return SOURCE.replace("REGISTERS", registers).replace("OUTPUTS", ",".join(f'"+f"(d[{i}])' for i in range(SUMS)))
-
-
-def opened(ptx: bytes) -> bytes:
-    """The PTX for sm_90a, with the instructions of the comments."""
-    return re.sub(rb"\.target sm_90\b", b".target sm_90a", ptx).replace(b"//@", b"")
 
 
 def main() -> None:

@@ -42,9 +42,9 @@ def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
     if items > allowed:
         fact = f"{name} needs work-groups of {items} work-items, as built for '{device.name}' it allows {allowed} (CL_KERNEL_WORK_GROUP_SIZE)"
         raise Error(fact, fix=f"{VARIABLE}=max_work_group={allowed}; ocaffe then chooses smaller groups")
-    if target.runtime == "nvidia":  # its kernels run with more local memory than the device reports
+    if target.runtime == "nvidia":  # its kernels run with more local memory than the device reports; the driver refuses a launch of those that need too much
         return
     used = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.cl_device)
-    if used > target.local_memory:
-        fact = f"{name} needs {used} bytes of local memory, '{device.name}' has {target.local_memory} (CL_DEVICE_LOCAL_MEM_SIZE)"
+    if used > target.static_local_memory:
+        fact = f"{name} needs {used} bytes of local memory, '{device.name}' has {target.static_local_memory} (CL_DEVICE_LOCAL_MEM_SIZE)"
         raise Error(fact, fix=OTHER_DEVICE)

@@ -9,18 +9,15 @@ from __future__ import annotations
 import importlib.resources
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 from ocaffe import log
-from ocaffe.cache import Entries, digest
+from ocaffe.cache import digest
+from ocaffe.cl import verdicts
+from ocaffe.cl.verdicts import Facts
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import UNITS
 
 RUNNING = "OCAFFE_UNIT_TRIAL"  # set in the processes of a selftest: the unit may be used untested, and products of any size use it
-PASSED, FAILED = b"passed", b"failed"
-_ROOT = Path(__file__).resolve().parents[2]
-Facts = tuple[str, ...]  # the strings that identify device and driver
 
 
 def running() -> bool:
@@ -29,18 +26,18 @@ def running() -> bool:
 
 def store(facts: Facts, unit: str, math: str, passed: bool) -> None:
     """Remember the verdict of a selftest."""
-    Entries("units").store(_key(facts, unit, math), PASSED if passed else FAILED)
+    verdicts.remember(_key(facts, unit, math), passed)
 
 
 def require(facts: Facts, number: str, unit: str, math: str) -> None:
     """Raise Error unless the unit has passed with `math`, on the device `number` of the list. Run the selftest if there is no verdict."""
     if running():
         return
-    verdict, again = Entries("units").load(_key(facts, unit, math)), f"ocaffe selftest --device {number} --math {math} --products"
-    if verdict is None:
+    passed, again = verdicts.recall(_key(facts, unit, math)), f"ocaffe selftest --device {number} --math {math} --products"
+    if passed is None:
         log.info("opencl:0", f"Testing the matrix unit of {facts[0]} with --math {math}. This is done once, and takes a minute or two: {again}")
-        verdict = PASSED if _passes(number, math) else FAILED
-    if verdict != PASSED:
+        passed = _passes(number, math)
+    if not passed:
         raise Error(f"--math {math}: '{facts[0]}' failed the selftest with its matrix unit ({unit})", fix=f"leave it out; `{again}` shows the errors")
 
 
@@ -52,10 +49,9 @@ def _key(facts: Facts, unit: str, math: str) -> str:
 
 def _passes(number: str, math: str) -> bool:
     """Run the selftest, which stores its verdict. It has a limit of time for each family."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(_command(number, math), env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(_command(number, math), env=verdicts.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return done.returncode == 0
 
 
 def _command(number: str, math: str) -> list[str]:
-    return [sys.executable, "-m", "ocaffe", "selftest", "--device", number, "--math", math, "--products"]
+    return verdicts.command("ocaffe", "selftest", "--device", number, "--math", math, "--products")

@@ -11,6 +11,7 @@ MAX_GRADIENT_SCALE = 1 << 24
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
 OTHER_DEVICE = "choose another device (`ocaffe device_query` lists them), or on a CPU leave out --kind gpu"
 SIXTEEN_BITS = MATHS[3:]
+WGMMA_LOCAL_MEMORY = 200 << 10  # bytes of local arrays of a kernel for Hopper. The trial of `wgmma` uses so many; the driver reports 48 KiB
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Target:
     unified_memory: bool = True  # device memory is host memory
     stream_above: int = 1 << 20  # bytes from which on an array or a batch gets threads and a queue of its own (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
+    wgmma: bool = False  # Hopper's wgmma, mbarriers and bulk copies, which passed their trial (ocaffe/cl/wgmma_trial.py)
     matrix_unit: str = ""  # AMD's or Intel's: a key of matrix_units.UNITS; products use it with math tf32, bf16 and fp16
     matrix_unit_only: bool = False  # products of any size use the matrix unit (ocaffe/cl/unit_trial.py)
     workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (ops/winograd_gpu.py)
@@ -58,6 +60,11 @@ class Target:
     def largest_buffer(self) -> int:
         """Bytes of the largest buffer. NVIDIA's driver makes larger ones than it reports."""
         return self.global_memory if self.runtime == "nvidia" else self.max_allocation
+
+    @property
+    def static_local_memory(self) -> int:
+        """Bytes that the local arrays in a kernel's text may take. For local memory in arguments, and without `wgmma`, `local_memory` is the limit."""
+        return WGMMA_LOCAL_MEMORY if self.wgmma else self.local_memory
 
     def group(self, most: int) -> int:
         """Return the work-items of a work-group: a power of two, at most `most` and max_work_group."""

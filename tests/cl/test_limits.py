@@ -137,6 +137,16 @@ def test_built_kernels_that_need_more_are_refused(kernel: Any, runtime: str, mes
         check_group(device, kernel, launch, call)  # type: ignore[arg-type]
 
 
+def test_hopper_has_more_local_memory_in_arrays_than_it_reports() -> None:
+    hopper = Target(kind="gpu", runtime="nvidia", local_memory=48 * KIB, tensor_cores=True, wgmma=True)
+    assert (hopper.static_local_memory, hopper.local_memory) == (200 * KIB, 48 * KIB)
+    assert replace(hopper, wgmma=False).static_local_memory == 48 * KIB
+    cl = SimpleNamespace(kernel_work_group_info=SimpleNamespace(WORK_GROUP_SIZE="group", LOCAL_MEM_SIZE="local"))
+    launch, call = SimpleNamespace(layer="c", what="f"), SimpleNamespace(local=(64, 1), function="f")
+    device = SimpleNamespace(name="Card", cl=cl, cl_device=None, target=hopper)
+    check_group(device, built(64, 200 * KIB), launch, call)  # type: ignore[arg-type]
+
+
 def test_bounds_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "max_work_group=128,local_memory=1000000")
     bounded = with_bounds(Target())
