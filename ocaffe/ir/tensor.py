@@ -30,6 +30,7 @@ class Role(Enum):
     CONSTANT = "constant"
 
 
+BLOCK = 8  # neighbouring channels of one pixel, if `Ref.blocked`: 16 bytes of bfloat16
 BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # roles whose Refs may be bfloat16 in memory
 PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
 @dataclass(eq=False)
@@ -38,6 +39,7 @@ class Ref:
 
     `value`: the content of a persistent Ref before the first run; a scalar fills it. `persist`: the planner gives a recyclable Ref memory of its own, as
     for blobs that a script reads and gradients that are summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
+    `blocked`, of a root: the memory order is N, C / 8, spatial axes, 8 instead of N, C, spatial axes (ocaffe/passes/blocks.py).
     """
 
     name: str
@@ -51,6 +53,7 @@ class Ref:
     persist: bool = False
     slots: int = 1
     reuses_storage: bool = False  # of a view: writing it kills the base's value
+    blocked: bool = False
 
     @property
     def count(self) -> int:

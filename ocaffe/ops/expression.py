@@ -23,7 +23,7 @@ from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
 from ocaffe.ops.source import ALIGNMENT, CTYPES, Port
-from ocaffe.ops.strides import element_strides, merge
+from ocaffe.ops.strides import element_strides, in_blocks, merge
 
 Read = Ref | tuple[Ref, int]
 Scalars = Mapping[str, float | int | np.generic]
@@ -316,7 +316,7 @@ class Pointwise:
         if self.key is not None:  # the element and sample numbers have strides along the axes, like operands
             inner = [math.prod(self.domain[d + 1 :]) for d in range(len(self.domain))]
             strides += [(0, *inner[1:]), (1, *[0] * (len(inner) - 1))] if inner else [(), ()]
-        space = merge(self.domain, strides)
+        space = merge(*_in_blocks(self.domain, strides, [*reads, *writes, *modifies]))
         ports = _ports(reads, writes, modifies, space.strides)
         random = None if self.key is None else Random(space.strides[-2], space.strides[-1], self.key)
         return render(self.formula, space.sizes, *ports, self.scalars, _accumulate(writes), self.target, random)
@@ -420,7 +420,8 @@ class Reduce:
             chunk_strides.append(along[-1])
             inner = iter(along)
             strides.append(tuple(0 if mark else next(inner) for mark in marks))
-        space = merge(self.domain, strides, marks)
+        domain, strides = _in_blocks(self.domain, strides, [*reads, *writes, *modifies])
+        space = merge(domain, strides, (*marks, marks[1]) if len(domain) > len(marks) else marks)
         ports = _ports(reads, writes, modifies, space.strides)
         return Reduction(
             parse(self.text),
@@ -448,6 +449,12 @@ def _renamed(text: str, names: Mapping[str, str], prefix: str) -> str:
         return prefix + name if own else name
 
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*", new, text)
+
+
+def _in_blocks(domain: Shape, strides: list[tuple[int, ...]], operands: Sequence[Operand]) -> tuple[Shape, list[tuple[int, ...]]]:
+    """Divide the channels into blocks if an operand has this order in memory. Further strides belong to no operand."""
+    blocked = [operand.ref.root.blocked for operand in operands]
+    return in_blocks(domain, strides, [*blocked, *[False] * (len(strides) - len(blocked))]) if any(blocked) else (domain, strides)
 
 
 def _pair(read: Read) -> tuple[Ref, int | None]:

@@ -21,6 +21,7 @@ import numpy as np
 from ocaffe.ir.launch import Call
 from ocaffe.ir.recorder import STEP
 from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import BLOCK
 from ocaffe.ops.formula import Formula, vector
 from ocaffe.ops.source import BFLOAT, Port, Source, lanes, load, steps, store
 
@@ -28,7 +29,8 @@ SEGMENT = 8192  # elements per CPU work-item: enough to hide the cost of its dis
 GROUP = 256
 GRID = 65535  # work-groups along the second and third axis of a grid that every device supports
 WIDTH = 4  # adjacent elements per GPU work-item: an H100 copies 3.0 TB/s with four, 2.7 TB/s with one
-BLOCK = 64  # elements that share 16 Philox counters
+SHARED_COUNTERS = 64  # elements that share 16 Philox counters
+PIXELS = 4  # per GPU work-item if channels are in blocks: they share what was loaded per channel
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Random:
 
     @property
     def aligned(self) -> bool:
-        """Whether the element indices of a row are consecutive and start at a multiple of BLOCK."""
-        return self.element[-1] == 1 and self.sample[-1] == 0 and all(stride % BLOCK == 0 for stride in self.element[:-1])
+        """Whether the element indices of a row are consecutive and start at a multiple of SHARED_COUNTERS."""
+        return self.element[-1] == 1 and self.sample[-1] == 0 and all(stride % SHARED_COUNTERS == 0 for stride in self.element[:-1])
 
 
 def render(
@@ -120,7 +122,7 @@ class _Body:
             source.add("for (int row = first; row < last; ++row) {")
         self.row(source.index(self.sizes[:-1], "row", "i"))
         if self.random is not None:
-            source.add(f"uint drawn[{BLOCK}];", "uint block = UINT_MAX;")
+            source.add(f"uint drawn[{SHARED_COUNTERS}];", "uint block = UINT_MAX;")
         hoisted = [port for port in self.reads if port.inner == 0]
         for port in hoisted:
             load(source, port, width, "0")
@@ -147,17 +149,17 @@ class _Body:
         word, signed = vector("uint", width), f"convert_{vector('uint', width)}({lanes(width)})" if width > 1 else "0u"
         source.add(f"{word} words;")
         if random.element[-1] == 1 and random.sample[-1] == 0:
-            source.add(f"if ((element + at) % {BLOCK} + {width} <= {BLOCK}) {{", f"if ((element + at) / {BLOCK} != block) {{")
-            source.add(f"block = (element + at) / {BLOCK};", f"for (int j = 0; j < 16; j += {width}) {{")
+            source.add(f"if ((element + at) % {SHARED_COUNTERS} + {width} <= {SHARED_COUNTERS}) {{", f"if ((element + at) / {SHARED_COUNTERS} != block) {{")
+            source.add(f"block = (element + at) / {SHARED_COUNTERS};", f"for (int j = 0; j < 16; j += {width}) {{")
             self.philox(width, f"({word})(block * 16 + j) + {signed}", f"({word})(sample)")
             source.add(*(_put(f"c{k}", f"drawn + {16 * k} + j", width) for k in range(4)), "}", "}")
-            source.add(f"words = {_get(f'drawn + (element + at) % {BLOCK}', width)};", "}", "else {")
+            source.add(f"words = {_get(f'drawn + (element + at) % {SHARED_COUNTERS}', width)};", "}", "else {")
         else:
             source.add("{")
         e = source.argument("uint", "element_step", random.element[-1])
         n = source.argument("uint", "sample_step", random.sample[-1])
         source.add(f"const {word} k = ({word})(at) + {signed}, e = element + k * {e};")
-        self.philox(width, f"e / {BLOCK}u * 16u + e % 16u", f"sample + k * {n} * ranks")
+        self.philox(width, f"e / {SHARED_COUNTERS}u * 16u + e % 16u", f"sample + k * {n} * ranks")
         odd, high = f"(e & 16u) != ({word})(0)", f"(e & 32u) != ({word})(0)"
         if width == 1:
             source.add(f"words = {high} ? ({odd} ? c3 : c2) : ({odd} ? c1 : c0);", "}")
@@ -193,9 +195,11 @@ class _Body:
         A column is `gpu_width` adjacent elements of a row. With random numbers it is four elements of a block or one element.
         """
         source, length = self.source, self.sizes[-1]
+        if self.has_channel_blocks():
+            return self.gpu_blocks(group)
         grouped = self.random is not None and self.random.aligned
         width = 1 if self.random is not None else gpu_width(length, self.ports)
-        columns = -(-length // BLOCK) * 16 if grouped else -(-length // width)
+        columns = -(-length // SHARED_COUNTERS) * 16 if grouped else -(-length // width)
         source.argument("int", "length", length)
         source.splat(self.scalars, 1)
         source.add("const int column = get_global_id(0);")
@@ -214,7 +218,7 @@ class _Body:
             if self.random is not None:
                 e = source.argument("uint", "element_step", self.random.element[-1])
                 n = source.argument("uint", "sample_step", self.random.sample[-1])
-                source.add(f"const uint e = element + at * {e};", self.words(f"e / {BLOCK} * 16 + e % 16", f"sample + at * {n} * ranks"))
+                source.add(f"const uint e = element + at * {e};", self.words(f"e / {SHARED_COUNTERS} * 16 + e % 16", f"sample + at * {n} * ranks"))
                 source.add("const float uniform = uniform01(e & 32 ? (e & 16 ? words.w : words.z) : (e & 16 ? words.y : words.x));")
         for port in steady:
             load(source, port, 1, "0")
@@ -222,6 +226,34 @@ class _Body:
         self.stores(1, "at")
         source.add(*["}"] * (2 if grouped else 1))
         return source.call(size, local)
+
+    def has_channel_blocks(self) -> bool:
+        """Whether rows are blocks of channels, all operands have whole vectors there, and some have one value per channel."""
+        plain = self.random is None and len(self.sizes) > 2 and self.sizes[-1] == BLOCK and max(self.sizes[-2], math.prod(self.sizes[:-2])) <= GRID
+        return plain and all(port.inner <= 1 for port in self.ports) and any(not port.strides[-2] for port in self.reads)
+
+    def gpu_blocks(self, group: int) -> Call:
+        """Return the kernel for channels in blocks: a work-item computes some pixels of a block, and loads values per channel once."""
+        source, outer = self.source, self.sizes[:-1]
+        items = -(-outer[-1] // PIXELS)
+        source.argument("int", "middle", outer[-1])
+        source.argument("int", "items", items)
+        source.splat(self.scalars, BLOCK)
+        source.add("const int row = get_global_id(2), first = get_global_id(1);", "if (first >= items) return;")
+        rows = source.index(outer[:-1], "row", "i")
+        steady = [port for port in self.reads if not port.strides[-2]]
+        for port in steady:
+            source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-2], rows)};")
+            load(source, port, BLOCK, "0", whole=True)
+        source.add("#pragma unroll", f"for (int n = 0; n < {PIXELS}; ++n) {{", "const int pixel = first + n * items;", "if (pixel < middle) {")
+        for port in self.ports:
+            if port not in steady:
+                source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-1], [*rows, 'pixel'])};")
+        self.compute(BLOCK, "0", steady, whole=True)
+        self.stores(BLOCK, "0", whole=True)
+        source.add("}", "}")
+        local = fit(items, group)
+        return source.call((1, items, math.prod(outer[:-1])), (1, local, 1))
 
     def grid(self, columns: int, group: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the global and local size, and declare the pointers to the row of a work-item."""
@@ -247,10 +279,10 @@ class _Body:
     def draw_gpu(self) -> None:
         """Emit one Philox call for the four elements of a work-item, which are 16 apart."""
         self.source.add(
-            self.words(f"element / {BLOCK} * 16 + column", "sample"),
+            self.words(f"element / {SHARED_COUNTERS} * 16 + column", "sample"),
             "const uint word[4] = {words.x, words.y, words.z, words.w};",
             "for (int j = 0; j < 4; ++j) {",
-            f"const int at = column / 16 * {BLOCK} + j * 16 + column % 16;",
+            f"const int at = column / 16 * {SHARED_COUNTERS} + j * 16 + column % 16;",
             "if (at < length) {",
             "const float uniform = uniform01(word[j]);",
         )

@@ -23,6 +23,7 @@ import numpy as np
 
 from ocaffe.ir.launch import Call
 from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import BLOCK
 from ocaffe.ops.formula import Formula, vector
 from ocaffe.ops.render_pointwise import fit, gpu_width, power_of_two, row_width
 from ocaffe.ops.source import Port, Source, lanes, load, place, single, steps
@@ -323,8 +324,10 @@ class _Gpu(_Body):
 
     def call(self) -> Call:
         source, what = self.source, self.what
-        width = 1 if self.inner_kept else gpu_width(self.length, self.inputs)
         group = self.target.group(GROUP)
+        if self.inner_kept and self.length == BLOCK and all(port.inner <= 1 for port in self.inputs):
+            return self.call_blocks(group)
+        width = 1 if self.inner_kept else gpu_width(self.length, self.inputs)
         local0 = fit(self.length, 32) if self.inner_kept else min(group, power_of_two(-(-self.length // width)))
         several = not self.inner_kept and self.rows * self.length // what.chunks < group * width  # y runs over kept indices
         local1 = min(group // local0, power_of_two(self.kept if several else -(-self.rows // what.chunks)))
@@ -380,6 +383,57 @@ class _Gpu(_Body):
         groups = what.chunks * columns * (-(-self.kept // local1) if several else self.kept)
         return source.call((groups * local0, local1), (local0, local1))
 
+    def call_blocks(self, group: int) -> Call:
+        """Return the kernel for channels in blocks: a work-item adds up vectors of a block's channels, a work-group has one block and chunk."""
+        source, what, kind = self.source, self.what, vector("float", BLOCK)
+        local = min(group, power_of_two(-(-self.rows // what.chunks)))
+        source.add(
+            "const int y = get_local_id(0), height = get_local_size(0), chunk = get_group_id(0) % chunks, rest = get_group_id(0) / chunks, k = rest;",
+        )
+        self.chunk(BLOCK)
+        self.keep("k", self.ports)
+        source.splat(what.scalars, BLOCK)
+        self.totals(BLOCK)
+        source.add(f"for (int block = row_first; block < row_last; block += {RUN} * height) {{")
+        self.run(BLOCK)
+        source.add(f"#pragma unroll {AHEAD[BLOCK]}", f"for (int row = block + y; row < min(block + {RUN} * height, row_last); row += height) {{")
+        self.row()
+        self.terms(BLOCK, self.inputs, "0", whole=True)
+        self.add()
+        source.add("}")
+        self.close_run(BLOCK)
+        source.add("}")
+        for value in what.values:
+            source.add(f"local {kind} part_{value}[{local}];", f"part_{value}[y] = {self.total(value)};")
+
+        def tree() -> None:
+            if local > 1:
+                source.add("for (int pairs = height / 2; pairs > 0; pairs /= 2) {", "barrier(CLK_LOCAL_MEM_FENCE);", "if (y < pairs) {")
+                for value in what.values:
+                    source.add(f"part_{value}[y] = {self.combine(f'part_{value}[y]', f'part_{value}[y + pairs]')};")
+                source.add("}", "}")
+
+        tree()
+        if what.last_block:
+            places = {value: f"p_parts + {index} * total * chunks + {{0}} * total + k * {BLOCK}" for index, value in enumerate(what.values)}
+            source.argument("int", "total", self.kept * BLOCK)
+            source.add("local int vote;", "if (y == 0) {")
+            source.add(*(f"vstore{BLOCK}(part_{value}[0], 0, {places[value].format('chunk')});" for value in what.values), "}")
+            source.add(f"IS_LAST_BLOCK({self.target.device_fence}, p_counters + rest, chunks, &vote, last);", "if (!last) return;")
+            for value in what.values:
+                source.add(f"{kind} all_{value} = ({kind})({IDENTITY[what.op]});")
+            source.add("for (int c = y; c < chunks; c += height) {")
+            for value in what.values:
+                part = f"vload{BLOCK}(0, {places[value].format('c')})"
+                source.add(f"all_{value} = {self.combine(f'all_{value}', part)};")
+            source.add("}")
+            source.add(*(f"part_{value}[y] = all_{value};" for value in what.values))
+            tree()
+        source.add("barrier(CLK_LOCAL_MEM_FENCE);", f"for (int column = y; column < {BLOCK}; column += height) {{")
+        source.add(*(f"const float {value} = ((local const float*)part_{value})[column];" for value in what.values))
+        self.finish("column", "k == 0 && column == 0")
+        source.add("}")
+        return source.call((what.chunks * self.kept * local,), (local,))
 
     def join(self, rank: str, count: str) -> None:
         """Store the values of this chunk. Only the last work-group to finish continues.
