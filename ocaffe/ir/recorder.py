@@ -114,13 +114,14 @@ class Recorder:
         side_effect: bool = False,
         cheap: bool = False,
         bf16_operands: Sequence[str] = (),
+        blocks: bool = False,
     ) -> None:
         """Record the call of `kernel` ("file.function" in ocaffe/kernels).
 
         Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`. An int becomes an
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items; with `local` it is rounded up to a
         multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory.
-        `cheap`, `bf16_operands`: see Launch.
+        `cheap`, `bf16_operands`, `blocks`: see Launch.
 
         A kernel that passes may extend says where. `args` may hold EpilogueScalars. `reads` may hold a ReductionSlot and RELU_MASK at the
         places where the kernel declares the optional operands; a None among them is skipped.
@@ -142,7 +143,7 @@ class Recorder:
         pairs = tuple((i, len(refs) + j) for i, j in inplace)
         self.add(Launch(
             self.layer, self.phase, self.operands(refs, writes, modifies), call, inplace=pairs, side_effect=side_effect, what=kernel,
-            epilogue=epilogue, relu_mask=relu_mask, reduction=reduction, bf16_operands=tuple(bf16_operands), cheap=cheap,
+            epilogue=epilogue, relu_mask=relu_mask, reduction=reduction, bf16_operands=tuple(bf16_operands), blocks=blocks, cheap=cheap,
         ))  # fmt: skip
 
     @contextmanager

@@ -1,0 +1,369 @@
+/* Convolution of stride 1 whose result has the size of its image, on channels in blocks of 8, in bfloat16 by wgmma (tile_wgmma.h).
+
+   pack             packed[tile of rows][block][tap][CB / 8][NT][8]: the filters in bfloat16. Rows are outputs and the depth channels, in blocks of CB.
+                    With `back` it is the reverse, and taps are mirrored, so that backward_data is forward with other sizes
+   forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
+   backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
+   backward_filter  dw[output][channel][tap] = sum over (pixel) of dy * x
+   split_sum        the second pass of backward_filter (split_sum.h)
+
+   Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch are one sequence of virtual pixels.
+
+   Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), NT (tile_wgmma.h)
+   DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
+   PATCH      virtual pixels of a patch: those of the tile, and those that their windows reach
+   forward, backward_data: MB (a work-group has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
+   The columns of the products are NT outputs. One warp copies, and waits for buffers that the others have read.
+   backward_filter: RUN (virtual pixels whose patch is copied at a time), STEP (virtual pixels of dy that are copied at a time), PATCHES, GIVEN
+   (buffers of patches and of dy). The rows of the products are 128 outputs, which enter registers for all taps; the columns are NT channels.
+
+   Group (x, y, z): forward: virtual pixels, tiles of outputs. backward_filter: tiles of channels, tiles of outputs, splits of the virtual pixels. */
+#ifndef DIRECTION
+#define DIRECTION 0
+#endif
+#ifndef KERNEL_W
+#define KERNEL_H 3
+#define KERNEL_W 3
+#endif
+#ifndef NT
+#define NT 64
+#define MB 1
+#define CB 16
+#define PATCH 256
+#define PATCHES 1
+#define FILTERS 1
+#define GIVEN 1
+#define RUN 64
+#define STEP 64
+#endif
+#ifndef __NVPTX__ /* emulated copies wait for no buffer */
+#undef PATCHES
+#undef FILTERS
+#undef GIVEN
+#define PATCHES 1
+#define FILTERS 1
+#define GIVEN 1
+#endif
+#define TAPS (KERNEL_H * KERNEL_W)
+#include "tile_wgmma.h"
+#include "split_sum.h"
+#include "channel_reduction.h"
+
+#define SIZES int images, int channels, int outputs, int h, int w
+/* The distance of a tap from the pixel itself, in virtual pixels, and the farthest one. */
+#define SHIFT(v, tap) (((tap) / KERNEL_W - KERNEL_H / 2) * (v).pitch + (tap) % KERNEL_W - KERNEL_W / 2)
+#define REACH(v) (TAPS == 1 ? 0 : KERNEL_H / 2 * (v).pitch + KERNEL_W / 2)
+
+#if DIRECTION < 2
+#define STEP_BYTES (CB * NT * 2) /* of filters */
+#define PATCH_BYTES (PATCH * CB * 2)
+#define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
+
+/* A work-item makes the 8 elements of one row. */
+kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, packed), int rows, int depth, int back, int count) {
+  const int i = get_global_id(0);
+  if (i >= count) return;
+  LOCATE(filters), LOCATE(packed);
+  const int row = i % NT + i / (NT * depth / 8 * TAPS) * NT, part = i / NT % (CB / 8), tap = i / (NT * CB / 8) % TAPS, block = i / (NT * CB / 8 * TAPS) % (depth / CB);
+  float8 v = (float8)(0.0f);
+  if (row < rows) {
+    float each[8];
+    for (int e = 0; e < 8; ++e) {
+      const int d = block * CB + part * 8 + e;
+      each[e] = filters[back ? ((ulong)d * rows + row) * TAPS + TAPS - 1 - tap : ((ulong)row * depth + d) * TAPS + tap];
+    }
+    v = vload8(0, each);
+  }
+  ((global uint4*)packed)[i] = narrow8(v);
+}
+
+#if DIRECTION == 0
+#define DEPTH channels
+#define ROWS outputs
+#else
+#define DEPTH outputs
+#define ROWS channels
+#endif
+
+#ifdef CHANNEL_REDUCTION
+#define SHARERS (WARPS * 8) /* work-items with sums of one channel */
+/* Add up values of the work-items for each of the NT channels: two of each work-item for each j / 4. The result of channel c is at shared[c * (SHARERS + 1)]. */
+INLINE void channel_totals(local float* shared, const float sum[NT / 4], int item) {
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (item < WARPS * 32)
+#pragma unroll
+    for (int j = 0; j < NT / 4; ++j) shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1) + item / 4] = sum[j];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (item < NT) {
+    float total = 0.0f;
+    for (int i = 0; i < SHARERS; ++i) total += shared[item * (SHARERS + 1) + i];
+    shared[item * (SHARERS + 1)] = total;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+#endif
+
+kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void
+#if DIRECTION == 0
+forward
+#else
+backward_data
+#endif
+(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const uint, packed), OPERAND_RESTRICT(const uint, zeros), REDUCTION_OPERANDS SIGN
+ OPERAND_RESTRICT(const float, bias), OPERAND(bfloat, y), SIZES, int has_bias, int accumulate, float slope) {
+  local uint4 store[WORDS] __attribute__((aligned(128)));
+  local uchar* memory = (local uchar*)store;
+  LOCATE(x), LOCATE(packed), LOCATE(zeros), LOCATE(bias), LOCATE(y);
+  LOCATE_SIGN;
+  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES, bars = ring + FILTERS * STEP_BYTES;
+  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(0) * (128 * MB), blocks = DEPTH / CB;
+  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
+  const int reach = REACH(v);
+  packed += (ulong)get_group_id(1) * (NT / 2) * DEPTH * TAPS;
+  const uint left = patches + (reach + warp / 4 * (64 * MB)) * PIXEL_BYTES;
+  float d[MB][NT / 2];
+#pragma unroll
+  for (int i = 0; i < MB; ++i)
+#pragma unroll
+    for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
+#ifdef __NVPTX__
+  if (item == 0) {
+    for (int i = 0; i < PATCHES; ++i) bar_init(patch_full + 8 * i, 32), bar_init(patch_empty + 8 * i, WARPS);
+    for (int i = 0; i < FILTERS; ++i) bar_init(filters_full + 8 * i, 1), bar_init(filters_empty + 8 * i, WARPS);
+    bars_ready();
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int step = 0;
+  if (warp == COPIER) {
+    for (int block = 0; block < blocks; ++block) {
+      const int p = block % PATCHES;
+      if (block >= PATCHES) bar_wait(patch_empty + 8 * p, (block / PATCHES + 1) & 1);
+      copy_pixels(patches + p * PATCH_BYTES, PATCH * PIXEL_BYTES, x, x_stride, zeros, v, images, block * (CB / 8), CB / 8, begin - reach, 128 * MB + 2 * reach,
+                  patch_full + 8 * p, memory);
+      for (int tap = 0; tap < TAPS; ++tap, ++step) {
+        const int f = step % FILTERS;
+        if (step >= FILTERS) bar_wait(filters_empty + 8 * f, (step / FILTERS + 1) & 1);
+        if (lane == 0) {
+          bar_expect(filters_full + 8 * f, STEP_BYTES);
+          copy_bulk(ring + f * STEP_BYTES, packed + (ulong)step * (STEP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
+        }
+      }
+    }
+  } else {
+    for (int block = 0; block < blocks; ++block) {
+      const int p = block % PATCHES;
+      bar_wait(patch_full + 8 * p, block / PATCHES & 1);
+#pragma unroll
+      for (int tap = 0; tap < TAPS; ++tap, ++step) {
+        const int f = step % FILTERS;
+        bar_wait(filters_full + 8 * f, step / FILTERS & 1);
+        const ulong a = descriptor(left + p * PATCH_BYTES + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring + f * STEP_BYTES, NT * 16, 128);
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < CB / 16; ++k) {
+          MULTIPLY(d[0], a + k * APART(2 * PATCH * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+#if MB == 2
+          MULTIPLY(d[1], a + k * APART(2 * PATCH * PIXEL_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+#endif
+        }
+        products_commit();
+        products_wait();
+        const int wanted = step > 0 && lane == 0;
+        bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), wanted);
+        if (tap == 0) bar_arrive(patch_empty + 8 * ((block + PATCHES - 1) % PATCHES), wanted);
+      }
+    }
+    FINISH(d[0]);
+#if MB == 2
+    FINISH(d[1]);
+#endif
+  }
+#else
+  for (int block = 0; block < blocks; ++block) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (warp == COPIER)
+      copy_pixels(patches, PATCH * PIXEL_BYTES, x, x_stride, zeros, v, images, block * (CB / 8), CB / 8, begin - reach, 128 * MB + 2 * reach, 0, memory);
+    for (int tap = 0; tap < TAPS; ++tap) {
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (item == COPIER * 32) copy_bulk(ring, packed + (ulong)(block * TAPS + tap) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (warp == COPIER) continue;
+      const ulong a = descriptor(left + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
+      for (int k = 0; k < CB / 16; ++k)
+        for (int i = 0; i < MB; ++i)
+          MULTIPLY(d[i], a + k * APART(2 * PATCH * PIXEL_BYTES) + i * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+    }
+  }
+#endif
+
+  const int row0 = get_group_id(1) * NT, pixels = h * w;
+#ifdef CHANNEL_REDUCTION
+  local float* shared = (local float*)store;
+  float sum[NT / 4], counted = 0.0f;
+#pragma unroll
+  for (int j = 0; j < NT / 4; ++j) sum[j] = 0.0f;
+#endif
+  int exists[MB][2];
+#pragma unroll
+  for (int i = 0; i < MB; ++i)
+#pragma unroll
+    for (int lower = 0; lower < 2; ++lower) {
+      const int at = begin + (warp / 4 * MB + i) * 64 + sum_row(2 * lower), r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y_row = r % v.rows;
+      exists[i][lower] = warp < COPIER && column < v.width && y_row < v.height && image < images;
+      if (!exists[i][lower]) continue;
+      const int pixel = y_row * v.width + column;
+      global bfloat* to = y + image * y_stride;
+#pragma unroll
+      for (int j = 0; j < NT / 8; ++j) {
+        const int row = row0 + j * 8, own = row + item % 4 * 2, element = (row / 8 * pixels + pixel) * 8 + item % 4 * 2;
+        if (row >= ROWS) continue;
+        float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]);
+        value = value * (float2)(FACTOR(bias, own), FACTOR(bias, own + 1)) + (float2)(OFFSET(bias, own), OFFSET(bias, own + 1));
+        if (accumulate) value += bfloat_at2(to + element);
+        value = select(slope * value, value, IF_FUSED_RELU((PASSES2(sign + image * sign_stride, element)), value > 0.0f));
+        bfloat_put2(to + element, value);
+#ifdef CHANNEL_REDUCTION
+        sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
+        d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
+#endif
+      }
+    }
+#ifdef CHANNEL_REDUCTION
+  /* Statistics, or the sums alone, of the values before they were rounded. */
+  const int parts = (reduced_stride / ROWS), existing = min(NT, ROWS - row0);
+  reduced += reduced_offset + (ulong)row0 * parts + get_group_id(0);
+  channel_totals(shared, sum, item);
+#if CHANNEL_REDUCTION == 3
+  if (item < existing) reduced[item * parts] = shared[item * (SHARERS + 1)];
+#else
+  /* The virtual pixels of the tile that exist: whole images, whole rows, and pixels of the row. */
+  const int end = min(begin + 128 * MB, images * v.rows * v.pitch);
+  const int until_end = end / (v.rows * v.pitch) * pixels + min(end % (v.rows * v.pitch) / v.pitch, v.height) * v.width +
+                        (end % (v.rows * v.pitch) / v.pitch < v.height ? min(end % v.pitch, v.width) : 0);
+  const int until_begin = begin / (v.rows * v.pitch) * pixels + min(begin % (v.rows * v.pitch) / v.pitch, v.height) * v.width +
+                          (begin % (v.rows * v.pitch) / v.pitch < v.height ? min(begin % v.pitch, v.width) : 0);
+  const float count = until_end - until_begin, inverse = count > 0.0f ? 1.0f / count : 0.0f;
+  if (item < existing) reduced[item * parts] = count, reduced[item * parts + reduced_stride] = shared[item * (SHARERS + 1)] * inverse;
+#pragma unroll
+  for (int j = 0; j < NT / 4; ++j) {
+    const float mean = shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1)] * inverse;
+    sum[j] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MB; ++i)
+#pragma unroll
+      for (int lower = 0; lower < 2; ++lower) {
+        const float deviation = exists[i][lower] ? d[i][j / 2 * 4 + 2 * lower + j % 2] - mean : 0.0f;
+        sum[j] += deviation * deviation;
+      }
+  }
+  channel_totals(shared, sum, item);
+  if (item < existing) reduced[item * parts + 2 * reduced_stride] = shared[item * (SHARERS + 1)];
+#endif
+#endif
+}
+
+#else
+
+#define STEP_BYTES (STEP * 16 * PIXEL_BYTES) /* of dy: 128 outputs */
+#define PATCH_BYTES (PATCH * NT * 2)
+#define WORDS ((PATCHES * PATCH_BYTES + GIVEN * STEP_BYTES) / 16 + PATCHES + GIVEN)
+#define STEPS (RUN / STEP)
+
+kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
+                                                                                  OPERAND_RESTRICT(const uint, zeros), OPERAND(float, dw), SIZES, int runs, int accumulate) {
+  local uint4 store[WORDS] __attribute__((aligned(128)));
+  local uchar* memory = (local uchar*)store;
+  LOCATE(x), LOCATE(dy), LOCATE(zeros), LOCATE(dw);
+  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES, bars = ring + GIVEN * STEP_BYTES;
+  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, given_full = bars + 16 * PATCHES, given_empty = given_full + 8 * GIVEN;
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(2) * runs * RUN;
+  const int channel0 = get_group_id(0) * NT, output0 = get_group_id(1) * 128, own_blocks = min(16, (outputs - output0) / 8);
+  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
+  const int reach = REACH(v);
+  float d[TAPS][NT / 2];
+#pragma unroll
+  for (int i = 0; i < TAPS; ++i)
+#pragma unroll
+    for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
+  const uint left = ring + warp * 2 * (STEP * PIXEL_BYTES), right = patches + reach * PIXEL_BYTES;
+#define COPY_PATCH(run, to, bar)                                                                                                                    \
+  copy_pixels(to, PATCH * PIXEL_BYTES, x, x_stride, zeros, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - reach, \
+              RUN + 2 * reach, bar, memory)
+#define COPY_GIVEN(run, part, to, bar) \
+  copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, zeros, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, bar, memory)
+#ifdef __NVPTX__
+  if (item == 0) {
+    for (int i = 0; i < PATCHES; ++i) bar_init(patch_full + 8 * i, 32), bar_init(patch_empty + 8 * i, WARPS);
+    for (int i = 0; i < GIVEN; ++i) bar_init(given_full + 8 * i, 32), bar_init(given_empty + 8 * i, WARPS);
+    bars_ready();
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  int step = 0;
+  if (warp == COPIER) {
+    for (int run = 0; run < runs; ++run) {
+      const int p = run % PATCHES;
+      if (run >= PATCHES) bar_wait(patch_empty + 8 * p, (run / PATCHES + 1) & 1);
+      COPY_PATCH(run, patches + p * PATCH_BYTES, patch_full + 8 * p);
+      for (int part = 0; part < STEPS; ++part, ++step) {
+        const int g = step % GIVEN;
+        if (step >= GIVEN) bar_wait(given_empty + 8 * g, (step / GIVEN + 1) & 1);
+        COPY_GIVEN(run, part, ring + g * STEP_BYTES, given_full + 8 * g);
+      }
+    }
+    return;
+  }
+  Rows rows[2];
+  for (int run = 0; run < runs; ++run) {
+    const int p = run % PATCHES;
+    bar_wait(patch_full + 8 * p, run / PATCHES & 1);
+    for (int part = 0; part < STEPS; ++part, ++step) {
+      const int g = step % GIVEN;
+      bar_wait(given_full + 8 * g, step / GIVEN & 1);
+#pragma unroll
+      for (int k = 0; k < STEP / 16; ++k) {
+        rows[k % 2] = load_rows(left + g * STEP_BYTES + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
+        const ulong b = descriptor(right + p * PATCH_BYTES + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
+        products_begin();
+#pragma unroll
+        for (int tap = 0; tap < TAPS; ++tap) MULTIPLY_REGISTERS(d[tap], rows[k % 2], b + (long)SHIFT(v, tap), memory);
+        products_commit();
+        products_wait();
+      }
+      const int wanted = step > 0 && lane == 0;
+      bar_arrive(given_empty + 8 * ((step + GIVEN - 1) % GIVEN), wanted);
+      bar_arrive(patch_empty + 8 * ((run + PATCHES - 1) % PATCHES), wanted && part == 0);
+    }
+  }
+#pragma unroll
+  for (int tap = 0; tap < TAPS; ++tap) FINISH(d[tap]);
+#else
+  for (int run = 0; run < runs; ++run) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (warp == COPIER) COPY_PATCH(run, patches, 0);
+    for (int part = 0; part < STEPS; ++part) {
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (warp == COPIER) COPY_GIVEN(run, part, ring, 0);
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (warp == COPIER) continue;
+      for (int k = 0; k < STEP / 16; ++k) {
+        const Rows rows = load_rows(left + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
+        const ulong b = descriptor(right + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
+        for (int tap = 0; tap < TAPS; ++tap) MULTIPLY_REGISTERS(d[tap], rows, b + (long)SHIFT(v, tap), memory);
+      }
+    }
+  }
+  if (warp == COPIER) return;
+#endif
+  dw += get_group_id(2) * dw_stride;
+#pragma unroll
+  for (int tap = 0; tap < TAPS; ++tap)
+#pragma unroll
+    for (int j = 0; j < NT / 2; ++j) {
+      const int output = output0 + warp * 16 + item % 32 / 4 + j / 2 % 2 * 8, channel = channel0 + sum_column(j);
+      if (output >= outputs || channel >= channels) continue;
+      global float* to = dw + ((ulong)output * channels + channel) * TAPS + tap;
+      *to = d[tap][j] + (accumulate ? *to : 0.0f);
+    }
+}
+#endif

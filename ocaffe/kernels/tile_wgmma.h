@@ -1,0 +1,186 @@
+/* Products by Hopper's wgmma on channels in blocks of 8, with asynchronous bulk copies to local memory that mbarriers count (PTX ISA 8.0, sm_90a).
+
+   NVIDIA's OpenCL compiler refuses these instructions. They are comments here, and ocaffe/cl opens them in the PTX (docs/adr/0006). Other devices
+   emulate them for tests: each work-item computes its own sums from local memory, and copies are loops.
+
+   An operand in local memory consists of core matrices of 8 x 8 elements, 128 contiguous bytes: eight pixels with 8 channels each, or eight outputs
+   with 8 channels each. A descriptor names the first one and two distances in bytes (PTX ISA, "Matrix descriptor", no swizzle):
+     K-major   `leading` to the next 8 of the depth, `stride` to the next 8 rows or columns
+     MN-major  `leading` to the next 8 of the depth, `stride` to the next 8 rows or columns; the depth are the pixels
+   So a pixel further is a descriptor 16 bytes further, and a tap of a window costs nothing.
+
+   NT  columns of a product, 16, 32, 64 or 128 */
+#ifndef OCAFFE_TILE_WGMMA_H
+#define OCAFFE_TILE_WGMMA_H
+
+#include "common.h"
+
+#define WARPS 8  /* that multiply, in two groups; one more copies */
+#define NT_ITEMS (WARPS * 32 + 32)
+#define COPIER WARPS
+#define PIXEL_BYTES 16 /* of a block of channels */
+
+#ifdef __NVPTX__
+#define LOCAL_ADDRESS(p) ((uint)(ulong)(p))
+#else
+#define LOCAL_ADDRESS(p) 0u
+#endif
+
+INLINE ulong descriptor(uint at, uint leading, uint stride) {
+  return (ulong)((at & 0x3ffffu) >> 4) | (ulong)(leading >> 4) << 16 | (ulong)(stride >> 4) << 32;
+}
+/* The distance between two descriptors whose operands are `bytes` apart. */
+#define APART(bytes) ((ulong)((bytes) >> 4))
+
+#ifdef __NVPTX__
+
+INLINE void bar_init(uint bar, uint arrivals) { asm volatile("//@mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
+/* Arrive, and announce bytes that copies will write. */
+INLINE void bar_expect(uint bar, uint bytes) { asm volatile("//@mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory"); }
+/* Without a branch, around which ptxas would serialize the products. */
+INLINE void bar_arrive(uint bar, int wanted) {
+  asm volatile("//@{.reg .pred p; setp.ne.s32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(bar), "r"(wanted) : "memory");
+}
+/* Wait for the end of the phase with this parity. */
+INLINE void bar_wait(uint bar, uint parity) {
+  uint done;
+  do {
+    done = 0;
+    asm volatile("//@{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}" : "+r"(done) : "r"(bar), "r"(parity) : "memory");
+  } while (!done);
+}
+INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, local uchar* memory) {
+  asm volatile("//@cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+/* Make the initialized barriers visible to the copies. */
+INLINE void bars_ready() { asm volatile("//@fence.proxy.async.shared::cta;" ::: "memory"); }
+INLINE void products_begin() { asm volatile("//@wgmma.fence.sync.aligned;" ::: "memory"); }
+INLINE void products_commit() { asm volatile("//@wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/* Wait until at most one committed group is in flight. */
+INLINE void products_wait() { asm volatile("//@wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
+
+#define SUMS8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SUMS16 SUMS8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SUMS32 SUMS16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SUMS64 SUMS32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define IN_OUT8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define IN_OUT16(d, i) IN_OUT8(d, i), IN_OUT8(d, i + 8)
+#define IN_OUT32(d, i) IN_OUT16(d, i), IN_OUT16(d, i + 16)
+#define IN_OUT64(d, i) IN_OUT32(d, i), IN_OUT32(d, i + 32)
+#if NT == 16
+#define SUMS SUMS8
+#define IN_OUT(d) IN_OUT8(d, 0)
+#define REST(descriptors, registers) descriptors("%8", "%9") registers("%8, %9, %10, %11", "%12")
+#elif NT == 32
+#define SUMS SUMS16
+#define IN_OUT(d) IN_OUT16(d, 0)
+#define REST(descriptors, registers) descriptors("%16", "%17") registers("%16, %17, %18, %19", "%20")
+#elif NT == 64
+#define SUMS SUMS32
+#define IN_OUT(d) IN_OUT32(d, 0)
+#define REST(descriptors, registers) descriptors("%32", "%33") registers("%32, %33, %34, %35", "%36")
+#elif NT == 128
+#define SUMS SUMS64
+#define IN_OUT(d) IN_OUT64(d, 0)
+#define REST(descriptors, registers) descriptors("%64", "%65") registers("%64, %65, %66, %67", "%68")
+#endif
+#define NOTHING(...)
+#define BOTH_DESCRIPTORS(a, b) a ", " b
+#define FOUR_REGISTERS(a, b) "{" a "}, " b
+#define TEXT_OF(n) TEXT_OF_(n)
+#define TEXT_OF_(n) #n
+#define WGMMA "//@wgmma.mma_async.sync.aligned.m64n" TEXT_OF(NT) "k16.f32.bf16.bf16 {" SUMS "}, "
+
+/* d += the product of 64 rows, 16 of the depth and NT columns, both K-major. d: see `sum_row`. */
+#define MULTIPLY(d, a, b, memory) asm volatile(WGMMA REST(BOTH_DESCRIPTORS, NOTHING) ", 1, 1, 1, 0, 0;" : IN_OUT(d) : "l"(a), "l"(b))
+/* The same with the rows in four registers of two elements, and an MN-major right operand. */
+#define MULTIPLY_REGISTERS(d, a, b, memory) \
+  asm volatile(WGMMA REST(NOTHING, FOUR_REGISTERS) ", 1, 1, 1, 1;" : IN_OUT(d) : "r"((a).x), "r"((a).y), "r"((a).z), "r"((a).w), "l"(b))
+/* Wait for all products; the sums are final afterwards. */
+#define FINISH(d) asm volatile("//@wgmma.wait_group.sync.aligned 0;" : IN_OUT(d)::"memory")
+
+/* The left operand of 16 rows and 16 of the depth for a warp: its lanes give the addresses of four core matrices whose depth are the pixels. `at`: the
+   first one; the next 8 rows are `plane` bytes further. */
+typedef uint4 Rows;
+INLINE Rows load_rows(uint at, uint plane, local uchar* memory) {
+  const int lane = get_local_id(0) % 32;
+  Rows r;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(at + lane / 8 % 2 * plane + (lane / 16 * 8 + lane % 8) * PIXEL_BYTES)
+               : "memory");
+  return r;
+}
+
+#else
+
+INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, local uchar* memory) {
+  for (uint i = 0; i < bytes; i += 4) *(local uint*)(memory + to + i) = *(global const uint*)((global const uchar*)from + i);
+}
+INLINE void bar_expect(uint bar, uint bytes) {}
+INLINE float local_bfloat(local const uchar* memory, uint at) { return wide(*(local const bfloat*)(memory + at)); }
+/* Element (row or column mn, depth k) of an operand. */
+INLINE float operand_element(local const uchar* memory, ulong d, int mn, int k, int mn_major) {
+  const uint at = (uint)(d & 0x3fff) << 4, leading = (uint)(d >> 16 & 0x3fff) << 4, stride = (uint)(d >> 32 & 0x3fff) << 4;
+  return local_bfloat(memory, at + mn / 8 * stride + k / 8 * leading + (mn_major ? k % 8 * 16 + mn % 8 * 2 : mn % 8 * 16 + k % 8 * 2));
+}
+INLINE void emulate(float* d, ulong a, ulong b, local const uchar* memory) {
+  const int item = get_local_id(0), row = item % 128 / 32 * 16 + item % 32 / 4, column = item % 4 * 2;
+  for (int j = 0; j < NT / 2; ++j)
+    for (int k = 0; k < 16; ++k)
+      d[j] += operand_element(memory, a, row + j / 2 % 2 * 8, k, 0) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, 0);
+}
+typedef struct { uint at, plane; } Rows;
+INLINE Rows load_rows(uint at, uint plane, local uchar* memory) { return (Rows){at, plane}; }
+INLINE void emulate_registers(float* d, Rows a, ulong b, local const uchar* memory) {
+  const int item = get_local_id(0), row = item % 32 / 4, column = item % 4 * 2;
+  for (int j = 0; j < NT / 2; ++j)
+    for (int k = 0; k < 16; ++k)
+      d[j] += local_bfloat(memory, a.at + j / 2 % 2 * a.plane + k * PIXEL_BYTES + row * 2) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, 1);
+}
+#define MULTIPLY(d, a, b, memory) emulate(d, a, b, memory)
+#define MULTIPLY_REGISTERS(d, a, b, memory) emulate_registers(d, a, b, memory)
+
+#endif
+
+/* Sum j of a work-item belongs to row sum_row(j) of the 64 of its group of warps, and to column sum_column(j). */
+INLINE int sum_row(int j) { return (int)get_local_id(0) % 128 / 32 * 16 + (int)get_local_id(0) % 32 / 4 + j / 2 % 2 * 8; }
+INLINE int sum_column(int j) { return j / 4 * 8 + (int)get_local_id(0) % 4 * 2 + j % 2; }
+
+/* Virtual pixels: the rows of all images one after the other, each with `pitch` - `width` zeros at its end, and each image with `rows` - `height` rows of
+   zeros at its end. A window that begins at any pixel then finds its taps at fixed distances, over the edges of rows and images. */
+typedef struct { int pitch, rows, width, height; } Virtual;
+
+/* Windows of one pixel need no zeros: an image is one row. */
+INLINE Virtual virtual_pixels(int kernel_h, int kernel_w, int h, int w) {
+  const int one = kernel_h == 1 && kernel_w == 1;
+  return one ? (Virtual){h * w, 1, h * w, 1} : (Virtual){w + kernel_w / 2, h + kernel_h / 2, w, h};
+}
+
+/* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. `to`: their place in local memory,
+   `plane` bytes for each block. The 32 work-items of a warp call it; each announces its own bytes at `bar`, which has 32 arrivals. `zeros` has as many
+   zeros as a row. */
+INLINE void copy_pixels(uint to, uint plane, global const bfloat* x, ulong x_stride, global const void* zeros, const Virtual v, int images, int block, int blocks,
+                        int begin, int count, uint bar, local uchar* memory) {
+  const int lane = get_local_id(0) % 32, around = v.pitch * v.rows; /* added so that divisions round down */
+  const int first = (begin + around) / v.pitch - v.rows, rows = (begin + count - 1 + around) / v.pitch - v.rows - first + 1;
+  const int pixels = v.width * v.height;
+  uint bytes = 0;
+  for (int i = lane; i < rows * blocks; i += 32) {
+    const int r = first + i % rows;
+    bytes += (uint)(min((r + 1) * v.pitch, begin + count) - max(r * v.pitch, begin)) * PIXEL_BYTES;
+  }
+  bar_expect(bar, bytes);
+  for (int i = lane; i < rows * blocks; i += 32) {
+    const int r = first + i % rows, c = i / rows, image = r < 0 ? -1 : r / v.rows, y = r - image * v.rows;
+    const int start = max(r * v.pitch, begin), end = min((r + 1) * v.pitch, begin + count);
+    const int exists = r >= 0 && image < images && y < v.height;
+    const int middle = exists ? min(max(r * v.pitch + v.width, start), end) : start;
+    const uint at = to + c * plane + (uint)(start - begin) * PIXEL_BYTES;
+    if (middle > start)
+      copy_bulk(at, x + image * x_stride + ((ulong)(block + c) * pixels + y * v.width + (start - r * v.pitch)) * 8, (uint)(middle - start) * PIXEL_BYTES, bar, memory);
+    if (end > middle) copy_bulk(at + (uint)(middle - start) * PIXEL_BYTES, zeros, (uint)(end - middle) * PIXEL_BYTES, bar, memory);
+  }
+}
+
+#endif

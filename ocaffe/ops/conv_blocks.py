@@ -1,0 +1,170 @@
+"""Convolution of stride 1 on channels in blocks of 8, in bfloat16 by Hopper's wgmma (kernels/conv_blocks.cl).
+
+Its launches require images in blocks (`Launch.blocks`); ocaffe/passes/blocks.py provides them.
+"""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ops.gemm_gpu import PACK_ITEMS, sum_splits
+
+if TYPE_CHECKING:
+    from ocaffe.ir.target import Target
+    from ocaffe.ops.conv_geometry import ConvGeometry
+
+MAX_TAPS = 9  # the loop over taps is unrolled, and backward_filter keeps sums for each
+ITEMS = 9 * 32  # work-items of a group (NT_ITEMS)
+ROWS = 64  # pixels of one product
+LOCAL_MEMORY = 200 << 10  # bytes
+BLOCK_BYTES = 16  # of a pixel
+MAX_BUFFERS = 4
+FILTER_OUTPUTS = 128  # rows of backward_filter
+RUN, STEP = 256, 64  # virtual pixels of backward_filter
+ZEROS = 4096  # words: more than a row of pixels
+
+
+class Tile(NamedTuple):
+    """The work of a group of forward and backward_data: 2 * ROWS * `products` virtual pixels, `outputs` of them, and the depth of a step."""
+
+    products: int
+    outputs: int
+    depth: int
+
+    @property
+    def pixels(self) -> int:
+        return 2 * ROWS * self.products
+
+
+def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
+    """Whether the kernel of `direction` computes the geometry on this device."""
+    if not target.wgmma or target.math != "bf16" or g.group > 1 or g.taps > MAX_TAPS:
+        return False
+    flat = g.size[0] == g.kernel[0] == 1 and max(g.stride) == max(g.dilation) == 1
+    same = g.size == g.out and all(kernel % 2 and pad == kernel // 2 for kernel, pad in zip(g.kernel, g.pad))
+    return flat and same and g.group_channels % 16 == g.group_outputs % 16 == 0 and _tile(target, g, direction) is not None
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+    _gather(rec, g, "forward", x, w, bias, y)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
+    _gather(rec, g, "backward_data", dy, w, bias, dx)
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    columns = _filter_columns(g)
+    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // FILTER_OUTPUTS)
+    runs = -(-_virtual(g) // RUN)
+    each = max(1, runs * tiles // (2 * rec.target.compute_units))
+    splits = -(-runs // each)
+    once = splits == 1
+    to = dw if once else rec.scratch("splits", (splits, dw.count))
+    patch = _patch(g, RUN)
+    patches, given = _buffers(patch * columns * 2, STEP * FILTER_OUTPUTS * 2)
+    defines = {**_window(g), "DIRECTION": 2, "NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given}
+    rec.launch(
+        "conv_blocks.backward_filter",
+        reads=[x, dy, _zeros(rec)],
+        writes=[to],
+        args=[*_sizes(g), each, once and rec.accumulates(dw)],
+        bf16_operands=("SOURCE", "GIVEN"),
+        blocks=True,
+        size=(-(-g.group_channels // columns) * ITEMS, -(-g.group_outputs // FILTER_OUTPUTS), splits),
+        local=(ITEMS, 1, 1),
+        defines=defines,
+    )
+    if not once:
+        sum_splits(rec, "conv_blocks", defines, to, None, dw)
+
+
+def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref) -> None:
+    back = direction == "backward_data"
+    tile = _tile(rec.target, g, direction)
+    assert tile is not None, "possible() would not have allowed it"
+    rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
+    patch = _patch(g, tile.pixels)
+    patches, filters = _buffers(patch * tile.depth * 2, tile.depth * tile.outputs * 2)
+    defines = {
+        **_window(g), "DIRECTION": int(back), "NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters,
+    }  # fmt: skip
+    tiles = -(-rows // tile.outputs)
+    count = tiles * tile.outputs * depth // BLOCK * g.taps
+    packed = rec.scratch("packed", (count * BLOCK // 2,))
+    rec.launch("conv_blocks.pack", reads=[w], writes=[packed], args=[rows, depth, back, count], size=(count,), local=(PACK_ITEMS,), defines=defines)
+    columns = -(-_virtual(g) // tile.pixels)
+    rec.launch(
+        f"conv_blocks.{direction}",
+        reads=[source, packed, _zeros(rec), ReductionSlot(columns, gradients=False), RELU_MASK if back else None, bias if bias is not None else packed],
+        writes=[target],
+        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
+        bf16_operands=("SOURCE", "", "", "", "RESULT"),
+        blocks=True,
+        size=(columns * ITEMS, tiles),
+        local=(ITEMS, 1),
+        defines=defines,
+    )
+
+
+def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
+    """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
+    if direction == "backward_filter":
+        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(_patch(g, RUN) * _filter_columns(g) * 2, STEP * FILTER_OUTPUTS * 2) else None
+    back = direction == "backward_data"
+    rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
+    outputs = 128 if rows > ROWS else ROWS
+    tiles = [Tile(products, outputs, step) for products in (2, 1) for step in (64, 32, 16) if depth % step == 0]
+
+    def time(tile: Tile) -> float:
+        """Return the waves of groups times the work of a group, with some more for what a group does besides products."""
+        groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs)
+        return -(-groups // target.compute_units) * (tile.products + 0.1) * (1 + 2 / tile.depth)
+
+    fitting = [tile for tile in tiles if _fits(_patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
+    return min(fitting, key=time, default=None)
+
+
+def _fits(patch: int, step: int) -> bool:
+    """Whether two buffers of each kind fit local memory. Both sizes are bytes."""
+    return 2 * (patch + step) <= LOCAL_MEMORY
+
+
+def _buffers(patch: int, step: int) -> tuple[int, int]:
+    """Return the numbers of buffers for patches and for steps that fit local memory. Both sizes are bytes."""
+    steps = min(MAX_BUFFERS, (LOCAL_MEMORY - 2 * patch) // step)
+    return min(MAX_BUFFERS, (LOCAL_MEMORY - steps * step) // patch), steps
+
+
+def _filter_columns(g: ConvGeometry) -> int:
+    """Return the channels of a group of backward_filter, whose sums for all taps must fit the registers."""
+    most = 128 if g.taps == 1 else 64 if g.taps <= 3 else 32 if g.taps <= MAX_TAPS else 16
+    return next(columns for columns in (128, 64, 32, 16) if columns <= most and columns <= max(16, g.group_channels))
+
+
+def _virtual(g: ConvGeometry) -> int:
+    """Return the virtual pixels of a batch (kernels/tile_wgmma.h)."""
+    _, h, w = g.size
+    return g.batch * h * w if g.taps == 1 else g.batch * (h + g.kernel[1] // 2) * (w + g.kernel[2] // 2)
+
+
+def _patch(g: ConvGeometry, pixels: int) -> int:
+    """Return the virtual pixels of a patch: `pixels` and those that their windows reach."""
+    reach = 0 if g.taps == 1 else g.kernel[1] // 2 * (g.size[2] + g.kernel[2] // 2) + g.kernel[2] // 2
+    return -(-(pixels + 2 * reach) // 8) * 8
+
+
+def _window(g: ConvGeometry) -> dict[str, int]:
+    return {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2]}
+
+
+def _sizes(g: ConvGeometry) -> list[int]:
+    """Return the arguments of the macro SIZES."""
+    return [g.batch, g.group_channels, g.group_outputs, *g.size[1:]]
+
+
+def _zeros(rec: Recorder) -> Ref:
+    """Return zeros for the pixels between rows and images. No launch counts in this half of the counters while these run."""
+    return rec.completion_counters.view((ZEROS,), rec.completion_counters.count - ZEROS)

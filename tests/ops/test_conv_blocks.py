@@ -1,0 +1,83 @@
+"""Convolution on channels in blocks, emulated: kernels/conv_blocks.cl against float64."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import BFLOAT, Ref, Role
+from ocaffe.ops import conv_blocks
+from ocaffe.ops.conv_geometry import ConvGeometry
+from tests.harness import execute, of_kind
+from tests.ops.test_channel_blocks import blocks, draw, narrowed, planes
+from ocaffe.ir.tensor import widened
+
+ONE = (1, 1, 1)
+
+
+def geometry(n: int, c: int, k: int, h: int, w: int, kh: int, kw: int) -> ConvGeometry:
+    return ConvGeometry(n, c, k, 1, (1, h, w), (1, h, w), (1, kh, kw), ONE, (0, kh // 2, kw // 2), ONE)
+
+
+GEOMETRIES = {
+    "1x1": geometry(3, 32, 48, 5, 7, 1, 1),
+    "3x3": geometry(2, 16, 32, 9, 6, 3, 3),
+    "3x3, small": geometry(5, 32, 16, 3, 3, 3, 3),
+    "3x3, wide": geometry(1, 16, 16, 2, 70, 3, 3),
+    "1x5": geometry(2, 16, 144, 4, 9, 1, 5),
+    "7x1": geometry(2, 16, 16, 9, 4, 7, 1),
+}
+
+
+def convolved(g: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    _, kh, kw = g.kernel
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (kh // 2, kh // 2), (kw // 2, kw // 2)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))
+    return np.einsum("nchwyx,kcyx->nkhw", windows, w.astype(np.float64))
+
+
+def filters(g: ConvGeometry, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    _, kh, kw = g.kernel
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (kh // 2, kh // 2), (kw // 2, kw // 2)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))
+    return np.einsum("nchwyx,nkhw->kcyx", windows, dy.astype(np.float64))
+
+
+def recorder(device: Any, phase: str = "forward") -> Recorder:
+    rec = Recorder(replace(of_kind(device.target, "gpu"), wgmma=True, math="bf16"), train=True)
+    rec.enter("conv", phase)
+    return rec
+
+
+def image(name: str, g: ConvGeometry, channels: int, role: Role = Role.ACTIVATION) -> Ref:
+    return Ref(name, (g.batch, channels, *g.size[1:]), role, BFLOAT, blocked=True)
+
+
+def stored(values: np.ndarray) -> np.ndarray:
+    return narrowed(blocks(values))
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_directions(device: Any, name: str) -> None:
+    g = GEOMETRIES[name]
+    rec = recorder(device)
+    assert all(conv_blocks.possible(rec.target, g, direction) for direction in ("forward", "backward_data", "backward_filter"))
+    x, y, dx = image("x", g, g.channels), image("y", g, g.num_output), image("dx", g, g.channels, Role.DIFF)
+    w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (g.num_output,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
+    a, f, b, d = draw(x.shape), draw((g.num_output, g.channels, *g.kernel[1:]), 1), draw((g.num_output,), 2), draw(y.shape, 3)
+    dy = image("dy", g, g.num_output, Role.DIFF)
+    conv_blocks.forward(rec, g, x, w, bias, y)
+    conv_blocks.backward_data(rec, g, dy, w, None, dx)
+    conv_blocks.backward_filter(rec, g, x, dy, dw)
+    got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a), w: f, bias: b, dy: stored(d)}, [y, dx, dw])
+    turned = np.ascontiguousarray(f[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+    for got, expected in (
+        (planes(widened(got_y)), convolved(g, a, f) + b.reshape(-1, 1, 1)),
+        (planes(widened(got_dx)), convolved(replace(g, channels=g.num_output, num_output=g.channels), d, turned)),
+    ):
+        assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
+    expected = filters(g, a, d)
+    assert np.abs(got_dw.reshape(expected.shape) - expected).max() <= 2e-5 * np.abs(expected).max()
