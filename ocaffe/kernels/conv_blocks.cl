@@ -72,7 +72,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
       const int d = block * CB + part * 8 + e;
       each[e] = filters[back ? ((ulong)d * rows + row) * TAPS + TAPS - 1 - tap : ((ulong)row * depth + d) * TAPS + tap];
     }
-    v = vload8(0, each);
+    v = (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]);
   }
   ((global uint4*)packed)[i] = narrow8(v);
 }
@@ -89,17 +89,17 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
 #define SHARERS (WARPS * 8) /* work-items with sums of one channel */
 /* Add up values of the work-items for each of the NT channels: two of each work-item for each j / 4. The result of channel c is at shared[c * (SHARERS + 1)]. */
 INLINE void channel_totals(local float* shared, const float sum[NT / 4], int item) {
-  barrier(CLK_LOCAL_MEM_FENCE);
+  BARRIER_OF_WARPS;
   if (item < WARPS * 32)
 #pragma unroll
     for (int j = 0; j < NT / 4; ++j) shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1) + item / 4] = sum[j];
-  barrier(CLK_LOCAL_MEM_FENCE);
+  BARRIER_OF_WARPS;
   if (item < NT) {
     float total = 0.0f;
     for (int i = 0; i < SHARERS; ++i) total += shared[item * (SHARERS + 1) + i];
     shared[item * (SHARERS + 1)] = total;
   }
-  barrier(CLK_LOCAL_MEM_FENCE);
+  BARRIER_OF_WARPS;
 }
 #endif
 
@@ -135,7 +135,9 @@ backward_data
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   int step = 0;
-  if (warp == COPIER) {
+  if (warp >= COPIER) {
+    GIVE_REGISTERS;
+    if (warp > COPIER) return;
     for (int block = 0; block < blocks; ++block) {
       const int p = block % PATCHES;
       if (block >= PATCHES) bar_wait(patch_empty + 8 * p, (block / PATCHES + 1) & 1);
@@ -150,7 +152,10 @@ backward_data
         }
       }
     }
-  } else {
+    return;
+  }
+  TAKE_REGISTERS;
+  {
     for (int block = 0; block < blocks; ++block) {
       const int p = block % PATCHES;
       bar_wait(patch_full + 8 * p, block / PATCHES & 1);
@@ -188,7 +193,7 @@ backward_data
       barrier(CLK_LOCAL_MEM_FENCE);
       if (item == COPIER * 32) copy_bulk(ring, packed + (ulong)(block * TAPS + tap) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
       barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp == COPIER) continue;
+      if (warp >= COPIER) continue;
       const ulong a = descriptor(left + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
       for (int k = 0; k < CB / 16; ++k)
         for (int i = 0; i < MB; ++i)
@@ -300,7 +305,9 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   int step = 0;
-  if (warp == COPIER) {
+  if (warp >= COPIER) {
+    GIVE_REGISTERS;
+    if (warp > COPIER) return;
     for (int run = 0; run < runs; ++run) {
       const int p = run % PATCHES;
       if (run >= PATCHES) bar_wait(patch_empty + 8 * p, (run / PATCHES + 1) & 1);
@@ -313,6 +320,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
     }
     return;
   }
+  TAKE_REGISTERS;
   Rows rows[2];
   for (int run = 0; run < runs; ++run) {
     const int p = run % PATCHES;
@@ -345,7 +353,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       barrier(CLK_LOCAL_MEM_FENCE);
       if (warp == COPIER) COPY_GIVEN(run, part, ring, 0);
       barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp == COPIER) continue;
+      if (warp >= COPIER) continue;
       for (int k = 0; k < STEP / 16; ++k) {
         const Rows rows = load_rows(left + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
         const ulong b = descriptor(right + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
@@ -353,7 +361,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       }
     }
   }
-  if (warp == COPIER) return;
+  if (warp >= COPIER) return;
 #endif
   dw += get_group_id(2) * dw_stride;
 #pragma unroll

@@ -15,8 +15,8 @@
 
 #include "common.h"
 
-#define WARPS 8  /* that multiply, in two groups; one more copies */
-#define NT_ITEMS (WARPS * 32 + 32)
+#define WARPS 8  /* that multiply, in two groups; the first warp of a third group copies */
+#define NT_ITEMS (WARPS * 32 + 128)
 #define COPIER WARPS
 #define PIXEL_BYTES 16 /* of a block of channels */
 
@@ -54,6 +54,11 @@ INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, lo
 }
 /* Make the initialized barriers visible to the copies. */
 INLINE void bars_ready() { asm volatile("//@fence.proxy.async.shared::cta;" ::: "memory"); }
+/* The registers of a work-item are distributed anew: 168 at the start, then 240 in the two groups that multiply and 24 in the third. */
+#define TAKE_REGISTERS asm volatile("//@setmaxnreg.inc.sync.aligned.u32 240;" ::: "memory")
+#define GIVE_REGISTERS asm volatile("//@setmaxnreg.dec.sync.aligned.u32 24;" ::: "memory")
+/* A barrier of the groups that multiply. */
+#define BARRIER_OF_WARPS asm volatile("bar.sync 1, 256;" ::: "memory")
 INLINE void products_begin() { asm volatile("//@wgmma.fence.sync.aligned;" ::: "memory"); }
 INLINE void products_commit() { asm volatile("//@wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Wait until at most one committed group is in flight. */
@@ -138,6 +143,7 @@ INLINE void emulate_registers(float* d, Rows a, ulong b, local const uchar* memo
     for (int k = 0; k < 16; ++k)
       d[j] += local_bfloat(memory, a.at + j / 2 % 2 * a.plane + k * PIXEL_BYTES + row * 2) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, 1);
 }
+#define BARRIER_OF_WARPS barrier(CLK_LOCAL_MEM_FENCE)
 #define MULTIPLY(d, a, b, memory) emulate(d, a, b, memory)
 #define MULTIPLY_REGISTERS(d, a, b, memory) emulate_registers(d, a, b, memory)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ocaffe.ops.conv_geometry import ConvGeometry
 
 MAX_TAPS = 9  # the loop over taps is unrolled, and backward_filter keeps sums for each
-ITEMS = 9 * 32  # work-items of a group (NT_ITEMS)
+ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 LOCAL_MEMORY = 200 << 10  # bytes
 BLOCK_BYTES = 16  # of a pixel
