@@ -12,7 +12,7 @@ from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSl
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
-from ocaffe.ops import conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
+from ocaffe.ops import conv_blocks, conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.families import family_of
@@ -50,6 +50,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     Here and below, `choice` selects a tile of the direct product instead of the estimate (for benchmarks and tests).
     """
     if choice is None:
+        if conv_blocks.possible(rec.target, g, "forward"):
+            conv_blocks.forward(rec, g, x, w, bias, y)
+            return
         found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g, back=False))
         if isinstance(found, str):
             winograd_gpu.forward(rec, g, x, w, bias, y)
@@ -69,6 +72,9 @@ def backward_data(
     A stride divides dx into phases (kernels/conv_gpu.cl). The first phase is the largest.
     """
     if choice is None:
+        if conv_blocks.possible(rec.target, g, "backward_data"):
+            conv_blocks.backward_data(rec, g, dy, w, bias, dx)
+            return
         found = _choose(rec, "backward_data", g, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g), back=True))
         if isinstance(found, str):
             winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, bias, dx, back=True)
@@ -84,6 +90,9 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
     if choice is None:
+        if conv_blocks.possible(rec.target, g, "backward_filter"):
+            conv_blocks.backward_filter(rec, g, x, dy, dw)
+            return
         found = _choose(rec, "backward_filter", g, lambda: winograd_gpu.filter_cost(rec.target, g))
         if isinstance(found, str):
             winograd_gpu.backward_filter(rec, g, x, dy, dw)

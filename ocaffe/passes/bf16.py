@@ -12,6 +12,7 @@ from ocaffe.ir.launch import Launch, Measure, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.ops.expression import Pointwise, Reduce
+from ocaffe.passes.blocks import lower_to_blocks
 
 MIN_VALUE_BYTES = 1 << 20  # bytes as floats; smaller values are not worth another kernel
 TYPE = "bfloat"
@@ -27,12 +28,18 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
     """
     if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):
         return schedule
+    schedule = lower_to_blocks(schedule, target)
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
     for launch in schedule:
         for index, operand in enumerate(launch.operands):
             uses[operand.ref.root].append((launch, index))
     named: dict[int, dict[str, str]] = defaultdict(dict)  # id of a launch -> types of its operands
     for root, own in uses.items():
+        if root.blocked:
+            for launch, index in own:
+                if launch.call is not None and index < len(launch.bf16_operands) and launch.bf16_operands[index] and launch.operands[index].ref.dtype == BFLOAT:
+                    named[id(launch)][f"{launch.bf16_operands[index]}_T"] = TYPE
+            continue
         recycled = root.role in BF16_ROLES and not root.persistent and root.slots == 1 and root.dtype == FLOAT
         if (not recycled and root not in inputs) or root.count * FLOAT.itemsize < MIN_VALUE_BYTES:
             continue

@@ -56,13 +56,13 @@ def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Ne
     net = Net(message, proto.TRAIN, device=device, **options)
     try:
         for name, blobs in net.params.items():
-            for blob in blobs if not name.endswith("bn") else []:
-                blob.data[...] = 0.3 * rng.standard_normal(blob.data.shape) + name.endswith("scale")
-        net.blobs["data"].data[...] = rng.standard_normal(SHAPE)
+            for blob in blobs if not name.endswith(("bn", "BatchNorm")) else []:
+                blob.data[...] = 0.3 * rng.standard_normal(blob.data.shape) + name.lower().endswith("scale")
+        net.blobs["data"].data[...] = rng.standard_normal(net.blobs["data"].data.shape)
         net.forward()
         net.clear_param_diffs()
         net.backward()
-        yield net, {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith("bn") for i, blob in enumerate(blobs)}
+        yield net, {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith(("bn", "BatchNorm")) for i, blob in enumerate(blobs)}
     finally:
         net.close()
 

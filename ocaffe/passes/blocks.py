@@ -1,0 +1,150 @@
+"""Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8, in bfloat16 (kernels/tile_wgmma.h).
+
+Such a convolution requires this order (`Launch.blocks`). Expressions know every order. A sign mask has the order of its values. For all other launches the
+value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other expressions.
+"""
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, BLOCK, FLOAT, Ref
+from ocaffe.ops.expression import Pointwise, Reduce
+
+Use = tuple[Launch, int]  # a launch and the index of its operand
+
+
+def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
+    """Change the order of such values, and insert the copies. Without convolutions that require it, the schedule stays as it is."""
+    if not any(launch.blocks for launch in schedule):
+        return schedule
+    uses: dict[Ref, list[Use]] = defaultdict(list)
+    for launch in schedule:
+        for index, operand in enumerate(launch.operands):
+            uses[operand.ref.root].append((launch, index))
+    wanted = {launch.operands[index].ref.root for launch in schedule if launch.blocks for index in _in_blocks(launch)}
+    tied = _tied(schedule)
+    for group in tied:
+        if wanted & group:
+            wanted |= group
+    for root in wanted:
+        if all(_may_change(other, uses[other]) for other in next((group for group in tied if root in group), {root})):
+            root.blocked = True
+            for use in uses[root]:
+                _mark(use[0].operands[use[1]].ref, mask=root.dtype != FLOAT)
+    converter, result = _Converter(target), Schedule()
+    for launch in schedule:
+        result += converter.around(launch)
+    return result
+
+
+def _in_blocks(launch: Launch) -> list[int]:
+    """Return the operands of a convolution by wgmma that must be in blocks: images, and the mask of a fused ReLU backward."""
+    named = [index for index, name in enumerate(launch.bf16_operands) if name]
+    return [*named, launch.relu_mask] if launch.has_fused_relu and launch.relu_mask is not None and launch.relu_mask not in named else named
+
+
+def _tied(schedule: Schedule) -> list[set[Ref]]:
+    """Return the sets of values that must have one order, because a launch treats their elements one by one: sign masks with their values."""
+    groups: list[set[Ref]] = []
+    for launch in schedule:
+        if not _is_of_masks(launch):
+            continue
+        merged = {operand.ref.root for operand in launch.operands}
+        for group in [group for group in groups if group & merged]:
+            merged |= group
+            groups.remove(group)
+        groups.append(merged)
+    return groups
+
+
+def _is_of_masks(launch: Launch) -> bool:
+    return launch.call is not None and launch.call.program == "sign_mask"
+
+
+def _may_change(root: Ref, uses: Iterable[Use]) -> bool:
+    """Whether only launches of a run see the value, and every use of it is a range of whole blocks of channels, or a mask."""
+    if root.persistent or root.slots > 1:
+        return False
+    if any(_is_of_masks(launch) for launch, _ in uses) and root.role not in BF16_ROLES:
+        return True  # the bits themselves
+    return root.role in BF16_ROLES and root.dtype == FLOAT and all(_is_range(launch.operands[index].ref) for launch, index in uses)
+
+
+def _is_range(ref: Ref) -> bool:
+    """Whether a view is a range of whole blocks of channels of its root."""
+    root = ref.root
+    if len(ref.shape) < 3 or len(root.shape) < 3 or ref.shape[0] != root.shape[0] or ref.shape[2:] != root.shape[2:]:
+        return False
+    plane = math.prod(root.shape[2:])
+    return root.shape[1] % BLOCK == ref.shape[1] % BLOCK == 0 and ref.root_offset % (plane * BLOCK) == 0 and ref.batch_stride == root.batch_stride
+
+
+def _mark(ref: Ref, mask: bool) -> None:
+    """Change the type of a view and of its bases."""
+    view: Ref | None = ref
+    while view is not None and not mask:
+        view.dtype = BFLOAT
+        view = view.base
+
+
+class _Converter:
+    """Inserts copies around launches that do not know the order of an operand."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._copies: dict[Ref, dict[tuple[int, tuple[int, ...]], Ref]] = defaultdict(dict)  # root -> place -> its value in the other order
+
+    def around(self, launch: Launch) -> list[Launch]:
+        """Return the launch, with the copies before and after it."""
+        before, after = [], []
+        required = set(_in_blocks(launch)) if launch.blocks else set[int]()
+        for index, operand in enumerate(launch.operands):
+            ref = operand.ref
+            if ref.root.blocked == (index in required) or (ref.root.blocked and _knows(launch, index)):
+                continue
+            place = ref.root_offset, ref.shape
+            known = self._copies[ref.root].get(place)
+            other = known or self._like(ref, blocked=not ref.root.blocked)
+            if operand.access is not Access.WRITE and known is None:
+                before.append(self._copy(launch, ref, other))
+            if operand.access is not Access.READ:
+                other = other if known is None else self._like(ref, blocked=not ref.root.blocked)
+                if known is not None and operand.access is Access.MODIFY:
+                    before.append(self._copy(launch, known, other))
+                after.append(self._copy(launch, other, ref))
+            else:
+                self._copies[ref.root][place] = other
+            launch.operands[index] = replace(operand, ref=other)
+        for operand in launch.operands:
+            if operand.access is not Access.READ:
+                self._copies.pop(operand.ref.root, None)
+        for copy in after:
+            self._copies.pop(copy.operands[1].ref.root, None)
+        return [*before, launch, *after]
+
+    def _like(self, ref: Ref, blocked: bool) -> Ref:
+        return Ref(f"{ref.name}.{'blocks' if blocked else 'planes'}", ref.shape, ref.role, BFLOAT if blocked else FLOAT, blocked=blocked)
+
+    def _copy(self, launch: Launch, source: Ref, result: Ref) -> Launch:
+        expression = Pointwise("y0 = x0", source.shape, (None,), (1, 1, 0), (), self._target)
+        operands = [Operand(source, Access.READ), Operand(result, Access.WRITE)]
+        return Launch(launch.layer, launch.phase, operands, None, expression, what=expression.text, cheap=True, origin=launch.origin or launch)
+
+
+def _knows(launch: Launch, index: int) -> bool:
+    """Whether a launch can read or write operand `index` in blocks."""
+    ref = launch.operands[index].ref
+    if _is_of_masks(launch):
+        return True
+    if isinstance(launch.lower, Pointwise):
+        reads = launch.lower.counts[0]
+        place = launch.lower.places[index] if index < reads else None
+        return place is None and ref.shape == launch.lower.domain and not (launch.lower.key is not None and index == reads)
+    if isinstance(launch.lower, Reduce):
+        return index < launch.lower.counts[0] and launch.lower.places[index] is None and ref.shape == launch.lower.domain
+    return False

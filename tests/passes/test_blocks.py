@@ -1,0 +1,82 @@
+"""Nets whose convolutions use wgmma, emulated, with channels in blocks: gradients equal those of the other kernels up to the rounding to bfloat16."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from ocaffe import proto
+from ocaffe.cl.device import Device
+from ocaffe.ir.tensor import BFLOAT
+from ocaffe.ops import gemm_gpu, winograd_gpu
+from tests.harness import of_kind, treat_as_large
+from tests.passes.test_residual import gone_back
+
+DATA = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 3 dim: 3 dim: 10 dim: 12 } } }'
+LOSS = """layer { name: "whole" type: "Pooling" bottom: "BOTTOM" top: "whole" pooling_param { pool: AVE global_pooling: true } }
+layer { name: "ip" type: "InnerProduct" bottom: "whole" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" reduction_param { operation: SUMSQ } loss_weight: 1 }"""
+
+
+def convolution(name: str, bottom: str, outputs: int, kernel: int, stride: int = 1, bias: bool = False) -> str:
+    fillers = 'weight_filler { type: "msra" } bias_filler { type: "gaussian" std: 0.1 }'
+    shape = f"num_output: {outputs} kernel_size: {kernel} pad: {kernel // 2} stride: {stride} bias_term: {str(bias).lower()}"
+    return f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{ {shape} {fillers} }} }}'
+
+
+def normalized(name: str) -> str:
+    return "".join(f'layer {{ name: "{name}/{kind}" type: "{kind}" bottom: "{name}" top: "{name}" {more} }}' for kind, more in (
+        ("BatchNorm", ""), ("Scale", 'scale_param { bias_term: true filler { type: "gaussian" mean: 1 std: 0.1 } }')))  # fmt: skip
+
+
+def relu(name: str) -> str:
+    return f'layer {{ name: "{name}/relu" type: "ReLU" bottom: "{name}" top: "{name}" }}'
+
+
+def pool(name: str, bottom: str) -> str:
+    return f'layer {{ name: "{name}" type: "Pooling" bottom: "{bottom}" top: "{name}" pooling_param {{ pool: MAX kernel_size: 2 stride: 2 }} }}'
+
+
+NETS = {  # and the values that must be in blocks, at least
+    "residual": (
+        DATA + convolution("c0", "data", 16, 3) + normalized("c0") + relu("c0") + convolution("c1", "c0", 32, 3) + normalized("c1") + relu("c1")
+        + convolution("c2", "c1", 16, 1) + normalized("c2") + 'layer { name: "sum" type: "Eltwise" bottom: "c0" bottom: "c2" top: "sum" }' + relu("sum")
+        + convolution("c3", "sum", 16, 3, 2) + normalized("c3") + relu("c3") + convolution("c4", "c3", 16, 3) + LOSS.replace("BOTTOM", "c4"),
+        {"c1", "c2", "c4"},
+    ),
+    "plain": (
+        DATA + convolution("c0", "data", 16, 3, bias=True) + relu("c0") + convolution("c1", "c0", 32, 3, bias=True) + relu("c1") + pool("p1", "c1")
+        + convolution("c2", "p1", 16, 3, bias=True) + relu("c2") + convolution("c3", "c2", 16, 1, bias=True) + relu("c3") + LOSS.replace("BOTTOM", "c3"),
+        {"c1", "c2"},
+    ),
+    "branches": (
+        DATA + convolution("c0", "data", 16, 3) + relu("c0") + convolution("a", "c0", 16, 1, bias=True) + relu("a") + convolution("b", "c0", 32, 3, bias=True)
+        + relu("b") + 'layer { name: "all" type: "Concat" bottom: "a" bottom: "b" top: "all" }' + convolution("c", "all", 16, 1, bias=True) + relu("c")
+        + LOSS.replace("BOTTOM", "c"),
+        {"c"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    treat_as_large(monkeypatch, 1)
+    monkeypatch.setattr(gemm_gpu, "tiles_for", lambda *_: gemm_gpu.TILES[-1:])
+    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
+    text, wanted = NETS[name]
+    message, results = text_format.Parse(text, proto.NetParameter()), []
+    for wgmma in (False, True):
+        target = replace(of_kind(device.target, "gpu"), math="bf16", wgmma=wgmma)
+        with gone_back(message, Device(replace(device.info, target=target), device), keep=[], seed=1) as (net, diffs):
+            refs = [ref for compiled in net._network._compiled.values() for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)]
+            results.append(diffs)
+            blocked = {ref.root.name for ref in refs if ref.root.blocked}
+            assert not {ref.root for ref in refs if ref.root.blocked and ref.root.dtype not in (BFLOAT, np.uint32)}
+            assert wgmma == bool(blocked), blocked
+            if wgmma:
+                assert wanted <= blocked, blocked
+    for key, expected in results[0].items():
+        error = np.abs(results[1][key] - expected).max()
+        assert error <= 0.03 * np.abs(expected).max(), (key, error, np.abs(expected).max())
