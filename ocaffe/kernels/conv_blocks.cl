@@ -36,7 +36,7 @@
 #define RUN 64
 #define STEP 64
 #endif
-#ifndef __NVPTX__ /* emulated copies wait for no buffer */
+#ifndef WGMMA /* emulated copies wait for no buffer */
 #undef PATCHES
 #undef FILTERS
 #undef GIVEN
@@ -57,7 +57,10 @@
 #if DIRECTION < 2
 #define STEP_BYTES (CB * NT * 2) /* of filters */
 #define PATCH_BYTES (PATCH * CB * 2)
-#define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
+#define SHARERS (WARPS * 8) /* work-items with sums of one channel */
+#define BUFFER_WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
+#define SUM_WORDS (NT * (SHARERS + 1) / 4)
+#define WORDS (BUFFER_WORDS > SUM_WORDS ? BUFFER_WORDS : SUM_WORDS)
 
 /* A work-item makes the 8 elements of one row. */
 kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, packed), int rows, int depth, int back, int count) {
@@ -86,7 +89,6 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
 #endif
 
 #ifdef CHANNEL_REDUCTION
-#define SHARERS (WARPS * 8) /* work-items with sums of one channel */
 /* Add up values of the work-items for each of the NT channels: two of each work-item for each j / 4. The result of channel c is at shared[c * (SHARERS + 1)]. */
 INLINE void channel_totals(local float* shared, const float sum[NT / 4], int item) {
   BARRIER_OF_WARPS;
@@ -127,7 +129,7 @@ backward_data
   for (int i = 0; i < MB; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
-#ifdef __NVPTX__
+#ifdef WGMMA
   if (item == 0) {
     for (int i = 0; i < PATCHES; ++i) bar_init(patch_full + 8 * i, 32), bar_init(patch_empty + 8 * i, WARPS);
     for (int i = 0; i < FILTERS; ++i) bar_init(filters_full + 8 * i, 1), bar_init(filters_empty + 8 * i, WARPS);
@@ -297,7 +299,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
               RUN + 2 * reach, bar, memory)
 #define COPY_GIVEN(run, part, to, bar) \
   copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, zeros, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, bar, memory)
-#ifdef __NVPTX__
+#ifdef WGMMA
   if (item == 0) {
     for (int i = 0; i < PATCHES; ++i) bar_init(patch_full + 8 * i, 32), bar_init(patch_empty + 8 * i, WARPS);
     for (int i = 0; i < GIVEN; ++i) bar_init(given_full + 8 * i, 32), bar_init(given_empty + 8 * i, WARPS);

@@ -1,7 +1,7 @@
 /* Products by Hopper's wgmma on channels in blocks of 8, with asynchronous bulk copies to local memory that mbarriers count (PTX ISA 8.0, sm_90a).
 
-   NVIDIA's OpenCL compiler refuses these instructions. They are comments here, and ocaffe/cl opens them in the PTX (docs/adr/0006). Other devices
-   emulate them for tests: each work-item computes its own sums from local memory, and copies are loops.
+   NVIDIA's OpenCL compiler refuses these instructions. They are comments here, which ocaffe/cl/open_ptx.py makes instructions in the PTX. Without the
+   define WGMMA they are emulated for tests: each work-item computes its own sums from local memory, and copies are loops.
 
    An operand in local memory consists of core matrices of 8 x 8 elements, 128 contiguous bytes: eight pixels with 8 channels each, or eight outputs
    with 8 channels each. A descriptor names the first one and two distances in bytes (PTX ISA, "Matrix descriptor", no swizzle):
@@ -9,7 +9,8 @@
      MN-major  `leading` to the next 8 of the depth, `stride` to the next 8 rows or columns; the depth are the pixels
    So a pixel further is a descriptor 16 bytes further, and a tap of a window costs nothing.
 
-   NT  columns of a product, 16, 32, 64 or 128 */
+   WGMMA  1: Hopper's instructions
+   NT     columns of a product, 16, 32, 64 or 128 */
 #ifndef OCAFFE_TILE_WGMMA_H
 #define OCAFFE_TILE_WGMMA_H
 
@@ -20,7 +21,7 @@
 #define COPIER WARPS
 #define PIXEL_BYTES 16 /* of a block of channels */
 
-#ifdef __NVPTX__
+#ifdef WGMMA
 #define LOCAL_ADDRESS(p) ((uint)(ulong)(p))
 #else
 #define LOCAL_ADDRESS(p) 0u
@@ -32,7 +33,7 @@ INLINE ulong descriptor(uint at, uint leading, uint stride) {
 /* The distance between two descriptors whose operands are `bytes` apart. */
 #define APART(bytes) ((ulong)((bytes) >> 4))
 
-#ifdef __NVPTX__
+#ifdef WGMMA
 
 INLINE void bar_init(uint bar, uint arrivals) { asm volatile("//@mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
 /* Arrive, and announce bytes that copies will write. */

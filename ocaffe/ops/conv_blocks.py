@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 MAX_TAPS = 9  # the loop over taps is unrolled, and backward_filter keeps sums for each
 ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
-LOCAL_MEMORY = 200 << 10  # bytes
-BLOCK_BYTES = 16  # of a pixel
+BARRIERS = 256  # bytes, at most
 MAX_BUFFERS = 4
 FILTER_OUTPUTS = 128  # rows of backward_filter
 RUN, STEP = 256, 64  # virtual pixels of backward_filter
@@ -64,8 +63,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     patch = _patch(g, RUN)
-    patches, given = _buffers(patch * columns * 2, STEP * FILTER_OUTPUTS * 2)
-    defines = {**_window(g), "DIRECTION": 2, "NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given}
+    patches, given = _buffers(rec.target, patch * columns * 2, STEP * FILTER_OUTPUTS * 2)
+    defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given}
     rec.launch(
         "conv_blocks.backward_filter",
         reads=[x, dy, _zeros(rec)],
@@ -87,9 +86,9 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     assert tile is not None, "possible() would not have allowed it"
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
     patch = _patch(g, tile.pixels)
-    patches, filters = _buffers(patch * tile.depth * 2, tile.depth * tile.outputs * 2)
+    patches, filters = _buffers(rec.target, patch * tile.depth * 2, tile.depth * tile.outputs * 2)
     defines = {
-        **_window(g), "DIRECTION": int(back), "NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters,
+        **_window(rec.target, g), "DIRECTION": int(back), "NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters,
     }  # fmt: skip
     tiles = -(-rows // tile.outputs)
     count = tiles * tile.outputs * depth // BLOCK * g.taps
@@ -112,7 +111,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
     if direction == "backward_filter":
-        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(_patch(g, RUN) * _filter_columns(g) * 2, STEP * FILTER_OUTPUTS * 2) else None
+        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(target, _patch(g, RUN) * _filter_columns(g) * 2, STEP * FILTER_OUTPUTS * 2) else None
     back = direction == "backward_data"
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
     outputs = 128 if rows > ROWS else ROWS
@@ -123,19 +122,20 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs)
         return -(-groups // target.compute_units) * (tile.products + 0.1) * (1 + 2 / tile.depth)
 
-    fitting = [tile for tile in tiles if _fits(_patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
+    fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
     return min(fitting, key=time, default=None)
 
 
-def _fits(patch: int, step: int) -> bool:
+def _fits(target: Target, patch: int, step: int) -> bool:
     """Whether two buffers of each kind fit local memory. Both sizes are bytes."""
-    return 2 * (patch + step) <= LOCAL_MEMORY
+    return 2 * (patch + step) <= target.static_local_memory - BARRIERS
 
 
-def _buffers(patch: int, step: int) -> tuple[int, int]:
+def _buffers(target: Target, patch: int, step: int) -> tuple[int, int]:
     """Return the numbers of buffers for patches and for steps that fit local memory. Both sizes are bytes."""
-    steps = min(MAX_BUFFERS, (LOCAL_MEMORY - 2 * patch) // step)
-    return min(MAX_BUFFERS, (LOCAL_MEMORY - steps * step) // patch), steps
+    room = target.static_local_memory - BARRIERS
+    steps = min(MAX_BUFFERS, (room - 2 * patch) // step)
+    return min(MAX_BUFFERS, (room - steps * step) // patch), steps
 
 
 def _filter_columns(g: ConvGeometry) -> int:
@@ -156,8 +156,9 @@ def _patch(g: ConvGeometry, pixels: int) -> int:
     return -(-(pixels + 2 * reach) // 8) * 8
 
 
-def _window(g: ConvGeometry) -> dict[str, int]:
-    return {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2]}
+def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
+    """Return the defines of the window, and whether the instructions are Hopper's or emulated."""
+    return {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
 
 
 def _sizes(g: ConvGeometry) -> list[int]:

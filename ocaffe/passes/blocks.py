@@ -27,16 +27,17 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
         for index, operand in enumerate(launch.operands):
             uses[operand.ref.root].append((launch, index))
     wanted = {launch.operands[index].ref.root for launch in schedule if launch.blocks for index in _in_blocks(launch)}
-    tied = _tied(schedule)
+    orderless = _orderless(schedule)
+    tied = _tied(orderless)
     for group in tied:
         if wanted & group:
             wanted |= group
     for root in wanted:
-        if all(_may_change(other, uses[other]) for other in next((group for group in tied if root in group), {root})):
+        if all(_may_change(other, uses[other], orderless) for other in next((group for group in tied if root in group), {root})):
             root.blocked = True
-            for use in uses[root]:
-                _mark(use[0].operands[use[1]].ref, mask=root.dtype != FLOAT)
-    converter, result = _Converter(target), Schedule()
+            for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
+                _narrow(launch.operands[index].ref)
+    converter, result = _Converter(target, orderless), Schedule()
     for launch in schedule:
         result += converter.around(launch)
     return result
@@ -48,12 +49,17 @@ def _in_blocks(launch: Launch) -> list[int]:
     return [*named, launch.relu_mask] if launch.has_fused_relu and launch.relu_mask is not None and launch.relu_mask not in named else named
 
 
-def _tied(schedule: Schedule) -> list[set[Ref]]:
+def _orderless(schedule: Schedule) -> set[Launch]:
+    """Return the launches of sign masks that work in any order, because no kernel for Caffe's order reads their mask."""
+    planes = {launch.operands[launch.relu_mask].ref.root for launch in schedule if launch.has_fused_relu and not launch.blocks and launch.relu_mask is not None}
+    masks = [launch for launch in schedule if launch.call is not None and launch.call.program == "sign_mask"]
+    return {launch for launch in masks if not planes & {operand.ref.root for operand in launch.operands}}
+
+
+def _tied(orderless: Iterable[Launch]) -> list[set[Ref]]:
     """Return the sets of values that must have one order, because a launch treats their elements one by one: sign masks with their values."""
     groups: list[set[Ref]] = []
-    for launch in schedule:
-        if not _is_of_masks(launch):
-            continue
+    for launch in orderless:
         merged = {operand.ref.root for operand in launch.operands}
         for group in [group for group in groups if group & merged]:
             merged |= group
@@ -62,17 +68,13 @@ def _tied(schedule: Schedule) -> list[set[Ref]]:
     return groups
 
 
-def _is_of_masks(launch: Launch) -> bool:
-    return launch.call is not None and launch.call.program == "sign_mask"
-
-
-def _may_change(root: Ref, uses: Iterable[Use]) -> bool:
+def _may_change(root: Ref, uses: Iterable[Use], orderless: set[Launch]) -> bool:
     """Whether only launches of a run see the value, and every use of it is a range of whole blocks of channels, or a mask."""
     if root.persistent or root.slots > 1:
         return False
-    if any(_is_of_masks(launch) for launch, _ in uses) and root.role not in BF16_ROLES:
-        return True  # the bits themselves
-    return root.role in BF16_ROLES and root.dtype == FLOAT and all(_is_range(launch.operands[index].ref) for launch, index in uses)
+    if root.dtype != FLOAT:
+        return any(launch in orderless for launch, _ in uses)  # the bits themselves
+    return root.role in BF16_ROLES and all(_is_range(launch.operands[index].ref) for launch, index in uses)
 
 
 def _is_range(ref: Ref) -> bool:
@@ -84,10 +86,10 @@ def _is_range(ref: Ref) -> bool:
     return root.shape[1] % BLOCK == ref.shape[1] % BLOCK == 0 and ref.root_offset % (plane * BLOCK) == 0 and ref.batch_stride == root.batch_stride
 
 
-def _mark(ref: Ref, mask: bool) -> None:
-    """Change the type of a view and of its bases."""
+def _narrow(ref: Ref) -> None:
+    """Change the type of a view and of its bases to bfloat16."""
     view: Ref | None = ref
-    while view is not None and not mask:
+    while view is not None:
         view.dtype = BFLOAT
         view = view.base
 
@@ -95,8 +97,8 @@ def _mark(ref: Ref, mask: bool) -> None:
 class _Converter:
     """Inserts copies around launches that do not know the order of an operand."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, orderless: set[Launch]) -> None:
+        self._target, self._orderless = target, orderless
         self._copies: dict[Ref, dict[tuple[int, tuple[int, ...]], Ref]] = defaultdict(dict)  # root -> place -> its value in the other order
 
     def around(self, launch: Launch) -> list[Launch]:
@@ -105,7 +107,7 @@ class _Converter:
         required = set(_in_blocks(launch)) if launch.blocks else set[int]()
         for index, operand in enumerate(launch.operands):
             ref = operand.ref
-            if ref.root.blocked == (index in required) or (ref.root.blocked and _knows(launch, index)):
+            if ref.root.blocked == (index in required) or (ref.root.blocked and (launch in self._orderless or _knows(launch, index))):
                 continue
             place = ref.root_offset, ref.shape
             known = self._copies[ref.root].get(place)
@@ -139,8 +141,6 @@ class _Converter:
 def _knows(launch: Launch, index: int) -> bool:
     """Whether a launch can read or write operand `index` in blocks."""
     ref = launch.operands[index].ref
-    if _is_of_masks(launch):
-        return True
     if isinstance(launch.lower, Pointwise):
         reads = launch.lower.counts[0]
         place = launch.lower.places[index] if index < reads else None

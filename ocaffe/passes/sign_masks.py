@@ -45,7 +45,7 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
         masks: dict[tuple[int, ...], Ref] = {}  # one for each view (bottoms of a Concat)
         for launch in signs:
             sign = launch.operands[_place(launch) or 0].ref
-            part = sign.root_offset, sign.shape[0], sign.count
+            part = sign.root_offset, sign.shape[0], sign.count, launch.blocks  # a mask has one order of elements
             if part not in masks:
                 masks[part] = mask_of(sign)
                 packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
