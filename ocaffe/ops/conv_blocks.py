@@ -87,9 +87,8 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
     patch = _patch(g, tile.pixels)
     patches, filters = _buffers(rec.target, patch * tile.depth * 2, tile.depth * tile.outputs * 2)
-    defines = {
-        **_window(rec.target, g), "DIRECTION": int(back), "NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters,
-    }  # fmt: skip
+    work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
+    defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
     tiles = -(-rows // tile.outputs)
     count = tiles * tile.outputs * depth // BLOCK * g.taps
     packed = rec.scratch("packed", (count * BLOCK // 2,))

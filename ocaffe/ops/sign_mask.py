@@ -19,7 +19,8 @@ def mask_of(x: Ref) -> Ref:
 def pack(layer: str, x: Ref, mask: Ref, target: Target) -> Launch:
     """Return the launch that sets mask = bits of x > 0."""
     operands = [Operand(x, Access.READ), Operand(mask, Access.WRITE)]
-    return Launch(layer, "forward", operands, _call("pack", mask, target, (np.int32(x.dense_stride),)), what="sign_mask.pack", bf16_operands=("SOURCE",))
+    call = _call("pack", mask, target, (np.int32(x.dense_stride),))
+    return Launch(layer, "forward", operands, call, what="sign_mask.pack", bf16_operands=("SOURCE",), any_order=True)
 
 
 def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, target: Target) -> Launch:
@@ -27,7 +28,8 @@ def relu_backward(layer: str, dy: Ref, mask: Ref, dx: Operand, slope: float, tar
     operands = [Operand(dy, Access.READ), Operand(mask, Access.READ), dx]
     scalars = (np.int32(dy.dense_stride), np.float32(slope), np.int32(dx.access is Access.MODIFY))
     call = _call("relu_backward", mask, target, scalars)
-    return Launch(layer, "backward", operands, call, inplace=((0, 2),), what="sign_mask.relu_backward", bf16_operands=("SOURCE", "", "RESULT"))
+    names = "SOURCE", "", "RESULT"
+    return Launch(layer, "backward", operands, call, inplace=((0, 2),), what="sign_mask.relu_backward", bf16_operands=names, any_order=True)
 
 
 def _call(function: str, mask: Ref, target: Target, scalars: tuple[np.generic, ...]) -> Call:

@@ -27,17 +27,17 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
         for index, operand in enumerate(launch.operands):
             uses[operand.ref.root].append((launch, index))
     wanted = {launch.operands[index].ref.root for launch in schedule if launch.blocks for index in _in_blocks(launch)}
-    orderless = _orderless(schedule)
-    tied = _tied(orderless)
+    free = _free(schedule)
+    tied = _tied(free)
     for group in tied:
         if wanted & group:
             wanted |= group
-    for root in wanted:
-        if all(_may_change(other, uses[other], orderless) for other in next((group for group in tied if root in group), {root})):
-            root.blocked = True
-            for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
-                _narrow(launch.operands[index].ref)
-    converter, result = _Converter(target, orderless), Schedule()
+    changed = [root for root in uses if root in wanted and all(_may_change(other, uses[other], free) for other in _group(root, tied))]
+    for root in changed:
+        root.blocked = True
+        for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
+            _narrow(launch.operands[index].ref)
+    converter, result = _Converter(target, free), Schedule()
     for launch in schedule:
         result += converter.around(launch)
     return result
@@ -49,17 +49,16 @@ def _in_blocks(launch: Launch) -> list[int]:
     return [*named, launch.relu_mask] if launch.has_fused_relu and launch.relu_mask is not None and launch.relu_mask not in named else named
 
 
-def _orderless(schedule: Schedule) -> set[Launch]:
-    """Return the launches of sign masks that work in any order, because no kernel for Caffe's order reads their mask."""
+def _free(schedule: Schedule) -> set[Launch]:
+    """Return the launches that work in any order. A mask that a kernel for Caffe's order reads leaves no choice to those that use it."""
     planes = {launch.operands[launch.relu_mask].ref.root for launch in schedule if launch.has_fused_relu and not launch.blocks and launch.relu_mask is not None}
-    masks = [launch for launch in schedule if launch.call is not None and launch.call.program == "sign_mask"]
-    return {launch for launch in masks if not planes & {operand.ref.root for operand in launch.operands}}
+    return {launch for launch in schedule if launch.any_order and not planes & {operand.ref.root for operand in launch.operands}}
 
 
-def _tied(orderless: Iterable[Launch]) -> list[set[Ref]]:
-    """Return the sets of values that must have one order, because a launch treats their elements one by one: sign masks with their values."""
+def _tied(free: Iterable[Launch]) -> list[set[Ref]]:
+    """Return the sets of values that must have one order: sign masks with their values."""
     groups: list[set[Ref]] = []
-    for launch in orderless:
+    for launch in free:
         merged = {operand.ref.root for operand in launch.operands}
         for group in [group for group in groups if group & merged]:
             merged |= group
@@ -68,12 +67,16 @@ def _tied(orderless: Iterable[Launch]) -> list[set[Ref]]:
     return groups
 
 
-def _may_change(root: Ref, uses: Iterable[Use], orderless: set[Launch]) -> bool:
+def _group(root: Ref, tied: Iterable[set[Ref]]) -> set[Ref]:
+    return next((group for group in tied if root in group), {root})
+
+
+def _may_change(root: Ref, uses: Iterable[Use], free: set[Launch]) -> bool:
     """Whether only launches of a run see the value, and every use of it is a range of whole blocks of channels, or a mask."""
     if root.persistent or root.slots > 1:
         return False
     if root.dtype != FLOAT:
-        return any(launch in orderless for launch, _ in uses)  # the bits themselves
+        return any(launch in free for launch, _ in uses)  # the bits themselves
     return root.role in BF16_ROLES and all(_is_range(launch.operands[index].ref) for launch, index in uses)
 
 
@@ -97,8 +100,8 @@ def _narrow(ref: Ref) -> None:
 class _Converter:
     """Inserts copies around launches that do not know the order of an operand."""
 
-    def __init__(self, target: Target, orderless: set[Launch]) -> None:
-        self._target, self._orderless = target, orderless
+    def __init__(self, target: Target, free: set[Launch]) -> None:
+        self._target, self._free = target, free
         self._copies: dict[Ref, dict[tuple[int, tuple[int, ...]], Ref]] = defaultdict(dict)  # root -> place -> its value in the other order
 
     def around(self, launch: Launch) -> list[Launch]:
@@ -107,7 +110,7 @@ class _Converter:
         required = set(_in_blocks(launch)) if launch.blocks else set[int]()
         for index, operand in enumerate(launch.operands):
             ref = operand.ref
-            if ref.root.blocked == (index in required) or (ref.root.blocked and (launch in self._orderless or _knows(launch, index))):
+            if ref.root.blocked == (index in required) or (ref.root.blocked and (launch in self._free or _knows(launch, index))):
                 continue
             place = ref.root_offset, ref.shape
             known = self._copies[ref.root].get(place)

@@ -47,9 +47,10 @@ def programs(case: Any, target: Target, folder: str) -> set[str]:
 def test_every_kernel_file_has_a_case(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The case runs on the kernel's device class, or with `--math bf16`."""
     gpu_target = Target(kind="gpu", runtime="nvidia", compute_units=40)
-    targets = [Target(), gpu_target, dataclasses.replace(gpu_target, tensor_cores=True, math="bf16")]
-    cpu, gpu, rounded = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)
-    assert cpu | gpu | rounded == {*KERNELS, "generated"}
+    cores = dataclasses.replace(gpu_target, tensor_cores=True, math="bf16")
+    targets = [Target(), gpu_target, cores, dataclasses.replace(cores, wgmma=True)]
+    cpu, gpu, rounded, hopper = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)
+    assert cpu | gpu | rounded | hopper == {*KERNELS, "generated"}
     assert not [name for name in cpu if name.endswith("_gpu")] and not [name for name in gpu if name.endswith("_cpu")]
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
 from ocaffe.ops import conv_blocks
 from ocaffe.ops.conv_geometry import ConvGeometry
 from tests.harness import execute, of_kind
 from tests.ops.test_channel_blocks import blocks, draw, narrowed, planes
-from ocaffe.ir.tensor import widened
 
 ONE = (1, 1, 1)
 
@@ -60,7 +59,11 @@ def stored(values: np.ndarray) -> np.ndarray:
     return narrowed(blocks(values))
 
 
-@pytest.mark.parametrize("name", GEOMETRIES)
+# CPU runtimes compile each for seconds.
+FEW = ("1x1", "3x3", "7x1")
+
+
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.sweep) for name in GEOMETRIES if name not in FEW)])
 def test_directions(device: Any, name: str) -> None:
     g = GEOMETRIES[name]
     rec = recorder(device)

@@ -14,7 +14,7 @@ from ocaffe.ops import gemm_gpu, winograd_gpu
 from tests.harness import of_kind, treat_as_large
 from tests.passes.test_residual import gone_back
 
-DATA = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 3 dim: 3 dim: 10 dim: 12 } } }'
+DATA = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 14 dim: 16 } } }'
 LOSS = """layer { name: "whole" type: "Pooling" bottom: "BOTTOM" top: "whole" pooling_param { pool: AVE global_pooling: true } }
 layer { name: "ip" type: "InnerProduct" bottom: "whole" top: "ip" inner_product_param { num_output: 5 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" reduction_param { operation: SUMSQ } loss_weight: 1 }"""

@@ -62,7 +62,8 @@ def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Ne
         net.forward()
         net.clear_param_diffs()
         net.backward()
-        yield net, {f"{name}/{i}": blob.diff.copy() for name, blobs in net.params.items() if not name.endswith(("bn", "BatchNorm")) for i, blob in enumerate(blobs)}
+        trained = {name: blobs for name, blobs in net.params.items() if not name.endswith(("bn", "BatchNorm"))}
+        yield net, {f"{name}/{i}": blob.diff.copy() for name, blobs in trained.items() for i, blob in enumerate(blobs)}
     finally:
         net.close()
 
