@@ -226,7 +226,7 @@ class Runner:
             for name, event in events:
                 run[name] += (event.profile.end - event.profile.start) * 1e-9
             runs.append(run)
-        values = np.empty(min(self.compared, result.root.count), np.float32)
+        values = np.empty(min(self.compared, result.root.nbytes // 4), np.float32)  # words
         cl.enqueue_copy(self.queue, values, buffers[result.root])
         self.queue.finish()
         for buffer in buffers.values():
