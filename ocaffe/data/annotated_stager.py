@@ -170,7 +170,8 @@ class AnnotatedStager:
         if self.labels and not self.boxed and not datum.HasField("label"):
             raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX")
         if self.distort is not None and shape[0] != 3:
-            raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix="force_color: true")
+            fix = "force_color: true" if file is not None else "make the database without --gray"
+            raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix=fix)
         plan = self._drawn(n, Dice(frame.key, frame.positions[n]), Boxes.of(annotated), shape, resizing, crops)
         plan.datum, plan.file = datum, file
         return plan

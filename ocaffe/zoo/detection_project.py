@@ -243,6 +243,7 @@ class Boxed(Detector):
         layer.data_param.batch_size = self.test_batch() if batch is None else batch
         if batch is not None:
             layer.data_param.shuffle = True
+        layer.transform_param.force_color = True  # data sets such as COCO have some gray images
         if self.choices.transform:
             own = parse(self.choices.transform, proto.TransformationParameter, "--transform")
             layer.transform_param.ClearField("mean_value")

@@ -15,6 +15,7 @@ from ocaffe.data.boxes import jaccard
 from ocaffe.data.dice import Dice
 from ocaffe.data.samplers import Samplers, jittered
 from ocaffe.data.transform import Transform
+from ocaffe.errors import Error
 from tests.data.databases import write
 from tests.data.pictures import block_of, failure, same_batches
 
@@ -284,9 +285,12 @@ def test_settings(database: str, transform: str, samplers: str, fact: str) -> No
 
 
 def test_bad_records(tmp_path: pathlib.Path) -> None:
-    def fact(*values: bytes, batch: int = 2, transform: str = "") -> str:
+    def fault(*values: bytes, batch: int = 2, transform: str = "") -> Error:
         path = write(tmp_path / f"db{len(list(tmp_path.iterdir()))}", values)
-        return failure(lambda: block_of(source(path, batch, transform), 0)).fact
+        return failure(lambda: block_of(source(path, batch, transform), 0))
+
+    def fact(*values: bytes) -> str:
+        return fault(*values).fact
 
     assert "record 1 (key '00000001'): it is not an AnnotatedDatum" in fact(datum(0), b"\x0a\xff")
     assert "the image of key '00000001' is 3 x 41 x 50, that of key '00000000' in the same batch is 3 x 40 x 50" in fact(datum(0), datum(1, (), (3, 41, 50)))
@@ -296,7 +300,8 @@ def test_bad_records(tmp_path: pathlib.Path) -> None:
     text = proto.AnnotatedDatum.FromString(datum(0))
     text.datum.data, text.datum.encoded = b"text", True
     assert "record 1 (key '00000001'): it is not an image file" in fact(datum(0), text.SerializeToString())
-    assert "distort_param is set, and the image has 1 channels" in fact(datum(0, (), (1, 40, 50)), transform="distort_param { }")
+    gray = fault(datum(0, (), (1, 40, 50)), transform="distort_param { }")
+    assert "distort_param is set, and the image has 1 channels" in gray.fact and "without --gray" in str(gray.fix)  # force_color is for files
     bare = proto.AnnotatedDatum.FromString(datum(0))
     bare.ClearField("type")
     bare.datum.ClearField("label")

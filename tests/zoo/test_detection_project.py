@@ -1,6 +1,7 @@
 """`ocaffe new` for nets that find objects: classes of the label map, databases with boxes, mistakes; and `ocaffe predict` with such nets."""
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import re
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.data.palette import color_of, palette
 from ocaffe.errors import Error
@@ -62,6 +64,7 @@ def test_classes_of_the_label_map(here: pathlib.Path, net: str, confidences: int
     train, test = (layer for layer in read_net("out/train_val.prototxt").layer if layer.type == "AnnotatedData")
     assert (train.data_param.source, train.data_param.batch_size, train.data_param.shuffle) == ("data/train_lmdb", 2, True)
     assert (test.data_param.source, test.data_param.batch_size) == ("data/val_lmdb", 4)
+    assert train.transform_param.force_color and test.transform_param.force_color
     assert train.annotated_data_param.label_map_file == test.annotated_data_param.label_map_file == "data/labelmap.prototxt"
     solver = read_solver("out/solver.prototxt")
     assert (solver.eval_type, list(solver.test_iter), solver.max_iter) == ("detection", [1], 8)
@@ -125,14 +128,24 @@ def test_mistakes(here: pathlib.Path) -> None:
     refused("data has no labelmap.prototxt")
     with pytest.raises(Error, match="is not a folder"):
         find_annotated("nothing")
-    from tests.data.test_annotated import proto
-
     write(here / "data/val_lmdb2", [proto.Datum(channels=1, height=1, width=1, data=b"a").SerializeToString()])
     refused("has images without boxes", val="data/val_lmdb2")
 
 
+def in_file(record: bytes, gray: bool) -> bytes:
+    """Return the record with its image as a PNG file."""
+    message, buffer = proto.AnnotatedDatum.FromString(record), io.BytesIO()
+    own = message.datum
+    pixels = np.frombuffer(own.data, np.uint8).reshape(own.channels, own.height, own.width).transpose(1, 2, 0)
+    Image.fromarray(pixels).convert("L" if gray else "RGB").save(buffer, "PNG")
+    own.data, own.encoded = buffer.getvalue(), True
+    return message.SerializeToString()
+
+
 def test_train_and_predict(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole way: `new`, `train`, `predict` with boxes drawn on the images."""
+    """The whole way: `new`, `train`, `predict` with boxes drawn on the images. Some images are gray."""
+    for part, count in (("train", TRAINED), ("val", TESTED)):
+        write(here / "data" / f"{part}_lmdb", [in_file(datum(number, [(1 + number % 3, 0.1, 0.1, 0.4, 0.5)]), gray=number == 1) for number in range(count)])
     assert main(["new", "ssd_shapes", "--data", "data", "--out", "net", "--iterations", "2", "--batch", "2", "--device", device.number]) == 0
     assert "6 for training, 4 for testing; 3 classes" in capsys.readouterr().out
     assert main(["train", "--solver", "net/solver.prototxt", "--device", device.number]) == 0
