@@ -5,6 +5,7 @@ the key of the layer and the number of the batch, so a training can be continued
 """
 from __future__ import annotations
 
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from ocaffe.data.floats import FloatLayout
 from ocaffe.data.roidb import Entry, flipped, open_annotated, parse, read_roidb
 from ocaffe.data.source import RECORDS, BatchInfo, Source, permutation
 from ocaffe.data.workers import Workers
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
 CHANNELS = 3
@@ -170,7 +171,7 @@ class RoiSource(Source):
                 with decoded(open_image(datum.data), Color.COLOR) as pixels:
                     values = pixels.astype(np.float32)
             else:
-                values = np.frombuffer(datum.data, np.uint8).reshape(datum.channels, datum.height, datum.width).transpose(1, 2, 0).astype(np.float32)
+                values = _stored(datum)
         except Error as problem:
             raise self.database.fault(problem, image.entry.record, key) from None
         values -= self.means
@@ -216,6 +217,15 @@ class TrueBoxes(RoiSource):
         own[:, 0], own[:, 1], own[:, 2], own[:, 7] = 0, entry.labels, np.arange(len(own)), entry.difficult
         own[:, 3:7] = (entry.boxes + (0, 0, 1, 1)) / (width, height, width, height)
         return made
+
+
+def _stored(datum: Any) -> np.ndarray:
+    """Return the pixels of a raw record, height x width x 3. A gray image gets three equal channels, as a file does. Raise Error without a place."""
+    shape = datum.channels, datum.height, datum.width
+    if datum.channels not in (1, CHANNELS) or len(datum.data) != math.prod(shape):
+        raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database by `ocaffe dataset voc`")
+    pixels = np.frombuffer(datum.data, np.uint8).reshape(shape).transpose(1, 2, 0)
+    return np.broadcast_to(pixels, (*shape[1:], CHANNELS)).astype(np.float32)
 
 
 def scaled(size: Sequence[int], side: float, longest: float) -> tuple[float, tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocaffe import proto
 from ocaffe.data.floats import FloatLayout
 from ocaffe.data.proposals import read_proposals, write_proposals
 from ocaffe.data.roi_samples import SampledRois
@@ -16,6 +17,7 @@ from ocaffe.data.rois import RoiSource, TrueBoxes
 from ocaffe.data.source import Share
 from ocaffe.errors import Error
 from ocaffe.layers.roi_data import DEFAULTS, SAMPLE
+from tests.data.databases import write
 from tests.data.pictures import block_of
 from tests.data.scenes import Scene, database, scenes
 
@@ -117,6 +119,20 @@ def test_images_of_a_test(made: tuple[list[Scene], str]) -> None:
         wanted = [[0, box[4], n, box[0] / width, box[1] / height, box[2] / width, box[3] / height, box[5]] for n, box in enumerate(scene.boxes)]
         np.testing.assert_allclose(rows[0, 0, : len(wanted)], np.array(wanted).reshape(-1, 8), atol=1e-5)
         assert (rows[0, 0, len(wanted) :] == -1).all()
+
+
+def test_raw_gray_images(tmp_path: pathlib.Path) -> None:
+    """Their three channels are equal, as those of gray files."""
+    pixels = np.random.default_rng(4).integers(0, 256, (48, 60)).astype(np.uint8)
+    message = proto.AnnotatedDatum(type=proto.AnnotatedDatum.BBOX)
+    message.datum.channels, message.datum.height, message.datum.width, message.datum.data = 1, *pixels.shape, pixels.tobytes()
+    message.annotation_group.add(group_label=1).annotation.add().bbox.CopyFrom(proto.NormalizedBBox(xmax=0.5, ymax=0.5))
+    data = batch(source(write(tmp_path / "gray", [message.SerializeToString()]), train=False), 0)[0]
+    for channel, mean in enumerate(MEANS):
+        np.testing.assert_allclose(data[0, channel, :48, :60], pixels - mean, atol=1e-4)
+    message.datum.channels = 2
+    with pytest.raises(Error, match="it has 2880 bytes for an image of 2 x 48 x 60"):
+        batch(source(write(tmp_path / "two", [message.SerializeToString()]), train=False), 0)
 
 
 def test_scales_and_flags(made: tuple[list[Scene], str]) -> None:
