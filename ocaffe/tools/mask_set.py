@@ -103,6 +103,7 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
                 converted = _Part(made, colors, len(names), settings, workers)
                 lines.append(f"{os.path.join(out, part)}.txt: {converted.write(part, pairs)}")
                 counts[part] = converted.counts
+            _check_classes(masks, np.sum([each.pixels for each in counts.values()], 0))
             most = max(int(np.flatnonzero(each.pixels[:IGNORE]).max(initial=0)) for each in counts.values())
             names = names or [str(number) for number in range(most + 1)]
             (made / LABELS).write_bytes(labels_bytes(names))
@@ -112,6 +113,16 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
     finally:
         workers.close()
     return [*lines, *_table(names, training, weights, next(iter(parts)))]
+
+
+def _check_classes(masks: str, pixels: np.ndarray) -> None:
+    """Raise Error if the pixels have fewer than two classes. A net that is trained on them learns nothing, and its mean IoU is 1."""
+    there = np.flatnonzero(pixels[:IGNORE]).tolist()
+    if len(there) < 2:
+        fact = f"all pixels have the class {there[0]}" if there else "no pixel has a class"
+        fact += f", or the level {IGNORE}, which is ignored" if pixels[IGNORE] else ""
+        fix = "if white is a class, give the colors: --colors FILE with the lines background,0,0,0 and object,255,255,255"
+        raise Error(fact, place=masks, fix=fix if pixels[IGNORE] else "masks of two classes or more")
 
 
 def _names_file(masks: str, settings: Settings) -> str:

@@ -245,3 +245,18 @@ def test_mistakes(tmp_path: pathlib.Path) -> None:
         assert fact in refused(tmp_path, out, *flags).fact
         assert not out.exists()
     assert "exists already" in refused(tmp_path, tmp_path / "empty", "--test=0").fact
+
+
+def test_black_and_white(tmp_path: pathlib.Path) -> None:
+    """White is level 255, which is ignored. So masks of 0 and 255 need a table of colors."""
+    for number in range(5):
+        picture(tmp_path / "images" / f"{number}.jpg")
+        save(tmp_path / "masks" / f"{number}.png", Image.fromarray(np.uint8(classes_of(str(number)) == 1) * 255))
+    text(tmp_path / "masks" / "labels.txt", "background\nobject\n")
+    error = refused(tmp_path, tmp_path / "out")
+    assert error.fact == "all pixels have the class 0, or the level 255, which is ignored" and "--colors" in str(error.fix)
+    assert not (tmp_path / "out").exists()
+    text(tmp_path / "colors.csv", "background,0,0,0\nobject,255,255,255\n")
+    run(tmp_path, tmp_path / "out", f"--colors={tmp_path}/colors.csv")
+    with Image.open(tmp_path / "out/masks/3.png") as mask:
+        assert (np.asarray(mask) == (classes_of("3") == 1)).all()
