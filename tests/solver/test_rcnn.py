@@ -203,6 +203,69 @@ def test_proposals_train_fast_rcnn(place: Place, end_to_end: Any) -> None:
     assert "bbox_pred_normalized" in names
 
 
+FROZEN = "param { lr_mult: 0 decay_mult: 0 } param { lr_mult: 0 decay_mult: 0 }"
+NO_REGIONS = f"""layer {{ name: "dummy" type: "DummyData" top: "dummy"
+    dummy_data_param {{ shape {{ dim: 1 dim: 288 }} data_filler {{ type: "gaussian" std: 0.01 }} }} }}
+    layer {{ name: "fc6" type: "InnerProduct" bottom: "dummy" top: "fc6" {FROZEN} inner_product_param {{ num_output: 64 }} }}
+    layer {{ name: "silence_fc6" type: "Silence" bottom: "fc6" }}"""
+NO_RPN = "".join(
+    f"""layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" {FROZEN} convolution_param {{ num_output: {outputs} kernel_size: {size}
+        pad: {size // 2} {GAUSS} }} }}"""
+    for name, bottom, outputs, size in (("rpn", "conv3", 32, 3), ("rpn_cls_score", "rpn", 18, 1), ("rpn_bbox_pred", "rpn", 36, 1))
+) + "".join(f'layer {{ name: "silence_{name}" type: "Silence" bottom: "{name}" }}' for name in ("rpn_cls_score", "rpn_bbox_pred"))  # fmt: skip
+SAMPLED = f"""layer {{ name: "data" {"".join(f'top: "{name}" ' for name in ("data", "rois", "labels", "bbox_targets", "bbox_inside_weights",
+    "bbox_outside_weights"))} {IMAGES} }}"""
+STEP = 40  # iterations of a step of the alternating training
+
+
+def frozen(net: str) -> str:
+    """Return the net with features that do not learn, as in stage 2."""
+    for name in ("conv1", "conv2", "conv3"):
+        net = net.replace(f'top: "{name}" convolution_param', f'top: "{name}" {FROZEN} convolution_param')
+    return net
+
+
+def test_alternating_training(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """The four steps of py-faster-rcnn's alternating training: RPN alone, Fast R-CNN on its proposals, and both again on features that do not learn.
+
+    As in its prototxts, each net has the other one's layers without learning, so that the last weights have both.
+    """
+    rpn, fast = DATA + RPN + RPN_LOSS + NO_REGIONS, SAMPLED + FEATURES + NO_RPN + REGIONS + LOSS
+    settings = CONFIGURATION.replace("IMS_PER_BATCH: 1", "IMS_PER_BATCH: 2").replace("  BBOX_NORMALIZE_TARGETS_PRECOMPUTED: True\n", "")
+    configuration = place.write("alternating.yml", settings)
+    deploy = place.write("rpn.prototxt", INPUT + RPN + proposal("rois", 'top: "scores"'))
+
+    def values(snapshot: str) -> dict[str, Any]:
+        return {layer.name: np.asarray(layer.blobs[0]) for layer in read_weights(f"{snapshot}.caffemodel").layers if layer.blobs}
+
+    def step(name: str, net: str, *more: str) -> str:
+        snapshot, records = place.train(name, net, STEP, "--cfg", configuration, *more)
+        losses = [record["loss"] for record in records]
+        assert 0 < np.mean(losses[-2:]) < max(losses[:2]), losses
+        return snapshot
+
+    def proposed(snapshot: str) -> str:
+        out = f"{snapshot}.npz"
+        words = ["dataset", "proposals", place.trained, out, "--model", deploy, "--weights", f"{snapshot}.caffemodel", "--device", place.device]
+        assert main([*words, "--cfg", configuration, "--most", "100"]) == 0
+        return out
+
+    first = step("stage1_rpn", rpn)
+    second = step("stage1_fast", fast, "--proposals", proposed(first))
+    third = step("stage2_rpn", frozen(rpn), "--weights", f"{second}.caffemodel")
+    fourth = step("stage2_fast", frozen(fast), "--weights", f"{third}.caffemodel", "--proposals", proposed(third))
+    features, regions, last = values(second), values(third), values(fourth)
+    for name in ("conv1", "conv2", "conv3"):
+        assert (features[name] == regions[name]).all() and (regions[name] == last[name]).all() and (values(first)[name] != features[name]).any()
+    for name in ("rpn", "rpn_cls_score", "rpn_bbox_pred"):
+        assert (regions[name] == last[name]).all() and np.ptp(last[name]) > 0
+    assert (features["fc6"] == regions["fc6"]).all() and (last["fc6"] != features["fc6"]).any()
+    capsys.readouterr()
+    words = ["test", "--model", place.write("deploy.prototxt", DEPLOY), "--weights", f"{fourth}.caffemodel", "--imdb", place.tested, "--device", place.device]
+    assert main([*words, "--cfg", configuration]) == 0
+    assert f"({TESTED} batches)" in capsys.readouterr().out
+
+
 def test_r_fcn_with_online_hard_examples(place: Place) -> None:
     heads = "".join(
         f"""{convolution(f"rfcn_{kind}", "conv3", 9 * outputs, 1)}
