@@ -24,6 +24,7 @@ from tests.zoo.test_detection_project import label_map
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SCENES = 30
 NET, SOLVER, MAP = "net/train_val.prototxt", "net/solver.prototxt", "made/labelmap_voc.prototxt"
+REGIONS, REGIONS_SOLVER = "regions/train_val.prototxt", "regions/solver.prototxt"
 
 
 @pytest.fixture(scope="session")
@@ -35,13 +36,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         assert main(["dataset", "shapes", "scenes", "--images", str(SCENES), "--size", "96x96", "--splits", "70,30,0"]) == 0
         assert main(["dataset", "voc", "scenes", "made"]) == 0
         assert main(["new", "ssd_shapes", "--data", "made", "--out", "net", "--batch", "4", "--iterations", "200"]) == 0
+        assert main(["new", "faster_rcnn_zf", "--data", "made", "--out", "regions", "--size", "96"]) == 0
     return folder
 
 
 @pytest.fixture
 def here(made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A working directory with the project. Tests may change all files."""
-    for name in ("made", "net"):
+    for name in ("made", "net", "regions"):
         shutil.copytree(made / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -58,7 +60,7 @@ def edit(old: str, new: str, file: str = NET, count: int = -1) -> Callable[[], N
     return mistake
 
 
-def boxes(change: Callable[[Any], None], part: str = "train") -> Callable[[], None]:
+def boxes(change: Callable[[Any], None], part: str = "train", file: str = NET) -> Callable[[], None]:
     """Return a mistake: a database whose boxes are changed. `change` gets an annotation group with its annotations."""
     def mistake() -> None:
         database = open_database(f"made/{part}_lmdb", proto.DataParameter.LMDB)
@@ -67,7 +69,7 @@ def boxes(change: Callable[[Any], None], part: str = "train") -> Callable[[], No
             for group in record.annotation_group:
                 change(group)
         write(pathlib.Path("changed_lmdb"), [record.SerializeToString() for record in records])
-        edit(f"made/{part}_lmdb", "changed_lmdb")()
+        edit(f"made/{part}_lmdb", "changed_lmdb", file)()
 
     return mistake
 
@@ -228,8 +230,65 @@ def test_lint_tells(here: pathlib.Path, name: str) -> None:
     assert found and case.fix in found[0].fix and found[0].place.file in (NET, SOLVER), "\n".join(map(str, lint(SOLVER)))
 
 
+REGION_CASES = {
+    "boxes in pixels": Case(boxes(corners(in_pixels), file=REGIONS), "wrong-boxes", "boxes are in pixels in all 21 records", "divide by width and height"),
+    "classes from 0": Case(
+        boxes(lambda group: setattr(group, "group_label", group.group_label - 1), file=REGIONS), "background-object",
+        "have the label 0, which is the background for 'input-data' (RoIData)", "number the classes from 1",
+    ),
+    "labels beyond num_classes": Case(
+        boxes(lambda group: setattr(group, "group_label", group.group_label + 1), file=REGIONS), "", "a box has label 11, and num_classes is 11", "num_classes",
+    ),
+    "classes of another data set": Case(
+        edit("'num_classes': 11", "'num_classes': 21", REGIONS), "number-of-classes",
+        "num_classes is 21, and made/train_lmdb/labels.txt has the labels up to 10", "num_classes: 11 (with the background)",
+    ),
+    "num_classes of the sample": Case(
+        edit("'num_classes': 11, 'bg", "'num_classes': 10, 'bg", REGIONS), "number-of-classes", "num_classes is 10", "num_classes: 11",
+    ),
+    "num_classes of the evaluation": Case(
+        edit(r"(detection_evaluate_param {\s+)num_classes: 11", r"\1num_classes: 21", REGIONS), "number-of-classes", "num_classes is 21", "num_classes: 11",
+    ),
+    "all difficult": Case(boxes(corners(difficult), file=REGIONS), "no-objects", "all boxes are marked as difficult", "'use_diff': True"),
+    "no boxes to test": Case(
+        boxes(lambda group: group.ClearField("annotation"), "val", REGIONS), "no-objects", "no record has a box: all 9 records", "`ocaffe dataset show`",
+    ),
+    "no data": Case(edit("made/val_lmdb", "made/none_lmdb", REGIONS), "missing-data", "made/none_lmdb does not exist", "correct the name"),
+    "one data set": Case(edit("made/val_lmdb", "made/train_lmdb", REGIONS), "tested-on-training-data", "it reads made/train_lmdb", "the test set"),
+    "test_iter": Case(edit(r"test_iter: \d+", "test_iter: 5", REGIONS_SOLVER), "test-set-not-covered", "scores 5 of the 9 samples", "test_iter: 9"),
+    "means in one phase": Case(
+        edit("lmdb', ", "lmdb', 'pixel_means': [1.0, 2.0, 3.0], ", REGIONS, 1), "transforms-differ", "its pixel_means is 102.98", "the same pixel_means",
+    ),
+    "anchors of large images": Case(
+        edit("'scales': \\[1.28, 2.56, 5.12\\]", "'scales': [8, 16, 32]", REGIONS), "objects-without-anchor",
+        "no anchor lies inside one of the images", "larger images: 'scales' and 'max_size' of RoIData",
+    ),
+    "small anchors": Case(
+        edit("'scales': \\[1.28, 2.56, 5.12\\]", "'scales': [0.25, 0.3, 0.35]", REGIONS), "objects-without-anchor",
+        "boxes overlap no anchor inside their image by 0.3. With 'scales': [96] a quarter has sides up to", "larger images",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REGION_CASES)
+def test_lint_tells_of_regions(here: pathlib.Path, name: str) -> None:
+    case = REGION_CASES[name]
+    case.mistake()
+    found = [each for each in lint(REGIONS_SOLVER) if each.rule == case.rule and case.fact in each.fact]
+    assert found and case.fix in found[0].fix and found[0].place.file in (REGIONS, REGIONS_SOLVER), "\n".join(map(str, lint(REGIONS_SOLVER)))
+
+
+def test_python_layers_of_regions(here: pathlib.Path) -> None:
+    """The layers of py-faster-rcnn's prototxts have the rules too."""
+    edit('type: "RoIData"', "type: 'Python'", REGIONS)()
+    edit("param_str:", "module: 'roi_data_layer.layer' layer: 'RoIDataLayer' param_str:", REGIONS, 2)()
+    edit("made/val_lmdb", "made/none_lmdb", REGIONS)()
+    assert [each.rule for each in lint(REGIONS_SOLVER)] == ["missing-data"]
+
+
 def test_right_projects(here: pathlib.Path) -> None:
     """There are no false alarms for the zoo's nets."""
+    assert not lint(REGIONS_SOLVER)
     for net in ("ssd_shapes", "mobilenet_ssd", "ssd300_vgg16"):
         assert main(["new", net, "--data", "made", "--out", f"{net}_2", "--batch", "4"]) == 0
         findings: list[Finding] = lint(f"{net}_2/solver.prototxt")
@@ -259,7 +318,7 @@ def test_yolo_counts_no_background(here: pathlib.Path) -> None:
 )
 def test_first_losses(losses: list[float], began: int, new: bool, words: list[str]) -> None:
     parameter = object()
-    graph = SimpleNamespace(nodes=[SimpleNamespace(type="MultiBoxLoss")], params=[parameter])
+    graph = SimpleNamespace(nodes=[SimpleNamespace(layer=SimpleNamespace(type="MultiBoxLoss"))], params=[parameter])
     watched = FirstLosses(proto.SolverParameter(base_lr=0.1), graph, set() if new else {id(parameter)})  # type: ignore[arg-type]
     told = [text for iteration, loss in enumerate(losses, began) for text in watched.add(loss, iteration)]
     assert len(told) == len(words) and all(text.startswith(word) for text, word in zip(told, words)), told
@@ -339,6 +398,6 @@ def test_label_of_no_class(small: None, device: Any, capfd: pytest.CaptureFixtur
 def test_the_page_names_each_mistake() -> None:
     """docs/detection-mistakes.md has the rules and the words of the warnings."""
     page = (ROOT / "docs" / "detection-mistakes.md").read_text()
-    missing = {f"`{case.rule}`" for case in CASES.values() if case.rule} - set(re.findall("`[a-z-]+`", page))
+    missing = {f"`{case.rule}`" for case in (*CASES.values(), *REGION_CASES.values()) if case.rule} - set(re.findall("`[a-z-]+`", page))
     words = ("the loss grew from", "the loss is nan", "the loss was 0", "these layers keep random values", "it is a Datum", "its label is")
     assert not missing and all(each in page for each in words), missing

@@ -13,7 +13,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.lint import JOB_RULES, NET_RULES, lint
-from tests.test_detection_mistakes import CASES
+from tests.test_detection_mistakes import CASES, REGION_CASES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
@@ -259,7 +259,7 @@ def test_job_rule(job: None, rule: str, file: str, old: str, new: str, line: int
 
 
 def test_every_rule_has_a_test_and_a_description() -> None:
-    tested = {name.split()[0] for name in NETS} | {case[0] for case in JOBS} | {case.rule for case in CASES.values()}
+    tested = {name.split()[0] for name in NETS} | {case[0] for case in JOBS} | {case.rule for case in (*CASES.values(), *REGION_CASES.values())}
     assert {*NET_RULES, *JOB_RULES} <= tested
     assert all(rule.__doc__ and rule.__doc__.strip().endswith(".") for rule in (*NET_RULES.values(), *JOB_RULES.values()))
     table = (ROOT / "docs" / "tools.md").read_text()

@@ -13,6 +13,7 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, Place
+from ocaffe.layers.base import layer_type
 from ocaffe.lint import boxes, detectors, net_rules, priors, solver_rules  # noqa: F401 (the import registers their rules)
 from ocaffe.lint.rules import FED as FED
 from ocaffe.lint.rules import JOB_RULES as JOB_RULES
@@ -76,6 +77,9 @@ def _job(path: str, level: int, stages: tuple[str, ...]) -> Job:
         return files[name].message
 
     def view(message: Any, phase: int) -> View:
+        for layer in message.layer:
+            if layer.type == "Python":
+                layer.type = layer_type(layer)  # the layers of py-faster-rcnn
         return View(files.get(message.source_file) or File(path, message, {}), message, phase)
 
     if not _is_solver(path):

@@ -1,4 +1,4 @@
-"""A sample of the boxes of an AnnotatedData layer, for the rules: as the database stores them, and as the net gets them."""
+"""A sample of the boxes of an AnnotatedData or RoIData layer, for the rules: as the database stores them, and as the net gets them."""
 from __future__ import annotations
 
 import contextlib
@@ -13,9 +13,11 @@ from google.protobuf.message import DecodeError
 from ocaffe import proto
 from ocaffe.data.annotated import AnnotatedSource
 from ocaffe.data.boxes import Boxes
-from ocaffe.data.database import Reader, key_text
+from ocaffe.data.database import Database, Reader, key_text
+from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
+from ocaffe.lint.data import param_of
 from ocaffe.lint.rules import Job, View
 
 RECORDS = 1000  # that are read at most
@@ -27,24 +29,25 @@ _TOGETHER = 100
 class BoxSample:
     """The boxes of the first records. Rows have the columns of AnnotatedData's second top; column IMAGE is the number of the record, or of the draw."""
 
-    def __init__(self, source: AnnotatedSource) -> None:
-        self.source = source
+    def __init__(self, database: Database, source: AnnotatedSource | None) -> None:
+        """`source`: of an AnnotatedData layer. RoIData changes no boxes, so nothing is drawn for it."""
+        self.database, self._source = database, source
         self.keys: list[str] = []
-        self._plans = source.plans()
+        self._plans = source.plans() if source is not None else iter(())
         self._drawn = [np.empty((0, 8), np.float32)]
         self.shapes: list[tuple[int, tuple[int, int, int]]] = []  # of the images that were drawn: record; channels, height, width
 
     @cached_property
     def stored(self) -> np.ndarray:
         """The boxes as they are stored, n x 8. Raises Error for a record that cannot be read."""
-        database, rows, keys, size = self.source.database, [np.empty((0, 8), np.float32)], list[str](), 0
+        database, rows, keys, size = self.database, [np.empty((0, 8), np.float32)], list[str](), 0
         reader = Reader(database)
         for first in range(0, min(database.entries, RECORDS), _TOGETHER):
             for key, value in reader.read(first, min(_TOGETHER, database.entries - first)):
                 try:
                     boxes = Boxes.of(proto.AnnotatedDatum.FromString(bytes(value)))
                 except DecodeError:
-                    with self.source.located():
+                    with self._source.located() if self._source is not None else contextlib.nullcontext():
                         raise database.fault("it is not an AnnotatedDatum", len(keys), key) from None
                 rows.append(boxes.rows(len(keys)))
                 keys.append(key_text(key))
@@ -65,7 +68,7 @@ class BoxSample:
     @property
     def text(self) -> str:
         """The records of `stored`, for messages."""
-        database, read = self.source.database, len(self.keys)
+        database, read = self.database, len(self.keys)
         return f"{'all' if read == database.entries else f'the first {read:,} of'} {database.entries:,} records of {database.path}"
 
     def key(self, row: np.ndarray) -> str:
@@ -74,15 +77,21 @@ class BoxSample:
 
 
 def sample_of(job: Job, view: View, layer: Any) -> BoxSample | None:
-    """Return the sample of an AnnotatedData layer. Return None for another layer, one without labels, and for data that is missing or has no boxes."""
-    if layer is None or layer.type != "AnnotatedData" or len(layer.top) < 2 or not os.path.exists(layer.data_param.source):
+    """Return the sample of a layer with boxes. Return None for another layer, one without labels, and for data that is missing or has no boxes."""
+    if layer is None or layer.type not in ("AnnotatedData", "RoIData") or len(layer.top) < 2 or not os.path.exists(param_of(layer).source):
         return None
     key = f"{view.file.path} {layer.source_line} {layer.name} {view.phase}"
     if key not in job.samples:
-        source = _opened(view, layer)
-        job.samples[key] = BoxSample(source) if source is not None and source.boxed else None
+        job.samples[key] = _sample(view, layer)
     sample: BoxSample | None = job.samples[key]
     return sample
+
+
+def _sample(view: View, layer: Any) -> BoxSample | None:
+    if layer.type == "RoIData":
+        return BoxSample(open_annotated(param_of(layer).source), None)
+    source = _opened(view, layer)
+    return BoxSample(source.database, source) if source is not None and source.boxed else None
 
 
 def _opened(view: View, layer: Any) -> AnnotatedSource | None:

@@ -1,4 +1,4 @@
-"""Rules over the boxes and labels of AnnotatedData layers. They read the first records of the databases (box_sample.py)."""
+"""Rules over the boxes and labels of AnnotatedData and RoIData layers. They read the first records of the databases (box_sample.py)."""
 from __future__ import annotations
 
 import os
@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.labels_txt import given_labels
+from ocaffe.data.labels_txt import LABELS, given_labels
 from ocaffe.errors import shape_text
 from ocaffe.layers.base import param_field
 from ocaffe.lint.box_sample import CORNERS, DIFFICULT, IMAGE, LABEL, BoxSample, sample_of
+from ocaffe.lint.data import PARAMS, param_of, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
 from ocaffe.model.text import read
 
@@ -23,7 +24,9 @@ RARE = 0.5  # a batch without boxes is reported if it is more probable than this
 # layers that read labels: the field with the number of classes, and whether the background is one of them
 CLASSES = {
     "MultiBoxLoss": ("num_classes", True), "DetectionEvaluate": ("num_classes", True), "RegionLoss": ("num_class", False), "Yolov3": ("num_class", False),
+    "RoIData": ("num_classes", True), "ProposalTarget": ("num_classes", True),
 }  # fmt: skip
+AGNOSTIC = 2  # num_classes of a ProposalTarget whose boxes are the same for all classes (R-FCN)
 LOSSES = ("MultiBoxLoss", "RegionLoss", "Yolov3")
 
 
@@ -45,24 +48,26 @@ FAULTS = (  # a box counts for the first one that it has
 
 
 class Read(NamedTuple):
-    """An AnnotatedData layer with its sample, and the layers that read its labels."""
+    """A data layer with its sample, and the layers that read its labels. RoIData is one of its own readers, because it has num_classes."""
 
     view: View
     layer: Any
     sample: BoxSample
     readers: list[Any]
 
-    def finding(self, rule: str, fact: str, fix: str, path: str = "data_param.source") -> Finding:
-        return self.view.finding(rule, self.layer, fact, fix, path)
+    def finding(self, rule: str, fact: str, fix: str, path: str = "") -> Finding:
+        return self.view.finding(rule, self.layer, fact, fix, path or f"{PARAMS[self.layer.type]}.source")
 
 
 def reads(job: Job) -> Iterator[Read]:
-    """Yield the AnnotatedData layers of a job whose boxes can be read."""
+    """Yield the data layers of a job whose boxes can be read."""
     for view in job.views:
         for index, layer in enumerate(view.layers):
             sample = sample_of(job, view, layer)
             if sample is not None:
-                yield Read(view, layer, sample, [each for each in view.followers(index, 1) if each.type in CLASSES])
+                regions = layer.type == "RoIData"
+                readers = [each for top in ((2, 3) if regions else (1,)) for each in view.followers(index, top) if each.type in CLASSES]
+                yield Read(view, layer, sample, [layer] * regions + readers)
 
 
 @job_rule
@@ -99,7 +104,7 @@ def background_object(job: Job) -> Iterator[Finding]:
     for each in reads(job):
         rows = each.sample.stored
         for reader in each.readers:
-            background = own_param(reader).background_label_id if CLASSES[reader.type][1] else 0
+            background = getattr(own_param(reader), "background_label_id", 0)
             wrong = rows[rows[:, LABEL] == background]
             if len(wrong):
                 fact = f"{len(wrong):,} of {len(rows):,} boxes have the label {background}, which is the background for '{reader.name}' ({reader.type})"
@@ -116,14 +121,22 @@ def number_of_classes(job: Job) -> Iterator[Finding]:
         largest = int(rows[:, LABEL].max(initial=-1))
         for reader in each.readers:
             field, with_background = CLASSES[reader.type]
-            given, wanted = getattr(own_param(reader), field), max(largest, *names, -1) + with_background
+            given, wanted = _number(reader, field), max(largest, *names, -1) + with_background
+            if reader.type == "ProposalTarget" and given == AGNOSTIC:
+                continue
             if given == wanted or (given > wanted and not names) or getattr(own_param(reader), "map_object_to_agnostic", False):
                 continue
-            where = _map(each.layer) if max(names, default=-1) >= largest else each.sample.source.database.path
+            where = _map(each.layer) if max(names, default=-1) >= largest else each.sample.database.path
             fact = f"{field} is {given}, and {where} has the labels up to {wanted - with_background}"
             counted = "with the background" if with_background else "without the background"
             fix = f"{field}: {wanted} ({counted}) in all layers, and num_output of the layers of confidences for {wanted} classes"
-            yield each.view.finding("number-of-classes", reader, fact, fix, f"{param_field(reader.type)}.{field}")
+            yield each.view.finding("number-of-classes", reader, fact, fix, f"{param_field(reader.type) or 'python_param'}.{field}")
+
+
+def _number(reader: Any, field: str) -> int:
+    """Return the number of classes of a layer that reads labels."""
+    own = own_param(reader)
+    return int(getattr(own, field) if own is not None else settings_of(reader).get(field, 0))
 
 
 @job_rule
@@ -134,8 +147,9 @@ def label_map_differs(job: Job) -> Iterator[Finding]:
         names = _names(each.layer)
         if not names:
             continue
-        listed = {label: {name} for label, name in enumerate(given_labels(each.layer.data_param.source))}
-        others = [(f"labels.txt of {each.layer.data_param.source}", listed)] if [*names] == [*range(len(names))] else []
+        source = param_of(each.layer).source
+        listed = {label: {name} for label, name in enumerate(given_labels(source))}
+        others = [(f"labels.txt of {source}", listed)] if [*names] == [*range(len(names))] else []
         if first is not None and first.view.phase != each.view.phase:
             others.append((f"{_map(first.layer)} of phase {proto.Phase.Name(first.view.phase)}", _names(first.layer)))
         first = first or each
@@ -150,7 +164,7 @@ def label_map_differs(job: Job) -> Iterator[Finding]:
 def no_objects(job: Job) -> Iterator[Finding]:
     """Data without boxes, or whose boxes are dropped by the transforms or as difficult. The loss is 0, or the average precision is 0."""
     for each in reads(job):
-        trains, batch = any(reader.type in LOSSES for reader in each.readers), int(each.layer.data_param.batch_size)
+        trains, batch = any(reader.type in LOSSES for reader in each.readers), int(param_of(each.layer).batch_size)
         stored = each.sample.stored
         counted = _counted(each, stored)
         records = np.unique(counted[:, IMAGE])  # with boxes
@@ -161,7 +175,8 @@ def no_objects(job: Job) -> Iterator[Finding]:
         if not len(stored):
             fact, fix = f"no record has a box: {each.sample.text}", "a database with boxes; `ocaffe dataset show` draws them"
         elif not len(counted):
-            fact, fix = f"all boxes are marked as difficult, and do not count: {each.sample.text}", "use_difficult_gt: true, or other annotations"
+            field = "'use_diff': True" if each.layer.type == "RoIData" and each.view.train else "use_difficult_gt: true"
+            fact, fix = f"all boxes are marked as difficult, and do not count: {each.sample.text}", f"{field}, or other annotations"
         else:
             fact = f"{100 * share:.0f} % of the records have boxes, {100 * kept:.0f} % of {DRAWS} transformed images keep one: {each.sample.text}. "
             fact += f"A batch of {batch} has none with a probability of {empty:.2f}"
@@ -186,7 +201,7 @@ def image_sizes_differ(job: Job) -> Iterator[Finding]:
                 continue
             with open(path, encoding="utf-8", errors="replace") as stream:
                 lines = [words for words in map(str.split, stream) if words]
-            database = each.sample.source.database
+            database = each.sample.database
             each.sample.drawn(DRAWS)
             shapes = {record: shape[1:] for record, shape in each.sample.shapes}
             wrong = [record for record, shape in sorted(shapes.items()) if record < len(lines) and _other_aspect(lines[record], shape)]
@@ -210,12 +225,16 @@ def _other_aspect(words: list[str], shape: tuple[int, ...]) -> bool:
 
 def _names(layer: Any) -> dict[int, set[str]]:
     """Return the labels of the layer's label map in their order, each with its names. Return {} if there is no file."""
+    if layer.type == "RoIData":  # it has no label map, but the database may have the names
+        return {label: {name} for label, name in enumerate(given_labels(param_of(layer).source))}
     path = _map(layer)
     items = sorted(read(path, proto.LabelMap).item, key=lambda item: item.label) if os.path.exists(path) else []
     return {item.label: {item.name, item.display_name or item.name} for item in items}
 
 
 def _map(layer: Any) -> str:
+    if layer.type == "RoIData":
+        return os.path.join(param_of(layer).source, LABELS)
     return str(layer.annotated_data_param.label_map_file)
 
 
@@ -226,6 +245,8 @@ def _range(names: dict[int, set[str]]) -> str:
 def _counted(read: Read, rows: np.ndarray) -> np.ndarray:
     """Return the boxes that a reader counts: without the difficult ones if none counts them."""
     own, fields = read.layer.annotated_data_param, {"MultiBoxLoss": "use_difficult_gt", "DetectionEvaluate": "evaluate_difficult_gt"}
+    if read.layer.type == "RoIData" and read.view.train:
+        return rows if settings_of(read.layer).get("use_diff", False) else rows[rows[:, DIFFICULT] == 0]
     given = [getattr(own_param(reader), fields[reader.type]) for reader in read.readers if reader.type in fields]
     counts = own.train_diffcult if own.yolo_data_type == 1 else not given or any(given)
     return rows if counts else rows[rows[:, DIFFICULT] == 0]

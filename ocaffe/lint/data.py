@@ -2,31 +2,49 @@
 from __future__ import annotations
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 from ocaffe import proto
 from ocaffe.data.database import Reader, open_database
 from ocaffe.data.datum import DatumReader
 from ocaffe.data.opening import open_files
+from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
+from ocaffe.layers.roi_data import SAMPLE
 from ocaffe.model.hdf5_files import Hdf5Files
+from ocaffe.model.param_str import read_settings
 from ocaffe.model.wire import Malformed
+from ocaffe.tools.py_faster_rcnn import SAMPLED
 
-PARAMS = {"Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param"}
+PARAMS = {
+    "Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param", "RoIData": "python_param",
+}  # fmt: skip
 MAX_LABELS = 20_000  # records that are read at most
 _MAX_BYTES = 1 << 28  # of records that are read at most
 _TOGETHER = 100
 
 
 def param_of(layer: Any) -> Any:
-    """Return the message with source and batch_size. Return None if the layer is not a data layer with such a message."""
+    """Return the settings with source and batch_size. Return None if the layer is not a data layer with such settings. Raise Error for a wrong param_str."""
+    if layer.type == "RoIData":
+        own = settings_of(layer)
+        images = own.get("ims_per_batch", SAMPLE["ims_per_batch"]) if len(layer.top) == SAMPLED else 1
+        return SimpleNamespace(source=own.get("source", ""), batch_size=images, shuffle=True)
     return getattr(layer, PARAMS[layer.type]) if layer.type in PARAMS else None
+
+
+def settings_of(layer: Any) -> dict[str, Any]:
+    """Return the settings in the param_str of a layer of Faster R-CNN. Raise Error."""
+    return read_settings(layer.python_param.param_str)
 
 
 def samples(layer: Any) -> int | None:
     """Return the number of samples of a data layer, or None if it cannot be determined."""
-    param = param_of(layer)
     with contextlib.suppress(Error, OSError, KeyError, IndexError):
+        param = param_of(layer)
+        if layer.type == "RoIData":
+            return open_annotated(param.source).entries
         if layer.type in ("Data", "AnnotatedData"):
             return open_database(param.source, param.backend).entries
         if layer.type == "ImageData":

@@ -1,4 +1,4 @@
-"""Rules over prior boxes: their number, their places, and the objects that they match."""
+"""Rules over prior boxes and anchors: their number, their places, and the objects that they match."""
 from __future__ import annotations
 
 import contextlib
@@ -9,8 +9,12 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.data.boxes import area, overlaps
+from ocaffe.data.roi_samples import overlaps as pixel_overlaps
+from ocaffe.data.rois import RoiSource, scaled
 from ocaffe.errors import Error, Place
+from ocaffe.layers.anchor_target import AnchorTarget
 from ocaffe.layers.prior_box import PriorBox
+from ocaffe.layers.roi_data import RoIData
 from ocaffe.lint.box_sample import CORNERS, sample_of
 from ocaffe.lint.boxes import EDGE
 from ocaffe.lint.rules import Finding, Job, View, job_rule, net_rule
@@ -18,6 +22,7 @@ from ocaffe.lint.rules import Finding, Job, View, job_rule, net_rule
 UNMATCHED = 0.6  # share of the objects; mobilenet_ssd leaves a third of the digits of `ocaffe dataset shapes`
 OBJECTS = 500  # that are compared with priors
 FEWEST = 100  # objects; with fewer, a map of priors that matches none says nothing
+IMAGES = 50  # of which boxes are compared with anchors
 DRAWS = 300  # images of which the transformed boxes are compared
 SHIFT = 0.25  # of the image: SSD's own steps reach up to 7 % beyond it
 TYPES = ("PriorBox", "PriorBoxClustered")
@@ -143,6 +148,51 @@ def priors_without_object(job: Job) -> Iterator[Finding]:
             fact = f"its priors with sides of {sizes.min():.0f} to {sizes.max():.0f} pixels overlap no box by {threshold:g}"
             fact += f" ({len(_some(objects))} boxes of {DRAWS} transformed images)"
             yield view.finding("priors-without-object", each.layer, fact, "sizes of your objects, or remove the map", "prior_box_param.min_size")
+
+
+@job_rule
+def objects_without_anchor(job: Job) -> Iterator[Finding]:
+    """Objects of which most overlap no anchor inside the image. A region proposal network learns little from them, or its loss stays 0."""
+    for view in job.views:
+        graph = None
+        with contextlib.suppress(Error):  # the rule `impossible` tells it
+            graph = view.graph if view.train and any(layer.type == "AnchorTarget" for layer in view.layers) else None
+        layers = [node.layer for node in graph.nodes] if graph is not None else []
+        source = next((layer.source for layer in layers if isinstance(layer, RoIData)), None)
+        for layer in layers:
+            if isinstance(layer, AnchorTarget) and source is not None:
+                yield from _without_anchor(view, layer, source)
+
+
+def _without_anchor(view: View, layer: AnchorTarget, source: RoiSource) -> Iterator[Finding]:
+    own, (best, sides) = layer.settings, _anchored(source, layer)
+    share = float((best < own.negative_overlap).mean())
+    if share > UNMATCHED:
+        low, middle, high = np.percentile(sides, (25, 50, 75))
+        lengths = [own.base_size * scale for scale in own.scales]
+        fact = f"{100 * share:.0f} % of {len(best)} boxes overlap no anchor inside their image by {own.negative_overlap:g}"
+        if not best.any():
+            fact = f"no anchor lies inside one of the images with {len(best)} boxes, so the loss stays 0"
+        fact += f". With 'scales': {source.settings.scales} a quarter has sides up to {low:.0f} pixels, half up to {middle:.0f}, "
+        fact += f"three quarters up to {high:.0f}; the anchors have about {min(lengths):g} to {max(lengths):g}"
+        fix = "other 'scales' of the anchors in all layers that have them, or larger images: 'scales' and 'max_size' of RoIData"
+        yield view.finding("objects-without-anchor", layer.param, fact, fix, "python_param.param_str")
+
+
+def _anchored(source: RoiSource, layer: AnchorTarget) -> tuple[np.ndarray, np.ndarray]:
+    """Return of each box the largest overlap with an anchor inside the image, and the side of a square of its area. IMAGES images at most count."""
+    own, best, sides = layer.settings, [np.zeros(0)], [np.zeros(0)]
+    for number in np.linspace(0, len(source.used) - 1, min(len(source.used), IMAGES)).astype(int):
+        entry = source.entries[source.used[number]]
+        scale, (height, width) = scaled(entry.size, source.settings.scales[0], source.settings.max_size)
+        boxes = entry.boxes[source.kept(entry)] * scale
+        y, x = np.mgrid[: -(-height // own.feat_stride), : -(-width // own.feat_stride)].reshape(2, -1, 1) * own.feat_stride
+        anchors = (np.concatenate([x, y, x, y], 1)[:, None] + layer.anchors).reshape(-1, 4)
+        border = own.allowed_border
+        inside = anchors[(anchors[:, :2] >= -border).all(1) & (anchors[:, 2] < width + border) & (anchors[:, 3] < height + border)]
+        best.append(pixel_overlaps(inside, boxes).max(0, initial=0))
+        sides.append(np.sqrt((boxes[:, 2:] - boxes[:, :2] + 1).prod(1)))
+    return np.concatenate(best), np.concatenate(sides)
 
 
 def _trainings(job: Job) -> Iterator[tuple[View, Any, Any]]:

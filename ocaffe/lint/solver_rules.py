@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.lint.data import PARAMS, labels, param_of, samples
+from ocaffe.layers.roi_data import DEFAULTS
+from ocaffe.lint.data import PARAMS, labels, param_of, samples, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
 
 _POLICY_NEEDS = {  # policy: the fields that it reads
@@ -14,6 +15,7 @@ _POLICY_NEEDS = {  # policy: the fields that it reads
     "sigmoid": ("gamma", "stepsize"),
 }  # fmt: skip
 _TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray", "resize_param")  # must be equal in TRAIN and TEST
+_SCALING = ("pixel_means", "max_size")  # of RoIData, must be equal too. Several `scales` in TRAIN are one in TEST
 
 
 def _feeders(view: View) -> Iterator[Any]:
@@ -73,15 +75,18 @@ def transforms_differ(job: Job) -> Iterator[Finding]:
         for layer in _feeders(view):
             ours, theirs = layer.transform_param, first.transform_param
             crops = any(each.crop_size or each.crop_h or len(each.resize_param) > 1 for each in (ours, theirs))
-            for name in _TRANSFORM if layer.type == first.type else ():
-                a, b = _value(ours, name), _value(theirs, name)
+            for name in (_SCALING if layer.type == "RoIData" else _TRANSFORM) if layer.type == first.type else ():
+                a, b = _value(layer, name), _value(first, name)
                 if a != b and not (name == "resize_param" and crops):
                     fact = f"its {name} is {_text(a)}, that of '{first.name}' in the TRAIN phase (line {first.source_line}) is {_text(b)}"
                     yield view.finding("transforms-differ", layer, fact, f"the same {name} in both", f"transform_param.{name}")
 
 
-def _value(transform: Any, name: str) -> Any:
-    """Return the value of a field. That of resize_param is the size."""
+def _value(layer: Any, name: str) -> Any:
+    """Return the value of a field of transform_param, or of a setting of RoIData. That of resize_param is the size."""
+    if name in _SCALING:
+        return settings_of(layer).get(name, DEFAULTS[name])
+    transform = layer.transform_param
     value = getattr(transform, name)
     return [f"{each.height} x {each.width}" for each in value] if name == "resize_param" else list(value) if name == "mean_value" else value
 

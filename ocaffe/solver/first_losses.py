@@ -18,6 +18,10 @@ ZEROS = 10  # iterations with a loss of 0, after which it is reported
 SPAN = 5  # losses whose mean is compared with the first ones, because those of small batches vary
 GROWTH = 10  # times the largest of the first losses
 NEW_GROWTH = 2  # times the first loss of a detector with new predictions, which all batches have in common; rates ten times too high reach 2.2
+UNLEARNED = {  # by a layer: the reason for a loss of 0, and the subjects of the rules
+    "MultiBoxLoss": ("no box of the batches matches a prior", "boxes, labels and priors"),
+    "AnchorTarget": ("no anchor lies inside the images", "boxes, labels and anchors"),
+}
 
 
 class FirstLosses:
@@ -26,7 +30,9 @@ class FirstLosses:
     def __init__(self, param: Any, graph: Graph, copied: set[int]) -> None:
         """`param` is the SolverParameter, `copied` has the ids of the parameters that files of weights have set."""
         self.param = param
-        self._boxes = any(node.type == "MultiBoxLoss" for node in graph.nodes)
+        types = {node.layer.type for node in graph.nodes}  # of a Python layer: that of its module
+        self._boxes = "MultiBoxLoss" in types
+        self._reason, self._checked = next((each for kind, each in UNLEARNED.items() if kind in types), ("nothing is learned", "the labels"))
         self._new = self._boxes and any(id(parameter) not in copied for parameter in graph.params)
         self._losses: list[float] = []
         self._open = {"infinite", "zero", "grown"}  # signs that were not reported
@@ -34,7 +40,7 @@ class FirstLosses:
     def add(self, loss: float, iteration: int) -> Iterator[str]:
         """Yield warnings after a pass of `iteration`."""
         rate = f"base_lr {self.param.base_lr:g}"
-        lint = f"`ocaffe lint` with this solver checks {'boxes, labels and priors' if self._boxes else 'the labels'}"
+        lint = f"`ocaffe lint` with this solver checks {self._checked}"
         if not self._losses and iteration:
             self._open -= {"zero", "grown"}
         if not np.isfinite(loss):
@@ -47,8 +53,7 @@ class FirstLosses:
         if "zero" in self._open and iteration == ZEROS - 1:
             self._open.remove("zero")
             if not any(self._losses):
-                reason = "no box of the batches matches a prior" if self._boxes else "nothing is learned"
-                yield f"Iteration {iteration}: the loss was 0 in all iterations: {reason}; {lint}"
+                yield f"Iteration {iteration}: the loss was 0 in all iterations: {self._reason}; {lint}"
         first, last = self._losses[0], float(np.mean(self._losses[-SPAN:]))
         limit = NEW_GROWTH * first if self._new else GROWTH * max(map(abs, self._losses[:SPAN]))
         if "grown" in self._open and len(self._losses) > SPAN and last > limit > 0:
