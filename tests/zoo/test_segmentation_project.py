@@ -136,6 +136,20 @@ def test_weights_of_classes(here: pathlib.Path) -> None:
     assert not loss.class_weighting and not loss.weight_by_label_freqs and loss.normalize
 
 
+@pytest.mark.parametrize(
+    ("net", "plain", "normalized"), [("unet", 3e-4, 1e-3), ("segnet", 1e-3, 3e-4), ("segnet_basic", 1e-3, 1e-3), ("fcn8s", 1e-4, 1e-3)]
+)
+def test_rates(here: pathlib.Path, net: str, plain: float, normalized: float) -> None:
+    """From fillers; and from weights, of which the layers that the file lacks learn at ten times the rate."""
+    bare = proto.NetParameter()
+    bare.layer.add(name="other", type="Convolution")
+    write_weights("one.caffemodel", bare, {"other": [np.zeros((1, 1, 1, 1), np.float32)]})
+    for batch_norm, rate, tuned in ((False, plain, plain / 10), (True, normalized, 1e-4)):
+        for weights, wanted in (("", rate), ("one.caffemodel", tuned)):
+            write_segmenter(net, "made", f"out{batch_norm}{weights}", Choices(batch=1, batch_norm=batch_norm, weights=weights))
+            assert read_solver(f"out{batch_norm}{weights}/solver.prototxt").base_lr == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(("net", "count"), [("unet", 18), ("fcn8s", 15)])
 def test_batch_norm(here: pathlib.Path, net: str, count: int) -> None:
     """It is between each convolution and its ReLU, in the nets for training and for single images."""
