@@ -245,8 +245,9 @@ class AnnotatedSource(StagedSource):
     def _check_alike(self, batch: Batch, scenes: list[Scene]) -> None:
         for found, scene in zip(batch.found, scenes):
             if scene.shape != scenes[0].shape:
+                colors = scene.shape[0] != scenes[0].shape[0]
                 raise Error(
                     f"database {self.database.path}: the image of {self.store.name(found)} is {shape_text(scene.shape)}, "
                     f"that of {self.store.name(batch.found[0])} in the same batch is {shape_text(scenes[0].shape)}",
-                    fix="set resize_param, crop_size, or batch_size: 1",
+                    fix="set force_color: true" if colors else "set resize_param, crop_size, or batch_size: 1",
                 )

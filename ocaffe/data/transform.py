@@ -181,7 +181,8 @@ class Transform:
                 fix="make the mean of this database (compute_image_mean), or set mean_value per channel",
             )
         if self.mean is not None and self.mean.ndim == 1 and len(self.mean) not in (1, channels):
-            raise Error(f"{len(self.mean)} mean_value given for images of {channels} channels", fix=f"give 1 or {channels}")
+            fix = f"give 1 or {channels}" if channels > 1 else "force_color: true if other images have colors, else give 1"
+            raise Error(f"{len(self.mean)} mean_value given for images of {channels} channels", fix=fix)
 
     def place(self, key: tuple[int, int], positions: range, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draw crop corners (n x 2: y, x) and mirror flags (n) for images of `sizes` (n x 2: height, width).

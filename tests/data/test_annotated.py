@@ -294,6 +294,10 @@ def test_bad_records(tmp_path: pathlib.Path) -> None:
 
     assert "record 1 (key '00000001'): it is not an AnnotatedDatum" in fact(datum(0), b"\x0a\xff")
     assert "the image of key '00000001' is 3 x 41 x 50, that of key '00000000' in the same batch is 3 x 40 x 50" in fact(datum(0), datum(1, (), (3, 41, 50)))
+    mixed = [datum(0), datum(1, (), (1, 40, 50))]
+    assert fault(*mixed).fix == "set force_color: true"
+    means = fault(*mixed, transform="mean_value: 1 mean_value: 2 mean_value: 3")
+    assert "3 mean_value given for images of 1 channels" in means.fact and "force_color: true" in str(means.fix)
     short = proto.AnnotatedDatum.FromString(datum(0))
     short.datum.data = b"123"
     assert "it has 3 bytes for an image of 3 x 40 x 50" in fact(datum(0), short.SerializeToString())
