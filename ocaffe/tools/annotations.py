@@ -82,14 +82,17 @@ def _voc(content: bytes) -> Boxes:
     size = root.find("size")
     extent = None if size is None else (int(size.findtext("height", "0")), int(size.findtext("width", "0")))
     boxes = []
-    for thing in root.iter("object"):
+    for number, thing in enumerate(root.iter("object"), 1):
         name, corners = thing.findtext("name"), thing.find("bndbox")
         if name is None or corners is None:
-            raise ValueError("an object without name or bndbox")
+            raise ValueError(f"object {number} has no {'name' if name is None else 'bndbox'}")
         texts = {each: corners.findtext(each) for each in ("xmin", "ymin", "xmax", "ymax")}
         if missing := [each for each, text in texts.items() if text is None]:  # SSD's converter takes 0, which no one can mean
-            raise ValueError(f"a bndbox without {missing[0]}")
-        xmin, ymin, xmax, ymax = (float(text or "") for text in texts.values())
+            raise ValueError(f"object {number} has a bndbox without {missing[0]}")
+        try:
+            xmin, ymin, xmax, ymax = (float(text or "") for text in texts.values())
+        except ValueError as problem:
+            raise ValueError(f"object {number}: {problem}") from None
         boxes.append(Box(name.strip(), xmin, ymin, xmax, ymax, thing.findtext("difficult", "0").strip() == "1"))
     return Boxes(extent, boxes)
 
@@ -126,7 +129,8 @@ def read_boxes(path: str, kind: str) -> Boxes:
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="correct the list, whose lines are an image and its annotations") from None
     except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
-        raise Error(f"cannot be parsed as {kind} annotations: {problem!r}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
+        text = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
+        raise Error(f"cannot be parsed as {kind} annotations: {text}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
 
 
 def annotate(datum: Any, boxes: Boxes, shape: tuple[int, int], labels: dict[str, int], path: str) -> Any:

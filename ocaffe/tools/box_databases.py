@@ -72,7 +72,8 @@ def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[s
             lines.append(_Part(part, pictures, label_map, made, settings).write(out))
         name = f"labelmap_{kind}.prototxt"
         (made / name).write_text(write_text(label_map), encoding="utf-8")
-    return [*lines, f"{os.path.join(out, name)}: {len(label_map.item)} classes with the background"]
+    background = any(item.label == BACKGROUND[1] for item in label_map.item)
+    return [*lines, f"{os.path.join(out, name)}: {len(label_map.item)} classes {'with' if background else 'without'} the background"]
 
 
 def _divided(parts: dict[str, list[Picture]], root: str, settings: Settings) -> dict[str, list[Picture]]:
@@ -173,7 +174,7 @@ class _Part:
         """Return a box in pixels inside its image, or the reason against it."""
         height, width = size
         if box.label not in self._labels:
-            known = names_text(list(self._labels))
+            known = names_text([name for name in self._labels if name != BACKGROUND[0]])
             return Fault(place, UNKNOWN_CLASS, f"the class is '{box.label}', and the classes are {known}", "correct the name, or add it to the classes")
         sides = np.array([width, height] * 2, float)
         corners = np.array(box[1:5], float)
@@ -185,6 +186,9 @@ class _Part:
             return Fault(place, "that are inverted", f"{text}: a minimum is above its maximum", "exchange the two")
         inner = np.clip(pixels, 0, sides)
         if np.abs(inner - pixels).max() > _SLACK:
+            if fractions:
+                fix = "divide by width and height of the image, or remove the box" if np.abs(corners).max() > 2 else "clip or remove the box"
+                return Fault(place, "that leave the image", f"{text}, and the coordinates are shares of the image, from 0 to 1", fix)
             return Fault(place, "that leave the image", f"{text}, and the image is {width} x {height} (width x height)", "clip or remove the box")
         if (inner[:2] >= inner[2:]).any():
             return Fault(place, "that are empty", f"{text}: the box has no area", "remove the box")

@@ -22,7 +22,8 @@ def read_voc(root: str) -> BoxSet:
         folders, _ = subfolders(root, Counter())
         parts = {part: _beside(root, part) for part in split_of(folders)} or {"": _beside(root, "")}
     if not any(parts.values()):
-        raise Error(f"the folder {root} has no folder {ANNOTATIONS}, and no XML file", fix="give the folder that has Annotations and JPEGImages (VOC2007)")
+        missing = f"no XML file in {ANNOTATIONS}" if os.path.isdir(os.path.join(root, ANNOTATIONS)) else f"no folder {ANNOTATIONS}, and no XML file"
+        raise Error(f"the folder {root} has {missing}", fix="give the folder that has Annotations and JPEGImages (VOC2007)")
     names = numbering(root) or sorted({str(box.label) for pictures in parts.values() for picture in pictures for box in picture.boxes})
     return BoxSet(parts, [(name, name) for name in names])
 

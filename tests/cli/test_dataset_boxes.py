@@ -248,7 +248,8 @@ def test_a_label_map(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str])
     assert label_names(str(tmp_path / "out" / "train_lmdb")) == []  # the labels are not 0, 1, 2
     items = read(tmp_path / "out" / "labelmap_voc.prototxt", proto.LabelMap).item
     assert [(item.name, item.label, item.display_name) for item in items] == [("dog", 7, ""), ("cat", 3, "a cat")]
-    assert "4 boxes (dog 2, a cat 2)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "4 boxes (dog 2, a cat 2)" in said and "2 classes without the background" in said
     text(tmp_path / "map", 'item { name: "dog" label: 7 }')
     error = refused("voc", tmp_path / "set", tmp_path / "new", f"--label-map-file={tmp_path}/map")
     assert "the class is 'cat', and the classes are 'dog'" in error.fact and str(error.place).endswith("object 1") and os.listdir(tmp_path / "set")
@@ -403,11 +404,13 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("voc", edit(VOC1, "<xmax>20<", "<xmax>4<"), "1.xml: object 1", "4, 5, 4, 15: the box has no area", "1 boxes that are empty"),
     ("voc", edit(VOC1, "<xmax>20<", "<xmax>nan<"), "1.xml: object 1", "4, 5, nan, 15", "1 boxes that are not finite"),
     ("voc", edit(VOC1, "<width>40", "<width>41"), "1.xml", "it states 41 x 20, and ", "1 images of another size"),
-    ("voc", edit(VOC1, "<xmin>4</xmin>", ""), "1.xml", "a bndbox without xmin", "1 images with unreadable annotations"),
+    ("voc", edit(VOC1, "<xmin>4</xmin>", ""), "1.xml", "object 1 has a bndbox without xmin", "1 images with unreadable annotations"),
+    ("voc", edit(VOC1, "<xmin>4<", "<xmin>four<"), "1.xml", "object 1: could not convert string to float: 'four'", "1 images with unreadable annotations"),
+    ("voc", edit(VOC1, "<name>cat</name>", ""), "1.xml", "xml annotations: object 1 has no name", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "<annotation>", '<!DOCTYPE a [<!ENTITY b "c">]><annotation>'), "1.xml", "document type", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "</annotation>", ""), "1.xml", "cannot be parsed as xml", "1 images with unreadable annotations"),
     ("voc", edit("ImageSets/Main/train.txt", "1\n", "7\n"), "7.xml", "No such file", "1 images with unreadable annotations"),
-    ("voc", write("labels.txt", "dog\n"), "1.xml: object 1", "the class is 'cat', and the classes are 'none_of_the", "2 boxes of unknown classes"),
+    ("voc", write("labels.txt", "dog\n"), "1.xml: object 1", "the class is 'cat', and the classes are 'dog'", "2 boxes of unknown classes"),
     ("coco", edit(COCO1, "[4, 5, 16, 10]", "[4, 5, 38, 10]"), "annotations[0]", "= 4, 5, 42, 15, and the image", "1 boxes that leave the image"),
     ("coco", edit(COCO1, "[4, 5, 16, 10]", "[4, 5, 0, 10]"), "annotations[0]", "the box has no area", "1 boxes that are empty"),
     ("coco", edit(COCO1, "[4, 5, 16, 10]", "[4, 5, 16]"), "annotations[0]", "bbox is [4, 5, 16]", "1 boxes that are no boxes"),
@@ -415,7 +418,8 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("coco", edit(COCO1, '"category_id": 17', '"category_id": 3'), "annotations[0]", "the class is '3', and the classes are", "1 boxes of unknown classes"),
     ("coco", edit(COCO1, '"image_id": 1', '"image_id": 9'), "annotations[0]", "image_id is 9, and no image", "1 boxes of unknown images"),
     ("coco", edit(COCO1, '"width": 40', '"width": 30'), "image 1", "it states 30 x 20", "1 images of another size"),
-    ("yolo", write(YOLO1, "\n0 0.3 0.5 0.9 0.5\n"), "1.txt:2", "= -0.15, 0.25, 0.75, 0.75, and the image is 40 x 20", "1 boxes that leave the image"),
+    ("yolo", write(YOLO1, "\n0 0.3 0.5 0.9 0.5\n"), "1.txt:2", "= -0.15, 0.25, 0.75, 0.75, and the coordinates are shares", "1 boxes that leave the image"),
+    ("yolo", write(YOLO1, "0 12 5 4 5\n"), "1.txt:1", "= 10, 2.5, 14, 7.5, and the coordinates are shares of the image", "1 boxes that leave the image"),
     ("yolo", write(YOLO1, "0 0.3 0.5 -0.1 0.5\n"), "1.txt:1", "a minimum is above its maximum", "1 boxes that are inverted"),
     ("yolo", write(YOLO1, "2 0.3 0.5 0.1 0.5\n"), "1.txt:1", "the class is 2, and ", "1 boxes of unknown classes"),
     ("yolo", write(YOLO1, "0 0.3 0.5 0.1 0.5 0.99\n"), "1.txt:1", "has 6 numbers", "1 boxes that are no boxes"),
@@ -468,6 +472,7 @@ def test_boxes_are_clipped_by_a_pixel(tmp_path: pathlib.Path, capsys: pytest.Cap
 
 BROKEN: list[tuple[str, Change, str]] = [
     ("voc", lambda root: shutil.rmtree(root / "Annotations"), "has no folder Annotations, and no XML"),
+    ("voc", lambda root: [(root / "ImageSets").rename(root / "other"), *(each.unlink() for each in root.glob("Annotations/*"))], "no XML file in Annotations"),
     ("voc", edit("ImageSets/Main/train.txt", "1\n", "../../1\n"), "'../../1.xml' lies outside of the folder"),
     ("voc", write("ImageSets/Main/train.txt", "\n"), "none of the 0 images of the part 'train' can be used"),
     ("coco", lambda root: [path.unlink() for path in (root / "annotations").iterdir()], "has no annotations/instances_*.json"),

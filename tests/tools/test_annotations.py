@@ -126,9 +126,9 @@ def test_odd_boxes_are_kept_with_a_warning(capfd: pytest.CaptureFixture[str]) ->
     [
         (VOC.format(width=30, x=9).replace("dog", "cow"), ["--label_map_file=map"], ["in/a.ann", "'cow' is not in the label map", "none, cat, dog"]),
         (VOC.format(width=30, x=9)[:-20], ["--label_map_file=map"], ["in/a.ann", "as xml annotations"]),
-        ("<annotation><object/></annotation>", ["--label_map_file=map"], ["in/a.ann", "without name"]),
+        ("<annotation><object/></annotation>", ["--label_map_file=map"], ["in/a.ann", "annotations: object 1 has no name"]),
         ("{}", ["--label_map_file=map", "--label_type=yaml"], ["yaml"]),
-        ('{"annotation": [{}]}', ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "bbox"]),
+        ('{"annotation": [{}]}', ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "annotations: no 'bbox'"]),
         ("[1]", ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "as json annotations"]),
         ("1 2 3\n", ["--label_type=txt"], ["in/a.ann", "as txt annotations"]),
         ("4294967296 1 2 3 4\n", ["--label_type=txt"], ["in/a.ann", "4294967296 does not fit into 32 bits"]),
