@@ -58,7 +58,7 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
     """
     transform = layer.transform_param
     crop = (transform.crop_h, transform.crop_w) if transform.crop_h else (transform.crop_size,) * 2 if transform.crop_size else None
-    resized = resized or _resized(layer) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
+    resized = resized or _resized(layer, place) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
     if resized is None:
         fact = f"nothing says to which size the images of layer '{layer.name}' were resized"
         raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH")
@@ -86,7 +86,8 @@ def _channels(layer: Any) -> int:
     return found[0] if found else 1 if layer.transform_param.force_gray else 3
 
 
-def _resized(layer: Any) -> tuple[int, int] | None:
+def _resized(layer: Any, place: str) -> tuple[int, int] | None:
+    """Return height and width of the images before the crop, None if the layer does not say it. Raise Error for images that keep their aspect ratio."""
     if layer.type == "ImageData":
         p = layer.image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
@@ -94,6 +95,10 @@ def _resized(layer: Any) -> tuple[int, int] | None:
         p = layer.dense_image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
     for change in layer.transform_param.resize_param:
+        if change.resize_mode != proto.ResizeParameter.WARP:
+            mode = proto.ResizeParameter.Resize_mode.Name(change.resize_mode)
+            fact = f"resize_mode of layer '{layer.name}' is {mode}, and images are prepared by WARP alone"
+            raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH, which does not keep the aspect ratio")
         if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
             return int(change.height), int(change.width)
     found = _stored(layer)

@@ -9,6 +9,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
+from ocaffe.evaluation.preprocessing import of_layer
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of, write_sidecar
 from ocaffe.model.text import read_net
 from tests.zoo.digits import write_folders
@@ -64,6 +65,22 @@ def test_a_training_can_do_without(tmp_path: pathlib.Path, monkeypatch: pytest.M
     monkeypatch.setattr("ocaffe.log.minimum", 0)
     write_sidecar("none/net", [read_net("net.prototxt")])
     assert "the preprocessing is not written beside the snapshots" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["FIT_LARGE_SIZE_AND_PAD", "FIT_SMALL_SIZE"])
+def test_images_that_keep_their_aspect_ratio(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """They are not warped silently. --resize warps them."""
+    monkeypatch.chdir(tmp_path)
+    resized = f"resize_param {{ prob: 1 resize_mode: {mode} height: 30 width: 40 interp_mode: LINEAR }}"
+    net = f'layer {{ name: "d" type: "AnnotatedData" top: "data" top: "label" transform_param {{ {resized} }} data_param {{ source: "db" }} }}'
+    pathlib.Path("net.prototxt").write_text(net)
+    message = read_net("net.prototxt")
+    write_sidecar("net", [message])
+    assert read_sidecar("net.caffemodel") is None
+    for shape in (None, (3, 30, 40)):
+        with pytest.raises(Error, match=rf"(?s)net\.prototxt.*resize_mode of layer 'd' is {mode}.*--resize"):
+            of_layer(message.layer[0], shape, None, "net.prototxt")
+    assert of_layer(message.layer[0], None, (20, 25), "net.prototxt").shape == (3, 20, 25)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"size": [3, 8, 8]}', TWO_CHANNELS])
