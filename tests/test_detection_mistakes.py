@@ -286,6 +286,20 @@ def test_python_layers_of_regions(here: pathlib.Path) -> None:
     assert [each.rule for each in lint(REGIONS_SOLVER)] == ["missing-data"]
 
 
+def test_flags_of_py_faster_rcnn(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--imdb and --cfg change the net as in a training."""
+    edit(", 'source': 'made/train_lmdb'", "", REGIONS)()
+    edit('type: "RoIData"', "type: 'Python'", REGIONS, 1)()
+    edit("param_str:", "module: 'roi_data_layer.layer' layer: 'RoIDataLayer' param_str:", REGIONS, 1)()
+    assert main(["lint", REGIONS_SOLVER, "--imdb", "made/train_lmdb"]) == 0
+    pathlib.Path("small.yml").write_text("TRAIN:\n  SCALES: [24]\n  MAX_SIZE: 40\n")
+    capsys.readouterr()
+    assert main(["lint", REGIONS_SOLVER, "--imdb", "made/train_lmdb", "--cfg", "small.yml"]) == 1
+    assert "objects-without-anchor" in capsys.readouterr().out
+    assert main(["lint", REGIONS_SOLVER, "--imdb", "made/none_lmdb"]) == 1
+    assert "missing-data" in capsys.readouterr().out
+
+
 def test_right_projects(here: pathlib.Path) -> None:
     """There are no false alarms for the zoo's nets."""
     assert not lint(REGIONS_SOLVER)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from ocaffe import log
 from ocaffe.cli.flags import Parser, stages, state_flags
+from ocaffe.cli.train import imdb_flags, prepared
 from ocaffe.errors import Error
 from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, WEIGHTS, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
 
@@ -16,6 +17,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", metavar="FILE", nargs="*", help="solver or net prototxts")
     parser.flag("ignore", "", "names of rules to leave out, separated by ','")
     parser.flag("weights", "", "also compare the net with this weights file")
+    imdb_flags(parser)
     parser.flag("rules", False, "list the rules")
     state_flags(parser)
     options = parser.parse(argv)
@@ -33,9 +35,10 @@ def main(argv: Sequence[str]) -> int:
     if not options.files:
         raise Error("no file is given", place="ocaffe lint", fix="a solver or net prototxt")
     log.quiet(3)
+    prepare = prepared(options)
     count = 0
     for path in options.files:
-        found = lint(path, ignored, options.level, stages(options.stage), options.weights)
+        found = lint(path, ignored, options.level, stages(options.stage), options.weights, prepare)
         count += len(found)
         for finding, alike in _grouped(found):
             print(finding)

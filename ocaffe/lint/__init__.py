@@ -37,12 +37,17 @@ from ocaffe.solver.nets import net_messages
 _SOLVER = re.compile(r"^\s*(net|train_net|net_param|train_net_param|base_lr|lr_policy|max_iter)\s*[:{]", re.M)
 
 
-def lint(path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages: tuple[str, ...] = (), weights: str = "") -> list[Finding]:
+Prepare = Callable[[Any, int], Any]
+
+
+def lint(
+    path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages: tuple[str, ...] = (), weights: str = "", prepare: Prepare | None = None,
+) -> list[Finding]:  # fmt: skip
     """Return all findings in a net, or in a solver and its nets, each once and in the order of lines. Raise Error if the file cannot be read.
 
-    `weights`: a weights file to compare with the net.
+    `weights`: a weights file to compare with the net. `prepare` returns a changed net for a phase, as --imdb and --cfg of `ocaffe train` change it.
     """
-    job = _job(path, level, stages)
+    job = _job(path, level, stages, prepare)
     if job.solver is not None and job.solver.weights:  # the initial weights then come from files, not from fillers
         ignore = ignore | {"weights-start-at-zero"}
     found = [] if NO_EFFECT in ignore else list(job.findings)
@@ -65,7 +70,7 @@ def _findings(rule: Callable[[Any], Iterator[Finding]], subject: Any, path: str)
         yield Finding("", place, problem.layer or "", problem.fact, problem.fix or "")
 
 
-def _job(path: str, level: int, stages: tuple[str, ...]) -> Job:
+def _job(path: str, level: int, stages: tuple[str, ...], prepare: Prepare | None) -> Job:
     files: dict[str, File] = {}
     notes: list[Finding] = []
 
@@ -77,6 +82,7 @@ def _job(path: str, level: int, stages: tuple[str, ...]) -> Job:
         return files[name].message
 
     def view(message: Any, phase: int) -> View:
+        message = prepare(message, phase) if prepare is not None else message
         for layer in message.layer:
             if layer.type == "Python":
                 layer.type = layer_type(layer)  # the layers of py-faster-rcnn

@@ -327,10 +327,13 @@ def number_classes(layer: Any, classes: int) -> None:
 
 def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:
     weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    deploy = project.path("deploy.prototxt")
     yield from readme_head(f"{project.net}: {project.classes} classes of objects", (
+        f"ocaffe lint {project.path('solver.prototxt')}",
         f"ocaffe train --solver {project.path('solver.prototxt')}",
-        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
-        f"ocaffe convert {project.path('deploy.prototxt')} {weights} {project.prefix}.onnx",
+        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]} --per-class",
+        f"ocaffe predict --model {deploy} --weights {weights} --annotate drawn IMAGE",
+        f"ocaffe convert {deploy} {weights} {project.prefix}.onnx",
     ))  # fmt: skip
     images = found.images
     for name, text in (
