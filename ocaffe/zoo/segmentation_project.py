@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,7 +121,7 @@ class _Segmenter:
         self.balanced = self._balanced()
         self.changes += dict.fromkeys(change for message in (self.body, self.deploy) for change in self._adapt(message))
         if choices.batch_norm:
-            self.changes += {_normalize(message) for message in (self.body, self.deploy)}
+            self.changes += {_normalize(message, self.stored) for message in (self.body, self.deploy)}
         elif not choices.weights and all(layer.type != "BN" for layer in self.body.layer):
             self.changes.append(f"{net} does not normalize, and learns slowly from fillers: --batch-norm adds BatchNorm")
         for layer in self.body.layer if self.stored else ():
@@ -283,14 +283,21 @@ def _classes(masks: Masks, given: int) -> int:
     return given or found
 
 
-def _normalize(message: Any) -> str:
-    """Replace SegNet's BN by BatchNorm and Scale, or add both between each Convolution and its ReLU. Return the change."""
+def _normalize(message: Any, stored: Collection[str]) -> str:
+    """Replace SegNet's BN by BatchNorm and Scale, or add both between each Convolution and its ReLU. Return the change.
+
+    The convolutions lose their bias, which BatchNorm would remove, but not those in `stored`: the given weights have it.
+    """
     layers = list(message.layer)
     del message.layer[:]
     fresh = any(layer.type == "BN" for layer in layers)
     for before, layer in zip([None, *layers], layers):
         if layer.type == "BN" or (not fresh and layer.type == "ReLU" and before is not None and before.type == "Convolution"):
-            blob = layer.bottom[0]
+            blob, biased = layer.bottom[0], message.layer[-1]
+            if biased.type == "Convolution" and biased.name not in stored:
+                biased.convolution_param.bias_term = False
+                biased.convolution_param.ClearField("bias_filler")
+                del biased.param[1:]
             message.layer.add(name=f"{blob}_bn", type="BatchNorm", bottom=[blob], top=[blob]).batch_norm_param.moving_average_fraction = AVERAGED
             message.layer.add(name=f"{blob}_scale", type="Scale", bottom=[blob], top=[blob]).scale_param.bias_term = True
         if layer.type != "BN":

@@ -16,6 +16,7 @@ import ocaffe
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.lint import lint
 from ocaffe.model.text import parse, read_net, read_solver
 from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.zoo.project import Choices
@@ -160,6 +161,8 @@ def test_batch_norm(here: pathlib.Path, net: str, count: int) -> None:
         places = [index for index, layer in enumerate(found) if layer.type == "BatchNorm"]
         assert len(places) == count
         assert all([layer.type for layer in found[index - 1 : index + 3]] == ["Convolution", "BatchNorm", "Scale", "ReLU"] for index in places)
+        assert not any(found[index - 1].convolution_param.bias_term or len(found[index - 1].param) > 1 for index in places)
+    assert not lint("out/solver.prototxt")
 
 
 def test_batch_norm_of_segnet(here: pathlib.Path) -> None:
@@ -189,6 +192,8 @@ def test_segnet_from_a_classifier(here: pathlib.Path, device: Any) -> None:
     with contextlib.redirect_stderr(log):
         assert main(["train", "--solver", "out/solver.prototxt", "--device", device.number]) == 0, log.getvalue()
     trained = {layer.name: layer.blobs[0] for layer in read_weights("out/segnet_iter_1.caffemodel").layers if layer.blobs}
+    biased = {layer.name for layer in layers("out/train_val.prototxt", "Convolution") if layer.convolution_param.bias_term}
+    assert biased == {"conv1_1", "conv1_1_D_3"}  # the bias of the given weights, and that of the scores
     np.testing.assert_allclose(trained["conv1_1"], given, atol=1e-4)
     assert "seg/mean_iou = " in log.getvalue() and "nan" not in log.getvalue()
 
