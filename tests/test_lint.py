@@ -9,10 +9,12 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
+from PIL import Image
 
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.lint import JOB_RULES, NET_RULES, lint
+from ocaffe.tools.voc_writer import with_palette
 from tests.test_detection_mistakes import CASES, REGION_CASES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -274,6 +276,29 @@ def test_hdf5_and_lmdb_sizes(job: None) -> None:
     net = NET.replace(f'"ImageData" {tops}image_data_param {{ source: "test.txt"', f'"HDF5Data" {tops}hdf5_data_param {{ source: "list.txt"')
     pathlib.Path("net.prototxt").write_text(net.replace("  transform_param { } }", "}"))
     assert "test_iter 3 x batch_size 2 scores 6 of the 9 samples in list.txt" in str(lint("solver.prototxt")[0])
+
+
+def test_masks(job: None) -> None:
+    """Lists of images and masks are data like others. Masks with a palette are told with their remedy."""
+    Image.fromarray(np.zeros((24, 28), np.uint8)).save("mask.png")
+    for part, count in (("train", 8), ("test", 6)):
+        pathlib.Path(f"{part}.txt").write_text("images/im00.png mask.png\n" * count)
+    net = NET.replace("ImageData", "DenseImageData").replace("image_data_param", "dense_image_data_param")
+    net = net.replace("InnerProduct", "Convolution").replace("inner_product_param { num_output: 3", "convolution_param { kernel_size: 1 num_output: 3")
+    pathlib.Path("net.prototxt").write_text(net)
+    assert not lint("solver.prototxt")
+
+    def told(rule: str) -> str:
+        return "".join(str(each) for each in lint("solver.prototxt") if each.rule == rule)
+
+    Image.fromarray(np.full((24, 28), 3, np.uint8)).save("mask.png")
+    assert "mask.png has the label 3, and 'loss' gets 3 scores: labels 0 to 2" in told("label-out-of-range")
+    with_palette(np.full((24, 28), 2, np.uint8)).save("mask.png")
+    assert "mask.png has the label 75" in told("label-out-of-range") and "`ocaffe dataset masks`" in told("label-out-of-range")
+    pathlib.Path("test.txt").write_text("images/im00.png mask.png\n" * 9)
+    assert "scores 6 of the 9 samples in test.txt" in told("test-set-not-covered")
+    pathlib.Path("test.txt").unlink()
+    assert "test.txt does not exist" in told("missing-data")
 
 
 def test_zoo_is_clean() -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.data.decode import Color
+from ocaffe.data.decode import Color, open_pillow, read_file
 from ocaffe.data.dense_stager import DenseStager, Frame, Names, Shape3
 from ocaffe.data.effort import Laps
 from ocaffe.data.listed import new_size
@@ -157,7 +157,10 @@ class DenseImageSource(StagedSource):
         for n, (pixels, row) in enumerate(zip(layout.pixels(part), layout.table(part))):
             wrong = self.wrong_label(1, pixels[: row[HEIGHT] * row[WIDTH]])
             if wrong is not None:
-                problem = Error(f"{batch.found[n][1]}: {wrong[1].fact}", fix=wrong[1].fix)
+                mask, fix = batch.found[n][1], wrong[1].fix
+                if open_pillow(read_file(mask)).mode == "P":
+                    fix = "`ocaffe dataset masks` writes the indices of the palette; the layer reads the gray levels of its colors, as in SegNet"
+                problem = Error(f"{mask}: {wrong[1].fact}", fix=fix)
                 raise self.store.fault(problem, batch.records[n], batch.found[n])
         outside = self.transform.label_outside
         wrong = None if outside is None else self.wrong_label(1, np.array([outside]))

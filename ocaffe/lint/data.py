@@ -5,9 +5,13 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from ocaffe import proto
 from ocaffe.data.database import Reader, open_database
 from ocaffe.data.datum import DatumReader
+from ocaffe.data.decode import Color, open_image, open_pillow, planes, read_file
+from ocaffe.data.dense import PairFiles
 from ocaffe.data.opening import open_files
 from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
@@ -19,8 +23,10 @@ from ocaffe.tools.py_faster_rcnn import SAMPLED
 
 PARAMS = {
     "Data": "data_param", "AnnotatedData": "data_param", "ImageData": "image_data_param", "HDF5Data": "hdf5_data_param", "RoIData": "python_param",
+    "DenseImageData": "dense_image_data_param",
 }  # fmt: skip
 MAX_LABELS = 20_000  # records that are read at most
+MAX_MASKS = 50  # that are read at most
 _MAX_BYTES = 1 << 28  # of records that are read at most
 _TOGETHER = 100
 
@@ -49,6 +55,8 @@ def samples(layer: Any) -> int | None:
             return open_database(param.source, param.backend).entries
         if layer.type == "ImageData":
             return open_files(param).entries
+        if layer.type == "DenseImageData":
+            return PairFiles(param.source, param.root_folder).entries
         if layer.type == "HDF5Data":
             return _hdf5_rows(param.source, layer.top[0])
     return None
@@ -74,6 +82,22 @@ def labels(layer: Any) -> list[int]:
                     break
             return numbers
     return []
+
+
+def mask_labels(layer: Any) -> dict[int, str]:
+    """Return the labels in the first masks of a DenseImageData layer, each with a file that has it."""
+    found: dict[int, str] = {}
+    with contextlib.suppress(Error, OSError):
+        files = PairFiles(layer.dense_image_data_param.source, layer.dense_image_data_param.root_folder)
+        for _, mask in files.find(range(min(files.entries, MAX_MASKS))):
+            for label in np.unique(planes(open_image(read_file(mask)), Color.GRAY)).tolist():
+                found.setdefault(label, mask)
+    return found
+
+
+def has_palette(mask: str) -> bool:
+    """Return whether an image file has a palette. DenseImageData reads the gray levels of its colors, not the indices."""
+    return bool(open_pillow(read_file(mask)).mode == "P")
 
 
 def _hdf5_rows(source: str, name: str) -> int:

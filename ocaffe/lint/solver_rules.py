@@ -7,7 +7,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.layers.roi_data import DEFAULTS
-from ocaffe.lint.data import PARAMS, labels, param_of, samples, settings_of
+from ocaffe.lint.data import PARAMS, has_palette, labels, mask_labels, param_of, samples, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
 
 _POLICY_NEEDS = {  # policy: the fields that it reads
@@ -121,16 +121,24 @@ def not_shuffled(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def label_out_of_range(job: Job) -> Iterator[Finding]:
-    """A label that is not below the number of scores. Classes are numbered from 0."""
+    """A label that is not below the number of scores, also in the first 50 masks. Classes are numbered from 0."""
     for view in job.views:
         for index in view.losses:
             loss = view.layers[index]
             source = view.source(index, 1) if len(loss.bottom) > 1 and loss.type == "SoftmaxWithLoss" else None
             scores = _scores(view, index)
             found = labels(source) if source is not None and source.type in PARAMS and scores else []
+            masks = mask_labels(source) if source is not None and source.type == "DenseImageData" and scores else {}
             ignored = loss.loss_param.ignore_label if loss.loss_param.HasField("ignore_label") else None
-            wrong = [label for label in found if not 0 <= label < scores and label != ignored]
-            if wrong:
+            wrong = [label for label in (*found, *masks) if not 0 <= label < scores and label != ignored]
+            if wrong and masks:
+                file = masks[max(wrong)]
+                fact = f"{file} has the label {max(wrong)}, and '{loss.name}' gets {scores} scores: labels 0 to {scores - 1}"
+                fix = f"num_output: {max(wrong) + 1}, or loss_param {{ ignore_label: {max(wrong)} }}, or masks of the classes"
+                if has_palette(file):
+                    fix = "`ocaffe dataset masks` writes the indices of the palette; the layer reads the gray levels of its colors"
+                yield view.finding("label-out-of-range", source, fact, fix, "dense_image_data_param.source")
+            elif wrong:
                 fact = f"{param_of(source).source} has the label {max(wrong, key=abs)}, and '{loss.name}' gets {scores} scores: labels 0 to {scores - 1}"
                 yield view.finding("label-out-of-range", source, fact, f"num_output: {max(found) + 1}, or labels that count from 0")
 

@@ -15,6 +15,7 @@ from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.resample import Interpolation, resize
 from ocaffe.data.transform import Transform
 from ocaffe.ir.labels import LabelRange
+from ocaffe.tools.voc_writer import with_palette
 from tests.data.databases import image
 from tests.data.pictures import block_of, failure, listing, same_batches, save, used
 from tests.data.test_crew import until
@@ -131,6 +132,12 @@ def test_labels_without_a_class(pairs: str, tmp_path: pathlib.Path) -> None:
             error = failure(lambda each=each: block_of(each, 0))  # type: ignore[misc]
             assert f"line 4: {names[3]}: its label is 7; layer loss has 5 classes" in error.fact
             each.close()
+    with_palette(np.full((12, 10), 2, np.uint8)).save(names[1])  # the color of class 2, (0, 128, 0), has the gray level 75
+    made = source(path, 2)
+    made.limits[1] = [LabelRange("loss", 5, 255)]
+    error = failure(lambda: block_of(made, 0))
+    assert f"line 2: {names[1]}: its label is 75" in error.fact and "`ocaffe dataset masks` writes the indices of the palette" in str(error.fix)
+    save(tmp_path / "1.png", good)
     made = source(path, 2, transform={"affine": {"rotation": 3}})
     made.limits[1] = [LabelRange("loss", 5)]
     error = failure(lambda: block_of(made, 0))
