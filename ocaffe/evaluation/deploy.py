@@ -14,7 +14,7 @@ from ocaffe.model.filter import filter_net
 from ocaffe.model.param_str import read_settings
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.onnx.deploy import ACTIVATIONS, deploy
-from ocaffe.tools.annotations import BACKGROUND, read_label_map
+from ocaffe.tools.annotations import BACKGROUND, shown_names
 
 _SOURCES = {"Data": "data_param", "ImageData": "image_data_param", "DenseImageData": "dense_image_data_param"}
 
@@ -34,8 +34,8 @@ def class_names(layer: Any | None) -> list[str]:
         return []
     if layer.type == "AnnotatedData":
         path = layer.annotated_data_param.label_map_file
-        labels = {label: name for name, label in read_label_map(path).items() if label >= 0} if os.path.exists(path) else {}
-        return [labels.get(label, BACKGROUND[0] if label == 0 else str(label)) for label in range(max(labels, default=-1) + 1)]
+        labels = {label: name for label, name in shown_names(path).items() if label >= 0} if os.path.exists(path) else {}
+        return [labels.get(label, BACKGROUND[2] if label == 0 else str(label)) for label in range(max(labels, default=-1) + 1)]
     regions = layer_type(layer) == "RoIData"
     source = str(read_settings(layer.python_param.param_str).get("source", "")) if regions else getattr(layer, _SOURCES[layer.type]).source
     return label_names(source) if os.path.exists(source) else []

@@ -14,7 +14,7 @@ from ocaffe.layers.seg_accuracy import figures
 from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.tools.annotations import read_label_map
+from ocaffe.tools.annotations import shown_names
 
 
 def detection_table(classes: Mapping[int, tuple[int, int, float]], names: Mapping[int, str]) -> list[str]:
@@ -48,5 +48,5 @@ def label_map_names(net: str) -> dict[int, str]:
             return dict(enumerate(class_names(layer)))
         path = layer.annotated_data_param.label_map_file
         if layer.type == "AnnotatedData" and path and os.path.exists(path):
-            return {label: name for name, label in read_label_map(path).items()}
+            return shown_names(path)
     return {}

@@ -45,6 +45,14 @@ def read_label_map(path: str, check: bool = False) -> dict[str, int]:
     return labels
 
 
+def shown_names(path: str) -> dict[int, str]:
+    """Return the names that people read, by the labels of a label map: display names, as COCO's names are numbers. Raise Error."""
+    labels: dict[int, str] = {}
+    for item in read(path, proto.LabelMap).item:
+        labels.setdefault(item.label, item.display_name or item.name)
+    return labels
+
+
 def make_label_map(path: str, delimiter: str, background: bool) -> Any:
     """Return the LabelMap of a text file with lines `NAME [LABEL [DISPLAY NAME]]`. Without labels, classes are numbered from 1. Raise Error."""
     made = proto.LabelMap()

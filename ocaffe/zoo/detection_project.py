@@ -20,7 +20,7 @@ from ocaffe.memory.report import size_text
 from ocaffe.model.param_str import read_settings, with_settings
 from ocaffe.model.text import parse, read_solver
 from ocaffe.model.weights import read_weights
-from ocaffe.tools.annotations import read_label_map
+from ocaffe.tools.annotations import read_label_map, shown_names
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed
@@ -76,7 +76,8 @@ def find_annotated(data: str, val: str = "") -> Annotated:
     if len(maps) != 1:
         raise Error(f"{folder or '.'} has {f'{len(maps)} label maps: ' + ', '.join(maps) if maps else 'no labelmap.prototxt'}", place="--data", fix=fix)
     path = os.path.join(folder, maps[0])
-    names = {label: name for name, label in read_label_map(path, check=True).items()}
+    read_label_map(path, check=True)
+    names = shown_names(path)
     missing = next((label for label in range(1, max(names) + 1) if label not in names), None)
     if missing is not None or min(names) < 0 or not max(names):
         fact = f"the labels are {', '.join(map(str, sorted(names)))}"

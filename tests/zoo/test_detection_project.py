@@ -15,8 +15,10 @@ from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.data.palette import color_of, palette
 from ocaffe.errors import Error
+from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
+from ocaffe.evaluation.tables import label_map_names
 from ocaffe.model.param_str import read_settings
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.tools.stored_boxes import corners_of
@@ -68,6 +70,15 @@ def test_classes_of_the_label_map(here: pathlib.Path, net: str, confidences: int
     assert train.annotated_data_param.label_map_file == test.annotated_data_param.label_map_file == "data/labelmap.prototxt"
     solver = read_solver("out/solver.prototxt")
     assert (solver.eval_type, list(solver.test_iter), solver.max_iter) == ("detection", [1], 8)
+
+
+def test_display_names(here: pathlib.Path) -> None:
+    """People read display names: the names in COCO's label map are numbers."""
+    items = (("none_of_the_above", 0, "background"), ("18", 1, "dog"), ("90", 2, "toothbrush"), ("bird", 3, ""))
+    (here / "data/labelmap.prototxt").write_text("".join(f'item {{ name: "{name}" label: {n} display_name: "{shown}" }}' for name, n, shown in items))
+    assert write_detector("ssd_shapes", "data", "out", Choices(batch=2)).images.classes == ["dog", "toothbrush", "bird"]
+    assert class_names(data_layer(read_net("out/train_val.prototxt"))) == ["background", "dog", "toothbrush", "bird"]
+    assert label_map_names("out/train_val.prototxt") == {0: "background", 1: "dog", 2: "toothbrush", 3: "bird"}
 
 
 def test_the_number_of_classes_is_the_published_one(here: pathlib.Path) -> None:
