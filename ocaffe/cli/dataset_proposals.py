@@ -15,6 +15,7 @@ from ocaffe.data.proposals import write_proposals
 from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.region_images import with_images
+from ocaffe.evaluation.sidecar import trained_regions
 from ocaffe.layers.base import layer_type
 from ocaffe.model.filter import filter_net
 from ocaffe.model.param_str import with_settings
@@ -45,11 +46,14 @@ def main(argv: Sequence[str]) -> int:
     log.quiet()
     settings = read_configuration(options.cfg) if options.cfg else []
     part = _part(filter_net(upgrade_net(read_net(model)), proto.NetState(phase=proto.TEST)), options.most, model)
-    net = configured(with_images(part, options.database, CLASSES), proto.TEST, settings=settings)
+    net = configured(with_images(part, options.database, CLASSES, images=trained_regions(weights)), proto.TEST, settings=settings)
     images = open_annotated(options.database).entries
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     with Net(net, phase=proto.TEST, weights=weights, device=device) as made:
         found = [_proposed(made, net.layer[0].top[1], net.layer[-1].top) for _ in tqdm(range(images), desc="proposals", disable=None)]
+    if not any(len(boxes) for boxes, _ in found):
+        fix = "other weights, or smaller min_size of Proposal, or the 'scales' of the training: --cfg FILE with TEST: SCALES"
+        raise Error(f"the net proposes no region in any of {len(found)} images", place=model, fix=fix)
     write_proposals(options.out, [boxes for boxes, _ in found], [scores for _, scores in found])
     print(f"{options.out}: {sum(len(boxes) for boxes, _ in found)} proposals for {len(found)} images")
     return 0

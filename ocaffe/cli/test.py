@@ -16,6 +16,7 @@ from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
+from ocaffe.data.label_names import label_names
 from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_scores import class_scores
@@ -24,6 +25,7 @@ from ocaffe.evaluation.confusion import lines_of
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.region_images import with_test
 from ocaffe.evaluation.scores import accuracies, evaluate
+from ocaffe.evaluation.sidecar import trained_regions
 from ocaffe.evaluation.tables import detection_table, label_map_names, segmentation_table
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions
@@ -93,7 +95,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     message = read_net(options.model, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     settings = read_configuration(options.cfg) if options.cfg else []
     if options.imdb:
-        message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb)
+        message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb, trained_regions(file))
     message = batched(configured(message, proto.TEST, settings=settings) if settings else message, options.batch)
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
@@ -170,7 +172,8 @@ def _per_class(
     options: argparse.Namespace, device: Device, detections: Mapping[str, Detections], segmentations: Mapping[str, np.ndarray]
 ) -> list[str]:
     """Return a table of the classes for each layer that scores a test, else for the first Accuracy layer. Raise Error if the net has none of them."""
-    tables = [detection_table(found.by_class(), label_map_names(options.model)) for found in detections.values()]
+    labels = dict(enumerate(label_names(options.imdb))) if options.imdb else label_map_names(options.model)
+    tables = [detection_table(found.by_class(), labels) for found in detections.values()]
     names = class_names(data_layer(read_net(options.model)))
     tables += [segmentation_table(counts, names) for counts in segmentations.values()]
     if tables:

@@ -67,33 +67,37 @@ def with_detections(net: Any) -> Any:
     return made
 
 
-def with_images(net: Any, imdb: str, classes: int, rows: str = "") -> Any:
+def with_images(net: Any, imdb: str, classes: int, rows: str = "", images: RegionImages | None = None) -> Any:
     """Return the net with a database of annotated images in the place of its inputs data and im_info. `rows`: the blob of their boxes for DetectionEvaluate.
 
-    Raise Error for other inputs.
+    `images`: how the training prepared them, None for py-faster-rcnn's settings. Raise Error for other inputs.
     """
     inputs = [layer for layer in net.layer if layer.type == "Input"]
     tops = [top for layer in inputs for top in layer.top]
     shapes = [shape for layer in inputs for shape in layer.input_param.shape]
     if len(tops) != 2 or len(shapes) != 2:
         raise Error(f"the net has the inputs {', '.join(tops) or 'none'}", fix="a test.prototxt with the inputs data and im_info")
-    images = proto.LayerParameter(name="input-data", type="RoIData", top=[*(tops if len(shapes[0].dim) == 4 else tops[::-1]), "gt_boxes"])
-    images.top.extend([rows] if rows else [])
-    images.python_param.param_str = settings_text({"num_classes": classes, "source": imdb})
+    data = proto.LayerParameter(name="input-data", type="RoIData", top=[*(tops if len(shapes[0].dim) == 4 else tops[::-1]), "gt_boxes"])
+    data.top.extend([rows] if rows else [])
+    own = {"scales": [images.side], "max_size": images.longest, "pixel_means": images.mean.tolist()} if images is not None else {}
+    data.python_param.param_str = settings_text({"num_classes": classes, "source": imdb, **own})
     silence = proto.LayerParameter(name="no-boxes", type="Silence", bottom=["gt_boxes"])
     made = type(net)()
     made.CopyFrom(net)
     del made.layer[:]
-    made.layer.extend([images, silence, *(layer for layer in net.layer if layer.type != "Input")])
+    made.layer.extend([data, silence, *(layer for layer in net.layer if layer.type != "Input")])
     return made
 
 
-def with_test(net: Any, imdb: str) -> Any:
-    """Return the net of a region detector with a database of annotated images in the place of its inputs, and DetectionEvaluate at its end. Raise Error."""
+def with_test(net: Any, imdb: str, images: RegionImages | None = None) -> Any:
+    """Return the net of a region detector with a database of annotated images in the place of its inputs, and DetectionEvaluate at its end. Raise Error.
+
+    `images`: how the training prepared them, None for py-faster-rcnn's settings.
+    """
     made = with_detections(net)
     output = next(layer for layer in made.layer if layer.type == "DetectionOutput")
     classes = output.detection_output_param.num_classes
-    made = with_images(made, imdb, classes, "label")
+    made = with_images(made, imdb, classes, "label", images)
     evaluate = proto.DetectionEvaluateParameter(num_classes=classes, evaluate_difficult_gt=False)
     made.layer.add(name="detection_eval", type="DetectionEvaluate", bottom=[output.top[0], "label"], top=["detection_eval"], detection_evaluate_param=evaluate)
     return made

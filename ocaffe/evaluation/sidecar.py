@@ -106,3 +106,9 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
         return Preprocessing((channels, height, width), resized, values, float(found["scale"])), labels
     except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
         raise Error(f"the preprocessing cannot be read: {problem!r}", place=path, fix="remove the file, and give --resize, --mean and --scale") from None
+
+
+def trained_regions(weights: str) -> RegionImages | None:
+    """Return how the training of a detector of regions prepared its images. None if no file beside the weights says it. Raise Error if it is damaged."""
+    found = read_sidecar(weights)
+    return found[0] if found is not None and isinstance(found[0], RegionImages) else None

@@ -10,7 +10,9 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cli import main
+from ocaffe.cli.dataset import main as dataset
 from ocaffe.data.proposals import read_proposals
+from ocaffe.errors import Error
 from ocaffe.model.weights import read_weights
 from tests.data.scenes import database, record, scenes
 
@@ -144,6 +146,8 @@ def test_end_to_end_training_learns(place: Place, end_to_end: Any, capsys: pytes
     found = capsys.readouterr().out
     assert f"({TESTED} batches)" in found
     assert float(found.split("detection_eval")[1].split()[0]) > 0.3, found
+    assert main(words) == 0
+    assert capsys.readouterr().out == found, "the scales and means are those of the file beside the weights"
 
 
 def test_predictions(place: Place, end_to_end: Any, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
@@ -195,6 +199,9 @@ def test_proposals_train_fast_rcnn(place: Place, end_to_end: Any) -> None:
     assert main([*words, "--cfg", place.configuration, "--most", "100"]) == 0
     found = read_proposals(out)
     assert len(found) == TRAINED and all(0 < len(boxes) <= 100 for boxes in found)
+    large = place.write("large.yml", "TEST:\n  SCALES: [2400]\n  MAX_SIZE: 2400\n")
+    with pytest.raises(Error, match="proposes no region in any of 60 images"):
+        dataset(["proposals", *words[2:], "--cfg", large, "--most", "100"])
     tops = "".join(f' top: "{name}"' for name in ("data", "rois", "labels", "bbox_targets", "bbox_inside_weights", "bbox_outside_weights"))
     data = f'layer {{ name: "data" {tops} {IMAGES} }}'
     made, records = place.train("fast", data + FEATURES + REGIONS + LOSS, 30, "--proposals", out)
