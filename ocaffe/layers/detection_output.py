@@ -4,6 +4,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
@@ -12,8 +14,11 @@ from ocaffe.layers.anchors import check_rows
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.detection import detect
 from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.ops.copy import copy
 from ocaffe.ops.detection import Detection
 from ocaffe.ops.nms import ALL
+
+NOTHING = np.array([[0, *[-1] * 6]], np.float32)  # the row of an image without a detection
 
 
 def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, classes: int, own_boxes: bool) -> int:
@@ -100,11 +105,14 @@ class DetectionOutput(Layer):
             (p.input_width, p.input_height),
         )
         images = 1 if info else loc[0]
-        (rows,) = self.extent or (images * self.detection.most,)
+        (rows,) = (1,) if not count else self.extent or (images * self.detection.most,)
         return [(1, 1, rows, 7)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         loc, conf, priors, *info = (bottom.data for bottom in bottoms)
+        if not self.detection.priors:  # the layer Proposal has found no region
+            copy(rec, rec.constant("nothing", NOTHING), tops[0].data.view((1, 7)), 0, 1)
+            return
         found = self.detection.find_in_regions(rec, loc, conf, priors, *info) if info else self.detection.find(rec, loc, conf, priors)
         if not is_evaluated(tops[0]):
             rec.measure(self, found.extent)

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.cli import main
 from ocaffe.cli.dataset import main as dataset
 from ocaffe.data.proposals import read_proposals
 from ocaffe.errors import Error
+from ocaffe.evaluation.region_images import with_detections
+from ocaffe.model.text import read_net
+from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import read_weights
 from tests.data.scenes import database, record, scenes
 
@@ -175,6 +179,22 @@ def test_predictions(place: Place, end_to_end: Any, capsys: pytest.CaptureFixtur
             centre = scene.pixels[int((y1 + y2) / 2 * (height - 1)), int((x1 + x2) / 2 * (width - 1))]
             right += (centre == np.roll([255, 20, 120], each["index"])).all()
     assert shown >= 5 and right >= 0.7 * shown
+
+
+def test_an_image_without_a_region(place: Place, end_to_end: Any, device: Any) -> None:
+    """Proposal finds none if all boxes are below min_size. There is no detection then, and the next image has its own."""
+    snapshot, _ = end_to_end
+    net = with_detections(upgrade_net(read_net(place.write("deploy.prototxt", DEPLOY))))
+    rng, found = np.random.default_rng(5), []
+    with Net(net, phase=proto.TEST, weights=f"{snapshot}.caffemodel", device=device) as made:
+        image = rng.normal(0, 60, (1, 3, 48, 48)).astype(np.float32)
+        for scale in (1000, 1, 1000, 1):
+            rows = made.forward(data=image, im_info=np.float32([[48, 48, scale]]))["detection_out"].copy()
+            found.append(rows)
+    for empty in (0, 2):
+        assert found[empty].tolist() == [[[[0, -1, -1, -1, -1, -1, -1]]]]
+    assert len(found[1][0, 0]) > 1
+    np.testing.assert_array_equal(found[1], found[3])
 
 
 def test_a_snapshot_predicts_targets_and_resumes_exactly(place: Place) -> None:
