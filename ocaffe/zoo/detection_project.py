@@ -66,6 +66,8 @@ def find_annotated(data: str, val: str = "") -> Annotated:
     fix = "a folder with train_lmdb, val_lmdb and labelmap.prototxt; `ocaffe dataset voc` writes it"
     if not os.path.isdir(data):
         raise Error(f"{data} is not a folder", place="--data", fix=fix)
+    if is_database(data) and not val:
+        raise Error(f"{data} is one database, and there is none for testing", place="--data", fix=f"--val DATABASE, or {fix}")
     train, test = (data, val) if is_database(data) else parts_in(data)
     for path in (train, val or test):
         if not is_database(path):

@@ -130,6 +130,8 @@ def test_mistakes(here: pathlib.Path) -> None:
     refused("the label map decides the classes", classes=3)
     refused("the weights none.caffemodel do not exist", weights="none.caffemodel")
     refused("none_lmdb", val="data/none_lmdb")
+    with pytest.raises(Error, match="data/train_lmdb is one database, and there is none for testing"):
+        find_annotated("data/train_lmdb")
     (here / "data/labelmap.prototxt").write_text(label_map(("cat", 1), ("dog", 3)))
     refused("the labels are 1, 3")
     (here / "data/labelmap_voc.prototxt").write_text(label_map(("cat", 1)))
