@@ -20,7 +20,7 @@ from ocaffe.data.label_names import label_names
 from ocaffe.data.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_scores import class_scores
-from ocaffe.evaluation.coco import evaluate_coco
+from ocaffe.evaluation.coco import detections_scored, evaluate_coco
 from ocaffe.evaluation.confusion import lines_of
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.region_images import with_test
@@ -97,6 +97,8 @@ def test(options: argparse.Namespace, world: World) -> None:
     if options.imdb:
         message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb, trained_regions(file))
     message = batched(configured(message, proto.TEST, settings=settings) if settings else message, options.batch)
+    if options.coco:
+        detections_scored(message, options.model)  # before the test
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
@@ -117,7 +119,7 @@ def test(options: argparse.Namespace, world: World) -> None:
         if options.per_class:
             lines += ["", *_per_class(options, device, detections, segmentations)]
         if options.coco:
-            found = evaluate_coco(options.model, options.weights, device, options.iterations)
+            found = evaluate_coco(message, options.model, options.weights, device, options.iterations)
             lines += ["", *lines_of([("COCO", ""), *((name, f"{value:.4f}") for name, value in found.items())])]
     finally:
         network.close()

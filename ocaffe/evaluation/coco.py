@@ -14,7 +14,6 @@ from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 from ocaffe.layers.detection_evaluate import NOTHING
 from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
@@ -70,12 +69,18 @@ def coco_scores(boxes: Boxes) -> dict[str, float]:
     return {name: float(counted[part].mean()) if counted.size else 0.0 for name, part in SHOWN.items()}
 
 
-def evaluate_coco(net: str, weights: str, device: Device, batches: int) -> dict[str, float]:
-    """Return COCO's scores of the first DetectionEvaluate layer of a TEST net. Raises Error if it has none."""
-    message = filter_net(upgrade_net(read_net(net)), proto.NetState(phase=proto.TEST))
+def detections_scored(net: Any, place: str) -> Any:
+    """Return the first DetectionEvaluate layer of a TEST net (NetParameter). Raises Error if it has none."""
+    message = filter_net(upgrade_net(net), proto.NetState(phase=proto.TEST))
     layer = next((layer for layer in message.layer if layer.type == "DetectionEvaluate"), None)
     if layer is None:
-        raise Error("the TEST net has no DetectionEvaluate layer", place=net, fix="remove --coco, or add a DetectionEvaluate layer")
+        raise Error("the TEST net has no DetectionEvaluate layer", place=place, fix="remove --coco, or add a DetectionEvaluate layer")
+    return layer
+
+
+def evaluate_coco(net: Any, place: str, weights: str, device: Device, batches: int) -> dict[str, float]:
+    """Return COCO's scores of the first DetectionEvaluate layer of a TEST net (NetParameter). Raises Error if it has none."""
+    layer = detections_scored(net, place)
     names, boxes = list(layer.bottom), Boxes()
     with Net(net, phase=proto.TEST, weights=weights, keep=names, device=device) as made:
         for _ in range(batches):

@@ -154,6 +154,16 @@ def test_end_to_end_training_learns(place: Place, end_to_end: Any, capsys: pytes
     assert capsys.readouterr().out == found, "the scales and means are those of the file beside the weights"
 
 
+def test_coco_of_regions(place: Place, end_to_end: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """--coco scores the net with the images of --imdb."""
+    pytest.importorskip("pycocotools")
+    snapshot, _ = end_to_end
+    capsys.readouterr()
+    words = ["test", "--model", place.write("deploy.prototxt", DEPLOY), "--weights", f"{snapshot}.caffemodel", "--imdb", place.tested, "--device", place.device]
+    assert main([*words, "--coco"]) == 0
+    assert float(capsys.readouterr().out.split("AP, overlap 0.50 ")[1].split()[0]) > 0.3
+
+
 def test_predictions(place: Place, end_to_end: Any, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     """The settings come from the file beside the weights. A shown box is on an object of its class."""
     snapshot, _ = end_to_end
