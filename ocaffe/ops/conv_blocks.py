@@ -58,7 +58,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     columns = _filter_columns(g)
     tiles = -(-g.group_channels // columns) * -(-g.group_outputs // FILTER_OUTPUTS)
     runs = -(-_virtual(g) // RUN)
-    each = max(1, runs * tiles // (2 * rec.target.compute_units))
+    each = -(-runs * tiles // rec.target.compute_units)  # a group takes a whole unit, so more groups would run one after the other
+    each = min(each, runs)
     splits = -(-runs // each)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))

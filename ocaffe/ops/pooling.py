@@ -3,13 +3,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ocaffe.ir.launch import RELU_MASK, Launch
+import numpy as np
+
+from ocaffe.ir.launch import RELU_MASK, Call, Launch
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tensor import BLOCK, Ref
 
 MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and kernels/pooling.h
 INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
@@ -45,6 +47,15 @@ def chosen(launch: Launch) -> Ref | None:
     if call is None or call.program not in FUSED_RELU_FAMILIES or call.function != "backward" or ("METHOD", str(MAX)) not in call.defines:
         return None
     return launch.operands[1].ref
+
+
+def in_blocks(call: Call) -> Call:
+    """Return the call of kernels/pooling_blocks.cl for a call of pooling_gpu.cl: a work-item for each block of channels of a pixel."""
+    planes, strips, height, width, out_height, out_width, *rest = call.scalars
+    blocks = int(planes) // BLOCK
+    pixels = int(height * width) if call.function == "backward" else int(out_height * out_width)
+    scalars = (np.int32(blocks), strips, height, width, out_height, out_width, *rest)
+    return replace(call, program="pooling_blocks", scalars=scalars, size=(blocks * pixels, call.size[1]))
 
 
 @dataclass(frozen=True)
@@ -135,10 +146,12 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
+        strip = family == "pooling_gpu"
         mask = RELU_MASK if function == "backward" and family in FUSED_RELU_FAMILIES else None
         rec.launch(
             f"{family}.{function}", reads=[*reads, mask], writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=forward,
             bf16_operands=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in FUSED_RELU_FAMILIES and function != "mask" else (),
+            any_order=strip, in_blocks=in_blocks if strip else None,
         )  # fmt: skip
 
     def _defines(self) -> Mapping[str, object]:

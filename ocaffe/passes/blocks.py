@@ -1,7 +1,8 @@
 """Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8, in bfloat16 (kernels/tile_wgmma.h).
 
-Such a convolution requires this order (`Launch.blocks`). Expressions know every order. A sign mask has the order of its values. For all other launches the
-value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other expressions.
+Such a convolution requires this order (`Launch.blocks`). Expressions know every order. Sign masks and poolings know both, if all their operands have the
+same (`Launch.any_order`). For all other launches the value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other
+expressions.
 """
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from dataclasses import replace
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, BLOCK, FLOAT, Ref
+from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, BLOCK, FLOAT, Ref, Role
 from ocaffe.ops.expression import Pointwise, Reduce
 
+ROLES = BF16_ROLES | {Role.SCRATCH}  # scratch: the pixels that a strided convolution reads
 Use = tuple[Launch, int]  # a launch and the index of its operand
 
 
@@ -37,6 +39,10 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
         root.blocked = True
         for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
             _narrow(launch.operands[index].ref)
+    for launch in schedule:
+        if launch in free and launch.in_blocks is not None and launch.operands[0].ref.root.blocked:
+            assert launch.call is not None
+            launch.call = launch.in_blocks(launch.call)
     converter, result = _Converter(target, free), Schedule()
     for launch in schedule:
         result += converter.around(launch)
@@ -50,13 +56,14 @@ def _in_blocks(launch: Launch) -> list[int]:
 
 
 def _free(schedule: Schedule) -> set[Launch]:
-    """Return the launches that work in any order. A mask that a kernel for Caffe's order reads leaves no choice to those that use it."""
-    planes = {launch.operands[launch.relu_mask].ref.root for launch in schedule if launch.has_fused_relu and not launch.blocks and launch.relu_mask is not None}
+    """Return the launches that work in both orders. A mask that a kernel for Caffe's order reads leaves no choice to those that use it."""
+    in_planes = (launch for launch in schedule if launch.has_fused_relu and not launch.blocks and not launch.any_order)
+    planes = {launch.operands[launch.relu_mask].ref.root for launch in in_planes if launch.relu_mask is not None}
     return {launch for launch in schedule if launch.any_order and not planes & {operand.ref.root for operand in launch.operands}}
 
 
 def _tied(free: Iterable[Launch]) -> list[set[Ref]]:
-    """Return the sets of values that must have one order: sign masks with their values."""
+    """Return the sets of values that must have one order: sign masks with their values, the operands of a pooling."""
     groups: list[set[Ref]] = []
     for launch in free:
         merged = {operand.ref.root for operand in launch.operands}
@@ -76,8 +83,8 @@ def _may_change(root: Ref, uses: Iterable[Use], free: set[Launch]) -> bool:
     if root.persistent or root.slots > 1:
         return False
     if root.dtype != FLOAT:
-        return any(launch in free for launch, _ in uses)  # the bits themselves
-    return root.role in BF16_ROLES and all(_is_range(launch.operands[index].ref) for launch, index in uses)
+        return all(launch in free or launch.blocks for launch, _ in uses)  # bits of a mask, or places of maxima
+    return root.role in ROLES and all(_is_range(launch.operands[index].ref) for launch, index in uses)
 
 
 def _is_range(ref: Ref) -> bool:

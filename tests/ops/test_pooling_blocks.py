@@ -1,0 +1,53 @@
+"""Pooling on channels in blocks (kernels/pooling_blocks.cl) against the kernels for Caffe's order, which tests/layers compares with Caffe."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
+from ocaffe.ops.pooling import AVE, MAX, Pool
+from tests.harness import execute, of_kind
+from tests.ops.test_channel_blocks import blocks, draw, narrowed, planes
+
+POOLS = {
+    "max 2x2": Pool(MAX, (2, 2), (2, 2), (0, 0), (7, 9), (4, 5)),
+    "max 3x3 padded": Pool(MAX, (3, 3), (2, 2), (1, 1), (8, 9), (5, 5)),
+    "max 3x3 stride 1": Pool(MAX, (3, 3), (1, 1), (1, 1), (6, 5), (6, 5)),
+    "ave 3x3 padded": Pool(AVE, (3, 3), (2, 2), (1, 1), (8, 9), (5, 5)),
+    "one pixel": Pool(AVE, (1, 1), (2, 2), (0, 0), (8, 9), (4, 5)),
+}
+
+
+def results(device: Any, pool: Pool, shape: Shape, blocked: bool) -> list[np.ndarray]:
+    """Return y, dx, and dx after a second, accumulating backward pass, in Caffe's order."""
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+    rec.enter("pool", "forward")
+    out = (*shape[:2], *pool.outputs)
+    dtype = BFLOAT if blocked else np.dtype(np.float32)
+    x, y = (Ref(name, size, Role.ACTIVATION, dtype, blocked=blocked) for name, size in (("x", shape), ("y", out)))
+    dy, dx, more = (Ref(name, size, Role.DIFF, dtype, blocked=blocked) for name, size in (("dy", out), ("dx", shape), ("more", shape)))
+    index = Ref("index", out, Role.SAVED, np.dtype(pool.index_dtype)) if pool.method == MAX else None
+    pool.forward(rec, x, y, index)
+    rec.enter("pool", "backward")
+    pool.backward(rec, dy, index, dx)
+    rec._written.add(more)
+    pool.backward(rec, dy, index, more)
+    feeds = {x: draw(shape), dy: draw(out, 1), more: draw(shape, 2)}
+    if blocked:
+        for launch in rec.launches:
+            assert launch.in_blocks is not None and launch.call is not None
+            launch.call = launch.in_blocks(launch.call)
+        feeds = {ref: narrowed(blocks(values)) for ref, values in feeds.items()}
+    got = execute(rec, device.context, feeds, [y, dx, more])
+    return [planes(widened(values)) for values in got] if blocked else got
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling(device: Any, name: str) -> None:
+    pool = POOLS[name]
+    shape = (3, 16, *pool.image)
+    for got, expected in zip(results(device, pool, shape, True), results(device, pool, shape, False)):
+        assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
