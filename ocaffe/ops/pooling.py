@@ -51,11 +51,9 @@ def chosen(launch: Launch) -> Ref | None:
 
 def in_blocks(call: Call) -> Call:
     """Return the call of kernels/pooling_blocks.cl for a call of pooling_gpu.cl: a work-item for each block of channels of a pixel."""
-    planes, strips, height, width, out_height, out_width, *rest = call.scalars
-    blocks = int(planes) // BLOCK
-    pixels = int(height * width) if call.function == "backward" else int(out_height * out_width)
-    scalars = (np.int32(blocks), strips, height, width, out_height, out_width, *rest)
-    return replace(call, program="pooling_blocks", scalars=scalars, size=(blocks * pixels, call.size[1]))
+    planes, _, height, width, out_height, out_width = (int(scalar) for scalar in call.scalars[:6])
+    blocks, pixels = planes // BLOCK, height * width if call.function == "backward" else out_height * out_width
+    return replace(call, program="pooling_blocks", scalars=(np.int32(blocks), *call.scalars[1:]), size=(blocks * pixels, call.size[1]))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.target import Target
@@ -109,7 +110,7 @@ class _Converter:
 
     def __init__(self, target: Target, free: set[Launch]) -> None:
         self._target, self._free = target, free
-        self._copies: dict[Ref, dict[tuple[int, tuple[int, ...]], Ref]] = defaultdict(dict)  # root -> place -> its value in the other order
+        self._copies: dict[Ref, dict[Any, Ref]] = defaultdict(dict)  # root -> place -> its value in the other order
 
     def around(self, launch: Launch) -> list[Launch]:
         """Return the launch, with the copies before and after it."""
@@ -119,7 +120,7 @@ class _Converter:
             ref = operand.ref
             if ref.root.blocked == (index in required) or (ref.root.blocked and (launch in self._free or _knows(launch, index))):
                 continue
-            place = ref.root_offset, ref.shape
+            place = ref.root_offset, ref.shape, launch.phase  # no copy outlives forward
             known = self._copies[ref.root].get(place)
             other = known or self._like(ref, blocked=not ref.root.blocked)
             if operand.access is not Access.WRITE and known is None:
