@@ -92,9 +92,9 @@ def _add(annotation: Any, place: str, pictures: dict[int, Picture]) -> None:
         first.faults.append(Fault(place, "of unknown images", f"image_id is {number}, and no image has this id", "correct image_id"))
         return
     picture = pictures[number]
-    box = annotation.get("bbox")
+    box = annotation.get("bbox") or _around(annotation.get("segmentation"))
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(value, (int, float)) for value in box):
-        picture.faults.append(Fault(place, NO_BOX, f"bbox is {json.dumps(box)[:100]}", "bbox [x, y, width, height] in pixels"))
+        picture.faults.append(Fault(place, NO_BOX, f"bbox is {json.dumps(box)[:100]}", "bbox [x, y, width, height] in pixels, or polygons in segmentation"))
         return
     try:
         x, y, width, height = map(float, box)
@@ -103,6 +103,15 @@ def _add(annotation: Any, place: str, pictures: dict[int, Picture]) -> None:
         return
     picture.boxes.append(Box(str(category), x, y, x + width, y + height, bool(annotation.get("iscrowd", 0))))
     picture.places.append(place)
+
+
+def _around(polygons: Any) -> list[float] | None:
+    """Return the box [x, y, width, height] around polygons [x, y, x, y, ..] of a segmentation, or None if there are none."""
+    points = [value for polygon in polygons if isinstance(polygon, list) for value in polygon] if isinstance(polygons, list) else []
+    if len(points) < 6 or len(points) % 2 or not all(isinstance(value, (int, float)) for value in points):
+        return None
+    x, y = min(points[::2]), min(points[1::2])
+    return [x, y, max(points[::2]) - x, max(points[1::2]) - y]
 
 
 def _list(found: Any, key: str, path: str) -> list[Any]:

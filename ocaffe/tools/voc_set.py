@@ -39,8 +39,16 @@ def _standard(root: str) -> dict[str, list[Picture]]:
         return known[stem]
 
     lists = {part: os.path.join(root, LISTS, f"{part}.txt") for part in _PARTS}
-    parts = {part: [picture(name, Place(path, line)) for line, name in read_lines(path)] for part, path in lists.items() if os.path.isfile(path)}
+    found = {part: [(_name(root, text), Place(path, line)) for line, text in read_lines(path)] for part, path in lists.items() if os.path.isfile(path)}
+    parts = {part: [picture(name, place) for name, place in listed] for part, listed in found.items()}
     return parts or {"": [picture(stem, root) for stem in _stems(os.path.join(root, ANNOTATIONS))]}
+
+
+def _name(root: str, line: str) -> str:
+    """Return the image that a line of a list names. Lists of VOC's classes have -1, 0 or 1 after it."""
+    name, _, mark = line.rpartition(" ")
+    marked = mark in ("-1", "0", "1") and name.strip() and not os.path.exists(os.path.join(root, ANNOTATIONS, f"{line}.xml"))
+    return name.strip() if marked else line
 
 
 def _beside(root: str, folder: str) -> list[Picture]:

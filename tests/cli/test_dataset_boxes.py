@@ -303,6 +303,28 @@ def test_coco_layouts(tmp_path: pathlib.Path, file: str, images: str, database: 
     assert records(tmp_path / "out" / database)["2"] == expected("2", "coco")
 
 
+def test_coco_polygons(tmp_path: pathlib.Path) -> None:
+    """Without bbox, a box is the one around the polygons of its segmentation."""
+    content = coco_json("12")
+    for each in content["annotations"]:
+        x, y, width, height = each.pop("bbox")
+        each["segmentation"] = [[x, y + 1, x + width, y, x + 1, y + 1], [x + 1, y + 1, x + 2, y + height, x + 2, y + 2]]
+    text(tmp_path / "set/annotations/instances_train2017.json", json.dumps(content))
+    for name in "12":
+        picture(tmp_path / "set/train2017" / f"{name}.png")
+    run("coco", tmp_path / "set", tmp_path / "out")
+    assert records(tmp_path / "out" / "train_lmdb")["2"] == expected("2", "coco")
+
+
+def test_voc_lists_with_marks(tmp_path: pathlib.Path) -> None:
+    """The lists of VOC's classes have -1, 0 or 1 after each name."""
+    voc(tmp_path / "set")
+    for path in (tmp_path / "set/ImageSets/Main").glob("*.txt"):
+        path.write_text("".join(f"{line}  1\n" for line in path.read_text().splitlines()))
+    run("voc", tmp_path / "set", tmp_path / "out")
+    assert records(tmp_path / "out" / "train_lmdb")
+
+
 def test_coco_parts_of_two_years(tmp_path: pathlib.Path) -> None:
     for part in ("train2014", "train2017"):
         text(tmp_path / "set/annotations" / f"instances_{part}.json", json.dumps(coco_json("1")))
