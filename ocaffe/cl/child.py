@@ -60,7 +60,10 @@ def probe(cl: Any) -> dict[str, Any]:
 
 
 def serve_builds(cl: Any, out: Any) -> None:
-    """Read the device's identity, then pairs (OpenCL C or a binary, options). Answer each pair with (True, binary) or (False, build log)."""
+    """Read the device's identity, then pairs (OpenCL C or a binary, options).
+
+    Answer each pair with (True, (binary, compiler's messages)) or (False, build log).
+    """
     requests = sys.stdin.buffer
     platform_version, device_name, index = pickle.load(requests)
     same = [
@@ -81,7 +84,8 @@ def serve_builds(cl: Any, out: Any) -> None:
             return
         try:
             program = cl.Program(context, source) if isinstance(source, str) else cl.Program(context, [device], [source])
-            answer = (True, program.build(options).binaries[0])
+            program.build(options)
+            answer: tuple[bool, Any] = (True, (program.binaries[0], program.get_build_info(device, cl.program_build_info.LOG)))
         except cl.Error as error:
             answer = (False, str(error))
         program = None  # released at once, because a driver may load it to the device

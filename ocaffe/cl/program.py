@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.cache import Entries, digest
@@ -129,7 +129,9 @@ class Programs:
         self._standard = fences.standard(device.cl_device) if device.target.device_fence == "SCOPE" else ""
         names = (device.name, device.driver_version, device.platform_name, device.platform_version)
         self._identity = (*names, vectors)
-        self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print the compiler's output: this needs a compilation, in this process
+        self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print the compiler's messages, which are cached with the binary
+        self.progress: Callable[[int, int], None] = lambda done, wanted: None  # called after each compilation, in any thread
+        self._done, self._wanted = itertools.count(1), 0
 
     def __getitem__(self, key: ProgramKey) -> Any:
         return self._built[key]
@@ -154,12 +156,14 @@ class Programs:
                 text = program_text(key, self._device.target.device_fence)
                 options = options_of(key, self._device.target, self._device.info.quirks, self._standard)
                 job = Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
-                binary = None if self._verbose else self._entries.load(job.entry)
+                said = self._entries.load(_messages(job)) if self._verbose else b""
+                binary = None if said is None else self._entries.load(job.entry)
                 program = None if binary is None else self._from_binary(binary, job.options)
-                if program is None:
+                if program is None or said is None:
                     jobs.append(job)
                 else:
                     self._built[key] = program
+                    self._tell(key, said.decode())
         if jobs:
             self._compile(jobs, room)
             self._entries.trim()
@@ -182,8 +186,9 @@ class Programs:
     def _compile(self, jobs: list[Job], room: int) -> None:
         """Build in this process and, for many jobs, also in worker processes. Each takes the next job when it is free."""
         queue = collections.deque(jobs)
-        count = 0 if self._verbose else worker_count(len(jobs), room, self._device.context_bytes)
-        workers = [Worker(self._device, queue) for _ in range(count)]
+        self._done, self._wanted = itertools.count(1), len(jobs)
+        count = worker_count(len(jobs), room, self._device.context_bytes)
+        workers = [Worker(self._device, queue, self._more_options(), self._keep) for _ in range(count)]
         try:
             self._compile_all(queue)
             for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
@@ -191,7 +196,7 @@ class Programs:
                 if program is None:
                     self._compile_here(job)
                 else:
-                    self._keep(job, program, binary)
+                    self._built[job.key] = program
             self._compile_all(queue)  # jobs of workers that were killed
         except BuildFailure as failure:
             raise BuildError(failure.job.key, self._device.name, failure.text, _compiler_log(failure.message), failure.step) from None
@@ -209,18 +214,15 @@ class Programs:
 
     def _compile_here(self, job: Job) -> None:
         program, binary = build_in_steps(job, self._build_here)
-        if self._verbose:
-            said = program.get_build_info(self._device.cl_device, self._cl.program_build_info.LOG).strip("\0 \n")
-            if said:
-                self._logs[job.key] = said
-                print(f"{job.key.family} {dict(job.key.defines)}:\n{said}", file=sys.stderr)
-        self._keep(job, program, binary)
+        self._built[job.key] = program
+        said = program.get_build_info(self._device.cl_device, self._cl.program_build_info.LOG) if self._verbose else ""
+        self._keep(job, binary, said)
 
     def _build_here(self, source: str | bytes, options: str) -> tuple[Any, bytes]:
         context, device = self._device.context, self._device.cl_device
         try:
             program = self._cl.Program(context, source) if isinstance(source, str) else self._cl.Program(context, [device], [source])
-            self._build(program, options + (NVIDIA_VERBOSE if self._verbose and self._is_nvidia() else ""))
+            self._build(program, options + self._more_options())
         except self._cl.Error as error:
             raise Refusal(str(error)) from None
         return program, program.binaries[0]
@@ -228,10 +230,30 @@ class Programs:
     def _is_nvidia(self) -> bool:
         return "cl_nv_compiler_options" in self._device.cl_device.extensions.split()
 
-    def _keep(self, job: Job, program: Any, binary: bytes) -> None:
-        self._built[job.key] = program
+    def _more_options(self) -> str:
+        """Return the compiler's options that change its messages, and not the binary."""
+        return NVIDIA_VERBOSE if self._verbose and self._is_nvidia() else ""
+
+    def _keep(self, job: Job, binary: bytes, said: str) -> None:
+        """Store what a compiler has made, and count it."""
         if binary:  # some drivers return an empty binary
             self._entries.store(job.entry, binary)
+        if self._verbose:
+            said = said.strip("\0 \n")
+            self._entries.store(_messages(job), said.encode(errors="replace"))
+            self._tell(job.key, said)
+        self.progress(next(self._done), self._wanted)
+
+    def _tell(self, key: ProgramKey, said: str) -> None:
+        """Remember and print a compiler's messages about a program."""
+        if said:
+            self._logs[key] = said
+            print(f"{key.family} {dict(key.defines)}:\n{said}", file=sys.stderr)
+
+
+def _messages(job: Job) -> str:
+    """Return the name of the cache's entry with the compiler's messages about a program."""
+    return digest("messages", job.entry)
 
 
 def _compiler_log(message: str) -> str:

@@ -107,8 +107,9 @@ class Worker:
     If a signal from outside ends the process, its present job is put back into the queue.
     """
 
-    def __init__(self, device: Device, queue: collections.deque[Job]) -> None:
-        self._queue = queue
+    def __init__(self, device: Device, queue: collections.deque[Job], options: str, built: Callable[[Job, bytes, str], None]) -> None:
+        """`options`: for the compiler, in addition to a job's. `built`: gets each job, its binary and the compiler's messages, in a thread of its own."""
+        self._queue, self._options, self._built = queue, options, built
         self._results: list[tuple[Job, bytes]] = []
         self._failure: BuildFailure | None = None
         self._busy = self._closed = False
@@ -147,7 +148,7 @@ class Worker:
             self._receive()
             while (job := self._next()) is not None:
                 try:
-                    _, binary = build_in_steps(job, self._build)
+                    said, binary = build_in_steps(job, self._build)
                 except _Killed:
                     self._queue.append(job)
                     return
@@ -155,11 +156,13 @@ class Worker:
                     self._failure = failure
                     return
                 self._results.append((job, binary))
+                self._built(job, binary, said)
                 self._busy = False
 
-    def _build(self, source: str | bytes, options: str) -> tuple[None, bytes]:
+    def _build(self, source: str | bytes, options: str) -> tuple[str, bytes]:
+        """Return the compiler's messages in place of a program, which only the process has."""
         try:
-            self._send((source, options))
+            self._send((source, options + self._options))
             fine, answer = self._receive()
         except (OSError, EOFError, pickle.UnpicklingError):
             if self._killed():
@@ -167,7 +170,8 @@ class Worker:
             fine, answer = False, "the compiler ended its process"
         if not fine:
             raise Refusal(answer)
-        return None, answer
+        binary, said = answer
+        return said, binary
 
     def _killed(self) -> bool:
         """Wait for the end of a process that does not answer any more. Return whether a signal from outside ended it."""

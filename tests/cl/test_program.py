@@ -284,6 +284,21 @@ def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytes
     said = capfd.readouterr().err
     assert programs.log(warned) in said and not programs.log(key(2))
     assert "mind the step" in said or device.target.runtime == "nvidia"  # its compiler prints no warnings
+    forbid_compiling(monkeypatch)
+    again = Programs(device)
+    again.build_all([warned])
+    assert again.log(warned) == programs.log(warned) and capfd.readouterr().err == said  # the messages are cached too
+
+
+def test_messages_and_progress_of_a_worker(device: Device, many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_workers_build(monkeypatch)
+    monkeypatch.setenv("OCAFFE_CL_LOG", "1")
+    keys = [key(factor, "#warning mind the step\n" + SOURCE) for factor in (2, 5)]
+    programs, counts = Programs(device), list[tuple[int, int]]()
+    programs.progress = lambda *each: counts.append(each)
+    programs.build_all(keys)
+    assert counts == [(1, 2), (2, 2)]
+    assert all("mind the step" in programs.log(each) for each in keys) or device.target.runtime == "nvidia"
 
 
 @pytest.mark.parametrize("verbose", ["0", "1"])
