@@ -15,6 +15,13 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.network import phase_net
+from ocaffe.graph.build import build
+from ocaffe.graph.options import NetOptions
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.launch import Schedule
+from ocaffe.ir.target import Target
 from ocaffe.model.text import parse
 
 Arrays = dict[str, np.ndarray]
@@ -85,6 +92,20 @@ class Case:
     def arrays(self) -> Arrays:
         """Return the inputs and parameters. Every call returns the same values."""
         return {name: np.asarray(array, np.float32) for name, array in self.make(np.random.default_rng(len(self.name))).items()}
+
+    def launches(self, target: Target) -> Schedule:
+        """Return the launches that `run` gives a device."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.prepare(folder)
+            arrays, phase = self.arrays(), getattr(proto, self.phase)
+            graph = build(phase_net(self.message(arrays, folder), phase), phase, lambda source, text: None, seed=1)
+            options = NetOptions(backward=phase == proto.TRAIN, keep=frozenset(name for name in arrays if "/" not in name), observed_diffs=True,
+                                 hold_gradients=True, accumulate=True, prepack_weights=phase == proto.TEST, seed=1)  # fmt: skip
+            schedule = compile_net(graph, ParameterGroup(graph.params), target, options, Switches.read()).recording.schedule
+            for node in graph.nodes:
+                if node.layer.source is not None:
+                    node.layer.source.close()
+            return schedule
 
     def check(self, device: Device, tolerance: float = TOLERANCE) -> None:
         """Run on `device`; raise an AssertionError that names every array with an error above `tolerance`."""

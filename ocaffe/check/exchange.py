@@ -9,6 +9,7 @@ from ocaffe.check.case import Finding, difference
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
@@ -42,6 +43,10 @@ class ExchangeCase:
         if self.bits == 16:
             self._convert(rec, written, own)
         return rec, others, own
+
+    def launches(self, target: Target) -> Schedule:
+        """Return the launches that `run` gives a device."""
+        return self.record(target)[0].launches
 
     @staticmethod
     def _convert(rec: Recorder, source: Ref, result: Ref) -> None:

@@ -21,9 +21,13 @@ from ocaffe.check import boxes, exchange, layers, updates
 from ocaffe.check.case import ROUNDED, TOLERANCE, Finding
 from ocaffe.cl import unit_trial
 from ocaffe.cl.device import Device
+from ocaffe.cl.program import ProgramKey
 from ocaffe.errors import Error
+from ocaffe.ir.launch import HOST, Schedule
+from ocaffe.ir.target import Target
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = "all programs"  # the name under which a process builds the programs of all its families, several at a time
 TAIL = 6  # last lines of the stderr of a crashed process that are shown
 
 
@@ -32,6 +36,7 @@ class AnyCase(Protocol):
 
     @property
     def name(self) -> str: ...
+    def launches(self, target: Target) -> Schedule: ...
     def run(self, device: Device) -> list[Finding]: ...
 
 
@@ -44,6 +49,14 @@ def all_cases() -> list[AnyCase]:
 
 def product_cases() -> list[AnyCase]:
     return [case for case in all_cases() if case.name.startswith(PRODUCTS)]
+
+
+def program_keys(case: AnyCase, target: Target) -> set[ProgramKey]:
+    """Return the programs of a case."""
+    calls = [launch.final() for launch in case.launches(target) if not isinstance(launch, HOST)]
+    generated = sorted({call.program for call in calls if call.generated})
+    own = {ProgramKey(call.program, call.defines) for call in calls if not call.generated}
+    return own | ({ProgramKey.generated(generated)} if generated else set())
 
 
 @dataclass
@@ -66,16 +79,19 @@ def selftest(
     on_device: Callable[[str], None],
     command: Sequence[str] = (),
     kind: str | None = None,
+    built: Callable[[int, int], None] = lambda done, wanted: None,
 ) -> Iterator[Row]:
     """Yield a row for each of `names` as soon as it is known. Raise Error if the device does not exist.
 
     `math`: the precision of products (None: float32). `timeout`: seconds without an answer after which the process is killed.
     `kind`: the class of kernels (None: the device's own). `command` replaces `python -m ocaffe.check` (for tests).
+    `built` gets the number of compiled programs, and of those to compile. A program that does not build is a matter of its family's row.
     """
-    left, known = list(names), False
+    left, known, build = list(names), False, True
     while left:
         with tempfile.TemporaryFile("w+") as said:
-            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left, os.getpid(), kind])], said, timeout)
+            child = _Child([*(command or (sys.executable, "-m", "ocaffe.check")), json.dumps([spec, gpu, math, left, os.getpid(), kind, build])], said, timeout)
+            build = False
             begun = ""
             for answer in child.answers():
                 if "refused" in answer:
@@ -83,11 +99,15 @@ def selftest(
                 if "device" in answer and not known:
                     on_device(answer["device"])
                     known = True
+                if "built" in answer:
+                    built(*answer["built"])
                 begun = answer.get("begin", begun)
                 if "name" in answer:
                     yield _row(answer, ROUNDED.get(math or "", TOLERANCE))
                     left.remove(answer["name"])
                     begun = ""
+            if begun == BUILD:
+                continue
             if begun or not known:
                 word, detail = child.end()
                 yield Row(begun or "opening the device", word, detail="\n".join([detail, *_tail(said)]))

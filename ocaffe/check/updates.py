@@ -17,6 +17,7 @@ from ocaffe.compiler.network import CompiledNet
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.labels import LabelRange
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
@@ -56,6 +57,13 @@ def changed(rule: str, s: Any, state: State, g: np.ndarray, rate: float, t: int)
     return rate * np.sqrt(1 - s.momentum2**t) / (1 - m**t) * state["h"] / (np.sqrt(state["v"]) + s.delta)
 
 
+def _parameters() -> list[Parameter]:
+    params = [Parameter("layer", i, shape, None, lr_mult=1 + i % 2, decay_mult=1 - i % 2) for i, shape in enumerate(SHAPES)]
+    for parameter in params:
+        parameter.propagate = True
+    return params
+
+
 @dataclass(frozen=True)
 class UpdateCase:
     """One rule with L1 or L2 regularization and clipping by `clip` (negative: none).
@@ -86,11 +94,13 @@ class UpdateCase:
         text = f'type: "{self.rule}" regularization_type: "{self.kind}" clip_gradients: {self.clip} momentum: {momentum} {SOLVER}'
         return parse(text, proto.SolverParameter, self.name)
 
+    def launches(self, target: Target) -> Schedule:
+        """Return the launches that `run` gives a device."""
+        return self.record(target, ParameterGroup(_parameters()))[0].launches
+
     def run(self, device: Device) -> list[Finding]:
         rng, solver = np.random.default_rng(3), self.solver()
-        params = [Parameter("layer", i, shape, None, lr_mult=1 + i % 2, decay_mult=1 - i % 2) for i, shape in enumerate(SHAPES)]
-        for parameter in params:
-            parameter.propagate = True
+        params = _parameters()
         group = ParameterGroup(params)
         session = Session(device)
         rec, updater, labels = self.record(device.target, group)

@@ -12,6 +12,7 @@ from ocaffe.cl.device import choose, list_devices
 from ocaffe.cli.flags import Parser, device_flags, kind_flag
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import supports
+from ocaffe.progress import Status
 
 
 def announce(device: str) -> None:
@@ -35,8 +36,14 @@ def main(argv: Sequence[str]) -> int:
         return 0
     begin, failed = time.perf_counter(), set()
     width = max(map(len, names))
-    rows = selftest(names, options.device or None, options.gpu or None, options.math or None, options.timeout, announce, kind=options.kind or None)
+    status = Status()
+
+    def built(done: int, wanted: int) -> None:
+        status(f"compiled {done} of {wanted} programs")
+
+    rows = selftest(names, options.device or None, options.gpu or None, options.math or None, options.timeout, announce, kind=options.kind or None, built=built)
     for index, row in enumerate(rows):
+        status.clear()
         if index == 0:
             print(f"{'family':<{width}}  result   largest error  seconds")
         error = "" if row.error is None else f"{row.error:13.1e}"

@@ -10,46 +10,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe import proto
-from ocaffe.check import boxes, exchange, layers, updates
+from ocaffe.check import boxes, layers, updates
 from ocaffe.check.case import TOLERANCE, Case
-from ocaffe.check.selftest import Row, all_cases, selftest
-from ocaffe.cl.command_list import HOST
+from ocaffe.check.selftest import Row, all_cases, program_keys, selftest
+from ocaffe.cl.program import Programs
 from ocaffe.cli import main
-from ocaffe.compiler.network import Switches, compile_net, phase_net
 from ocaffe.errors import Error
-from ocaffe.graph.build import build
-from ocaffe.graph.options import NetOptions
-from ocaffe.graph.parameters import ParameterGroup
-from ocaffe.ir.graph import Parameter
 from ocaffe.ir.target import Target
 
 KERNELS = {path.stem for path in (pathlib.Path(layers.__file__).parents[1] / "kernels").glob("*.cl")}
 
 
-def programs(case: Any, target: Target, folder: str) -> set[str]:
+def programs(case: Any, target: Target) -> set[str]:
     """Return the kernel files that a case runs on `target`. 'generated' means kernels without a file."""
-    if isinstance(case, exchange.ExchangeCase):
-        schedule: Any = case.record(target)[0].launches
-    elif isinstance(case, updates.UpdateCase):
-        group = ParameterGroup([Parameter("layer", 0, (300,), None)])
-        schedule = case.record(target, group)[0].launches
-    else:
-        phase = getattr(proto, case.phase)
-        case.prepare(folder)
-        graph = build(phase_net(case.message(case.arrays(), folder), phase), phase, lambda source, text: None)
-        choices = NetOptions(backward=bool(case.smooth), hold_gradients=True)
-        schedule = compile_net(graph, ParameterGroup(graph.params), target, choices, Switches()).recording.schedule
-    calls = [launch.final() for launch in schedule if not isinstance(launch, HOST)]
-    return {"generated" if call.generated else call.program for call in calls}
+    return {key.family for key in program_keys(case, target)}
 
 
-def test_every_kernel_file_has_a_case(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_every_kernel_file_has_a_case() -> None:
     """The case runs on the kernel's device class, or with `--math bf16`."""
     gpu_target = Target(kind="gpu", runtime="nvidia", compute_units=40)
     cores = dataclasses.replace(gpu_target, tensor_cores=True, math="bf16")
     targets = [Target(), gpu_target, cores, dataclasses.replace(cores, wgmma=True)]
-    cpu, gpu, rounded, hopper = (set().union(*(programs(case, target, str(tmp_path_factory.mktemp("case"))) for case in all_cases())) for target in targets)
+    cpu, gpu, rounded, hopper = (set().union(*(programs(case, target) for case in all_cases())) for target in targets)
     assert cpu | gpu | rounded | hopper == {*KERNELS, "generated"}
     assert not [name for name in cpu if name.endswith("_gpu")] and not [name for name in gpu if name.endswith("_cpu")]
 
@@ -111,8 +93,12 @@ def test_other_shapes_and_nan_are_found(device: Any) -> None:
 CHILD = """
 import json, os, sys, time
 def say(**answer): print(json.dumps(answer), flush=True)
-names = json.loads(sys.argv[1])[3]
+names, build = json.loads(sys.argv[1])[3::3]
 say(device="0:0: made up")
+if build and "broken" in names:
+    say(begin="all programs")
+    say(built=[1, 2])
+    os.abort()
 for name in names:
     say(begin=name)
     if name == "crash": print("driver: out of luck", file=sys.stderr, flush=True); os.abort()
@@ -122,9 +108,9 @@ for name in names:
 """
 
 
-def rows(names: list[str], script: str = CHILD, timeout: float = 30) -> tuple[list[Row], list[str]]:
+def rows(names: list[str], script: str = CHILD, timeout: float = 30, built: Any = print) -> tuple[list[Row], list[str]]:
     devices: list[str] = []
-    return list(selftest(names, None, None, None, timeout, devices.append, [sys.executable, "-c", script])), devices
+    return list(selftest(names, None, None, None, timeout, devices.append, [sys.executable, "-c", script], built=built)), devices
 
 
 def test_what_a_bad_driver_does_is_a_row() -> None:
@@ -142,6 +128,26 @@ def test_what_a_bad_driver_does_is_a_row() -> None:
 def test_a_hang_is_a_row() -> None:
     found, _ = rows(["hang", "good"], timeout=1.5)
     assert [(row.name, row.word, row.detail) for row in found] == [("hang", "HANGS", "no answer for 1.5 s"), ("good", "passed", "")]
+
+
+def test_a_compiler_that_crashes_before_the_first_family_is_no_row() -> None:
+    counts: list[tuple[int, int]] = []
+    found, devices = rows(["good", "broken"], built=lambda *each: counts.append(each))
+    assert [(row.name, row.word) for row in found] == [("good", "passed"), ("broken", "passed")]
+    assert counts == [(1, 2)] and devices == ["0:0: made up"]
+
+
+@pytest.mark.parametrize("name", ["matrix product", "pointwise, several", "update: SGD, wrong label", "exchange of gradients: 16 bits"])
+def test_programs_that_are_built_first_are_those_that_run(device: Any, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
+    case = next(case for case in all_cases() if case.name == name)
+    monkeypatch.setattr(device, "programs", programs := Programs(device))
+    counts: list[tuple[int, int]] = []
+    programs.progress = lambda *each: counts.append(each)
+    programs.build_all(program_keys(case, device.target))
+    before = len(counts)
+    case.run(device)
+    assert 0 < before == len(counts), "a program was built later"
 
 
 def test_a_crash_while_the_device_is_opened() -> None:
