@@ -1,6 +1,7 @@
 """`python -m ocaffe.check.part JSON`: the process that measures one part of a report (ocaffe/check/report.py).
 
-JSON is [part, device, gpu, limit, process number of the parent]. The output is one line with a JSON object: the result, or `problem` with its `word`.
+JSON is [part, device, gpu, class of kernels, limit, process number of the parent]. Each line of the output is a JSON object: the result of a phase, with
+`phase`, or `problem` with its `word`, or the progress of the compilers, `built`.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ocaffe import log, proto
@@ -34,22 +35,31 @@ from ocaffe.profiling.peaks import measure_peaks
 from ocaffe.zoo import FOLDER, templates
 
 RATES = "rates"  # the part without a net
-# The nets of a report, with a batch that also small devices have memory for.
-BATCHES = {"lenet": 64, "alexnet": 16, "resnet18": 8, "googlenet": 8, "vgg16": 2, "mobilenet_v2": 8}
+# The nets of a report, the most telling ones first, with a batch that also small devices have memory for.
+BATCHES = {"lenet": 64, "resnet18": 8, "mobilenet_v2": 8, "alexnet": 16, "googlenet": 8, "vgg16": 2}
+PHASES = ("TEST", "TRAIN")
 SHARE = 0.95  # of the free memory, without a limit; drivers need the rest for programs and queues
-SECONDS, PASSES = 3.0, 30  # passes of a net are measured until either is reached
+SECONDS, PASSES = 2.0, 30  # passes of a net are measured until either is reached
 LAUNCHES = 200
 TOLD = re.compile(r"warn|error|fail|spill|scratch|stack frame|registers", re.IGNORECASE)  # lines of a compiler's messages that a report keeps
 NO_MEMORY = (-4, -5, -6)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY
+Progress = Callable[[int, int], None]
 EMPTY = "kernel void nothing(global float* x) { if (get_global_id(0) > 1) x[0] = 0; }\n"
 
 
-def measured(part: str, device: Device, limit: int) -> dict[str, Any]:
-    """Return the result of a part: RATES, or a net of BATCHES with the phase, as in 'lenet TRAIN'. `limit`: bytes for a net; 0: nearly the free memory."""
+def measured(part: str, device: Device, limit: int, built: Progress = lambda done, wanted: None) -> Iterator[dict[str, Any]]:
+    """Yield the results of a part: RATES, a net of BATCHES, or one phase of it as in 'lenet TRAIN'.
+
+    `limit`: bytes for a net; 0: nearly the free memory. `built` gets the number of compiled programs, and of those to compile.
+    """
+    session = Session(device)
+    session.programs.progress = built
     if part == RATES:
-        return rates(Session(device))
-    net, phase = part.split()
-    return net_times(net, getattr(proto, phase), device, limit or int(SHARE * device.target.available_memory))
+        yield rates(session)
+        return
+    net, *phases = part.split()
+    with contextlib.ExitStack() as stack:
+        yield from Times(stack, net, session, limit or int(SHARE * device.target.available_memory)).all(phases or PHASES)
 
 
 def rates(session: Session) -> dict[str, Any]:
@@ -73,22 +83,55 @@ def rates(session: Session) -> dict[str, Any]:
     return {"gflops": peaks.gflops, "copy_gbytes": peaks.gbytes, "launch_us": 1e6 * min(launched() for _ in range(3)) / LAUNCHES}
 
 
-def net_times(net: str, phase: int, device: Device, limit: int) -> dict[str, Any]:
-    """Return times and memory of forward, in TRAIN also of backward, on one random image, and facts of each kernel.
+class Times:
+    """Times and memory of a net: forward in TEST, forward and backward in TRAIN, on one random image; and facts of each kernel.
 
     In TRAIN the loss of the first pass is added: it is the same on all devices but for rounding.
     """
-    with contextlib.ExitStack() as stack:
+
+    def __init__(self, stack: contextlib.ExitStack, net: str, session: Session, limit: int) -> None:
+        self.batch, self.session, self.limit = BATCHES[net], session, limit
         data = stack.enter_context(assumed_data())
         shape = templates.image_shape(templates.upgraded(FOLDER / net / "deploy.prototxt"))
-        message = phase_net(data.complete(batched(read_net(str(FOLDER / net / "train_val.prototxt")), BATCHES[net]), shape), phase)
-        network = Network(message, phase, Session(device), NetOptions(backward=phase == proto.TRAIN, limit=limit), quiet=True)
-        stack.callback(network.close)
-        network.fill_parameters()
-        network.start_prefetch()
+        message = data.complete(batched(read_net(str(FOLDER / net / "train_val.prototxt")), self.batch), shape)
+        self.networks: dict[str, Network] = {}
+        for phase in reversed(PHASES):  # TEST uses the parameters of TRAIN
+            number = getattr(proto, phase)
+            options = NetOptions(backward=phase == "TRAIN", limit=limit)
+            network = Network(phase_net(message, number), number, session, options, owner=self.networks.get("TRAIN"), quiet=True)
+            stack.callback(network.close)
+            self.networks[phase] = network
+
+    def all(self, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the result of each phase. Before, the programs of all phases are built, several at a time."""
         begin = time.perf_counter()
-        compiled = network.bound()
+        lists, refused = [], {}
+        for phase in phases:
+            try:
+                lists.append(self.networks[phase].compiled().commands)
+            except Exception as problem:
+                refused[phase] = failure(problem)
+        with contextlib.suppress(Exception):  # each phase builds what is missing, and has the error
+            self.session.build(lists, self.limit // 2)
         build = time.perf_counter() - begin
+        filled = False
+        for phase in phases:
+            network, answer = self.networks[phase], refused.get(phase)
+            try:
+                if answer is None and not filled:
+                    self.networks["TRAIN"].fill_parameters()
+                    filled = True
+                answer = answer or {**self.measured(network), "build_s": build}
+            except Exception as problem:
+                answer = failure(problem)
+            network.close()
+            network.forget(network.options)
+            yield {"phase": phase, **answer}
+
+    def measured(self, network: Network) -> dict[str, Any]:
+        device = self.session.device
+        network.start_prefetch()
+        compiled = network.bound()
 
         def timed() -> float:
             begin = time.perf_counter()
@@ -105,11 +148,11 @@ def net_times(net: str, phase: int, device: Device, limit: int) -> dict[str, Any
         while len(passes) < PASSES and sum(passes) < 1000 * SECONDS:
             passes.append(timed())
         return {
-            "batch": BATCHES[net], "ms": statistics.median(passes), "fastest_ms": min(passes), "passes": len(passes), "first_ms": first,
-            "build_s": build, "mib": (fixed_bytes([compiled.recording.schedule]) + compiled.plan.total) / 2**20, "launches": len(compiled.recording.schedule),
+            "batch": self.batch, "ms": statistics.median(passes), "fastest_ms": min(passes), "passes": len(passes), "first_ms": first,
+            "mib": (fixed_bytes([compiled.recording.schedule]) + compiled.plan.total) / 2**20, "launches": len(compiled.recording.schedule),
             # Without a training BatchNorm has no statistics in TEST, and values overflow. JSON has no NaN.
-            **({"loss": loss if math.isfinite(loss) else str(loss)} if phase == proto.TRAIN else {}),
-            "kernels": kernels_of(network.session, compiled),
+            **({"loss": loss if math.isfinite(loss) else str(loss)} if network.phase == proto.TRAIN else {}),
+            "kernels": kernels_of(self.session, compiled),
         }  # fmt: skip
 
 
@@ -138,7 +181,8 @@ def problem_of(facts: Mapping[str, int], items: int, is_cpu: bool) -> str:
 
 
 def failure(problem: Exception) -> dict[str, Any]:
-    """Return the word and the message for an exception."""
+    """Print an exception, and return its word and its message."""
+    traceback.print_exception(problem)
     error = problem if isinstance(problem, Error) else device_failure(problem)
     if error is None:
         return {"word": "failed", "problem": f"{type(problem).__name__}: {problem}"}
@@ -146,18 +190,21 @@ def failure(problem: Exception) -> dict[str, Any]:
 
 
 def main() -> None:
-    part, spec, gpu, limit, parent = json.loads(sys.argv[1])
+    part, spec, gpu, kind, limit, parent = json.loads(sys.argv[1])
     end_with_parent(parent)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # some OpenCL runtimes print to stdout; send that to stderr
+
+    def say(answer: dict[str, Any]) -> None:  # in any thread
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
     log.quiet()
     try:
-        answer = measured(part, select_device(spec, gpu), limit)
+        for answer in measured(part, select_device(spec, gpu, kind=kind), limit, lambda *counts: say({"built": counts})):
+            say(answer)
     except Exception as problem:
-        traceback.print_exc()
-        answer = failure(problem)
-    out.write(json.dumps(answer) + "\n")
-    out.flush()
+        say(failure(problem))
     sys.stderr.flush()
     os._exit(0)  # some runtimes crash when they are unloaded
 

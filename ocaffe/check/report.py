@@ -10,20 +10,22 @@ import importlib.metadata
 import json
 import os
 import platform
+import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import IO, Any
 
 from ocaffe import __version__
-from ocaffe.check.part import RATES
+from ocaffe.check.part import PHASES, RATES
 from ocaffe.check.privacy import Scrubber
 from ocaffe.check.selftest import ROOT, all_cases, ending, selftest
 from ocaffe.errors import Error
 
-FORMAT = 1
+FORMAT = 2
 PACKAGES = ("pyopencl", "numpy", "protobuf", "lmdb", "pillow", "simplejpeg", "onnx", "h5py")
 # Variables that change which devices there are, or how they work. Others may hold secrets.
 VARIABLES = (
@@ -33,6 +35,7 @@ VARIABLES = (
     "GPU_MAX_HEAP_SIZE", "ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR",
 )  # fmt: skip
 LINES, WIDTH = 15, 400  # of a message: the first and the last lines, and the first characters of each
+TICK = 0.2  # seconds between two looks at a process
 HANGS = 2  # families of the self-test that may hang before the rest is left out
 
 Answer = dict[str, Any]
@@ -41,14 +44,25 @@ Answer = dict[str, Any]
 class Report:
     """Makes the parts one after another. `content` is the report so far, without names of the user or of the machine.
 
-    `changed` is called after each part, so that a file on disk survives even a crash of the whole machine. `tell` gets lines for the terminal.
-    `limit`: bytes for each net; 0: nearly all that are free. `timeout`: seconds for each part, and for each family of the self-test.
+    `changed` is called after each part, so that a file on disk survives even a crash of the whole machine. `tell` gets lines for the terminal, `busy` what
+    runs now. `kind`: the class of kernels; None: the device's own. `limit`: bytes for each net; 0: nearly all that are free. `timeout`: seconds without an
+    answer of a part, or of a family of the self-test. A compiled program is an answer too.
     """
 
-    def __init__(self, spec: str | None, gpu: str | None, limit: int, timeout: float, tell: Callable[[str], None], changed: Callable[[], None]) -> None:
-        self.spec, self.gpu, self.limit, self.timeout, self.tell, self.changed = spec, gpu, limit, timeout, tell, changed
+    def __init__(
+        self,
+        spec: str | None,
+        gpu: str | None,
+        kind: str | None,
+        limit: int,
+        timeout: float,
+        tell: Callable[[str], None],
+        changed: Callable[[], None],
+        busy: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.spec, self.gpu, self.kind, self.limit, self.timeout, self.tell, self.changed, self.busy = spec, gpu, kind, limit, timeout, tell, changed, busy
         self.command: Sequence[str] = (sys.executable, "-m")  # tests have another one
-        self.content: Answer = {"format": FORMAT, "ocaffe": __version__}
+        self.content: Answer = {"format": FORMAT, "ocaffe": __version__, "kind": kind or "the device's own", "complete": False}
         self._scrubber = Scrubber()
 
     def make(self, nets: Sequence[str], families: Sequence[str] | None = None) -> None:
@@ -57,17 +71,29 @@ class Report:
         if not self._devices():
             return
         self._selftest([case.name for case in all_cases()] if families is None else families)
-        self._add("rates", self._told("rates", self._part(RATES)))
+        self._add("rates", self._told(RATES, self._part(RATES)[-1]))
         rows: list[Answer] = []
         kernels: dict[str, Answer] = {}
         for net in nets:
-            for phase in ("TEST", "TRAIN"):
-                answer = self._part(f"{net} {phase}")
-                merge(kernels, f"{net} {phase}", answer.pop("kernels", []))
-                rows.append({"net": net, "phase": phase, **answer})
-                self._told(f"{net} {phase}", answer)
+            for answer in self._net(net):
+                merge(kernels, f"{net} {answer['phase']}", answer.pop("kernels", []))
+                rows.append({"net": net, **answer})
+                self._told(f"{net} {answer['phase']}", answer)
                 self._add("nets", rows)
                 self._add("kernels", sorted(kernels.values(), key=lambda row: (not row["problem"], row["kernel"])))
+        self._add("complete", True)
+
+    def _net(self, net: str) -> Iterator[Answer]:
+        """Yield the results of both phases. They share a process, and programs. If it crashes before the first result, each phase gets one of its own."""
+        answers = self._part(net)[: len(PHASES)]
+        if "phase" in answers[-1]:
+            yield from answers
+        elif len(answers) > 1:
+            yield from [answers[0], {"phase": PHASES[1], **answers[1]}]
+        elif answers[0].get("word") == "crashed":
+            yield from ({"phase": phase, **self._part(f"{net} {phase}")[-1]} for phase in PHASES)
+        else:
+            yield from ({"phase": phase, **answers[0]} for phase in PHASES)
 
     def _add(self, name: str, value: Any) -> None:
         self.content[name] = self._scrubber.value(value)
@@ -75,9 +101,10 @@ class Report:
 
     def _devices(self) -> bool:
         """Add the facts of all devices. Return whether there are any: without them no other part can run."""
-        status, said, errors = self._run("ocaffe", "device_query")
+        said: list[str] = []
+        status, errors = self._run("ocaffe", "device_query", said.append)
         if status == 0:
-            blocks = [[line.partition(":") for line in block.splitlines()] for block in said.strip().split("\n\n")]
+            blocks = [[line.partition(":") for line in block.splitlines()] for block in "".join(said).strip().split("\n\n")]
             self._add("devices", [{label: value.strip() for label, _, value in block} for block in blocks])
         else:
             self._add("devices", self._told("devices", {"word": word_of(status), "problem": shortened(errors or f"exit status {status}")}))
@@ -92,11 +119,12 @@ class Report:
             self.tell(f"{'device':<20}{device}")
 
         try:
-            for row in selftest(families, self.spec, self.gpu, None, self.timeout, on_device):
+            for row in selftest(families, self.spec, self.gpu, None, self.timeout, on_device, kind=self.kind, built=self._compiling("selftest")):
                 error = {} if row.error is None else {"error": float(f"{row.error:.2g}")}
                 detail = {"problem": shortened(row.detail)} if row.detail else {}
                 rows.append({"family": row.name, "result": row.word, "seconds": round(row.seconds, 2), **error, **detail})
                 found["passed"] += row.word == "passed"
+                self.busy(f"selftest: {len(rows)} of {len(families)} families")
                 self._add("selftest", found)
                 if sum(each["result"] == "HANGS" for each in rows) == HANGS:
                     raise Error(f"{HANGS} families hang; the rest is left out")
@@ -105,18 +133,35 @@ class Report:
         self._add("selftest", found)
         self.tell(f"{'selftest':<20}{found['passed']} of {len(families)} families passed" + "".join(f"\n  {line}" for line in found.get("problem", ())))
 
-    def _part(self, part: str) -> Answer:
-        """Return the result of a part of ocaffe/check/part.py, or the `word` for its failure and the `problem`."""
+    def _part(self, part: str) -> list[Answer]:
+        """Return the results of a part of ocaffe/check/part.py. The last one has the `word` for its failure and the `problem` if the process failed."""
         begin = time.perf_counter()
-        status, said, errors = self._run("ocaffe.check.part", json.dumps([part, self.spec, self.gpu, self.limit, os.getpid()]))
-        seconds = round(time.perf_counter() - begin, 1)
-        try:
-            answer: Answer = json.loads(said)
-        except ValueError:
-            answer = {"word": word_of(status), "problem": shortened("\n".join([how(status, self.timeout), errors]))}
-        if isinstance(answer.get("problem"), str):
-            answer["problem"] = shortened(answer["problem"])
-        return {**{name: rounded(value) for name, value in answer.items()}, "seconds": seconds}
+        self.busy(f"{part}: begins")
+        compiling, answers = self._compiling(part), list[Answer]()
+
+        def heard(line: str) -> None:
+            nonlocal begin
+            try:
+                answer: Answer = json.loads(line)
+            except ValueError:  # a driver's
+                return
+            if "built" in answer:
+                compiling(*answer["built"])
+                return
+            if isinstance(answer.get("problem"), str):
+                answer["problem"] = shortened(answer["problem"])
+            answers.append({**{name: rounded(value) for name, value in answer.items()}, "seconds": round(time.perf_counter() - begin, 1)})
+            begin = time.perf_counter()
+
+        arguments = [part, self.spec, self.gpu, self.kind, self.limit, os.getpid()]
+        status, errors = self._run("ocaffe.check.part", json.dumps(arguments), heard)
+        if status != 0 or not answers:
+            problem = shortened("\n".join([how(status, self.timeout), errors]))
+            answers.append({"word": word_of(status), "problem": problem, "seconds": round(time.perf_counter() - begin, 1)})
+        return answers
+
+    def _compiling(self, part: str) -> Callable[[int, int], None]:
+        return lambda done, wanted: self.busy(f"{part}: compiled {done} of {wanted} programs")
 
     def _told(self, part: str, answer: Answer) -> Answer:
         """Print a line for a part, and return the answer."""
@@ -130,28 +175,45 @@ class Report:
         self.tell(f"{part:<20}{text}")
         return answer
 
-    def _run(self, module: str, argument: str) -> tuple[int | None, str, str]:
-        """Run a module in a process. Return its status (None: it was killed after the timeout), and the texts of stdout and stderr.
+    def _run(self, module: str, argument: str, heard: Callable[[str], None]) -> tuple[int | None, str]:
+        """Run a module in a process. Return its status (None: it was killed after the timeout), and the text of stderr. `heard` gets each line of stdout.
 
-        Files and no pipes, because a process of a driver that lives on would keep a pipe open. OCAFFE_CL_LOG makes all programs anew, with messages.
+        A process of a driver may live on and keep stdout open, so the end of the process counts. OCAFFE_CL_LOG: with the compilers' messages.
         """
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "OCAFFE_CL_LOG": "1"}
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen([*self.command, module, argument], stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=environment)
-            status: int | None = None
+        with tempfile.TemporaryFile() as errors:
+            command = [*self.command, module, argument]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment)
+            lines: queue.Queue[bytes] = queue.Queue()
+            listener = threading.Thread(target=_listen, args=(process.stdout, lines), daemon=True)
+            listener.start()
+            end = time.monotonic() + self.timeout
             try:
-                status = process.wait(self.timeout)
-            except subprocess.TimeoutExpired:
-                pass
+                while time.monotonic() < end:
+                    ended = process.poll() is not None
+                    if ended:
+                        listener.join(TICK)
+                    with contextlib.suppress(queue.Empty):
+                        line = lines.get(timeout=0 if ended else TICK)
+                        end = time.monotonic() + self.timeout
+                        heard(line.decode(errors="replace"))
+                        continue
+                    if ended:
+                        break
+                status = process.poll()
             finally:
                 process.kill()
                 process.wait()
-            texts = []
-            for file in (out, errors):
-                file.seek(0)
-                texts.append(file.read().decode(errors="replace"))
-        return status, texts[0], texts[1]
+                listener.join(TICK)
+            errors.seek(0)
+            return status, errors.read().decode(errors="replace")
+
+
+def _listen(stream: IO[bytes], lines: queue.Queue[bytes]) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
 
 
 def system() -> Answer:

@@ -7,7 +7,7 @@ Thus the TEST net of a solver uses the TRAIN net's memory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -143,6 +143,12 @@ class Session:
         except BaseException:
             self.command_lists = [commands for commands in self.command_lists if commands not in fresh]  # the next bind does not need their memory
             raise
+
+    def build(self, command_lists: Sequence[CommandList], room: int) -> None:
+        """Build the programs of command lists that are bound one by one later. `room`: bytes of device memory that compilers may use."""
+        for commands in command_lists:
+            commands.generated = ProgramKey.generated(sorted(commands.texts))
+        self.programs.build_all(sorted({key for commands in command_lists for key in commands.keys}), room)
 
     def settled(self) -> bool:
         """Wait for the device. Return whether it has carried out the last run of every command list, as far as the driver tells."""

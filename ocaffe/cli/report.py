@@ -6,9 +6,11 @@ from pathlib import Path
 
 from ocaffe.check.part import BATCHES
 from ocaffe.check.report import Report, summary, text_of
-from ocaffe.cli.flags import Parser, memory_limit, nearest
+from ocaffe.cli import INTERRUPTED
+from ocaffe.cli.flags import Parser, kind_flag, memory_limit, nearest
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
+from ocaffe.progress import Status
 
 
 def main(argv: Sequence[str]) -> int:
@@ -16,6 +18,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("output", "ocaffe-report.json", "the file to write")
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
+    kind_flag(parser)
     parser.flag("nets", ",".join(BATCHES), "nets to benchmark, separated by ',', or none")
     parser.flag("memory_limit", "", "memory limit of each net: bytes, or a number with K, M or G; default: nearly the free memory")
     parser.flag("timeout", 300.0, "seconds after which a part without a result counts as hanging")
@@ -32,13 +35,22 @@ def main(argv: Sequence[str]) -> int:
         with atomic_write(options.output) as out:
             out.write(text_of(report.content).encode())
 
-    report = Report(options.device or None, options.gpu or None, memory_limit(options.memory_limit) or 0, options.timeout, _tell, write)
-    report.make(nets)
+    def tell(line: str) -> None:
+        status.clear()
+        print(line, flush=True)
+
+    status, limit = Status(), memory_limit(options.memory_limit) or 0
+    report = Report(options.device or None, options.gpu or None, options.kind or None, limit, options.timeout, tell, write, status)
+    interrupted = False
+    try:
+        report.make(nets)
+    except KeyboardInterrupt:
+        interrupted = True
+    status.clear()
     for line in summary(report.content):
         print(line)
-    print(f"wrote {options.output} ({Path(options.output).stat().st_size / 1024:.0f} KiB). Read it, then attach it to an issue (docs/report.md).")
-    return 0
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)
+    if not Path(options.output).exists():
+        return INTERRUPTED
+    size = f"{Path(options.output).stat().st_size / 1024:.0f} KiB{', with the parts until the interruption' if interrupted else ''}"
+    print(f"wrote {options.output} ({size}). Read it, then attach it to an issue (docs/report.md).")
+    return INTERRUPTED if interrupted else 0

@@ -14,13 +14,12 @@ import pytest
 
 from ocaffe.check import part
 from ocaffe.check.privacy import Scrubber
-from ocaffe.check.report import FORMAT, Report, merge, summary, text_of
+from ocaffe.check.report import FORMAT, Report, merge, summary, system, text_of
 from ocaffe.check.selftest import ending
 from ocaffe.cl.device import Device
 from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
 from ocaffe.cl.program import ProgramKey, Programs
-from ocaffe.cli import main
-from ocaffe.errors import NoRoom
+from ocaffe.cli import INTERRUPTED, main
 
 # A process in the place of `python -m`, with the module and its argument. It does what bad drivers do.
 CHILD = """
@@ -30,26 +29,44 @@ if sys.argv[1] == "ocaffe":
     print("Device id:      0:0, the default\\nName:           made up\\nRuntime library: " + home + "/drivers of mine/libmade.so (an icd file)")
     sys.exit()
 name = json.loads(sys.argv[2])[0]
-if name == "lenet TRAIN":
-    print("driver of alice on wonder-land: out of luck at " + home + "/x.cl:3", file=sys.stderr, flush=True)
-    os.abort()
-if name == "vgg16 TRAIN":
-    print("waiting", file=sys.stderr, flush=True)
-    time.sleep(60)
-if name == "vgg16 TEST":
-    print(json.dumps({"word": "does not fit", "problem": "the TEST net needs 600 MiB\\n  fix: less"}))
-    sys.exit()
 facts = {"work_group_limit": 64, "private_bytes": 8, "spill_bytes": 0, "logged_spill": 12, "defines": "", "log": ["12 bytes spill stores in " + home + "/a.cl"]}
 kernel = {"kernel": "conv_gpu.forward", "launches": 2, "problem": "spills registers", "local": [256], **facts}
-print(json.dumps({"gflops": 12.3456789} if name == "rates" else {"batch": 1, "ms": 1.5, "mib": 2, "launches": 3, "loss": 7.0, "kernels": [kernel]}))
+good = {"batch": 1, "ms": 1.5, "mib": 2, "launches": 3, "loss": 7.0, "kernels": [kernel]}
+def say(**answer): print(json.dumps(answer), flush=True)
+def crash():
+    print("driver of alice on wonder-land: out of luck at " + home + "/x.cl:3", file=sys.stderr, flush=True)
+    os.abort()
+def hang():
+    print("waiting", file=sys.stderr, flush=True)
+    time.sleep(60)
+net, _, phase = name.partition(" ")
+if net == "rates":
+    say(gflops=12.3456789)
+if net == "alexnet": # hangs at once
+    hang()
+if net == "googlenet" and phase != "TEST": # crashes in TRAIN, after the compilers of both
+    crash()
+if net == "googlenet":
+    say(phase="TEST", **good)
+if net in ("lenet", "vgg16"):
+    print("a line of the driver")
+    for done in (1, 2):
+        say(built=[done, 2])
+if net == "lenet":
+    say(phase="TEST", **good)
+    crash()
+if net == "vgg16":
+    say(phase="TEST", word="does not fit", problem="the TEST net needs 600 MiB\\n  fix: less")
+    hang()
 """
 
 
-def made(nets: list[str], script: str = CHILD, timeout: float = 20.0) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the content of a report, the lines on the terminal, and the parts in their order."""
+def made(nets: list[str], script: str = CHILD, timeout: float = 20.0, busy: list[str] | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Return the content of a report, the lines on the terminal, and the parts in their order. `busy` gets the texts about the present part."""
+    busy = [] if busy is None else busy
     lines: list[str] = []
     order: list[str] = []
-    report = Report(None, None, 0, timeout, lines.append, lambda: order.append(list(report.content)[-1]))
+    report = Report(None, None, None, 0, timeout, lines.append, lambda: order.append(list(report.content)[-1]), busy.append)
     report.command = [sys.executable, "-c", script]
     report.make(nets, [])
     return report.content, lines, order
@@ -70,15 +87,22 @@ def alice(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[p
 
 
 def test_bad_drivers_end_only_their_part() -> None:
-    content, lines, order = made(["lenet", "vgg16"], timeout=3.0)
+    content, lines, order = made(["lenet", "vgg16", "alexnet", "googlenet"], timeout=1.5, busy=(busy := []))
     rows = {f"{row['net']} {row['phase']}": row for row in content["nets"]}
     assert rows["lenet TEST"]["ms"] == 1.5 and content["rates"]["gflops"] == 12.35
     assert rows["lenet TRAIN"]["word"] == "crashed" and rows["lenet TRAIN"]["problem"][0] == "its process ended with signal SIGABRT"
     assert rows["vgg16 TEST"]["word"] == "does not fit" and rows["vgg16 TEST"]["problem"] == ["the TEST net needs 600 MiB", "  fix: less"]
-    assert rows["vgg16 TRAIN"]["word"] == "timed out" and rows["vgg16 TRAIN"]["problem"] == ["no result after 3 s", "waiting"]
+    assert rows["vgg16 TRAIN"]["word"] == "timed out" and rows["vgg16 TRAIN"]["problem"] == ["no result after 1.5 s", "waiting"]
+    assert rows["alexnet TEST"]["word"] == rows["alexnet TRAIN"]["word"] == "timed out"
+    assert rows["googlenet TEST"]["ms"] == 1.5 and rows["googlenet TRAIN"]["word"] == "crashed"  # in processes of their own
+    assert busy[:4] == ["rates: begins", "lenet: begins", "lenet: compiled 1 of 2 programs", "lenet: compiled 2 of 2 programs"]
     assert order[:4] == ["system", "devices", "selftest", "rates"]  # each part is on disk before the next one begins
     assert content["devices"] == [{"Device id": "0:0, the default", "Name": "made up", "Runtime library": "<folder>/libmade.so (an icd file)"}]
-    assert next(summary(content)) == "parts without a result: lenet TRAIN (crashed), vgg16 TEST (does not fit), vgg16 TRAIN (timed out)"
+    assert next(summary(content)) == (
+        "parts without a result: lenet TRAIN (crashed), vgg16 TEST (does not fit), vgg16 TRAIN (timed out), alexnet TEST (timed out), "
+        "alexnet TRAIN (timed out), googlenet TRAIN (crashed)"
+    )
+    assert content["complete"]
     assert list(summary(content))[1:] == ["kernels with a problem: 1 of 1", "  conv_gpu.forward spills registers"]
     assert any(line.startswith("vgg16 TEST") and "does not fit: the TEST net needs 600 MiB" in line for line in lines)
 
@@ -86,7 +110,7 @@ def test_bad_drivers_end_only_their_part() -> None:
 def test_without_a_device_the_report_tells_why() -> None:
     content, _, _ = made(["lenet"], "import sys; print('error: no OpenCL device\\n  fix: install one', file=sys.stderr); sys.exit(1)")
     assert content["devices"]["word"] == "failed" and content["devices"]["problem"] == ["error: no OpenCL device", "  fix: install one"]
-    assert "nets" not in content and content["system"]["python"] and content["format"] == FORMAT
+    assert "nets" not in content and not content["complete"] and content["system"]["python"] and content["format"] == FORMAT
     assert next(iter(summary(content))) == "parts without a result: devices (failed)"
 
 
@@ -160,17 +184,17 @@ def test_wrong_nets_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_net_on_a_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "PASSES", 2)
     monkeypatch.setenv("OCAFFE_CL_LOG", "1")
-    found = part.measured("lenet TRAIN", device, 0)
-    assert found["passes"] == 2 and found["ms"] >= found["fastest_ms"] > 0 and 0 < found["loss"] < 10 and found["mib"] > 3
-    assert sum(row["launches"] for row in found["kernels"]) <= found["launches"]
-    assert all(row["work_group_limit"] >= 1 for row in found["kernels"])
+    test, train = part.measured("lenet", device, 0)
+    assert (test["phase"], train["phase"]) == part.PHASES and "loss" not in test and 0 < train["loss"] < 10 and train["mib"] > 3
+    for found in (test, train):
+        assert found["passes"] == 2 and found["ms"] >= found["fastest_ms"] > 0
+        assert sum(row["launches"] for row in found["kernels"]) <= found["launches"]
+        assert all(row["work_group_limit"] >= 1 for row in found["kernels"])
 
 
 def test_a_net_that_does_not_fit(device: Device) -> None:
-    with pytest.raises(NoRoom) as raised:
-        part.measured("lenet TRAIN", device, 1 << 20)
-    answer = part.failure(raised.value)
-    assert answer["word"] == "does not fit" and "1.0 MiB are allowed" in answer["problem"]
+    (answer,) = part.measured("lenet TRAIN", device, 1 << 20)
+    assert answer["phase"] == "TRAIN" and answer["word"] == "does not fit" and "1.0 MiB are allowed" in answer["problem"]
 
 
 def test_a_failure_of_the_device() -> None:
@@ -180,12 +204,25 @@ def test_a_failure_of_the_device() -> None:
 def test_a_whole_report(device: Device, tmp_path: pathlib.Path) -> None:
     """The real processes, without nets and with one family of the self-test."""
     lines: list[str] = []
-    report = Report(device.number, None, 0, 120.0, lines.append, lambda: None)
+    report = Report(device.number, None, "gpu", 0, 120.0, lines.append, lambda: None)
     report.make([], ["argmax"])
     content = report.content
     assert any(found["Device id"].startswith(device.number) for found in content["devices"])
-    assert content["selftest"]["passed"] == 1 and device.name in content["selftest"]["device"]
+    assert content["kind"] == "gpu" and content["selftest"]["passed"] == 1 and device.name in content["selftest"]["device"]
     assert content["rates"]["gflops"] > 0 and content["rates"]["launch_us"] > 0
+
+
+def test_an_interruption_keeps_the_parts_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(self: Report, nets: list[str]) -> None:
+        self._add("system", system())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Report, "make", interrupted)
+    file = tmp_path / "report.json"
+    assert main(["report", "--output", str(file)]) == INTERRUPTED
+    content = json.loads(file.read_text())
+    assert content["system"]["python"] and not content["complete"]
+    assert "with the parts until the interruption" in capsys.readouterr().out
 
 
 def test_the_command_writes_its_file(tmp_path: pathlib.Path) -> None:
