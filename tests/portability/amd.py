@@ -1,19 +1,17 @@
 """Compile a program for an AMD GPU by clang, and read what its kernels need. No GPU is needed.
 
-tests/portability/tools.sh fetches clang 21. AMD_CLANG replaces it by another command: 'clang-15 --rocm-device-lib-path=FOLDER', with Debian 12's package
+tests/portability/tools.sh fetches clang 21. The variable AMD_CLANG names another command: 'clang-15 --rocm-device-lib-path=FOLDER', with Debian 12's package
 rocm-device-libs, compiles for gfx1030 and gfx90a.
 """
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
 import re
 import subprocess
 
-from tests.portability.compiler import TOOLS, Built, Kernel
+from tests.portability.compiler import CLANG, Built, Kernel
 
-CLANG = os.environ.get("AMD_CLANG", f"{TOOLS}/clang-21 --rocm-device-lib-path={TOOLS}/root/usr/lib/llvm-21/lib/clang/21/amdgcn/bitcode").split()
 # Options of AMD's runtime for OpenCL C 1.2. Without the list of extensions clang enables all that the instruction set has.
 FIXED = (
     "-x", "cl", "-O3", "-target", "amdgcn-amd-amdhsa", "-Xclang", "-cl-ext=-all,+cl_khr_fp64,+cl_khr_byte_addressable_store,+cl_khr_global_int32_base_atomics",

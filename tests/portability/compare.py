@@ -9,19 +9,16 @@ import collections
 import hashlib
 import json
 import pathlib
-import subprocess
 import sys
 
-from tests.portability.compiler import TOOLS
+from tests.portability.compiler import tokens
 
 
 def digests(folder: pathlib.Path, device: str) -> collections.Counter[str]:
     """Digests of the programs of a device, each with its options and launches."""
     found = collections.Counter[str]()
     for name, program in json.loads((folder / f"{device}.json").read_text()).items():
-        command = [TOOLS / "clang-21", "-E", "-P", "-x", "cl", "-cl-std=CL1.2", "-target", "spir64", folder / device / f"{name}.cl"]
-        tokens = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        facts = json.dumps([tokens, program["options"], program["kernels"]], sort_keys=True)
+        facts = json.dumps([tokens(folder / device / f"{name}.cl"), program["options"], program["kernels"]], sort_keys=True)
         found[f"{program['family']} {hashlib.sha1(facts.encode()).hexdigest()}"] += 1
     return found
 

@@ -10,28 +10,19 @@ import argparse
 import hashlib
 import json
 import pathlib
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ocaffe import log, proto
-from ocaffe.check import selftest
-from ocaffe.check.case import Case
-from ocaffe.check.exchange import ExchangeCase
-from ocaffe.check.updates import SHAPES, UpdateCase
+from ocaffe import log
+from ocaffe.check.selftest import all_cases
 from ocaffe.cl.program import ProgramKey, options_of, program_text
-from ocaffe.compiler.compile import Switches, compile_net
-from ocaffe.compiler.network import phase_net
-from ocaffe.graph.build import build
-from ocaffe.graph.options import ALL, NetOptions
-from ocaffe.graph.parameters import ParameterGroup
-from ocaffe.ir.graph import Parameter
 from ocaffe.ir.launch import HOST, Call
 from ocaffe.ir.target import Target
 from tests.portability.devices import DEVICES
 from tests.zoo.counts import compiled
 
-NETS = ("lenet", "alexnet", "resnet18", "googlenet", "mobilenet_v1")  # the default; --nets names others
+# The default; --nets names others.
+NETS = ("lenet", "vit_digits", "alexnet", "vgg16", "googlenet", "resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2", "unet")
 SELFTEST = "selftest"  # a name among the nets
 
 
@@ -40,31 +31,8 @@ def schedules(name: str, phase: str, target: Target) -> Iterator[Iterable[Any]]:
     if name != SELFTEST:
         yield compiled(name, phase, target).recording.schedule
         return
-    for case in selftest.all_cases():
-        yield _case(case, target)
-
-
-def _case(case: Any, target: Target) -> Iterable[Any]:
-    if isinstance(case, Case):
-        with tempfile.TemporaryDirectory() as folder:
-            case.prepare(folder)
-            arrays = case.arrays()
-            phase = getattr(proto, case.phase)
-            graph = build(phase_net(case.message(arrays, folder), phase), phase)
-            options = NetOptions(backward=phase == proto.TRAIN, keep=frozenset(arrays) & set(graph.blobs) or ALL, observed_diffs=True, hold_gradients=True,
-                                 accumulate=True, prepack_weights=phase == proto.TEST, seed=1)  # fmt: skip
-            schedule = compile_net(graph, ParameterGroup(graph.params), target, options, Switches()).recording.schedule
-            for node in graph.nodes:
-                if node.layer.source is not None:
-                    node.layer.source.close()
-            return schedule
-    if isinstance(case, UpdateCase):
-        params = [Parameter("layer", i, shape, None) for i, shape in enumerate(SHAPES)]
-        for parameter in params:
-            parameter.propagate = True
-        return case.record(target, ParameterGroup(params))[0].launches
-    assert isinstance(case, ExchangeCase), case
-    return case.record(target)[0].launches
+    for case in all_cases():
+        yield case.launches(target)
 
 
 def calls(name: str, phase: str, target: Target) -> Iterator[Call]:
@@ -75,22 +43,26 @@ def calls(name: str, phase: str, target: Target) -> Iterator[Call]:
 def corpus(device: str, nets: Iterable[str]) -> dict[str, dict[str, Any]]:
     """The programs of a device by name, with `text`, `options`, `family`, `defines`, and `kernels`: launches by kernel and by net.
 
-    Generated kernels are one program, as in a session with all these nets.
+    The generated kernels of a net are one program, without those of earlier nets, as in a session with one net after another.
     """
-    target = DEVICES[device].target
+    target, _, standard = DEVICES[device]
     launched: dict[ProgramKey, dict[str, dict[str, int]]] = {}
     generated: dict[str, dict[str, dict[str, int]]] = {}
+    first: dict[ProgramKey, list[str]] = {}
     for net in nets:
+        earlier = set(generated)
         for phase in ("TRAIN",) if net == SELFTEST else ("TRAIN", "TEST"):
             for call in calls(net, phase, target):
                 kernels = generated.setdefault(call.program, {}) if call.generated else launched.setdefault(ProgramKey(call.program, call.defines), {})
                 uses = kernels.setdefault(call.function, {})
                 uses[net] = uses.get(net, 0) + 1
-    if generated:
-        launched[ProgramKey.generated(sorted(generated))] = {function: uses for kernels in generated.values() for function, uses in kernels.items()}
+        if own := sorted(set(generated) - earlier):
+            first[ProgramKey.generated(own)] = own
+    for key, texts in first.items():
+        launched[key] = {function: uses for text in texts for function, uses in generated[text].items()}
     found = {}
     for key, kernels in launched.items():
-        text, options = program_text(key), options_of(key, target)
+        text, options = program_text(key, target.device_fence), options_of(key, target, standard=standard)
         name = f"{key.family}_{hashlib.sha1(f'{options}{text}'.encode()).hexdigest()[:10]}"
         found[name] = {"text": text, "options": options, "family": key.family, "defines": dict(key.defines), "kernels": dict(sorted(kernels.items()))}
     return dict(sorted(found.items()))

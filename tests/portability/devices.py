@@ -8,25 +8,29 @@ from tests.zoo.counts import TARGETS
 
 
 class Imitated(NamedTuple):
-    """A device that is not here. `compiler`: amd, intel, or empty if no compiler of its maker runs without it."""
+    """A device that is not here.
+
+    `compiler`: amd, intel, or empty if no compiler of its maker runs without it. `standard`: as from ocaffe.cl.fences.standard.
+    """
 
     target: Target
     compiler: str
+    standard: str = ""
 
 
 def _amd(name: str, units: int, memory: int) -> Imitated:
-    """ROCm names a device by its instruction set. It counts a pair of compute units (WGP) as one unit on RDNA."""
+    """ROCm names a device by its instruction set. It counts a pair of compute units (WGP) as one unit on RDNA. It has OpenCL 2.0."""
     return Imitated(
         Target(kind="gpu", runtime="amd", name=name, compute_units=units, vector_width=4, max_work_group=256, local_memory=64 << 10,
-               global_memory=memory << 30, free_memory=memory << 30, max_allocation=memory << 29, unified_memory=False), "amd"
+               global_memory=memory << 30, free_memory=memory << 30, max_allocation=memory << 29, unified_memory=False, device_fence="SCOPE"), "amd", "CL2.0"
     )  # fmt: skip
 
 
 def _intel(name: str, units: int, memory: int, group: int = 1024, local: int = 64, unified: bool = False) -> Imitated:
-    """Intel's runtime counts vector engines as units."""
+    """Intel's runtime counts vector engines as units. It has OpenCL 3.0 with atomics of device scope."""
     return Imitated(
         Target(kind="gpu", runtime="intel", name=name, compute_units=units, vector_width=4, max_work_group=group, local_memory=local << 10,
-               global_memory=memory << 30, free_memory=memory << 30, max_allocation=4 << 30, unified_memory=unified), "intel"
+               global_memory=memory << 30, free_memory=memory << 30, max_allocation=4 << 30, unified_memory=unified, device_fence="SCOPE"), "intel", "CL3.0"
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Compile the corpus of imitated devices by their makers' compilers: `python -m tests.portability.offline OUT --devices dg2,gfx1100`.
 
-OUT/DEVICE.results.json has what each launched kernel needs; a summary of each device is printed. Programs that are compiled already are not compiled again
-(OUT/built). --only PATTERN: only programs of these families, for example 'gemm|conv|winograd'. --record LABEL writes the summary of products into
-offline.json, and that of all programs, from which `python docs/make_devices.py` makes tables of docs/devices.md.
+OUT/DEVICE.results.json has what each launched kernel needs; a summary of each device is printed. Programs with the tokens and options of compiled ones are
+not compiled again (OUT/built), so a second run continues after an interrupted one. --only PATTERN: only programs of these families, for example
+'gemm|conv|winograd'. --record LABEL writes the summary of products into offline.json, and that of all programs, from which `python docs/make_devices.py`
+makes tables of docs/devices.md.
 --check: the exit status is 1 if a program does not compile, a launched kernel uses scratch (Intel: spills more than 16 registers), or a product has
 occupancy 1.
 """
@@ -21,6 +22,7 @@ from ocaffe import log
 from ocaffe.ir.launch import PRODUCT_FUNCTIONS
 from ocaffe.ops.families import family_of
 from tests.portability import amd, intel
+from tests.portability.compiler import tokens
 from tests.portability.corpus import NETS, SELFTEST, write
 from tests.portability.devices import DEVICES
 
@@ -35,7 +37,7 @@ def compiled(out: pathlib.Path, device: str, name: str, options: str) -> dict[st
     """Return the report on one program of the corpus in `out`, from a file or from the compiler."""
     compiler = COMPILERS[DEVICES[device].compiler]
     source = out / device / f"{name}.cl"
-    key = hashlib.sha1(f"{compiler.version()} {device} {options} {source.read_text()}".encode()).hexdigest()
+    key = hashlib.sha1(f"{compiler.version()} {device} {options} {' '.join(tokens(source))}".encode()).hexdigest()
     kept = out / "built" / f"{key}.json"
     if not kept.exists():
         begin = time.time()
