@@ -74,8 +74,9 @@ def families(results: dict[str, Any]) -> str:
         imitated = ", ".join(f"`{name}`" for name, row in devices.items() if row["family"] == family.name)
         many = f"from {family.many_sums} sums on" if family.many_sums else "-"
         rows.append([family.name, imitated or "-", family.max_sums, family.unroll or "all", many, family.sub_group or "-", family.lanes, family.registers,
-                     family.memory_floats, family.launch])  # fmt: skip
-    head = ["family", "compiled here for", "most sums", "unrolled", "256 registers", "sub-group", "lanes", "registers", "floats per cycle", "launch"]
+                     family.memory_floats, family.matrix or "-", family.launch])  # fmt: skip
+    head = ["family", "compiled here for", "most sums", "unrolled", "256 registers", "sub-group", "lanes", "registers", "floats per cycle", "matrix unit",
+            "launch"]  # fmt: skip
     return table(head, rows)
 
 

@@ -19,6 +19,7 @@ class MatrixUnit:
     defines: other defines of the header, by arithmetic.
     filter_sums: maximum sums of a work-item in a convolution's backward_filter, which needs the most registers. With more, registers would hold one
         wave of each SIMD unit (MFMA), or be spilled (DPAS with eight work-items): benchmarks/matrix_units.json.
+    copies: lanes that need the same line of an operand.
     """
 
     header: str
@@ -28,6 +29,7 @@ class MatrixUnit:
     depth: Mapping[str, int]
     defines: Mapping[str, Defines]
     filter_sums: int
+    copies: int = 1
 
     def program_defines(self, math: str) -> tuple[tuple[str, str], ...]:
         """Return the defines of a program for the arithmetic `math`, one of `depth`."""
@@ -39,8 +41,8 @@ def _mfma(depth: Mapping[str, int], words: Mapping[str, int]) -> MatrixUnit:
     return MatrixUnit("tile_mfma.h", 64, 16, 4, depth, {math: {"LANE_WORDS": words[math]} for math in depth}, 32)
 
 
-def _wmma(words: int) -> MatrixUnit:
-    return MatrixUnit("tile_wmma.h", 32, 16, 8, {"fp16": 16, "bf16": 16}, {math: {"LANE_WORDS": words} for math in ("fp16", "bf16")}, 64)
+def _wmma(words: int, copies: int) -> MatrixUnit:
+    return MatrixUnit("tile_wmma.h", 32, 16, 8, {"fp16": 16, "bf16": 16}, {math: {"LANE_WORDS": words} for math in ("fp16", "bf16")}, 64, copies)
 
 
 def _dpas(wave: int, depth: Mapping[str, int]) -> MatrixUnit:
@@ -51,8 +53,8 @@ UNITS = {
     "MFMA of CDNA": _mfma({"fp16": 16, "bf16": 8}, {"fp16": 2, "bf16": 1}),
     "MFMA of CDNA 2": _mfma({"fp16": 16, "bf16": 16}, {"fp16": 2, "bf16": 2}),
     "MFMA of CDNA 3": _mfma({"fp16": 16, "bf16": 16, "tf32": 8}, {"fp16": 2, "bf16": 2, "tf32": 2}),
-    "WMMA of RDNA 3": _wmma(8),
-    "WMMA of RDNA 4": _wmma(4),
+    "WMMA of RDNA 3": _wmma(8, 2),
+    "WMMA of RDNA 4": _wmma(4, 1),
     "DPAS of Xe-HPG": _dpas(8, {"fp16": 16, "bf16": 16}),
     "DPAS of Xe-HPC and Xe2": _dpas(16, {"fp16": 16, "bf16": 16, "tf32": 8}),
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ocaffe.ir.target import Target
 
+LAUNCH = 14000  # cycles of a launch of an H100
 Shape = tuple[int, int, int, int, int, int]  # rows, columns, item_rows, item_columns, warp_rows, depth of gemm_gpu.Tile
 
 
@@ -29,6 +30,9 @@ class Family:
     `extra_registers`: registers of a work-item in addition to its sums; 0: those of gemm_gpu.RATES. `least_registers`: those that it has at least.
     `local_memory`: bytes of a unit; 0: not counted. `local_floats`: floats of local memory that a unit loads per cycle.
     `memory_floats`: floats to or from global memory per unit and cycle. `launch`: cycles of a launch.
+    `matrix`: multiply-adds of the matrix unit per unit and cycle, with operands of 16 bits; 0: those of gemm_gpu.RATES.
+    `matrix_registers`: registers of a work-item on the matrix unit in addition to its sums (benchmarks/matrix_units.json).
+    `caches`: the number of second-level caches that units do not share. A fence of the whole device then writes results back to memory.
     """
 
     name: str
@@ -47,7 +51,14 @@ class Family:
     local_memory: int = 0
     local_floats: int = 32
     memory_floats: float = 3
-    launch: int = 14000
+    launch: int = LAUNCH
+    matrix: int = 0
+    matrix_registers: int = 0
+    caches: int = 1
+
+    def waiting(self, cycles: float) -> float:
+        """Return the cycles that take as long as `cycles` of an H100. No other latencies were measured, and they depend little on the clock."""
+        return cycles * self.launch / LAUNCH
 
     def compiler_defines(self, sums: int) -> tuple[tuple[str, int], ...]:
         """Return the defines that make the family's compiler keep a work-item's sums in registers."""
@@ -73,32 +84,33 @@ FAMILIES = (
     Family("NVIDIA", NVIDIA, "", COMMON, max_sums=144),
     # Radeon RX 9070 XT: 32 units at 2.97 GHz, 640 GB/s. Registers as in RDNA 3 ("RDNA 4 Instruction Set Architecture", 2025).
     Family("RDNA 4", AMD, r"gfx12|navi4", WAVES_OF_32, unroll=2, registers=4 * 1536 * 32, extra_registers=80, local_memory=128 << 10, local_floats=64,
-           memory_floats=1.7, launch=24000),
+           memory_floats=1.7, launch=24000, matrix=1024, matrix_registers=110),
     # Radeon RX 7900 XTX: 48 units at 2.5 GHz, 960 GB/s. 1536 registers of 32 lanes per SIMD unit, four of them ("RDNA 3 ISA", 2023).
     Family("RDNA 3", AMD, r"gfx11|navi3|phoenix|strix", WAVES_OF_32, unroll=2, registers=4 * 1536 * 32, extra_registers=80, local_memory=128 << 10,
-           local_floats=64, memory_floats=2, launch=20000),
+           local_floats=64, memory_floats=2, launch=20000, matrix=512, matrix_registers=150),
     # Radeon RX 6900 XT: 40 units at 2.25 GHz, 512 GB/s. 1024 registers of 32 lanes per SIMD unit, four of them ("RDNA 2 ISA", 2020). RDNA 1 has the same.
     Family("RDNA 2", AMD, r"gfx10|navi[12]|rembrandt|raphael|vangogh", WAVES_OF_32, unroll=2, registers=4 * 1024 * 32, extra_registers=80,
            local_memory=128 << 10, local_floats=64, memory_floats=1.4, launch=18000),
-    # Instinct MI300X: 304 units at 2.1 GHz, 5.3 TB/s. 512 registers of 64 lanes per SIMD unit, four of 16 lanes ("CDNA 3 ISA", 2023).
+    # Instinct MI300X: 304 units at 2.1 GHz, 5.3 TB/s. 512 registers of 64 lanes per SIMD unit, four of 16 lanes ("CDNA 3 ISA", 2023). Eight dies with a
+    # cache each ("CDNA 3" white paper, 2023).
     Family("CDNA 3", AMD, r"gfx9[45]|mi3\d\d", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 512 * 64, extra_registers=80, local_memory=64 << 10,
-           memory_floats=2.1, launch=17000),
+           memory_floats=2.1, launch=17000, matrix=1024, matrix_registers=110, caches=8),
     # Instinct MI210: 104 units at 1.7 GHz, 1.6 TB/s. Registers as in CDNA 3 ("CDNA 2 ISA", 2022).
     Family("CDNA 2", AMD, r"gfx90a|mi2\d\d", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 512 * 64, extra_registers=80, local_memory=64 << 10,
-           memory_floats=2.3, launch=14000),
+           memory_floats=2.3, launch=14000, matrix=512, matrix_registers=110),
     # Older: GCN and CDNA 1. Radeon VII: 60 units at 1.75 GHz, 1 TB/s. 256 registers of 64 lanes per SIMD unit ("Vega ISA", 2017). Not compiled here.
     Family("GCN", "amd", "", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 256 * 64, extra_registers=80, local_memory=64 << 10, memory_floats=2.4,
-           launch=14000),
+           launch=14000, matrix=512, matrix_registers=110),
     # Arc B580: 20 units of 8 engines at 2.67 GHz, 456 GB/s. An engine has 16 lanes and 64 KiB of registers. Without a sub-group size, some kernels
     # get 32 work-items per thread and spill.
     Family("Intel Xe2", INTEL, r"arc\S* (pro )?b\d|arc\S* 1[34]0v|battlemage|bmg|lnl", COMMON, unroll=2, many_sums=32, sub_group=16, engines=8,
-           registers=8 * 16384, least_registers=128, local_memory=128 << 10, memory_floats=2.1, launch=21000),
+           registers=8 * 16384, least_registers=128, local_memory=128 << 10, memory_floats=2.1, launch=21000, matrix=1024),
     # Data Center GPU Max 1550: 128 units of 8 engines at 1.6 GHz, 3.3 TB/s. Engines as in Xe2. Two steps spilled 26 registers.
     Family("Intel Xe-HPC", INTEL, r"gpu max|ponte vecchio|pvc", COMMON, unroll=1, many_sums=32, sub_group=16, engines=8, registers=8 * 16384,
-           least_registers=128, local_memory=128 << 10, memory_floats=4, launch=13000),
+           least_registers=128, local_memory=128 << 10, local_floats=128, memory_floats=4, launch=13000, matrix=2048),
     # Arc A770: 32 units of 16 engines at 2.1 GHz, 560 GB/s. An engine has 8 lanes and 32 KiB of registers. Also Xe-LPG ("Arc Graphics", 130T, 140T).
     Family("Intel Xe-HPG", INTEL, r"arc|gpu flex|dg2", COMMON, unroll=2, many_sums=32, engines=16, registers=16 * 8192, least_registers=128,
-           local_memory=128 << 10, memory_floats=2.1, launch=17000),
+           local_memory=128 << 10, memory_floats=2.1, launch=17000, matrix=1024),
     # Iris Xe (96 engines): 6 units of 16 engines at 1.35 GHz, 68 GB/s. An engine has 8 lanes, and 7 threads with 4 KiB of registers each; there is no
     # mode with 256. Older GPUs have the same engines, 8 per unit. Intel's runtime for CPUs has the same vendor: a CPU with the kernels of GPUs has no row.
     Family("Intel Xe-LP", "intel", r"graphics|tgl", HALF_SUMS, max_sums=32, unroll=1, engines=16, registers=16 * 7168, least_registers=128,

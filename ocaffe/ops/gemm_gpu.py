@@ -265,7 +265,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
     if splits == 1:
         return cycles
     in_last_block = reduces_in_last_block(target, tile, splits, -(-rows // tile.rows) * -(-columns // tile.columns) * batches)
-    return cycles + (max(family_of(target).launch, _joining(tile, splits)) if in_last_block else _second_pass(target, splits))
+    return cycles + (max(family_of(target).launch, _joining(target, tile, splits)) if in_last_block else _second_pass(target, splits))
 
 
 def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
@@ -277,16 +277,33 @@ def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: i
     tile, splits, rates, family = choice.tile, choice.splits, _rates(choice.tile), family_of(target)
     m, n = tile.item_rows, tile.item_columns
     fetched = (tile.rows + tile.columns) / (tile.rows * tile.columns) * rates.fetch
-    arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, family.lanes / family.local_floats * (m + n))
+    if tile.unit and family.matrix:
+        arithmetic = m * n * family.lanes * max(unit_product(family, target, tile), unit_local(family, target, tile))
+    else:
+        arithmetic = rates.product * m * n if tile.mma else max(m * n + (m + n) / 4, family.lanes / family.local_floats * (m + n))
     per_depth = arithmetic + (LOOP + fetched) * m * n
     step = tile.items / family.lanes * tile.depth * per_depth
     steps = -(-int(depth * tile.waste) // (splits * tile.depth))
     groups = -(-rows // tile.rows) * -(-columns // tile.columns) * batches * splits
     groups_per_unit = -(-groups // units(target))
-    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // _resident(family, tile, rates)) * (steps + 2) * (step + rates.wait))
+    cycles = max(groups_per_unit * steps * step, -(-groups_per_unit // _resident(family, tile, rates)) * (steps + 2) * (step + family.waiting(rates.wait)))
     if splits > 1:
         cycles += (splits + 1) * 2 * rows * columns * batches / (units(target) * family.memory_floats)
     return cycles
+
+
+def unit_product(family: Family, target: Target, tile: Tile) -> float:
+    """Return the cycles of a multiply-add on the matrix unit. Units multiply fewer numbers of a format at the same rate of instructions."""
+    depth = matrix_units.UNITS[target.matrix_unit].depth[next(math for math, mma in FORMATS.items() if mma == tile.mma)]
+    return 16 / depth / family.matrix
+
+
+def unit_local(family: Family, target: Target, tile: Tile) -> float:
+    """Return the cycles of local memory per multiply-add on the matrix unit: each wave loads its lines, and the group stores all (kernels/tile_mma.h)."""
+    unit = matrix_units.UNITS[target.matrix_unit]
+    columns = unit.wave // unit.lane_rows * tile.item_columns
+    lines = tile.items // unit.wave * (tile.warp_rows + columns) * unit.copies + tile.rows + tile.columns
+    return lines * LINE_WORDS / family.local_floats / (tile.rows * tile.columns * tile.depth)
 
 
 def units(target: Target) -> int:
@@ -297,10 +314,11 @@ def units(target: Target) -> int:
 def _resident(family: Family, tile: Tile, rates: Rates) -> int:
     """Return the number of work-groups that one unit holds: as many as its registers and its local memory allow."""
     sums = tile.item_rows * tile.item_columns * tile.levels
-    extra = rates.registers if tile.mma else family.extra_registers or rates.registers
-    registers = max(family.least_registers, sums + extra)
+    extra = (family.matrix_registers if tile.unit else 0 if tile.mma else family.extra_registers) or rates.registers
+    whole = 256 if tile.unit and family.many_sums else dict(tile.compiler).get("GRF", 0)  # Intel's threads have all of a mode's registers
+    registers = whole or max(family.least_registers, sums + extra)
     by_registers = family.registers // (tile.items * registers)
-    limited = family.local_memory and tile.local_memory  # tiles of matrix units do not tell theirs
+    limited = family.local_memory and tile.local_memory  # tiles of tensor cores do not tell theirs
     return max(1, min(by_registers, family.local_memory // tile.local_memory) if limited else by_registers)
 
 
@@ -312,14 +330,17 @@ def _rates(tile: Tile) -> Rates:
 
 def _second_pass(target: Target, splits: int) -> float:
     """Return the cycles of a launch whose work-items add the parts of a result sequentially."""
-    return family_of(target).launch + -(-splits // 4) * ROUND
+    family = family_of(target)
+    return family.launch + family.waiting(-(-splits // 4) * ROUND)
 
 
-def _joining(tile: Tile, splits: int) -> float:
-    """Return the cycles until the last work-group of a tile has the sum of all parts."""
-    count = bunches(splits)
+def _joining(target: Target, tile: Tile, splits: int) -> float:
+    """Return the cycles until the last work-group of a tile has the sum of all parts. If groups of a tile have different caches, parts go through memory."""
+    count, family = bunches(splits), family_of(target)
     levels = [splits] if count == 1 else [-(-splits // count), count]
-    return sum(LAST_BLOCK_CYCLES + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
+    cycles = sum(LAST_BLOCK_CYCLES + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
+    written = tile.rows * tile.columns / family.memory_floats if family.caches > 1 else 0
+    return family.waiting(cycles) + len(levels) * written
 
 
 def record(
@@ -422,7 +443,7 @@ def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -
     if not target.last_block_reduction or tile.quads or tile.stages or splits == 1:
         return False
     fits = tiles * (bunches(splits) + 1) <= MAX_COMPLETION_COUNTERS and tiles * splits * tile.rows * tile.columns * FLOAT.itemsize <= SPLIT_SCRATCH
-    return fits and _joining(tile, splits) <= _second_pass(target, splits) + GAP
+    return fits and _joining(target, tile, splits) <= _second_pass(target, splits) + family_of(target).waiting(GAP)
 
 
 @dataclass(frozen=True)

@@ -75,3 +75,45 @@ def test_estimates_use_the_device() -> None:
     costs = {name: gemm_gpu.ranked(DEVICES[name].target, gemm_gpu.tiles_for(DEVICES[name].target), *shape)[0] for name in ROWS if name != "cpu"}
     assert len(set(map(str, costs.values()))) > 1
     assert gemm_gpu.units(DEVICES["dg2"].target) == 32 and gemm_gpu.units(DEVICES["gfx1100"].target) == 48
+
+
+UNIT_OF = {"gfx90a": "MFMA of CDNA 2", "gfx1100": "WMMA of RDNA 3", "gfx1201": "WMMA of RDNA 4", "dg2": "DPAS of Xe-HPG"}
+# Two devices with another choice for the same product, and the fact that makes the difference: with the second one's, the first chooses as the second.
+REASONS = (
+    ("matrix", "gfx90a", "gfx1201", "fp16", (2048, 4096, 4096), "128x64x32 by 4x8 mma4 /1", "128x128x32 by 4x16 mma4 /1"),
+    ("local_floats", "gfx1100", "dg2", "fp16", (1024, 1024, 1024), "128x64x32 by 4x8 mma4 /1", "128x128x32 by 4x16 mma4 /1"),
+    ("launch", "gfx90a", "gfx1201", "fp16", (128, 64, 1024), "32x32x8 by 4x4 /32", "64x64x32 by 4x8 mma4 /8"),
+    ("memory_floats", "gfx1201", "gfx1100", "fp32", (128, 256, 256), "32x32x16 by 4x4 /1", "32x32x16 by 4x4 /4"),
+)
+
+
+@pytest.mark.parametrize(("fact", "first", "second", "math", "shape", "chosen", "other"), REASONS, ids=lambda value: value if isinstance(value, str) else None)
+def test_choices_follow_from_a_fact(
+    fact: str, first: str, second: str, math: str, shape: tuple[int, int, int], chosen: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choice(imitated: str, family: gemm_gpu.Family) -> str:
+        unit = UNIT_OF[imitated] if math == "fp16" else ""
+        monkeypatch.setattr(gemm_gpu, "family_of", lambda target: family)
+        target = replace(DEVICES[imitated].target, math=math, matrix_unit=unit)
+        return str(gemm_gpu.choose(target, gemm_gpu.tiles_for(target), *shape))
+
+    rows = [family_of(DEVICES[name].target) for name in (first, second)]
+    assert [choice(first, rows[0]), choice(second, rows[1])] == [chosen, other]
+    assert choice(first, replace(rows[0], **{fact: getattr(rows[1], fact)})) == other
+
+
+def test_parts_that_go_through_memory_are_added_by_a_second_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MI300X has eight second-level caches, MI210 one. With few parts, the last block adds them on both."""
+    family = family_of(DEVICES["gfx942"].target)
+    tile = next(tile for tile in gemm_gpu.fma_tiles(family) if tile.rows == tile.columns == 128)
+    assert [[gemm_gpu.reduces_in_last_block(DEVICES[name].target, tile, splits, 4) for splits in (4, 12)] for name in ("gfx90a", "gfx942")] == [
+        [True, True], [True, False],
+    ]  # fmt: skip
+    monkeypatch.setattr(gemm_gpu, "family_of", lambda target: replace(family, caches=1))
+    assert gemm_gpu.reduces_in_last_block(DEVICES["gfx942"].target, tile, 12, 4)
+
+
+def test_latencies_take_the_same_time_at_each_clock() -> None:
+    """The clock of the card of RDNA 4 is 12/7 of an H100's."""
+    rows = {family.name: family for family in FAMILIES}
+    assert rows["NVIDIA"].waiting(700) == 700 and rows["RDNA 4"].waiting(700) == 1200
