@@ -22,7 +22,6 @@ from ocaffe.cl.child import end_with_parent
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.failure import device_failure
 from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
-from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network, phase_net
 from ocaffe.data.assumed import assumed_data
@@ -31,7 +30,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net
-from ocaffe.profiling.peaks import measure_peaks
+from ocaffe.profiling.peaks import launch_seconds, measure_peaks
 from ocaffe.zoo import FOLDER, templates
 
 RATES = "rates"  # the part without a net
@@ -40,11 +39,9 @@ BATCHES = {"lenet": 64, "resnet18": 8, "mobilenet_v2": 8, "alexnet": 16, "google
 PHASES = ("TEST", "TRAIN")
 SHARE = 0.95  # of the free memory, without a limit; drivers need the rest for programs and queues
 SECONDS, PASSES = 2.0, 30  # passes of a net are measured until either is reached
-LAUNCHES = 200
 TOLD = re.compile(r"warn|error|fail|spill|scratch|stack frame|registers", re.IGNORECASE)  # lines of a compiler's messages that a report keeps
 NO_MEMORY = (-4, -5, -6)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY
 Progress = Callable[[int, int], None]
-EMPTY = "kernel void nothing(global float* x) { if (get_global_id(0) > 1) x[0] = 0; }\n"
 
 
 def measured(part: str, device: Device, limit: int, built: Progress = lambda done, wanted: None) -> Iterator[dict[str, Any]]:
@@ -63,24 +60,9 @@ def measured(part: str, device: Device, limit: int, built: Progress = lambda don
 
 
 def rates(session: Session) -> dict[str, Any]:
-    """Return the rates of float multiply-adds and of a copy, and the microseconds of a launch in a sequence of launches that do nothing."""
-    device, cl = session.device, session.device.cl
-    key = ProgramKey(EMPTY)
-    kernel = cl.Kernel(session.programs.build_all([key])[key], "nothing")
-    buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4)  # the kernel does not keep it alive
-    kernel.set_args(buffer)
-
-    def launched() -> float:
-        device.queue.finish()
-        begin = time.perf_counter()
-        for _ in range(LAUNCHES):
-            cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), (1,))
-        device.queue.finish()
-        return time.perf_counter() - begin
-
-    launched()
+    """Return the rates of float multiply-adds and of a copy, and the microseconds of a launch."""
     peaks = measure_peaks(session)
-    return {"gflops": peaks.gflops, "copy_gbytes": peaks.gbytes, "launch_us": 1e6 * min(launched() for _ in range(3)) / LAUNCHES}
+    return {"gflops": peaks.gflops, "copy_gbytes": peaks.gbytes, "launch_us": 1e6 * launch_seconds(session)}
 
 
 class Times:

@@ -22,6 +22,8 @@ from ocaffe.ir.tuned import REMEDY, Tuned
 from ocaffe.ir.tuned_tables import content, load, merged, shipped, table, user_file
 from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
+from ocaffe.ops.families import family_of
+from ocaffe.profiling import family_row
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
 from ocaffe.zoo import FOLDER, templates
@@ -35,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("seconds", 0, "start no measurement after this many seconds (0: no limit); the longest problems are measured first")
     parser.flag("output", "", "write the table to this file instead of the cache folder; with --report, instead of tuned_DEVICE.json")
     parser.flag("list", False, "show the choices in use for the device")
-    parser.flag("report", False, "write your table for the device, with the measured times and the driver's version, to a file to contribute")
+    parser.flag("report", False, "write your table for the device, with the measured times and, for a GPU, its rates, to a file to contribute")
     parser.flag("reset", False, "remove your table for the device")
     device_flags(parser)
     state_flags(parser)
@@ -122,7 +124,7 @@ def _change(found: Found) -> str:
 
 
 def _report(info: DeviceInfo, output: str) -> None:
-    """Write the user's table with facts of the device: a file that ocaffe can ship as it is."""
+    """Write the user's table with facts of the device: a file that ocaffe can ship as it is. For a GPU, it has a row of families.py too."""
     own = user_file(info.target)
     if own is None or not own.exists():
         raise Error(f"you have no table for '{info.name}'", place="ocaffe tune --report", fix="run `ocaffe tune` first, which writes it")
@@ -134,8 +136,22 @@ def _report(info: DeviceInfo, output: str) -> None:
         "global_memory": target.global_memory,
     }  # fmt: skip
     path = pathlib.Path(output or f"tuned_{own.stem.replace('-', '_')}.json")
-    _write(path, table(_facts(target), found["choices"], about=about, measured=found.get("measured", {})))
+    family = {} if target.is_cpu else _family(info)
+    _write(path, table(_facts(target), found["choices"], about=about, measured=found.get("measured", {}), family=family))
     print(f"wrote {path}: {len(found['choices'])} choices, {len(found.get('measured', {}))} measured problems. docs/report.md says how to contribute it.")
+
+
+def _family(info: DeviceInfo) -> dict[str, Any]:
+    """Measure the device, and return the row of ocaffe/ops/families.py for it, in lines."""
+    device = Device(info)
+    try:
+        found = family_row.measured(Session(device), info.clock)
+    finally:
+        device.close()
+    lines = family_row.text(info.target, found)
+    print(f"A row for ocaffe/ops/families.py, before that of {family_of(info.target).name}:\n{lines}")
+    rates = {"gflops": found.peaks.gflops, "copy_gbytes": found.peaks.gbytes, "launch_us": 1e6 * found.launch}
+    return {"of": family_of(info.target).name, **{name: float(f"{rate:.4g}") for name, rate in rates.items()}, "row": lines.splitlines()}
 
 
 def _facts(target: Target) -> dict[str, Any]:

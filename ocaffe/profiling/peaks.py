@@ -1,6 +1,7 @@
-"""Measure the peak rates of a device: float multiply-adds in registers, and a copy in memory. This takes a fraction of a second."""
+"""Measure the peak rates of a device: float multiply-adds in registers, and a copy in memory; and the time of a launch. This takes seconds at most."""
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ kernel __attribute__((reqd_work_group_size(GROUP, 1, 1), vec_type_hint(vec))) vo
   for (int k = 0; k < each; k++) y[first + k * step] = x[first + k * step];
 }
 """
+EMPTY = "kernel void nothing(global float* x) { if (get_global_id(0) > 1) x[0] = 0; }\n"
+LAUNCHES = 200
 SUMS = 12
 LONG = 8e-3  # minimum seconds of a run of multiply-adds: shorter runs do not raise the clock
 RUNS = 5
@@ -58,7 +61,7 @@ class Peaks:
 def measure_peaks(session: Session) -> Peaks:
     """Measure both peaks, each as the best of RUNS runs."""
     device, cl, target = session.device, session.device.cl, session.device.target
-    width, group = (target.vector_width, 1) if target.is_cpu else (4, 256)
+    width, group = (target.vector_width, 1) if target.is_cpu else (4, target.group(256))
     defines = (("GROUP", str(group)), ("NEIGHBOURS", str(int(not target.is_cpu))), ("WIDTH", str(width)))
     key = ProgramKey(TEXT, defines)
     program = session.programs.build_all([key])[key]
@@ -90,3 +93,23 @@ def measure_peaks(session: Session) -> Peaks:
     for buffer in buffers:
         buffer.release()
     return Peaks(2e-9 * items * SUMS * width * steps / fastest, 2e-9 * movers * each * 4 * width / copied)
+
+
+def launch_seconds(session: Session) -> float:
+    """Return the time of a launch in a sequence of launches that do nothing."""
+    device, cl = session.device, session.device.cl
+    key = ProgramKey(EMPTY)
+    kernel = cl.Kernel(session.programs.build_all([key])[key], "nothing")
+    buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4)  # the kernel does not keep it alive
+    kernel.set_args(buffer)
+
+    def launched() -> float:
+        device.queue.finish()
+        begin = time.perf_counter()
+        for _ in range(LAUNCHES):
+            cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), (1,))
+        device.queue.finish()
+        return time.perf_counter() - begin
+
+    launched()
+    return min(launched() for _ in range(3)) / LAUNCHES

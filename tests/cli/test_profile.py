@@ -10,10 +10,14 @@ from xml.etree import ElementTree
 import pytest
 
 import ocaffe as caffe
-from ocaffe.cl.device import Device
-from ocaffe.cli import main
+from ocaffe.cl.device import Device, with_kind
+from ocaffe.cli import main, tune
 from ocaffe.ir import tuned_tables
+from ocaffe.ir.target import Target
 from ocaffe.model.state import read_state
+from ocaffe.ops import families, gemm_gpu
+from ocaffe.profiling import family_row
+from ocaffe.profiling.peaks import Peaks
 from tests.api.nets import net as net_of
 
 NET = """
@@ -135,6 +139,49 @@ def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixtu
     assert "you have no table" in capfd.readouterr().out
     assert main(["tune", "--report", spec]) == 1
     assert "run `ocaffe tune` first" in capfd.readouterr().err
+
+
+ROW = """\
+    # gfx1101:xnack-: 30 units at 2 GHz, by its driver. Measured: 30000 GFLOP/s, a copy 480 GB/s, a launch 6.2 us. Otherwise as RDNA 3.
+    Family('gfx1101', AMD, r"^gfx1101", WAVES_OF_32, unroll=2, registers=196608, extra_registers=80, local_memory=131072, local_floats=64, memory_floats=2.0,
+           launch=12000, matrix=512, matrix_registers=150),
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "name", "units", "lanes"),
+    [
+        ("amd", "gfx1101:xnack-", 30, 128), ("intel", "Intel(R) Arc(TM) B570 Graphics", 144, 128), ("arm", "Mali-G610 r0p0", 4, 1875),
+        ("nvidia", "Card 5", 30, 128),
+    ],
+)
+def test_a_row_of_the_table_of_families(runtime: str, name: str, units: int, lanes: int) -> None:
+    target = Target(kind="gpu", runtime=runtime, name=name, compute_units=units)
+    found = family_row.Measured(Peaks(30000, 480), 6.2e-6, 2000)
+    text = family_row.text(target, found)
+    assert runtime != "amd" or text == ROW
+    assert max(map(len, text.splitlines())) <= 160
+    (row,) = eval(f"[\n{text}]", vars(families))  # as pasted into the table
+    assert row == family_row.row(target, found)
+    assert re.match(f"(?:{row.runtime})$", runtime) and re.search(row.device, name, re.IGNORECASE) and not re.search(row.device, f"other {name}")
+    assert (row.lanes, row.launch) == (lanes, 12000) and row.tiles is families.family_of(target).tiles
+    assert row.memory_floats == pytest.approx(480e9 / 4 / 2e9 / gemm_gpu.units(target), rel=0.03)
+
+
+def test_a_report_of_a_gpu_has_its_row(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned_tables, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(tuned_tables, "_shipped_files", list)
+    info = with_kind(device.info, "gpu")
+    path = tuned_tables.user_file(info.target)
+    assert path is not None
+    path.parent.mkdir()
+    path.write_text(tuned_tables.table({}, {"gemm 1x2x3x0x0 fp32": "other"}))
+    tune._report(info, str(tmp_path / "mine.json"))
+    family = json.loads((tmp_path / "mine.json").read_text())["family"]
+    assert family["of"] == "unknown" and family["launch_us"] > 0 and family["gflops"] > 0 and family["copy_gbytes"] > 0
+    assert "\n".join(family["row"]) in capfd.readouterr().out
+    (row,) = eval("[\n" + "\n".join(family["row"]) + "]", vars(families))
+    assert re.search(row.device, device.name)
 
 
 def test_training_says_which_choices_it_has(device: Device, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
