@@ -295,7 +295,8 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
 def with_kind(info: DeviceInfo, kind: str | None = None) -> DeviceInfo:
     """Return the device info with the kernels of a class, 'cpu' or 'gpu'; without `kind` with those of the device's own.
 
-    Raises Error for kernels of CPUs on a GPU.
+    Kernels of GPUs on a CPU have the fence of the memory model of OpenCL, as on a GPU (ocaffe/cl/fences.py). PoCL has none: its version 3.1 miscompiles
+    such kernels. Raises Error for kernels of CPUs on a GPU.
     """
     if not kind or kind == info.kind:
         return info
@@ -304,7 +305,8 @@ def with_kind(info: DeviceInfo, kind: str | None = None) -> DeviceInfo:
     if kind == "cpu":
         fact = f"--kind cpu: '{info.name}' ({info.platform_name}) is a GPU, and the kernels for CPUs need more private memory than a GPU's work-items have"
         raise Error(fact, fix="leave it out")
-    return replace(info, target=replace(info.target, kind=kind, vector_width=GPU_VECTOR_WIDTH))
+    fence = "" if info.target.runtime == "pocl" else device_fence(info.cl_device, kind, info.target.runtime, 0)
+    return replace(info, target=replace(info.target, kind=kind, vector_width=GPU_VECTOR_WIDTH, device_fence=fence))
 
 
 def with_tuned(info: DeviceInfo) -> DeviceInfo:

@@ -20,7 +20,7 @@ def info(number: str, name: str, platform: str, runtime: str, kind: str = "gpu",
     target = Target(kind=kind, name=name, runtime=runtime, unified_memory=kind == "cpu", global_memory=8 << 30)
     target = replace(target, **{key: values.pop(key) for key in list(values) if hasattr(target, key)})
     facts = Facts(platform, version, name, "1.0", kind)
-    made = DeviceInfo(number, name, platform, version, "OpenCL 3.0", "1.0", target, 1500, quirks_of(facts), "", None, SimpleNamespace())
+    made = DeviceInfo(number, name, platform, version, "OpenCL 3.0", "1.0", target, 1500, quirks_of(facts), "", None, SimpleNamespace(version="OpenCL 2.0 X"))
     return replace(made, **values)
 
 
@@ -298,7 +298,8 @@ def test_the_class_of_kernels_can_be_chosen() -> None:
         with_kind(INTEL, "tpu")
     assert with_kind(INTEL) is INTEL and with_kind(INTEL, "cpu") is INTEL
     on_cpu = with_kind(INTEL, "gpu").target
-    assert (on_cpu.kind, on_cpu.vector_width, on_cpu.runtime) == ("gpu", 4, "intel")
+    assert (on_cpu.kind, on_cpu.vector_width, on_cpu.runtime, on_cpu.device_fence) == ("gpu", 4, "intel", "SCOPE")
+    assert with_kind(POCL, "gpu").target.device_fence == "" == with_kind(INTEL).target.device_fence
     with pytest.raises(Error, match=r"--kind cpu: 'NVIDIA GeForce RTX.*is a GPU"):
         with_kind(RTX, "cpu")
 

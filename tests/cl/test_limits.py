@@ -18,8 +18,9 @@ from ocaffe import proto
 from ocaffe.check import boxes, layers
 from ocaffe.check.case import TOLERANCE, Case, layer, normal
 from ocaffe.check.selftest import all_cases
+from ocaffe.cl import fences
 from ocaffe.cl.command_list import HOST
-from ocaffe.cl.device import Device
+from ocaffe.cl.device import Device, with_kind
 from ocaffe.cl.limits import VARIABLE, check_group, with_bounds
 from ocaffe.cl.program import OPTIONS
 from ocaffe.compiler.network import Switches, compile_net, phase_net
@@ -29,13 +30,13 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.target import Target
-from tests.harness import of_kind
 
 KERNELS = pathlib.Path(layers.__file__).parents[1] / "kernels"
 KIB = 1024
 SIZES = [(256, 32 * KIB), (128, 32 * KIB), (64, 16 * KIB)]  # work-items of a group, bytes of local memory
 CASES = [case for case in (*layers.cases(), *boxes.cases()) if isinstance(case, Case)]
-SOME = ("convolution, depthwise", "convolution, groups", "detections", "pooling 3x3", "random numbers", "sums")  # with fixed groups before
+# With fixed groups before, or with a last-block reduction.
+SOME = ("softmax of rows", "convolution, depthwise", "convolution, groups", "detections", "pooling 3x3", "random numbers", "sums")
 CHOICES = NetOptions(backward=True, hold_gradients=True)
 
 
@@ -50,10 +51,15 @@ def schedule_of(case: Case, target: Target, folder: pathlib.Path) -> list[Any]:
 
 @pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}-items")
 def small(request: pytest.FixtureRequest, device: Device) -> Iterator[Device]:
-    """The device with the kernels of GPUs, and with the limits of a small one."""
+    """The device with the kernels of GPUs and their fence, as with `--kind gpu`, and with the limits of a small one."""
     items, local = request.param
-    target = replace(of_kind(device.target, "gpu"), vector_width=4, max_work_group=items, local_memory=local)
-    yield Device(replace(device.info, target=target), device)
+    info = with_kind(device.info, "gpu")
+    yield Device(replace(info, target=replace(info.target, max_work_group=items, local_memory=local)), device)
+
+
+def test_kernels_of_gpus_have_the_fence_of_gpus(small: Device, device: Device) -> None:
+    able = device.target.runtime != "pocl" and bool(fences.standard(device.cl_device))
+    assert small.target.device_fence == (device.target.device_fence or ("SCOPE" if able else ""))
 
 
 @pytest.mark.parametrize("name", SOME)
