@@ -12,7 +12,8 @@
      v_wmma_f32_16x16x16_f16 and _bf16 (rdna3, rdna4), wave32; also: RDNA 3 and RDNA 4 ISA documents, section "Wave Matrix Multiply Accumulate (WMMA)";
        gpuopen.com/learn/wmma_on_rdna3
    Intel: Khronos' registry, cl_intel_subgroup_matrix_multiply_accumulate 1.1.0, section 6.13.X, and .._tf32 1.0.0, section 6.13.X.Y: lanes with numbers
-     below K hold the even rows of a, the others the odd ones. */
+     below K hold the even rows of a, the others the odd ones.
+   docs/matrix-units.md tells which of these texts were compared with this file: those of gfx12 were not. */
 #ifndef OCAFFE_EMULATED_UNIT_H
 #define OCAFFE_EMULATED_UNIT_H
 

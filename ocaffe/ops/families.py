@@ -92,7 +92,7 @@ FAMILIES = (
     Family("RDNA 2", AMD, r"gfx10|navi[12]|rembrandt|raphael|vangogh", WAVES_OF_32, unroll=2, registers=4 * 1024 * 32, extra_registers=80,
            local_memory=128 << 10, local_floats=64, memory_floats=1.4, launch=18000),
     # Instinct MI300X: 304 units at 2.1 GHz, 5.3 TB/s. 512 registers of 64 lanes per SIMD unit, four of 16 lanes ("CDNA 3 ISA", 2023). Eight dies with a
-    # cache each ("CDNA 3" white paper, 2023).
+    # cache each ("CDNA 3" white paper, 2023). For a fence of the device, clang 21 writes the cache back (buffer_wbl2 sc1), and not on gfx90a.
     Family("CDNA 3", AMD, r"gfx9[45]|mi3\d\d", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 512 * 64, extra_registers=80, local_memory=64 << 10,
            memory_floats=2.1, launch=17000, matrix=1024, matrix_registers=110, caches=8),
     # Instinct MI210: 104 units at 1.7 GHz, 1.6 TB/s. Registers as in CDNA 3 ("CDNA 2 ISA", 2022).
