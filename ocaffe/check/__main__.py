@@ -45,6 +45,7 @@ def main() -> None:
         programs.progress = lambda *counts: say(built=counts)
         with contextlib.suppress(Exception):  # a family whose programs do not build will tell why
             programs.build_all({key for name in names for key in program_keys(cases[name], device.target)}, device.target.free_memory // 2)
+        del programs  # a driver may have loaded them to the device; each family takes its own from the cache
     for name in names:
         say(begin=name)
         begin = time.perf_counter()

@@ -2,14 +2,15 @@
 
 OUT/DEVICE.results.json has what each launched kernel needs; a summary of each device is printed. Programs with the tokens and options of compiled ones are
 not compiled again (OUT/built), so a second run continues after an interrupted one. --only PATTERN: only programs of these families, for example
-'gemm|conv|winograd'. --record LABEL writes the summary of products into offline.json, and that of all programs, from which `python docs/make_devices.py`
-makes tables of docs/devices.md.
+'gemm|conv|winograd'. --record LABEL writes the summary into offline.json, from which `python docs/make_devices.py` makes tables of docs/devices.md.
+--before: plan as before the table of families, with the row of unknown devices. With --only and --record it makes the other half of a comparison.
 --check: the exit status is 1 if a program does not compile, a launched kernel uses scratch (Intel: spills more than 16 registers), or a product has
 occupancy 1.
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -17,18 +18,19 @@ import re
 import sys
 import time
 from typing import Any
+from unittest import mock
 
 from ocaffe import log
 from ocaffe.ir.launch import PRODUCT_FUNCTIONS
-from ocaffe.ops.families import family_of
+from ocaffe.ops import families
+from ocaffe.ops.families import FAMILIES, family_of
 from tests.portability import amd, intel
 from tests.portability.compiler import tokens
 from tests.portability.corpus import NETS, SELFTEST, write
 from tests.portability.devices import DEVICES
 
 COMPILERS = {"amd": amd, "intel": intel}
-PRODUCTS = "gemm_gpu|conv_gpu|winograd_gpu"  # families of kernels that depend on ocaffe/ops/families.py
-ALL = "all programs"
+LABELS = ("all programs", "products", "products before")  # of offline.json
 SPILLS = {"amd": 0, "intel": 16}  # maximum bytes of scratch, or registers, that --check accepts
 RECORD = pathlib.Path(__file__).with_name("offline.json")
 
@@ -85,7 +87,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def record(label: str, device: str, nets: str, figures: dict[str, Any]) -> None:
     """Write a device's figures into offline.json."""
     content = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    target, maker = DEVICES[device]
+    target, maker, _ = DEVICES[device]
     content.setdefault(label, {})[device] = {"maker": maker, "family": family_of(target).name, "compiler": COMPILERS[maker].version(), "nets": nets, **figures}
     RECORD.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
@@ -96,22 +98,22 @@ def main() -> int:
     parser.add_argument("--devices", default=",".join(name for name, device in DEVICES.items() if device.compiler))
     parser.add_argument("--nets", default=",".join((*NETS, SELFTEST)))
     parser.add_argument("--only", default="")
-    parser.add_argument("--record", default="")
+    parser.add_argument("--record", default="", choices=LABELS)
+    parser.add_argument("--before", action="store_true")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     log.quiet(2)
     failed = 0
     for device in args.devices.split(","):
-        programs = write(args.out, device, args.nets.split(","))
+        with mock.patch.object(families, "_family", lambda *_: FAMILIES[-1]) if args.before else contextlib.nullcontext():
+            programs = write(args.out, device, args.nets.split(","))
         rows = compile_all(args.out, device, programs, args.only)
         (args.out / f"{device}.results.json").write_text(json.dumps(rows, indent=1) + "\n")
         found = summary(rows)
         failed |= bool(found["errors"] or found["low"] or found["worst"] > SPILLS[DEVICES[device].compiler])
         print(device, json.dumps(found), flush=True)
         if args.record:
-            record(args.record, device, args.nets, summary([row for row in rows if re.search(PRODUCTS, row["family"])]))
-            if not args.only:
-                record(ALL, device, args.nets, found)
+            record(args.record, device, args.nets, found)
         for row in sorted(rows, key=lambda row: -row.get("spilled", 0)):
             if row["errors"] or row.get("spilled"):
                 print("  ", {key: value for key, value in row.items() if key != "nets"}, flush=True)
