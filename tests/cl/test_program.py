@@ -4,6 +4,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -287,13 +288,14 @@ def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytes
     forbid_compiling(monkeypatch)
     again = Programs(device)
     again.build_all([warned])
-    assert again.log(warned) == programs.log(warned) and capfd.readouterr().err == said  # the messages are cached too
+    assert again.log(warned) == programs.log(warned) and again.log(warned) in capfd.readouterr().err  # the messages are cached too
 
 
 def test_messages_and_progress_of_a_worker(device: Device, many: None, monkeypatch: pytest.MonkeyPatch) -> None:
     only_workers_build(monkeypatch)
     monkeypatch.setenv("OCAFFE_CL_LOG", "1")
-    keys = [key(factor, "#warning mind the step\n" + SOURCE) for factor in (2, 5)]
+    new = f"kernel void new_{time.time_ns()}(global float* x) {{ x[0] = 1; }}\n"  # PoCL has a cache of its own, and then no messages
+    keys = [key(factor, "#warning mind the step\n" + SOURCE + new) for factor in (2, 5)]
     programs, counts = Programs(device), list[tuple[int, int]]()
     programs.progress = lambda *each: counts.append(each)
     programs.build_all(keys)
