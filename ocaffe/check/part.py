@@ -140,13 +140,13 @@ class Times:
 
 def kernels_of(session: Session, compiled: CompiledNet) -> list[dict[str, Any]]:
     """Return a row for each kernel that the net launches: its program, the number of launches, and the driver's and the compiler's facts."""
-    rows = []
+    rows, on_cpu = [], bool(session.device.cl_device.type & session.device.cl.device_type.CPU)  # whichever kernels it runs
     for (key, function, local), launches in compiled.commands.kernels().items():
         program = session.programs[key]
         lines = [line for line in messages_about(session.programs.log(key), program, function) if TOLD.search(line)]
         facts = {**kernel_facts(session.device, program, function), "logged_spill": logged_spill(lines)}
         defines = " ".join(f"{name}={value}" for name, value in key.defines)
-        row = {"kernel": f"{key.family}.{function}", "launches": launches, "problem": problem_of(facts, math.prod(local or (1,)), session.device.target.is_cpu)}
+        row = {"kernel": f"{key.family}.{function}", "launches": launches, "problem": problem_of(facts, math.prod(local or (1,)), on_cpu)}
         rows.append({**row, "local": local, **facts, "defines": defines, "log": lines})
     return rows
 
