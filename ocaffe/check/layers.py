@@ -291,13 +291,14 @@ def cases() -> list[Case]:
     windows = [
         pool_case("pooling 3x3", (2, 17, 22, 27), 3, 2),
         pool_case("pooling, padded", (3, 5, 13, 17), 5, 3, 2),
-        Case(
-            "convolution between poolings",
-            layer("Pooling", "x0", "a", "pooling_param { pool: AVE kernel_size: 2 stride: 2 }")
-            + layer("Convolution", "a", "b", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 }")
-            + layer("Pooling", "b", "y", "pooling_param { pool: AVE kernel_size: 2 stride: 2 }"),
-            normal(x0=(2, 16, 16, 12), b_0=(32, 16, 3, 3), b_1=(32,)),
-            lambda x, got: {"y": pool(convolve(pool(x["x0"], 2, 2, 0, True), x["b/0"], x["b/1"], pad=1), 2, 2, 0, True)}, ("x0", "b/0", "b/1"),
+        Case(  # an input's diff is read outside, so a pooling of it works on planes: this one works on blocks (pooling_blocks.cl)
+            "pooling between convolutions",
+            layer("Convolution", "x0", "a", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 }")
+            + layer("Pooling", "a", "b", "pooling_param { pool: AVE kernel_size: 2 stride: 2 }")
+            + layer("Convolution", "b", "y", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 }"),
+            normal(x0=(2, 16, 16, 12), a_0=(32, 16, 3, 3), a_1=(32,), y_0=(32, 32, 3, 3), y_1=(32,)),
+            lambda x, got: {"y": convolve(pool(convolve(x["x0"], x["a/0"], x["a/1"], pad=1), 2, 2, 0, True), x["y/0"], x["y/1"], pad=1)},
+            ("x0", "a/0", "a/1", "y/0", "y/1"),
         ),
         pool_case("pooling of whole planes", (2, 9, 14, 14), 14, 1),
         lrn_case("LRN, across channels", 5, "ACROSS_CHANNELS"),
