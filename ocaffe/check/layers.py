@@ -233,6 +233,12 @@ def masked_net(x: Arrays, got: Arrays) -> Arrays:
     return {"y": convolve(np.maximum(inner + x["x0"], 0), x["y/0"], x["y/1"])}
 
 
+def blocked_net(x: Arrays, got: Arrays) -> Arrays:
+    a = convolve(x["x0"], x["a/0"], x["a/1"], pad=2)
+    b = convolve(convolve(a, x["d/0"], x["d/1"], pad=1, group=32), x["b/0"], x["b/1"], pad=1)
+    return {"y": convolve(pool(b, 2, 2, 0, False), x["y/0"], x["y/1"])}
+
+
 def own_classes(x: np.ndarray, top_k: int) -> np.ndarray:
     return np.argsort(-x, 1, kind="stable")[:, None, :top_k].astype(float)
 
@@ -257,6 +263,15 @@ def cases() -> list[Case]:
             "conv, ReLU, sum", layer("Convolution", "x0", "c", "convolution_param { num_output: 8 kernel_size: 3 pad: 1 }") + layer("ReLU", "c", "c")
             + layer("Eltwise", "c x0", "s") + layer("ReLU", "s", "s") + layer("Convolution", "s", "y", "convolution_param { num_output: 5 kernel_size: 1 }"),
             normal(x0=(2, 8, 15, 18), c_0=(8, 8, 3, 3), c_1=(8,), y_0=(5, 8, 1, 1), y_1=(5,)), masked_net, ("x0", "c/0", "c/1", "y/0", "y/1"),
+        ),
+        Case(
+            "channels in blocks", layer("Convolution", "x0", "a", "convolution_param { num_output: 32 kernel_size: 5 pad: 2 }")
+            + layer("Convolution", "a", "d", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 group: 32 }")
+            + layer("Convolution", "d", "b", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 }")
+            + layer("Pooling", "b", "p", "pooling_param { kernel_size: 2 stride: 2 }")
+            + layer("Convolution", "p", "y", "convolution_param { num_output: 5 kernel_size: 1 }"),
+            normal(x0=(1, 16, 24, 26), a_0=(32, 16, 5, 5), a_1=(32,), d_0=(32, 1, 3, 3), d_1=(32,), b_0=(32, 32, 3, 3), b_1=(32,), y_0=(5, 32, 1, 1), y_1=(5,)),
+            blocked_net, phase="TEST",
         ),
         Case(
             "signs as bits", layer("Eltwise", "x0 x1", "s") + layer("ReLU", "s", "s")

@@ -97,6 +97,21 @@ RELU_MASK = _ReluMaskSlot()
 Read = Ref | ReductionSlot | _ReluMaskSlot | None
 
 
+@dataclass(frozen=True)
+class BlockedForm:
+    """How an operation on an image runs on CPUs if the channels of its result are in blocks (ocaffe/passes/channel_blocks.py).
+
+    `record(rec, x, y, blocked)` records it. The last launch reads x first and writes y first. `blocked`: the channels of x are in blocks.
+    `takes_plain`, `takes_blocks`: x may be without blocks, with blocks. `fills`: x and y may have channels that fill no whole block; the rest of the
+    last block is 0.
+    """
+
+    record: Callable[..., None]
+    takes_plain: bool = False
+    takes_blocks: bool = True
+    fills: bool = False
+
+
 class CopyRegion(NamedTuple):
     """The region of a copy: `size` entries along `axis`, from `source_start` of operand 0 to `target_start` of operand 1."""
 
@@ -134,6 +149,7 @@ class Launch:
     flops: int = 0  # floating point operations of the direct algorithm, for products
     recomputed: bool = False  # a backward launch that repeats a forward launch
     copy: CopyRegion | None = None  # of a copy
+    blocked: BlockedForm | None = None  # the same operation for a result with its channels in blocks
     prepacks_weights: bool = False  # its results depend on weights alone and outlive the run (ocaffe/passes/prepacked_weights.py)
     origin: Launch | None = None  # the recorded launch that it derives from; required of every launch that a pass adds or replaces
 

@@ -33,6 +33,7 @@ from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 # SAMPLE and OTHER_RANKS number samples over all ranks of a training: sample n of this rank has the number n * (OTHER_RANKS + 1) + SAMPLE.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE", "OTHER_RANKS")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
+BLOCKS = (16, 8)  # channels per block: one vector
 MAX_COMPLETION_COUNTERS = 8192  # completion counters of one launch, one for each result of a last-block reduction
 
 
@@ -96,6 +97,18 @@ class Recorder:
     def _diff_key(ref: Ref) -> Ref:
         """The key of a diff in the sets: a gradient within its group, or the root of a diff and all its views."""
         return ref if ref.role is Role.GRADIENT else ref.root
+
+    @property
+    def channel_block(self) -> int:
+        """Channels per block in nets whose channels may be in blocks (ocaffe/passes/channel_blocks.py): CPUs, without backward. Else 0."""
+        possible = self.prepack_weights and self.fuse and not self.train and self.target.is_cpu
+        return next((width for width in BLOCKS if width <= self.target.vector_width), 0) if possible else 0
+
+    def blocked_channels(self, channels: int) -> int:
+        """Channels in whole blocks for so many channels, or 0 if a third more of them would be empty."""
+        width = self.channel_block
+        whole = -(-channels // width) * width if width else 0
+        return whole if 4 * channels >= 3 * whole else 0
 
     # -- launches ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_depthwise, conv_unroll
+from ocaffe.ops import conv_blocked_cpu, conv_depthwise, conv_depthwise_blocked_cpu, conv_unroll
 from ocaffe.ops.conv_dense import dense as dense
 from ocaffe.ops.conv_geometry import Axes as Axes
 from ocaffe.ops.conv_geometry import ConvGeometry as ConvGeometry
@@ -25,6 +25,8 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         g, x = _thinned(rec, g, x)
     with rec.counted(g.flops):
         _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
+    if rec.channel_block:
+        rec.launches[-1].blocked = (conv_depthwise_blocked_cpu if g.depthwise else conv_blocked_cpu).form(rec, g, w)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:

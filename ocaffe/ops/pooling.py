@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.ir.launch import RELU_MASK, Call, Launch
+from ocaffe.ir.launch import RELU_MASK, BlockedForm, Call, Launch
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BLOCK, Ref
@@ -103,6 +103,19 @@ class Pool:
                 reads.append(rec.step)
                 args += rec.key(stream)
         self._launch(rec, "forward" if index is None else "forward_index", reads, writes, args)
+        width = rec.channel_block
+        if width and index is None and self.method != STOCHASTIC and len(self.image) == 2 and not self.dilated and x.shape[1] % width == 0:
+            rec.launches[-1].blocked = BlockedForm(self._forward_blocked)
+
+    def _forward_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
+        """The same with channels in blocks (kernels/pooling_blocked_cpu.cl)."""
+        assert blocked, "pooling mixes no channels, so that x is as y"
+        blocks, height = y.shape[1] // rec.channel_block, self.outputs[0]
+        rows = rows_of_item(rec.target, height, y.shape[0] * blocks)
+        defines = {"V": rec.channel_block, "METHOD": self.method, "PADDING_COUNTS": int(self.include_pad)}
+        args = [*self.kernel, *self.stride, *self.pad, *self.image, *self.outputs, rows]
+        size = -(-height // rows), blocks, y.shape[0]
+        rec.launch("pooling_blocked_cpu.forward", reads=[x], writes=[y], args=args, size=size, local=(1, 1, 1), defines=defines, cheap=True)
 
     def backward(self, rec: Recorder, dy: Ref, index: Ref | None, dx: Ref) -> None:
         """dx = gradient. `index` is the index that forward wrote, or None for AVE."""

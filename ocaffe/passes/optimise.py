@@ -16,6 +16,7 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
 from ocaffe.passes.bf16 import lower_to_bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
+from ocaffe.passes.channel_blocks import divide_channels
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from ocaffe.passes.common_subexpressions import eliminate_common_subexpressions
 from ocaffe.passes.concat_views import elide_concat_copies
@@ -87,6 +88,7 @@ def pipeline(
         (budget is not None, partial(recompute_to_fit, limit=budget or 0), set(rewrites), {once}),
         (budget is None and recomputes, recompute, set(rewrites), {once}),
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
+        (fuse and prepacked is not None, partial(divide_channels, target=target), {inputs}, set()),  # after all fusions: it replaces kernels
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # last of all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
     ]

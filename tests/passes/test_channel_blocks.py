@@ -1,0 +1,142 @@
+"""Nets with channels in blocks have the results of nets without, and blobs that a script reads stay as they are."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from ocaffe import Net, proto
+from ocaffe.passes import channel_blocks
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+
+@pytest.fixture
+def on_cpu(device: Any) -> None:
+    if not device.target.is_cpu or device.target.vector_width < 8:
+        pytest.skip("channels are in blocks on CPUs with vectors of 8 floats or more")
+
+
+@pytest.fixture(params=[16, 8])
+def width(request: pytest.FixtureRequest, device: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The channels of a block. Images may need any number of copies without blocks, so that small nets have blocks too."""
+    if request.param > device.target.vector_width:
+        pytest.skip(f"vectors of {device.target.vector_width} floats")
+    monkeypatch.setattr(device, "target", replace(device.target, vector_width=request.param))
+    monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 0)
+    return int(request.param)
+
+
+def conv(name: str, bottom: str, outputs: int, kernel: int, **more: int) -> str:
+    numbers = " ".join(f"{key}: {value}" for key, value in more.items())
+    return (
+        f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{ num_output: {outputs} '
+        f'kernel_size: {kernel} {numbers} weight_filler {{ type: "msra" }} bias_filler {{ type: "gaussian" }} }} }}'
+    )
+
+
+def layer(kind: str, bottoms: str, top: str, more: str = "") -> str:
+    bottom = " ".join(f'bottom: "{name}"' for name in bottoms.split())
+    return f'layer {{ name: "{top}_{kind}" type: "{kind}" {bottom} top: "{top}" {more} }}'
+
+
+def relu(blob: str) -> str:
+    return layer("ReLU", blob, blob)
+
+
+PRODUCT = 'inner_product_param { num_output: 7 weight_filler { type: "msra" } }'
+NETS = {
+    "first layers": ((2, 3, 31, 37), conv("a", "x", 32, 7, stride=2, pad=3) + relu("a") + conv("y", "a", 10, 1)),
+    "strides, dilation": (
+        (2, 32, 23, 29), conv("a", "x", 48, 3, stride=2, pad=1) + conv("b", "a", 32, 3, pad=2, dilation=2) + conv("y", "b", 10, 1),
+    ),
+    "Winograd": ((2, 16, 19, 26), conv("a", "x", 64, 1) + conv("b", "a", 96, 3, pad=1) + relu("b") + conv("y", "b", 10, 1)),
+    "groups": ((3, 32, 14, 14), conv("a", "x", 64, 1) + conv("b", "a", 64, 3, pad=1, group=2) + conv("y", "b", 10, 1)),
+    "empty channels": (
+        (2, 16, 14, 17), conv("a", "x", 24, 1) + conv("b", "a", 120, 1) + conv("c", "b", 24, 3, pad=1) + layer("Eltwise", "a c", "s")
+        + conv("d", "s", 24, 3, pad=1) + conv("y", "d", 10, 1),
+    ),
+    "depthwise": (
+        (2, 16, 15, 21), conv("a", "x", 32, 1) + conv("b", "a", 32, 3, pad=1, group=32) + layer("ReLU6", "b", "b")
+        + conv("c", "b", 32, 5, pad=2, stride=2, group=32) + conv("d", "c", 32, 3, pad=2, dilation=2, group=32) + conv("y", "d", 10, 1),
+    ),
+    "pooling": (
+        (2, 16, 15, 18), conv("a", "x", 32, 3, pad=1) + layer("Pooling", "a", "p", "pooling_param { kernel_size: 3 stride: 2 }")
+        + layer("Pooling", "p", "q", "pooling_param { pool: AVE kernel_size: 3 stride: 1 pad: 1 }") + conv("b", "q", 32, 1)
+        + layer("Pooling", "b", "r", "pooling_param { pool: AVE global_pooling: true }") + layer("InnerProduct", "r", "y", PRODUCT),
+    ),
+    "Concat": (
+        (2, 16, 12, 12), conv("a", "x", 32, 1) + conv("b", "a", 48, 3, pad=1) + relu("b") + conv("c", "a", 16, 5, pad=2) + layer("Concat", "b c", "s")
+        + relu("s") + layer("Pooling", "s", "p", "pooling_param { kernel_size: 3 stride: 1 pad: 1 }") + conv("y", "p", 10, 1),
+    ),
+    "residual sums": (
+        (2, 16, 12, 13), conv("a", "x", 32, 1) + layer("BatchNorm", "a", "a") + layer("Scale", "a", "a", "scale_param { bias_term: true }") + relu("a")
+        + conv("b", "a", 32, 3, pad=1) + layer("BatchNorm", "b", "b") + layer("Eltwise", "a b", "s") + relu("s") + conv("y", "s", 10, 1),
+    ),
+    "other readers": (
+        (2, 16, 12, 12), conv("a", "x", 32, 3, pad=1) + layer("LRN", "a", "n") + conv("b", "n", 32, 3, pad=1) + layer("Sigmoid", "b", "b2")
+        + layer("Eltwise", "b b2", "s") + layer("InnerProduct", "s", "y", PRODUCT),
+    ),
+}  # fmt: skip
+PROGRAMS = {"Winograd": "winograd_blocked_cpu", "depthwise": "conv_depthwise_blocked_cpu", "pooling": "pooling_blocked_cpu"}
+
+
+def made(name: str, device: Any, keep: Sequence[str] = ("x",)) -> Net:
+    shape, layers = NETS[name]
+    text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in shape)} }} }} }} {layers}'
+    net = Net(text_format.Parse(text, proto.NetParameter()), proto.TEST, device=device, keep=list(keep), seed=1)
+    for name, blobs in net.params.items():
+        if name.endswith("_BatchNorm"):
+            for blob, value in zip(blobs, (0.1, 2.0, 1.0), strict=True):
+                blob.data[...] = value
+    return net
+
+
+def result(net: Net) -> np.ndarray:
+    net.blobs["x"].data[...] = np.random.default_rng(0).standard_normal(net.blobs["x"].data.shape)
+    return np.array(net.forward()["y"])
+
+
+def programs(net: Net) -> set[str]:
+    return {launch.what.split(".")[0] for launch in net._engine.current().commands.schedule}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_results(name: str, width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = made(name, device)
+    found = result(net)
+    assert {"conv_blocked_cpu", PROGRAMS.get(name, "conv_blocked_cpu")} <= programs(net)
+    assert "channel_blocks_cpu" in programs(net) or name == "pooling", "the last layer has no form for blocks, but may read one pixel per channel"
+    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    plain = made(name, device)
+    assert not any("blocked" in program for program in programs(plain))
+    expected = result(plain)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    np.testing.assert_array_equal(result(net), found)
+
+
+def test_read_blobs_have_no_blocks(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = made("Winograd", device, ["x", "a", "b"])
+    result(kept)
+    assert "winograd_blocked_cpu" not in programs(kept)
+    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    plain = made("Winograd", device, ["x", "a", "b"])
+    result(plain)
+    for blob in "ab":
+        np.testing.assert_allclose(kept.blobs[blob].data, plain.blobs[blob].data, atol=1e-4)
+
+
+def test_copies_must_be_worth_it(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 1 << 30)
+    assert not any("blocked" in program for program in programs(made("other readers", device)))
+    assert "conv_blocked_cpu" in programs(made("pooling", device)), "no launch needs a copy"
+
+
+def test_ieee_is_direct(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "target", replace(device.target, math="ieee"))
+    net = made("Winograd", device)
+    assert "winograd_blocked_cpu" not in programs(net) and "conv_blocked_cpu" in programs(net)
