@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Whole steps of the zoo's nets on CPU runtimes, compared with PyTorch and, in TEST, onnxruntime.
+"""Whole steps of the zoo's nets on CPU runtimes, compared with PyTorch and, in TEST, onnxruntime and OpenVINO.
 
     benchmarks/cpu.py [--only NET ...] [--phase TRAIN TEST] [--batch N ...] [--device SPEC ...] [--threads 2] [--rounds 2] [--steps 10]
-                      [--peer FILE | --alone] [--json FILE]
+                      [--peer FILE | --no-torch | --alone] [--python FILE] [--json FILE]
 
 Every contender (ocaffe on each of the devices, the peers) runs the same prototxt, data in memory, in a separate
 process, alternating: A B C A B C. TRAIN is forward, backward and SGD's update; TEST is forward with a read-back of the
@@ -10,7 +10,8 @@ outputs. A figure is the median over rounds of each round's median, ms; PyTorch'
 formats. Before and after each run numpy multiplies matrices. If it reaches less than 90 % of its best rate, the run was
 disturbed and is repeated in up to --repeats further rounds; `disturbed` marks figures that stay disturbed. --json adds
 its rows to those of the file. --alone: no peers, for several batches. --peer (or $OCAFFE_TORCH_PEER) is the script that
-runs a prototxt in PyTorch.
+runs a prototxt in PyTorch; --no-torch leaves it out. --python: the interpreter with the packages onnxruntime, openvino
+and torch. onnxruntime and OpenVINO compute in float, on ONNX files that ocaffe writes.
 """
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ from ocaffe.model.text import read_net, write_text
 CALM = 0.9  # share of the best calibration; below it the machine is busy
 SIZE = 1024  # of the matrices that calibrate
 TEST_BATCHES = (1, 16)
+PEERS = ("onnxruntime", "openvino")  # of TEST
 
 
 def feeds(message: Any) -> dict[str, np.ndarray]:
@@ -79,17 +81,40 @@ def ocaffe_ms(file: str, phase: str, device: str, steps: int) -> float:
     return median_ms(step, steps)
 
 
-def onnxruntime_ms(file: str, threads: int, steps: int) -> float:
+def onnx_file(file: str) -> str:
+    """Write the net as an ONNX file beside its prototxt, once."""
+    path = Path(file).with_suffix(".onnx")
+    if not path.exists():
+        from ocaffe.onnx.export import Options, export
+
+        path.write_bytes(export(file, options=Options(fillers=True)).model.SerializeToString())
+    return str(path)
+
+
+PEER = """
+import sys, time, statistics
+import numpy as np
+kind, file, values, threads, steps = sys.argv[1], sys.argv[2], dict(np.load(sys.argv[3])), int(sys.argv[4]), int(sys.argv[5])
+if kind == "onnxruntime":
     import onnxruntime
-
-    from ocaffe.onnx.export import Options, export
-
-    model = export(file, options=Options(fillers=True)).model
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    values = feeds(read_net(file))
-    return median_ms(lambda: session.run(None, values), steps)
+    session = onnxruntime.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+    run = lambda: session.run(None, values)
+else:
+    import openvino
+    options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(file, "CPU", options).create_infer_request()
+    run = lambda: request.infer(values)
+for _ in range(3):
+    run()
+times = []
+for _ in range(steps):
+    begin = time.perf_counter()
+    run()
+    times.append(time.perf_counter() - begin)
+print('{"ms": %f}' % (1e3 * statistics.median(times)))
+"""
 
 
 def calibration() -> float:
@@ -106,14 +131,17 @@ def calibration() -> float:
 def contenders(file: str, phase: str, options: argparse.Namespace) -> dict[str, list[str]]:
     """Commands that print a line of JSON with `ms`."""
     this = [sys.executable, str(Path(__file__).resolve()), "--steps", str(options.steps), "--threads", str(options.threads)]
-    found = {device: [*this, "--device", device, "--phase", phase, "--run", "ocaffe", file] for device in options.device}
+    found = {device: [*this, "--device", device, "--phase", phase, "--run", file] for device in options.device}
     if options.alone:
         return found
-    for layout in ("nchw", "nhwc"):
-        peer = [sys.executable, options.peer, file, "--phase", phase, "--layout", layout, "--threads", str(options.threads)]
+    for layout in ("nchw", "nhwc") if options.torch else ():
+        peer = [options.python, options.peer, file, "--phase", phase, "--layout", layout, "--threads", str(options.threads)]
         found[layout] = [*peer, "--iters", str(options.steps), "--classes", str(CLASSES), "--json"]
     if phase == "TEST":
-        found["onnxruntime"] = [*this, "--run", "onnxruntime", file]
+        values = Path(file).with_suffix(".npz")
+        np.savez(values, **feeds(read_net(file)))  # type: ignore[arg-type]
+        for name in PEERS:
+            found[name] = [options.python, "-c", PEER, name, onnx_file(file), str(values), str(options.threads), str(options.steps)]
     return found
 
 
@@ -144,16 +172,18 @@ def compare(net: str, phase: str, batch: int, options: argparse.Namespace) -> di
             row["disturbed"].append(name)
         row[name] = statistics.median(calm or [ms for ms, _ in figures])
     row["images_s"] = 1e3 * batch / row[options.device[0]]
-    if not options.alone:
+    if "nchw" in row:
         row["torch"] = min(row["nchw"], row["nhwc"])
+    if PEERS[0] in row:
+        row["peer"] = min(row[peer] for peer in PEERS)
     return row
 
 
 def line(row: dict[str, Any], devices: list[str]) -> str:
     """A row of the printed table; ratios are those of the first device."""
-    times = [f"{row[name]:.1f}" if name in row else "" for name in (*devices, "nchw", "nhwc", "onnxruntime")]
+    times = [f"{row[name]:.3g}" if name in row else "" for name in (*devices, "nchw", "nhwc", *PEERS)]
     images = row["images_s"]
-    ratios = [f"{row[devices[0]] / row[name]:.2f}" if name in row else "" for name in ("torch", "onnxruntime")]
+    ratios = [f"{row[devices[0]] / row[name]:.2f}" if name in row else "" for name in ("torch", "peer")]
     return f"| {' | '.join([row['net'], row['phase'], str(row['batch']), *times, *ratios, f'{images:.1f}', ' '.join(row['disturbed'])])} |"
 
 
@@ -187,19 +217,18 @@ def main() -> None:
     parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--json")
-    parser.add_argument("--run", nargs=2, metavar=("CONTENDER", "FILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--no-torch", dest="torch", action="store_false")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--run", metavar="FILE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     log.quiet(2)
     if options.run:
-        contender, file = options.run
-        own = contender == "ocaffe"
-        ms = ocaffe_ms(file, options.phase[0], options.device[0], options.steps) if own else onnxruntime_ms(file, options.threads, options.steps)
-        print(json.dumps({"ms": ms}))
+        print(json.dumps({"ms": ocaffe_ms(options.run, options.phase[0], options.device[0], options.steps)}))
         return
-    if not options.alone and not Path(options.peer).exists():
+    if not options.alone and options.torch and not Path(options.peer).exists():
         raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
-    head = ["net", "phase", "batch", *(f"{name}, ms" for name in (*options.device, "PyTorch nchw", "nhwc", "onnxruntime"))]
-    print(f"| {' | '.join([*head, '/ PyTorch', '/ onnxruntime', 'images/s', 'disturbed'])} |\n{'|---' * (len(head) + 4)}|")
+    head = ["net", "phase", "batch", *(f"{name}, ms" for name in (*options.device, "PyTorch nchw", "nhwc", "onnxruntime", "OpenVINO"))]
+    print(f"| {' | '.join([*head, '/ PyTorch', '/ better of both', 'images/s', 'disturbed'])} |\n{'|---' * (len(head) + 4)}|")
     for net in options.only:
         for phase in options.phase:
             for batch in options.batch or ([BATCHES[net]] if phase == "TRAIN" else TEST_BATCHES):

@@ -34,7 +34,7 @@ class Mirror:
         self.engine = weakref.ref(engine)  # weak: a dropped net is freed at once, though its session still lists touched mirrors
         self._strong: np.ndarray | None = None  # held from access to the next run: a script may drop its own reference
         self._weak: weakref.ref[np.ndarray] | None = None
-        self._seen: np.ndarray | None = None  # values at access or after the last run, to detect changes; None: changed
+        self._seen: bytes | None = None  # values at access or after the last run, to detect changes; None: changed
         self._listed = False  # whether the session will flush this mirror
 
     def array(self) -> np.ndarray:
@@ -45,7 +45,7 @@ class Mirror:
                 held = self._read()
                 self._weak, self._listed = weakref.ref(held), False
             if not self._listed:
-                self._list(held.copy())
+                self._list(held.tobytes())
             self._strong = held
         return self._strong
 
@@ -77,7 +77,7 @@ class Mirror:
     def flush(self) -> None:
         """Send the values that the script wrote. The engine calls this before a run."""
         engine, held = self.engine(), self._strong if self._strong is not None else self._held()
-        if engine is not None and held is not None and (self._seen is None or not np.array_equal(held.view(np.int32), self._seen.view(np.int32))):
+        if engine is not None and held is not None and held.tobytes() != self._seen:
             target = self.refs(engine)[1]
             assert target is not None
             engine.write(target, held)
@@ -93,7 +93,7 @@ class Mirror:
         held = self._held()
         if held is not None and self.engine() is not None:
             held[...] = self._read()
-            self._list(held.copy())
+            self._list(held.tobytes())
 
     def _held(self) -> np.ndarray | None:
         return self._weak() if self._weak is not None else None
@@ -110,7 +110,7 @@ class Mirror:
         values = engine.read(source)
         return values if values.shape == self.shape and values.base is None else values.reshape(self.shape).copy()
 
-    def _list(self, seen: np.ndarray | None) -> None:
+    def _list(self, seen: bytes | None) -> None:
         self._seen = seen
         engine = self.engine()
         if engine is not None and not self._listed:

@@ -1,12 +1,16 @@
 """Errors of a device that fails while it works: the reason and the remedy for each OpenCL status."""
 from __future__ import annotations
 
-import contextlib
+import functools
 import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from ocaffe.cl.program import BuildError
 from ocaffe.errors import Error
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _ROOM = "a smaller batch_size, --memory-limit, or a device with more memory; end other programs that use the device"
 _DRIVER = "see the system's log for the driver's message (`dmesg`); start again; if it happens again, try another driver or device"
 # status: the reason and the remedy
@@ -32,8 +36,21 @@ class DeviceFailure(Error):
         self.refused = refused
 
 
-class _Explained(contextlib.ContextDecorator):
-    """A context, or a decorator: exceptions of OpenCL become Errors. A generator would take microseconds of each pass of a small net."""
+class _Explained:
+    """A context, or a decorator: exceptions of OpenCL become Errors. A generator or a ContextDecorator would take microseconds of each pass of a small net."""
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def explained(*args: P.args, **named: P.kwargs) -> R:
+            try:
+                return function(*args, **named)
+            except Exception as problem:
+                error = device_failure(problem)
+                if error is None:
+                    raise
+                raise error from problem
+
+        return explained
 
     def __enter__(self) -> None:
         pass

@@ -89,7 +89,9 @@ def _multiply(
         conv_pointwise_cpu.multiply(rec, g, x, w, bias, y, steps)
         return
     defines = tile(rec, g)
-    panels = ceil(g.batch * g.positions, WIDE * columns(defines))
+    if ceil(g.batch * g.positions, WIDE * columns(defines)) * g.group < rec.target.compute_units:  # a small image: all cores rather than fewer reads
+        defines |= {"WIDE": 1}
+    panels = ceil(g.batch * g.positions, defines["WIDE"] * columns(defines))
     block = even(g.group_outputs, ceil(g.group_outputs, share_out(rec, panels * g.group, ceil(g.group_outputs, OUTPUTS))), defines["MR"])
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
     args = [*_sizes(g), block, EpilogueScalars(bias is not None, rec.accumulates(y))]

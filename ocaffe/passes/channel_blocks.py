@@ -18,6 +18,7 @@ from ocaffe.ops.expression import Pointwise
 
 ROLES = frozenset({Role.ACTIVATION, Role.SCRATCH})
 MIN_FLOPS_PER_BYTE = 100  # FLOPs of the convolutions that make an image, per byte of its copies without blocks, from which on blocks save time
+LAUNCH_BYTES = 1 << 16  # bytes that a core copies while it would start one more launch
 
 
 def divide_channels(schedule: Schedule, target: Target) -> Schedule:
@@ -76,7 +77,7 @@ class _Images:
         if root.shape[1] % self.width and not all(ref.shape == root.shape for _, ref in self.readers[root]):
             return False
         copied = {(ref.root_offset, ref.count) for launch, ref in self.readers[root] if self.needs_plain(launch, ref)}
-        return self.gain[root] >= MIN_FLOPS_PER_BYTE * FLOAT.itemsize * sum(count for _, count in copied)
+        return self.gain[root] >= MIN_FLOPS_PER_BYTE * sum(LAUNCH_BYTES + FLOAT.itemsize * count for _, count in copied)
 
     def either(self, ref: Ref) -> bool:
         """Whether the memory is the same with blocks and without: one pixel per channel."""
