@@ -36,7 +36,7 @@ SMALL, FEW_TILES, MANY_TILES = 1 << 18, 24, 54  # Winograd's tiles at a time: fe
 DEEP = 128  # channels from which on the products of all outputs are kept until the last, so that transformed tiles are read once
 ITEMS = 2  # work-items per core where each copies or transforms the image, so that their workspaces stay in that cache
 # Cycles of a core for the estimate: a multiply-add of one vector; a byte of filters, which come from memory; Winograd's transforms of one vector.
-PRODUCT, BYTE, TRANSFORM = 0.6, 0.4, 120
+PRODUCT, BYTE, TRANSFORM = 0.6, 0.8, 120
 
 
 def form(rec: Recorder, g: ConvGeometry, w: Ref) -> BlockedForm | None:
