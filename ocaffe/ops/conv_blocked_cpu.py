@@ -113,9 +113,10 @@ def _winograd(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, y: Ref) -> None:
     rec.launch("winograd_blocked_cpu.filter", reads=[w], writes=[packed], args=args, size=size, local=ONE, defines=defines)
 
     small = POINTS * channels * g.group_outputs <= SMALL
-    wide = even(tiles, FEW_TILES if small else MANY_TILES, tile.pixels)
-    parts, blocks = _parts(rec, ITEMS, ceil(tiles, wide) * g.group, panels, 0, 1)
-    share = ceil(ceil(tiles, wide), parts) * wide
+    most = FEW_TILES if small else MANY_TILES
+    parts, blocks = _parts(rec, ITEMS, ceil(tiles, most) * g.group, panels, 0, 1)
+    share = ceil(tiles, parts)
+    wide = even(share, most, tile.pixels)
     block = ceil(panels, blocks) * columns
     chunk = block if channels > DEEP else columns
     spaces = ceil(tiles, share), ceil(g.group_outputs, block), g.group
