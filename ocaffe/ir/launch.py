@@ -149,7 +149,7 @@ class Launch:
     flops: int = 0  # floating point operations of the direct algorithm, for products
     recomputed: bool = False  # a backward launch that repeats a forward launch
     copy: CopyRegion | None = None  # of a copy
-    blocked: BlockedForm | None = None  # the same operation for a result with its channels in blocks
+    block_form: BlockedForm | None = None  # the same operation for a result with its channels in blocks
     prepacks_weights: bool = False  # its results depend on weights alone and outlive the run (ocaffe/passes/prepacked_weights.py)
     origin: Launch | None = None  # the recorded launch that it derives from; required of every launch that a pass adds or replaces
 

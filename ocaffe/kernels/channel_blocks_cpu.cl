@@ -1,4 +1,4 @@
-/* Images without blocks of channels, from images with blocks of V, on CPU runtimes (docs/kernels.md, Channels in blocks):
+/* Images without blocks of channels, from images with blocks of V, on CPU runtimes (docs/kernels.md, Channels in blocks on CPUs):
    y = [channel][pixel] of x = [block][pixel][V]. Work-items: (`share` pixels, block of channels, sample). */
 #define NV 1
 #define MR 1

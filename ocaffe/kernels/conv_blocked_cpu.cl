@@ -1,4 +1,4 @@
-/* Direct convolution for CPU runtimes whose result has its channels in blocks of V (docs/kernels.md, Channels in blocks). Nothing is
+/* Direct convolution for CPU runtimes whose result has its channels in blocks of V (docs/kernels.md, Channels in blocks on CPUs). Nothing is
    unrolled: a tile of MR neighbouring pixels is multiplied by the filters of NR outputs, in the order in which both are in memory.
 
      pack      packed = [group][panel of NR outputs][block of CB channels][KH][KW][CB][NR], zero past the last channel and output

@@ -1,4 +1,4 @@
-/* Depthwise convolution for CPU runtimes on images whose channels are in blocks of V (docs/kernels.md, Channels in blocks): the lanes of a vector
+/* Depthwise convolution for CPU runtimes on images whose channels are in blocks of V (docs/kernels.md, Channels in blocks on CPUs): the lanes of a vector
    are channels, so that each tap is one multiply-add for any stride.
 
      forward   y[c] = x[c] * w[c] (+ bias) (+ y), then the activation; packed = [block of channels][tap][V]

@@ -1,4 +1,4 @@
-/* MAX and AVE pooling for CPU runtimes on images whose channels are in blocks of V (docs/kernels.md, Channels in blocks). The lanes of a vector are
+/* MAX and AVE pooling for CPU runtimes on images whose channels are in blocks of V (docs/kernels.md, Channels in blocks on CPUs). The lanes of a vector are
    channels. METHOD, PADDING_COUNTS: see pooling.h; the window is an argument. Work-items: (`rows` lines of y, block of channels, sample). */
 #define NV 1
 #define MR 1

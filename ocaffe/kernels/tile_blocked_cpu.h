@@ -1,4 +1,4 @@
-/* The register tile of products on images whose channels are in blocks of V (docs/kernels.md, Channels in blocks): MR pixels x NV vectors of V
+/* The register tile of products on images whose channels are in blocks of V (docs/kernels.md, Channels in blocks on CPUs): MR pixels x NV vectors of V
    outputs. V, NV, MR: see tile_cpu.h. Filters are packed as panels of NR = NV * V outputs, [depth][NR]. */
 #ifndef OCAFFE_TILE_BLOCKED_CPU_H
 #define OCAFFE_TILE_BLOCKED_CPU_H

@@ -1,5 +1,5 @@
 /* Convolution with 3 x 3 windows and stride 1 for CPU runtimes by Winograd's F(4x4, 3x3), see winograd_cpu.cl, on images whose channels are in
-   blocks of V (docs/kernels.md, Channels in blocks). The lanes of a vector are channels, so that no transform moves values between lanes.
+   blocks of V (docs/kernels.md, Channels in blocks on CPUs). The lanes of a vector are channels, so that no transform moves values between lanes.
 
      filter    U = [group][panel of NR outputs][36][channel][NR], zero past the last channel and output
      forward   y = A' (U times B' x B) A (+ bias) (+ y), then the activation

@@ -105,7 +105,7 @@ class Pool:
         self._launch(rec, "forward" if index is None else "forward_index", reads, writes, args)
         width = rec.channel_block
         if width and index is None and self.method != STOCHASTIC and len(self.image) == 2 and not self.dilated and x.shape[1] % width == 0:
-            rec.launches[-1].blocked = BlockedForm(self._forward_blocked)
+            rec.launches[-1].block_form = BlockedForm(self._forward_blocked)
 
     def _forward_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
         """The same with channels in blocks (kernels/pooling_blocked_cpu.cl)."""

@@ -1,7 +1,7 @@
 """Channels in blocks: on CPUs, images between convolutions are [block][pixel][channel of the block], as oneDNN's nChw16c, where that is faster.
 
 A block is one vector. A Ref keeps its shape and its size, so that the planner needs to know nothing: the channels of an image in blocks are a multiple
-of a block. An operation says how it runs with blocks (`Launch.blocked`). Expressions that treat all elements alike run either way. Images that outlive
+of a block. An operation says how it runs with blocks (`Launch.block_form`). Expressions that treat all elements alike run either way. Images that outlive
 the run stay as they are. Where a launch without such a form reads an image in blocks, the pass inserts a copy without blocks.
 """
 from __future__ import annotations
@@ -26,7 +26,7 @@ def divide_channels(schedule: Schedule, target: Target) -> Schedule:
     if any(launch.phase != "forward" or isinstance(launch, Measure) for launch in schedule):
         return schedule
     rec = Recorder(target, train=False, prepack_weights=True)
-    if not rec.channel_block or not any(launch.blocked is not None for launch in schedule):
+    if not rec.channel_block or not any(launch.block_form is not None for launch in schedule):
         return schedule
     images = _Images(schedule, rec)
     return _without_unread(_Divided(images, rec).schedule(schedule)) if images.divided else schedule
@@ -85,7 +85,7 @@ class _Images:
 
     def runs(self, launch: Launch) -> bool:
         """Whether a launch writes its result in blocks."""
-        form = launch.blocked
+        form = launch.block_form
         if form is None:
             whole = all(operand.ref.root in self.divided and operand.ref.root.shape[1] % self.width == 0 for operand in launch.operands)
             return whole and self._alike(launch)
@@ -99,15 +99,15 @@ class _Images:
 
     def takes_blocks(self, launch: Launch) -> bool:
         """Whether a launch that runs in its form for blocks reads its image in blocks."""
-        assert launch.blocked is not None
+        assert launch.block_form is not None
         x = launch.reads[0]
-        return launch.blocked.takes_blocks and (x.root in self.divided or (self.either(x) and not launch.blocked.takes_plain))
+        return launch.block_form.takes_blocks and (x.root in self.divided or (self.either(x) and not launch.block_form.takes_plain))
 
     def needs_plain(self, launch: Launch, ref: Ref) -> bool:
         """Whether a launch needs a copy of an image in blocks without them."""
         if not self.runs(launch):
             return True
-        return launch.blocked is not None and ref is launch.reads[0] and not self.takes_blocks(launch)
+        return launch.block_form is not None and ref is launch.reads[0] and not self.takes_blocks(launch)
 
     @staticmethod
     def _alike(launch: Launch) -> bool:
@@ -142,15 +142,15 @@ class _Divided:
     def _launch(self, launch: Launch) -> None:
         images = self.images
         runs, plain = images.runs(launch), [ref for ref in launch.refs(Access.READ) if ref.root in images.divided and images.needs_plain(launch, ref)]
-        takes_blocks = launch.blocked is not None and images.takes_blocks(launch)
+        takes_blocks = launch.block_form is not None and images.takes_blocks(launch)
         launch.operands = [
             Operand(self._plain(ref) if ref in plain and access is Access.READ else self.filled.get(ref.root, ref), access)
             for ref, access in ((operand.ref, operand.access) for operand in launch.operands)
         ]  # fmt: skip
-        if launch.blocked is None or not runs:
+        if launch.block_form is None or not runs:
             self.rec.add(launch)
             return
-        launch.blocked.record(self.rec, launch.reads[0], launch.writes[0], takes_blocks)
+        launch.block_form.record(self.rec, launch.reads[0], launch.writes[0], takes_blocks)
         _finish_alike(self.rec.launches[-1], launch)
 
     def _filled(self, root: Ref) -> Ref:
