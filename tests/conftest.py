@@ -72,12 +72,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", params or nothing, indirect=True, scope="session")
 
 
+LOG_LEVEL = log.minimum  # fixtures of modules raise it too, so the level before a test is not the one to restore
+
+
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Restore the level of the log after each test. Some commands raise it, and the tests that follow may read lines of the log."""
-    level = log.minimum
+    """Restore the level of the log before each test. Some commands raise it, and the tests that follow may read lines of the log."""
+    log.minimum = LOG_LEVEL
     yield
-    log.minimum = level
+    log.minimum = LOG_LEVEL
 
 
 @pytest.fixture
