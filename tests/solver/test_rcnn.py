@@ -229,7 +229,7 @@ def test_proposals_train_fast_rcnn(place: Place, end_to_end: Any) -> None:
     assert main([*words, "--cfg", place.configuration, "--most", "100"]) == 0
     found = read_proposals(out)
     assert len(found) == TRAINED and all(0 < len(boxes) <= 100 for boxes in found)
-    large = place.write("large.yml", "TEST:\n  SCALES: [2400]\n  MAX_SIZE: 2400\n")
+    large = place.write("large.yml", "TEST:\n  SCALES: [1200]\n  MAX_SIZE: 1200\n")
     with pytest.raises(Error, match="proposes no region in any of 60 images"):
         dataset(["proposals", *words[2:], "--cfg", large, "--most", "100"])
     tops = "".join(f' top: "{name}"' for name in ("data", "rois", "labels", "bbox_targets", "bbox_inside_weights", "bbox_outside_weights"))
