@@ -24,9 +24,10 @@ from gpu_kernels import Runner, backward_data, backward_filter, forward, geometr
 
 from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, Role, widened
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
 from ocaffe.ops import conv_blocks, conv_gpu
 from ocaffe.ops.conv_geometry import ConvGeometry
+from tests.harness import blocks, narrowed, planes
 
 LAYERS = {  # channels, size, outputs, kernel
     "resnet 64-64@56": (64, 56, 64, 3), "resnet 128-128@28": (128, 28, 128, 3), "resnet 256-256@14": (256, 14, 256, 3), "resnet 512-512@7": (512, 7, 512, 3),
@@ -63,21 +64,6 @@ def operands(g: ConvGeometry, blocked: bool) -> tuple[Ref, Ref, Ref]:
     shapes = {"x": (g.batch, g.channels, *g.size[1:]), "y": (g.batch, g.num_output, *g.out[1:])}
     x, y = (Ref(name, shape, Role.ACTIVATION, BFLOAT, blocked=blocked) for name, shape in shapes.items())
     return x, Ref("w", g.weight_shape, Role.PARAMETER), y
-
-
-def narrowed(values: np.ndarray) -> np.ndarray:
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def in_blocks(bits: np.ndarray) -> np.ndarray:
-    n, c, h, w = bits.shape
-    return np.ascontiguousarray(bits.reshape(n, c // BLOCK, BLOCK, h, w).transpose(0, 1, 3, 4, 2)).reshape(bits.shape)
-
-
-def in_planes(bits: np.ndarray) -> np.ndarray:
-    n, c, h, w = bits.shape
-    return bits.reshape(n, c // BLOCK, h, w, BLOCK).transpose(0, 1, 4, 2, 3).reshape(bits.shape)
 
 
 def error_of(g: ConvGeometry, way: str, got: np.ndarray, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> float:
@@ -155,13 +141,13 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool) -> dict[str, Any]
                 types = {f"{kind}_T": "bfloat" for kind, operand in zip(launch.bf16_operands, launch.operands) if kind and operand.ref.dtype == BFLOAT}
                 if types:
                     launch.define(**types)
-            runner.given = {ref: w if letter == "w" else in_blocks(values[letter]) if blocked else values[letter]
+            runner.given = {ref: w if letter == "w" else blocks(values[letter]) if blocked else values[letter]
                             for letter, ref in refs.items() if letter != named}  # fmt: skip
             runner.programs.build_all(runner.keys(rec))
             times, got = runner.times(rec, refs[named])
             if refs[named].dtype == BFLOAT:
                 got = widened(got.view(np.uint16)[: refs[named].count].reshape(refs[named].shape))
-                got = in_planes(got) if blocked else got
+                got = planes(got) if blocked else got
             ms = 1000 * sum(times.values())
             defines = next(dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product)
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}

@@ -17,7 +17,7 @@ from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops import gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
@@ -32,6 +32,24 @@ def of_kind(target: Target, kind: str, last_block: bool = True) -> Target:
     """
     fence = target.device_fence or ("CPU" if target.is_cpu and target.runtime != "pocl" else "")
     return replace(target, kind=kind, device_fence=fence if last_block and kind == "gpu" else "")
+
+
+def blocks(values: np.ndarray) -> np.ndarray:
+    """Return values in the order of memory: N, C / 8, spatial axes, 8. The shape stays that of Caffe."""
+    n, c, *spatial = values.shape
+    return np.moveaxis(values.reshape(n, c // BLOCK, BLOCK, *spatial), 2, -1).reshape(values.shape)
+
+
+def planes(values: np.ndarray) -> np.ndarray:
+    """Return the inverse of `blocks`."""
+    n, c, *spatial = values.shape
+    return np.moveaxis(values.reshape(n, c // BLOCK, *spatial, BLOCK), -1, 2).reshape(values.shape)
+
+
+def narrowed(values: np.ndarray) -> np.ndarray:
+    """Return the nearest bfloat16 values."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def tiled(out: int) -> Callable[..., winograd_gpu.Tiling]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, Role, Shape, widened
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
 from ocaffe.ops.expression import pointwise, reduce
-from tests.harness import execute, of_kind
+from tests.harness import blocks, execute, narrowed, of_kind, planes
 
 SHAPES: list[Shape] = [(2, 16, 5, 7), (3, 8, 1, 9), (2, 24, 33, 31), (1, 16, 4), (70, 8, 3, 3), (2, 64, 40, 40), (4, 8, 80, 80)]
 
@@ -19,24 +19,6 @@ SHAPES: list[Shape] = [(2, 16, 5, 7), (3, 8, 1, 9), (2, 24, 33, 31), (1, 16, 4),
 @pytest.fixture(params=["cpu", "gpu"])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
-
-
-def blocks(values: np.ndarray) -> np.ndarray:
-    """Return values in the order of memory: N, C / 8, spatial axes, 8. The shape stays that of Caffe."""
-    n, c, *spatial = values.shape
-    return np.moveaxis(values.reshape(n, c // BLOCK, BLOCK, *spatial), 2, -1).reshape(values.shape)
-
-
-def planes(values: np.ndarray) -> np.ndarray:
-    """Return the inverse of `blocks`."""
-    n, c, *spatial = values.shape
-    return np.moveaxis(values.reshape(n, c // BLOCK, *spatial, BLOCK), -1, 2).reshape(values.shape)
-
-
-def narrowed(values: np.ndarray) -> np.ndarray:
-    """Return the nearest bfloat16 values."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def draw(shape: Shape, seed: int = 0) -> np.ndarray:

@@ -11,8 +11,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
 from ocaffe.ops import conv_blocks
 from ocaffe.ops.conv_geometry import ConvGeometry
-from tests.harness import execute, of_kind
-from tests.ops.test_channel_blocks import blocks, draw, narrowed, planes
+from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.ops.test_channel_blocks import draw
 
 ONE = (1, 1, 1)
 

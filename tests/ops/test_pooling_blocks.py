@@ -9,8 +9,8 @@ import pytest
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from tests.harness import execute, of_kind
-from tests.ops.test_channel_blocks import blocks, draw, narrowed, planes
+from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.ops.test_channel_blocks import draw
 
 POOLS = {
     "max 2x2": Pool(MAX, (2, 2), (2, 2), (0, 0), (7, 9), (4, 5)),
