@@ -119,6 +119,13 @@ class Ref:
         """The same memory seen with another shape, from `offset` elements on."""
         return Ref(name or self.name, tuple(shape), self.role, self.dtype, base=self, offset=offset, stride=stride)
 
+    def narrow(self) -> None:
+        """Change its type and that of its bases to bfloat16."""
+        ref: Ref | None = self
+        while ref is not None:
+            ref.dtype = BFLOAT
+            ref = ref.base
+
     def __repr__(self) -> str:
         return f"<{self.role.value} {self.name} {'x'.join(map(str, self.shape)) or 'scalar'}>"
 

@@ -131,8 +131,8 @@ backward_data
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
 #ifdef WGMMA
   if (item == 0) {
-    for (int i = 0; i < PATCHES; ++i) bar_init(patch_full + 8 * i, 32), bar_init(patch_empty + 8 * i, WARPS);
-    for (int i = 0; i < FILTERS; ++i) bar_init(filters_full + 8 * i, 1), bar_init(filters_empty + 8 * i, WARPS);
+    bars_of_ring(patch_full, PATCHES, 32);
+    bars_of_ring(filters_full, FILTERS, 1);
     bars_ready();
   }
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -301,8 +301,8 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, zeros, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, bar, memory)
 #ifdef WGMMA
   if (item == 0) {
-    for (int i = 0; i < PATCHES; ++i) bar_init(patch_full + 8 * i, 32), bar_init(patch_empty + 8 * i, WARPS);
-    for (int i = 0; i < GIVEN; ++i) bar_init(given_full + 8 * i, 32), bar_init(given_empty + 8 * i, WARPS);
+    bars_of_ring(patch_full, PATCHES, 32);
+    bars_of_ring(given_full, GIVEN, 32);
     bars_ready();
   }
   barrier(CLK_LOCAL_MEM_FENCE);

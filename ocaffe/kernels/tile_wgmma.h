@@ -53,6 +53,10 @@ INLINE void bar_wait(uint bar, uint parity) {
 INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, local uchar* memory) {
   asm volatile("//@cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
+/* Initialize the barriers of a ring of `count` buffers: first those of full buffers, then those of empty ones, on which the warps that multiply arrive. */
+INLINE void bars_of_ring(uint bars, int count, uint arrivals) {
+  for (int i = 0; i < count; ++i) bar_init(bars + 8 * i, arrivals), bar_init(bars + 8 * (count + i), WARPS);
+}
 /* Make the initialized barriers visible to the copies. */
 INLINE void bars_ready() { asm volatile("//@fence.proxy.async.shared::cta;" ::: "memory"); }
 /* The registers of a work-item are distributed anew: 168 at the start, then 240 in the two groups that multiply and 24 in the third. */

@@ -58,8 +58,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     columns = _filter_columns(g)
     tiles = -(-g.group_channels // columns) * -(-g.group_outputs // FILTER_OUTPUTS)
     runs = -(-_virtual(g) // RUN)
-    each = -(-runs * tiles // rec.target.compute_units)  # a group takes a whole unit, so more groups would run one after the other
-    each = min(each, runs)
+    each = min(runs, -(-runs * tiles // rec.target.compute_units))  # a group takes a whole unit, so more groups would run one after the other
     splits = -(-runs // each)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
@@ -140,7 +139,7 @@ def _buffers(target: Target, patch: int, step: int) -> tuple[int, int]:
 
 def _filter_columns(g: ConvGeometry) -> int:
     """Return the channels of a group of backward_filter, whose sums for all taps must fit the registers."""
-    most = 128 if g.taps == 1 else 64 if g.taps <= 3 else 32 if g.taps <= MAX_TAPS else 16
+    most = 128 if g.taps == 1 else 64 if g.taps <= 3 else 32
     return next(columns for columns in (128, 64, 32, 16) if columns <= most and columns <= max(16, g.group_channels))
 
 

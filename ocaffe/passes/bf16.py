@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 
-from ocaffe.ir.launch import Launch, Measure, Operand, Schedule
+from ocaffe.ir.launch import Launch, Measure, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.ops.expression import Pointwise, Reduce
@@ -47,7 +47,7 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
         assert known or root.dtype == FLOAT, f"{root} is in 16 bits, which {own[0][0].what} does not know"
         if known:
             for launch, index in own:
-                _lower(launch.operands[index])
+                launch.operands[index].ref.narrow()
                 if launch.call is not None:
                     named[id(launch)][f"{launch.bf16_operands[index]}_T"] = TYPE
     _define(schedule, named)
@@ -82,11 +82,3 @@ def _knows(launch: Launch, index: int) -> bool:
     if isinstance(launch.lower, Reduce):
         return index < launch.lower.counts[0]
     return launch.call is not None and index < len(launch.bf16_operands) and launch.bf16_operands[index] != ""
-
-
-def _lower(operand: Operand) -> None:
-    """Change the type of the operand's Ref and of its bases."""
-    ref: Ref | None = operand.ref
-    while ref is not None:
-        ref.dtype = BFLOAT
-        ref = ref.base

@@ -39,7 +39,7 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
     for root in changed:
         root.blocked = True
         for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
-            _narrow(launch.operands[index].ref)
+            launch.operands[index].ref.narrow()
     for launch in schedule:
         if launch in free and launch.in_blocks is not None and launch.operands[0].ref.root.blocked:
             assert launch.call is not None
@@ -97,14 +97,6 @@ def _is_range(ref: Ref) -> bool:
     return root.shape[1] % BLOCK == ref.shape[1] % BLOCK == 0 and ref.root_offset % (plane * BLOCK) == 0 and ref.batch_stride == root.batch_stride
 
 
-def _narrow(ref: Ref) -> None:
-    """Change the type of a view and of its bases to bfloat16."""
-    view: Ref | None = ref
-    while view is not None:
-        view.dtype = BFLOAT
-        view = view.base
-
-
 class _Converter:
     """Inserts copies around launches that do not know the order of an operand."""
 
@@ -116,28 +108,24 @@ class _Converter:
         """Return the launch, with the copies before and after it."""
         before, after = [], []
         required = set(_in_blocks(launch)) if launch.blocks else set[int]()
+        written = [ref.root for ref in launch.writes]
         for index, operand in enumerate(launch.operands):
             ref = operand.ref
             if ref.root.blocked == (index in required) or (ref.root.blocked and (launch in self._free or _knows(launch, index))):
                 continue
-            place = ref.root_offset, ref.shape, launch.phase  # no copy outlives forward
-            known = self._copies[ref.root].get(place)
-            other = known or self._like(ref, blocked=not ref.root.blocked)
-            if operand.access is not Access.WRITE and known is None:
-                before.append(self._copy(launch, ref, other))
-            if operand.access is not Access.READ:
-                other = other if known is None else self._like(ref, blocked=not ref.root.blocked)
-                if known is not None and operand.access is Access.MODIFY:
-                    before.append(self._copy(launch, known, other))
-                after.append(self._copy(launch, other, ref))
+            copies, place = self._copies[ref.root], (ref.root_offset, ref.shape, launch.phase)  # no copy outlives forward
+            other = copies.get(place) if operand.access is Access.READ else None
+            if other is None:
+                other = self._like(ref, blocked=not ref.root.blocked)
+                if operand.access is not Access.WRITE:
+                    before.append(self._copy(launch, ref, other))
+            if operand.access is Access.READ:
+                copies[place] = other
             else:
-                self._copies[ref.root][place] = other
+                after.append(self._copy(launch, other, ref))
             launch.operands[index] = replace(operand, ref=other)
-        for operand in launch.operands:
-            if operand.access is not Access.READ:
-                self._copies.pop(operand.ref.root, None)
-        for copy in after:
-            self._copies.pop(copy.operands[1].ref.root, None)
+        for root in written:
+            self._copies.pop(root, None)
         return [*before, launch, *after]
 
     def _like(self, ref: Ref, blocked: bool) -> Ref:
@@ -155,7 +143,7 @@ def _knows(launch: Launch, index: int) -> bool:
     if isinstance(launch.lower, Pointwise):
         reads = launch.lower.counts[0]
         place = launch.lower.places[index] if index < reads else None
-        return place is None and ref.shape == launch.lower.domain and not (launch.lower.key is not None and index == reads)
+        return place is None and ref.shape == launch.lower.domain
     if isinstance(launch.lower, Reduce):
         return index < launch.lower.counts[0] and launch.lower.places[index] is None and ref.shape == launch.lower.domain
     return False

@@ -192,7 +192,7 @@ class Tuner:
         rec = Recorder(replace(self.session.device.target, tuned=survey), train=True)
         rec.enter("tune", "forward")
         OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: tensors.setdefault(name, Ref(name, shape, Role.INPUT)))
-        lower_to_bf16(rec.launches, rec.target, tensors.values())  # as in a net: with half the bytes, other tiles are the fastest
+        rec.launches = lower_to_bf16(rec.launches, rec.target, tensors.values())  # as in a net: with half the bytes, other tiles are the fastest
         return rec, survey
 
     def _names(self, problem: Problem, tensors: dict[str, Ref]) -> list[str]:
