@@ -12,6 +12,7 @@ import pytest
 
 from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device
+from ocaffe.cl.open_ptx import opened, opens
 from ocaffe.cl.program import ProgramKey, program_text
 from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
@@ -21,6 +22,7 @@ from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops import gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
+OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _programs: dict[Any, Any] = {}
 
 
@@ -88,7 +90,11 @@ def program(cl: Any, context: Any, call: Any, generated: str) -> Any:
         text = program_text(ProgramKey.generated([generated]) if call.generated else ProgramKey(call.program, call.defines))
         with warnings.catch_warnings():  # pyopencl warns whenever a compiler prints text
             warnings.simplefilter("ignore")
-            _programs[key] = cl.Program(context, text).build(["-cl-std=CL1.2", "-cl-mad-enable"])
+            built = cl.Program(context, text).build(OPTIONS)
+            if opens(call.defines):
+                (device,) = context.devices
+                built = cl.Program(context, [device], [opened(built.binaries[0])]).build(OPTIONS)
+            _programs[key] = built
     return _programs[key]
 
 

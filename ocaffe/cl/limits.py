@@ -39,7 +39,8 @@ def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
         fact = f"{name} needs work-groups of {items} work-items, '{device.name}' allows {target.max_work_group} (CL_DEVICE_MAX_WORK_GROUP_SIZE)"
         raise Error(fact, fix=OTHER_DEVICE)
     allowed = kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.cl_device)
-    if items > allowed:
+    required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device.cl_device)  # NVIDIA's driver rounds `allowed` down to a power of two
+    if items > allowed and items != math.prod(required):
         fact = f"{name} needs work-groups of {items} work-items, as built for '{device.name}' it allows {allowed} (CL_KERNEL_WORK_GROUP_SIZE)"
         raise Error(fact, fix=f"{VARIABLE}=max_work_group={allowed}; ocaffe then chooses smaller groups")
     if target.runtime == "nvidia":  # its kernels run with more local memory than the device reports; the driver refuses a launch of those that need too much

@@ -19,6 +19,7 @@ FIRST, SECOND = "step 1 of 2: OpenCL C to PTX", "step 2 of 2: PTX with the instr
 _MARK = b"//@"
 _COMMENT = re.compile(rb"^([ \t]*)//@[ \t]*(?=\S)", re.MULTILINE)
 _TARGET = re.compile(rb"^([ \t]*\.target[ \t]+)([^\s,]+)", re.MULTILINE)
+_GROUP = re.compile(rb"^([ \t]*)(?=\.reqntid\b)", re.MULTILINE)
 
 
 class PTXError(ValueError):
@@ -41,4 +42,5 @@ def opened(binary: bytes) -> bytes:
     if _MARK in ptx:
         line = next(line for line in ptx.split(b"\n") if _MARK in line)
         raise PTXError(f"the PTX has a mark {_MARK.decode()} that does not begin an instruction on a line of its own: {line.decode(errors='replace').strip()}")
-    return _TARGET.sub(rb"\1sm_90a", ptx)
+    # setmaxnreg moves registers between warps only if the compiler knows how many each has at the start.
+    return _GROUP.sub(rb"\1.minnctapersm 1 ", _TARGET.sub(rb"\1sm_90a", ptx))

@@ -24,7 +24,7 @@ from ocaffe.ir.target import Target
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
-_CACHE_FORMAT = "1"  # part of every key: increase it when the same source and options give another binary, as after a change of open_ptx.py
+_CACHE_FORMAT = "2"  # part of every key: increase it when the same source and options give another binary, as after a change of open_ptx.py
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(?:"([^"\n]+)"|(\w+)).*$', re.MULTILINE)  # a file, or a define that names one
 # The formats of Clang, of PoCL ('error: file.cl:6:70: ...'), of older front ends ('line 6: error') and of NVIDIA's ptxas ('line 6; error   : ...').
 _LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|line (\d+)[:;] error", re.IGNORECASE)

@@ -94,18 +94,18 @@ INLINE void products_wait() { asm volatile("//@wgmma.wait_group.sync.aligned 1;"
 #define IN_OUT(d) IN_OUT64(d, 0)
 #define REST(descriptors, registers) descriptors("%64", "%65") registers("%64, %65, %66, %67", "%68")
 #endif
-#define NOTHING(...)
+#define NOTHING(a, b)
 #define BOTH_DESCRIPTORS(a, b) a ", " b
 #define FOUR_REGISTERS(a, b) "{" a "}, " b
 #define TEXT_OF(n) TEXT_OF_(n)
 #define TEXT_OF_(n) #n
-#define WGMMA "//@wgmma.mma_async.sync.aligned.m64n" TEXT_OF(NT) "k16.f32.bf16.bf16 {" SUMS "}, "
+#define INSTRUCTION "//@wgmma.mma_async.sync.aligned.m64n" TEXT_OF(NT) "k16.f32.bf16.bf16 {" SUMS "}, "
 
 /* d += the product of 64 rows, 16 of the depth and NT columns, both K-major. d: see `sum_row`. */
-#define MULTIPLY(d, a, b, memory) asm volatile(WGMMA REST(BOTH_DESCRIPTORS, NOTHING) ", 1, 1, 1, 0, 0;" : IN_OUT(d) : "l"(a), "l"(b))
+#define MULTIPLY(d, a, b, memory) asm volatile(INSTRUCTION REST(BOTH_DESCRIPTORS, NOTHING) ", 1, 1, 1, 0, 0;" : IN_OUT(d) : "l"(a), "l"(b))
 /* The same with the rows in four registers of two elements, and an MN-major right operand. */
 #define MULTIPLY_REGISTERS(d, a, b, memory) \
-  asm volatile(WGMMA REST(NOTHING, FOUR_REGISTERS) ", 1, 1, 1, 1;" : IN_OUT(d) : "r"((a).x), "r"((a).y), "r"((a).z), "r"((a).w), "l"(b))
+  asm volatile(INSTRUCTION REST(NOTHING, FOUR_REGISTERS) ", 1, 1, 1, 1;" : IN_OUT(d) : "r"((a).x), "r"((a).y), "r"((a).z), "r"((a).w), "l"(b))
 /* Wait for all products; the sums are final afterwards. */
 #define FINISH(d) asm volatile("//@wgmma.wait_group.sync.aligned 0;" : IN_OUT(d)::"memory")
 

@@ -119,8 +119,11 @@ def test_nvidia_makes_larger_buffers_than_it_reports(tmp_path: pathlib.Path) -> 
     schedule_of(BIG, Target(runtime="nvidia", max_allocation=1 << 10), tmp_path)
 
 
-def built(group: int, local: int) -> Any:
-    return SimpleNamespace(get_work_group_info=lambda what, device: {"group": group, "local": local}[what])
+FACTS = SimpleNamespace(kernel_work_group_info=SimpleNamespace(WORK_GROUP_SIZE="group", LOCAL_MEM_SIZE="local", COMPILE_WORK_GROUP_SIZE="required"))
+
+
+def built(group: int, local: int, required: tuple[int, int, int] = (0, 0, 0)) -> Any:
+    return SimpleNamespace(get_work_group_info=lambda what, device: {"group": group, "local": local, "required": required}[what])
 
 
 @pytest.mark.parametrize(
@@ -130,11 +133,11 @@ def built(group: int, local: int) -> Any:
         (built(64, 40_000), "amd", r"(?s)needs 40000 bytes of local memory.*has 32768 \(CL_DEVICE_LOCAL_MEM_SIZE\)"),
         (built(64, 32_768), "amd", ""),
         (built(64, 40_000), "nvidia", ""),
+        (built(32, 0, (64, 1, 1)), "nvidia", ""),  # the compiler chose registers for groups of this size
     ],
 )
 def test_built_kernels_that_need_more_are_refused(kernel: Any, runtime: str, message: str) -> None:
-    cl = SimpleNamespace(kernel_work_group_info=SimpleNamespace(WORK_GROUP_SIZE="group", LOCAL_MEM_SIZE="local"))
-    device = SimpleNamespace(name="Card", cl=cl, cl_device=None, target=Target(kind="gpu", runtime=runtime))
+    device = SimpleNamespace(name="Card", cl=FACTS, cl_device=None, target=Target(kind="gpu", runtime=runtime))
     launch, call = SimpleNamespace(layer="c", what="f"), SimpleNamespace(local=(64, 1), function="f")
     if not message:
         check_group(device, kernel, launch, call)  # type: ignore[arg-type]
@@ -147,9 +150,8 @@ def test_hopper_has_more_local_memory_in_arrays_than_it_reports() -> None:
     hopper = Target(kind="gpu", runtime="nvidia", local_memory=48 * KIB, tensor_cores=True, wgmma=True)
     assert (hopper.static_local_memory, hopper.local_memory) == (200 * KIB, 48 * KIB)
     assert replace(hopper, wgmma=False).static_local_memory == 48 * KIB
-    cl = SimpleNamespace(kernel_work_group_info=SimpleNamespace(WORK_GROUP_SIZE="group", LOCAL_MEM_SIZE="local"))
     launch, call = SimpleNamespace(layer="c", what="f"), SimpleNamespace(local=(64, 1), function="f")
-    device = SimpleNamespace(name="Card", cl=cl, cl_device=None, target=hopper)
+    device = SimpleNamespace(name="Card", cl=FACTS, cl_device=None, target=hopper)
     check_group(device, built(64, 200 * KIB), launch, call)  # type: ignore[arg-type]
 
 
