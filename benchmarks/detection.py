@@ -294,6 +294,8 @@ def train_torch(net: Ssd, settings: Any, given: Iterator[tuple[np.ndarray, np.nd
         optimizer.step()
         losses.append(loss.item())
         times.append(time.perf_counter() - begin)
+        if iteration % 500 == 499:
+            print(f"PyTorch: iteration {iteration + 1}, loss {statistics.mean(losses[-500:]):.3f}", flush=True)
     return losses, 1000 * statistics.median(times)
 
 

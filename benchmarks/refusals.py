@@ -45,14 +45,18 @@ from tests.onnx.exporters import export
 from tests.onnx.modern_nets import NETS
 
 ZOO = sorted(f"zoo/{path.parent.name}" for path in FOLDER.glob("*/deploy.prototxt"))
+PART = 1 << 20
 STATISTICS = ("running_mean", "running_var")
 
 
 def drawn(fresh: np.ndarray, matrix: bool, rng: np.random.Generator) -> np.ndarray:
     """Return values in the magnitude of trained ones for values before training."""
-    tailed = rng.standard_t(5, fresh.shape) / math.sqrt(5 / 3)
+    tailed = np.empty(fresh.shape, np.float32)
+    for part in np.array_split(tailed.reshape(-1), fresh.size // PART + 1):  # doubles of all filters of FCN-8s would take 3 GB
+        part[...] = rng.standard_t(5, len(part)) / math.sqrt(5 / 3)
     if matrix:
-        values = tailed * rng.lognormal(0, 0.5, (len(fresh), *[1] * (fresh.ndim - 1))) * math.sqrt(2 / math.prod(fresh.shape[1:]))
+        factors = rng.lognormal(0, 0.5, (len(fresh), *[1] * (fresh.ndim - 1))) * math.sqrt(2 / math.prod(fresh.shape[1:]))
+        values = tailed * factors.astype(np.float32)
     elif fresh.any() and (fresh == fresh.flat[0]).all():
         values = max(abs(fresh.flat[0]), 0.1) * rng.lognormal(-0.5, 0.7, fresh.shape) * np.where(rng.random(fresh.shape) < 0.05, -1, 1)
     else:

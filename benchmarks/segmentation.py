@@ -107,9 +107,8 @@ def make_masks(masks: str, images: int, held_out: int, size: int, seed: int, mni
 def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
     """Train by the command line. Return seconds, ms per step and the curve, which the log has."""
     folder = os.path.dirname(solver)
-    flags = [f"--{name}={getattr(options, name)}" for name in ("device", "math") if getattr(options, name)]
-    if options.ranks > 1:
-        flags.append(f"--gpu={','.join(map(str, range(options.ranks)))}")
+    place = f"--gpu={','.join(map(str, range(options.ranks)))}" if options.ranks > 1 else f"--device={options.device}" if options.device else ""
+    flags = [flag for flag in (place, f"--math={options.math}" if options.math else "") if flag]
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-m", "ocaffe", "train", "--solver", solver, "--quiet", "--log", f"{folder}/train.log", "--log-json",
                     f"{folder}/train.json", *flags], check=True)  # fmt: skip
@@ -119,7 +118,7 @@ def train(solver: str, options: argparse.Namespace) -> dict[str, Any]:
     trained = [record for record in records if record["phase"] == "train"]
     return {
         "seconds": round(seconds, 1), "ms": round(1000 / statistics.median(rates[1:]), 2) if rates[1:] else None,
-        "data_wait": round(statistics.median(record.get("data_wait", 0) for record in trained), 3), "log": f"{folder}/train.log",
+        "data_wait": round(statistics.median(record.get("data_wait", 0) for record in trained), 3),
         "loss": [(record["iteration"], round(record["loss"], 4)) for record in trained],
         "mean_iou": [(record["iteration"], round(record["outputs"][SCORE][0], 4)) for record in records if SCORE in record["outputs"]],
     }  # fmt: skip

@@ -31,7 +31,9 @@ def table() -> list[str]:
     for row in results():
         peer = row.get("PyTorch", {})
         scores = [f"{found.get('mean_iou', '-')}" for found in (row["ocaffe"], row.get("best", {}), peer, row["untrained"])]
-        cells = [title(row), f"{row['images']} of {row['input'][1]} x {row['input'][2]}", f"{row['iterations']} x {row['batch']}", *scores]
+        ranks = row.get("ranks", 1)
+        batch = str(row["batch"]) if ranks == 1 else f"{row['batch']} on each of {ranks} devices"
+        cells = [title(row), f"{row['images']} of {row['input'][1]} x {row['input'][2]}", f"{row['iterations']} x {batch}", *scores]
         lines.append(f"| {' | '.join([*cells, str(row['training']['ms']), str(peer.get('ms', '-'))])} |")
     if not lines:
         return []
