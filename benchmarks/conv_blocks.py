@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Convolutions by wgmma on channels in blocks, beside ocaffe's mma.sync kernels and cuDNN: ms and TFLOP/s of each layer and direction.
 
-    OCAFFE_WGMMA=1 benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--torch] [--json FILE]
+    OCAFFE_WGMMA=1 benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
 
 Operands are bfloat16 in memory. Times are of events on the device, the median of several runs, with packed filters and second passes. cuDNN is PyTorch's
 convolution in channels last and bfloat16, without the conversion of float filters. `error`: the largest difference of some results from float64, as a share
@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ LAYERS = {  # channels, size, outputs, kernel
     "resnet 2048-512@7": (2048, 7, 512, 1), "vgg 64-64@224": (64, 224, 64, 3), "vgg 64-128@112": (64, 112, 128, 3), "vgg 128-128@112": (128, 112, 128, 3),
     "vgg 256-256@56": (256, 56, 256, 3), "vgg 512-512@28": (512, 28, 512, 3), "vgg 512-512@14": (512, 14, 512, 3),
 }  # fmt: skip
+KERNELS = {"blocks": True, "mma.sync": False}  # and whether operands are in blocks
 SAMPLES = 200
 FILTER_SAMPLES = 12
 
@@ -118,7 +119,7 @@ def peer(g: ConvGeometry) -> dict[str, float]:
     return result
 
 
-def measure(runner: Blocks, g: ConvGeometry, with_torch: bool) -> dict[str, Any]:
+def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collection[str] = ()) -> dict[str, Any]:
     """Return ms, TFLOP/s and errors of a layer by direction."""
     rng, target = np.random.default_rng(0), runner.device.target
     shapes = {"x": (g.batch, g.channels, *g.size[1:]), "y": (g.batch, g.num_output, *g.out[1:])}
@@ -131,7 +132,9 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool) -> dict[str, Any]
     runner.compared = 1 << 40
     for direction, named in ((forward, "y"), (backward_data, "x"), (backward_filter, "w")):
         way, cells = direction.__name__, dict[str, Any]()
-        for name, blocked in (("blocks", True), ("mma.sync", False)):
+        for name, blocked in KERNELS.items():
+            if name in left_out:
+                continue
             refs = dict(zip("xwy", operands(g, blocked)))
             own = replace(target, wgmma=blocked)
             if blocked and not conv_blocks.possible(own, g, way):
@@ -165,13 +168,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=[""], help="layers whose name contains one of these")
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--without", nargs="*", default=[], choices=KERNELS, help="kernels to leave out")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runner, found = Blocks(select_device(options.device, math="bf16")), dict[str, Any]()
     for name, (channels, size, outputs, kernel) in LAYERS.items():
         if not any(text in name for text in options.only):
             continue
-        found[name] = measure(runner, geometry(options.batch, channels, size, outputs, kernel, 1, kernel // 2), options.torch)
+        found[name] = measure(runner, geometry(options.batch, channels, size, outputs, kernel, 1, kernel // 2), options.torch, options.without)
         for way, cells in found[name].items():
             texts = [f"{kind} {cell['ms']:.3f} ms {cell['TFLOP/s']:.0f} TF, error {cell.get('error', 0):.0e}" for kind, cell in cells.items()]
             print(f"{name} {way}".ljust(36), "; ".join(texts), cells.get("blocks", {}).get("tile", ""), flush=True)

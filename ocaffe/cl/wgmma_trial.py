@@ -17,7 +17,7 @@ from ocaffe.cl.discovery import killed_from_outside
 from ocaffe.cl.verdicts import Facts
 from ocaffe.ir.target import WGMMA_LOCAL_MEMORY, Target
 
-VARIABLE = "OCAFFE_WGMMA"  # 1: use it. Not the default, because its kernels were only emulated yet
+VARIABLE = "OCAFFE_WGMMA"  # 1: use it. Not the default, because whole nets are not faster yet
 CAPABILITY = 9  # the major compute capability whose devices have these instructions; later ones have others
 REPORTED = 48 << 10  # bytes of local memory that the driver reports. A lower limit imitates a smaller device
 SECONDS = 120  # a trial takes some seconds

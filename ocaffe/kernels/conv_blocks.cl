@@ -12,12 +12,13 @@
    Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), NT (tile_wgmma.h)
    DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
    PATCH      virtual pixels of a patch: those of the tile, and those that their windows reach
-   forward, backward_data: MB (a work-group has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
-   The columns of the products are NT outputs. One warp copies, and waits for buffers that the others have read.
+   forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
+   The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
    backward_filter: RUN (virtual pixels whose patch is copied at a time), STEP (virtual pixels of dy that are copied at a time), PATCHES, GIVEN
    (buffers of patches and of dy). The rows of the products are 128 outputs, which enter registers for all taps; the columns are NT channels.
 
-   Group (x, y, z): forward: virtual pixels, tiles of outputs. backward_filter: tiles of channels, tiles of outputs, splits of the virtual pixels. */
+   The work-items that copy wait for buffers that the others have read.
+   Groups of backward_filter: tiles of channels, tiles of outputs, splits of the virtual pixels. */
 #ifndef DIRECTION
 #define DIRECTION 0
 #endif
@@ -57,10 +58,13 @@
 #if DIRECTION < 2
 #define STEP_BYTES (CB * NT * 2) /* of filters */
 #define PATCH_BYTES (PATCH * CB * 2)
-#define SHARERS (WARPS * 8) /* work-items with sums of one channel */
-#define BUFFER_WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
-#define SUM_WORDS (NT * (SHARERS + 1) / 4)
-#define WORDS (BUFFER_WORDS > SUM_WORDS ? BUFFER_WORDS : SUM_WORDS)
+#define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
+#define PIXEL_COPIERS (COPIERS - 32) /* the last warp copies filters */
+#ifdef WGMMA
+#define SHARERS WARPS /* with a sum of one channel */
+#else
+#define SHARERS (WARPS * 8)
+#endif
 
 /* A work-item makes the 8 elements of one row. */
 kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, packed), int rows, int depth, int back, int count) {
@@ -90,11 +94,20 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
 
 #ifdef CHANNEL_REDUCTION
 /* Add up values of the work-items for each of the NT channels: two of each work-item for each j / 4. The result of channel c is at shared[c * (SHARERS + 1)]. */
-INLINE void channel_totals(local float* shared, const float sum[NT / 4], int item) {
-  BARRIER_OF_WARPS;
-  if (item < WARPS * 32)
+INLINE void channel_totals(local float* shared, float sum[NT / 4], int item) {
+#ifdef WGMMA
 #pragma unroll
-    for (int j = 0; j < NT / 4; ++j) shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1) + item / 4] = sum[j];
+  for (int j = 0; j < NT / 4; ++j)
+#pragma unroll
+    for (int mask = 4; mask < 32; mask *= 2) sum[j] += of_other_lane(sum[j], mask);
+  const int sharer = item / 32, has = item % 32 < 4;
+#else
+  const int sharer = item / 4, has = item < WARPS * 32;
+#endif
+  BARRIER_OF_WARPS;
+  if (has)
+#pragma unroll
+    for (int j = 0; j < NT / 4; ++j) shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1) + sharer] = sum[j];
   BARRIER_OF_WARPS;
   if (item < NT) {
     float total = 0.0f;
@@ -105,62 +118,82 @@ INLINE void channel_totals(local float* shared, const float sum[NT / 4], int ite
 }
 #endif
 
+/* The existing pixels before virtual pixel `end` of the batch: whole images, whole rows, and pixels of the row. */
+INLINE int pixels_until(const Virtual v, int end) {
+  const int image = end / (v.rows * v.pitch), row = end % (v.rows * v.pitch) / v.pitch;
+  return (image * v.height + min(row, v.height)) * v.width + (row < v.height ? min(end % v.pitch, v.width) : 0);
+}
+
+/* `work` tiles of the result: `tiles` of outputs for each tile of virtual pixels. */
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void
 #if DIRECTION == 0
 forward
 #else
 backward_data
 #endif
-(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const uint, packed), OPERAND_RESTRICT(const uint, zeros), REDUCTION_OPERANDS SIGN
- OPERAND_RESTRICT(const float, bias), OPERAND(bfloat, y), SIZES, int has_bias, int accumulate, float slope) {
+(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const uint, packed), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias), OPERAND(bfloat, y), SIZES,
+ int tiles, int work, int has_bias, int accumulate, float slope) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
+#ifdef CHANNEL_REDUCTION
+  local float shared[NT * (SHARERS + 1)];
+#endif
   local uchar* memory = (local uchar*)store;
-  LOCATE(x), LOCATE(packed), LOCATE(zeros), LOCATE(bias), LOCATE(y);
+  LOCATE(x), LOCATE(packed), LOCATE(bias), LOCATE(y);
   LOCATE_SIGN;
-  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES, bars = ring + FILTERS * STEP_BYTES;
-  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
-  const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(0) * (128 * MB), blocks = DEPTH / CB;
+  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES;
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = DEPTH / CB, steps = blocks * TAPS, pixels = h * w;
   const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
-  const int reach = REACH(v);
-  packed += (ulong)get_group_id(1) * (NT / 2) * DEPTH * TAPS;
+  const int reach = REACH(v), first = get_group_id(0), groups = get_num_groups(0);
   const uint left = patches + (reach + warp / 4 * (64 * MB)) * PIXEL_BYTES;
-  float d[MB][NT / 2];
-#pragma unroll
-  for (int i = 0; i < MB; ++i)
-#pragma unroll
-    for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
+  const ulong filters = (ulong)STEP_BYTES / 4 * steps; /* of a tile, in words */
+#define BEGIN(tile) ((tile) / tiles * (128 * MB))
 #ifdef WGMMA
+  const uint bars = ring + FILTERS * STEP_BYTES;
+  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
   if (item == 0) {
-    bars_of_ring(patch_full, PATCHES, 32);
+    bars_of_ring(patch_full, PATCHES, PIXEL_COPIERS);
     bars_of_ring(filters_full, FILTERS, 1);
-    bars_ready();
+    async_fence();
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  int step = 0;
-  if (warp >= COPIER) {
+  int patch = 0, step = 0; /* of all tiles of the group */
+  if (warp >= WARPS) {
     GIVE_REGISTERS;
-    if (warp > COPIER) return;
-    for (int block = 0; block < blocks; ++block) {
-      const int p = block % PATCHES;
-      if (block >= PATCHES) bar_wait(patch_empty + 8 * p, (block / PATCHES + 1) & 1);
-      copy_pixels(patches + p * PATCH_BYTES, PATCH * PIXEL_BYTES, x, x_stride, zeros, v, images, block * (CB / 8), CB / 8, begin - reach, 128 * MB + 2 * reach,
-                  patch_full + 8 * p, memory);
-      for (int tap = 0; tap < TAPS; ++tap, ++step) {
-        const int f = step % FILTERS;
-        if (step >= FILTERS) bar_wait(filters_empty + 8 * f, (step / FILTERS + 1) & 1);
-        if (lane == 0) {
-          bar_expect(filters_full + 8 * f, STEP_BYTES);
-          copy_bulk(ring + f * STEP_BYTES, packed + (ulong)step * (STEP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
+    const int worker = item - WARPS * 32;
+    if (worker < PIXEL_COPIERS) {
+      for (int tile = first; tile < work; tile += groups)
+        for (int block = 0; block < blocks; ++block, ++patch) {
+          const int p = patch % PATCHES;
+          if (patch >= PATCHES) bar_wait(patch_empty + 8 * p, (patch / PATCHES + 1) & 1);
+          copy_pixels(patches + p * PATCH_BYTES, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach,
+                      worker, PIXEL_COPIERS, memory);
+          bar_arrive_after_copies(patch_full + 8 * p);
         }
-      }
+      copies_finish();
+    } else if (worker == PIXEL_COPIERS) {
+      for (int tile = first; tile < work; tile += groups)
+        for (int s = 0; s < steps; ++s, ++step) {
+          const int f = step % FILTERS;
+          if (step >= FILTERS) bar_wait(filters_empty + 8 * f, (step / FILTERS + 1) & 1);
+          bar_expect(filters_full + 8 * f, STEP_BYTES);
+          copy_bulk(ring + f * STEP_BYTES, packed + tile % tiles * filters + (ulong)s * (STEP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
+        }
     }
     return;
   }
   TAKE_REGISTERS;
-  {
-    for (int block = 0; block < blocks; ++block) {
-      const int p = block % PATCHES;
-      bar_wait(patch_full + 8 * p, block / PATCHES & 1);
+#endif
+  for (int tile = first; tile < work; tile += groups) {
+    float d[MB][NT / 2];
+#pragma unroll
+    for (int i = 0; i < MB; ++i)
+#pragma unroll
+      for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
+#ifdef WGMMA
+    for (int block = 0; block < blocks; ++block, ++patch) {
+      const int p = patch % PATCHES;
+      bar_wait(patch_full + 8 * p, patch / PATCHES & 1);
+      async_fence();
 #pragma unroll
       for (int tap = 0; tap < TAPS; ++tap, ++step) {
         const int f = step % FILTERS;
@@ -176,98 +209,94 @@ backward_data
         }
         products_commit();
         products_wait();
-        const int wanted = step > 0 && lane == 0;
-        bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), wanted);
-        if (tap == 0) bar_arrive(patch_empty + 8 * ((block + PATCHES - 1) % PATCHES), wanted);
+        bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), lane == 0 && block + tap > 0);
+        if (tap == 0) bar_arrive(patch_empty + 8 * ((patch + PATCHES - 1) % PATCHES), lane == 0 && block > 0);
       }
     }
     FINISH(d[0]);
 #if MB == 2
     FINISH(d[1]);
 #endif
-  }
+    bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), lane == 0);
+    bar_arrive(patch_empty + 8 * ((patch + PATCHES - 1) % PATCHES), lane == 0);
 #else
-  for (int block = 0; block < blocks; ++block) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp == COPIER)
-      copy_pixels(patches, PATCH * PIXEL_BYTES, x, x_stride, zeros, v, images, block * (CB / 8), CB / 8, begin - reach, 128 * MB + 2 * reach, 0, memory);
-    for (int tap = 0; tap < TAPS; ++tap) {
+    for (int block = 0; block < blocks; ++block) {
       barrier(CLK_LOCAL_MEM_FENCE);
-      if (item == COPIER * 32) copy_bulk(ring, packed + (ulong)(block * TAPS + tap) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
-      barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp >= COPIER) continue;
-      const ulong a = descriptor(left + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
-      for (int k = 0; k < CB / 16; ++k)
-        for (int i = 0; i < MB; ++i)
-          MULTIPLY(d[i], a + k * APART(2 * PATCH * PIXEL_BYTES) + i * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
-    }
-  }
-#endif
-
-  const int row0 = get_group_id(1) * NT, pixels = h * w;
-#ifdef CHANNEL_REDUCTION
-  local float* shared = (local float*)store;
-  float sum[NT / 4], counted = 0.0f;
-#pragma unroll
-  for (int j = 0; j < NT / 4; ++j) sum[j] = 0.0f;
-#endif
-  int exists[MB][2];
-#pragma unroll
-  for (int i = 0; i < MB; ++i)
-#pragma unroll
-    for (int lower = 0; lower < 2; ++lower) {
-      const int at = begin + (warp / 4 * MB + i) * 64 + sum_row(2 * lower), r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y_row = r % v.rows;
-      exists[i][lower] = warp < COPIER && column < v.width && y_row < v.height && image < images;
-      if (!exists[i][lower]) continue;
-      const int pixel = y_row * v.width + column;
-      global bfloat* to = y + image * y_stride;
-#pragma unroll
-      for (int j = 0; j < NT / 8; ++j) {
-        const int row = row0 + j * 8, own = row + item % 4 * 2, element = (row / 8 * pixels + pixel) * 8 + item % 4 * 2;
-        if (row >= ROWS) continue;
-        float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]);
-        value = value * (float2)(FACTOR(bias, own), FACTOR(bias, own + 1)) + (float2)(OFFSET(bias, own), OFFSET(bias, own + 1));
-        if (accumulate) value += bfloat_at2(to + element);
-        value = select(slope * value, value, IF_FUSED_RELU((PASSES2(sign + image * sign_stride, element)), value > 0.0f));
-        bfloat_put2(to + element, value);
-#ifdef CHANNEL_REDUCTION
-        sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
-        d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
-#endif
+      if (warp >= WARPS)
+        copy_pixels(patches, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach, item - WARPS * 32,
+                    COPIERS, memory);
+      for (int tap = 0; tap < TAPS; ++tap) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (item == WARPS * 32) copy_bulk(ring, packed + tile % tiles * filters + (ulong)(block * TAPS + tap) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (warp >= WARPS) continue;
+        const ulong a = descriptor(left + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
+        for (int k = 0; k < CB / 16; ++k)
+          for (int i = 0; i < MB; ++i)
+            MULTIPLY(d[i], a + k * APART(2 * PATCH * PIXEL_BYTES) + i * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
       }
     }
+#endif
+
+    const int row0 = tile % tiles * NT;
 #ifdef CHANNEL_REDUCTION
-  /* Statistics, or the sums alone, of the values before they were rounded. */
-  const int parts = (reduced_stride / ROWS), existing = min(NT, ROWS - row0);
-  reduced += reduced_offset + (ulong)row0 * parts + get_group_id(0);
-  channel_totals(shared, sum, item);
-#if CHANNEL_REDUCTION == 3
-  if (item < existing) reduced[item * parts] = shared[item * (SHARERS + 1)];
-#else
-  /* The virtual pixels of the tile that exist: whole images, whole rows, and pixels of the row. */
-  const int end = min(begin + 128 * MB, images * v.rows * v.pitch);
-  const int until_end = end / (v.rows * v.pitch) * pixels + min(end % (v.rows * v.pitch) / v.pitch, v.height) * v.width +
-                        (end % (v.rows * v.pitch) / v.pitch < v.height ? min(end % v.pitch, v.width) : 0);
-  const int until_begin = begin / (v.rows * v.pitch) * pixels + min(begin % (v.rows * v.pitch) / v.pitch, v.height) * v.width +
-                          (begin % (v.rows * v.pitch) / v.pitch < v.height ? min(begin % v.pitch, v.width) : 0);
-  const float count = until_end - until_begin, inverse = count > 0.0f ? 1.0f / count : 0.0f;
-  if (item < existing) reduced[item * parts] = count, reduced[item * parts + reduced_stride] = shared[item * (SHARERS + 1)] * inverse;
+    float sum[NT / 4];
 #pragma unroll
-  for (int j = 0; j < NT / 4; ++j) {
-    const float mean = shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1)] * inverse;
-    sum[j] = 0.0f;
+    for (int j = 0; j < NT / 4; ++j) sum[j] = 0.0f;
+#endif
+    int exists[MB][2];
 #pragma unroll
     for (int i = 0; i < MB; ++i)
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
-        const float deviation = exists[i][lower] ? d[i][j / 2 * 4 + 2 * lower + j % 2] - mean : 0.0f;
-        sum[j] += deviation * deviation;
+        const int at = BEGIN(tile) + (warp / 4 * MB + i) * 64 + sum_row(2 * lower), r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y_row = r % v.rows;
+        exists[i][lower] = warp < WARPS && column < v.width && y_row < v.height && image < images;
+        if (!exists[i][lower]) continue;
+        const int pixel = y_row * v.width + column;
+        global bfloat* to = y + image * y_stride;
+#pragma unroll
+        for (int j = 0; j < NT / 8; ++j) {
+          const int row = row0 + j * 8, own = row + item % 4 * 2, element = (row / 8 * pixels + pixel) * 8 + item % 4 * 2;
+          if (row >= ROWS) continue;
+          float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]);
+          value = value * (float2)(FACTOR(bias, own), FACTOR(bias, own + 1)) + (float2)(OFFSET(bias, own), OFFSET(bias, own + 1));
+          if (accumulate) value += bfloat_at2(to + element);
+          value = select(slope * value, value, IF_FUSED_RELU((PASSES2(sign + image * sign_stride, element)), value > 0.0f));
+          bfloat_put2(to + element, value);
+#ifdef CHANNEL_REDUCTION
+          sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
+          d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
+#endif
+        }
       }
+#ifdef CHANNEL_REDUCTION
+    /* Statistics, or the sums alone, of the values before they were rounded. */
+    const int parts = reduced_stride / ROWS, existing = min(NT, ROWS - row0);
+    global float* own_part = reduced + reduced_offset + (ulong)(row0 + item) * parts + tile / tiles;
+    channel_totals(shared, sum, item);
+#if CHANNEL_REDUCTION == 3
+    if (item < existing) *own_part = shared[item * (SHARERS + 1)];
+#else
+    const float count = pixels_until(v, min(BEGIN(tile) + 128 * MB, images * v.rows * v.pitch)) - pixels_until(v, BEGIN(tile));
+    const float inverse = count > 0.0f ? 1.0f / count : 0.0f;
+    if (item < existing) own_part[0] = count, own_part[reduced_stride] = shared[item * (SHARERS + 1)] * inverse;
+#pragma unroll
+    for (int j = 0; j < NT / 4; ++j) {
+      const float mean = shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1)] * inverse;
+      sum[j] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < MB; ++i)
+#pragma unroll
+        for (int lower = 0; lower < 2; ++lower) {
+          const float deviation = exists[i][lower] ? d[i][j / 2 * 4 + 2 * lower + j % 2] - mean : 0.0f;
+          sum[j] += deviation * deviation;
+        }
+    }
+    channel_totals(shared, sum, item);
+    if (item < existing) own_part[2 * reduced_stride] = shared[item * (SHARERS + 1)];
+#endif
+#endif
   }
-  channel_totals(shared, sum, item);
-  if (item < existing) reduced[item * parts + 2 * reduced_stride] = shared[item * (SHARERS + 1)];
-#endif
-#endif
 }
 
 #else
@@ -278,12 +307,11 @@ backward_data
 #define STEPS (RUN / STEP)
 
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
-                                                                                  OPERAND_RESTRICT(const uint, zeros), OPERAND(float, dw), SIZES, int runs, int accumulate) {
+                                                                                  OPERAND(float, dw), SIZES, int runs, int accumulate) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
   local uchar* memory = (local uchar*)store;
-  LOCATE(x), LOCATE(dy), LOCATE(zeros), LOCATE(dw);
-  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES, bars = ring + GIVEN * STEP_BYTES;
-  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, given_full = bars + 16 * PATCHES, given_empty = given_full + 8 * GIVEN;
+  LOCATE(x), LOCATE(dy), LOCATE(dw);
+  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES;
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(2) * runs * RUN;
   const int channel0 = get_group_id(0) * NT, output0 = get_group_id(1) * 128, own_blocks = min(16, (outputs - output0) / 8);
   const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
@@ -294,32 +322,36 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
   const uint left = ring + warp * 2 * (STEP * PIXEL_BYTES), right = patches + reach * PIXEL_BYTES;
-#define COPY_PATCH(run, to, bar)                                                                                                                    \
-  copy_pixels(to, PATCH * PIXEL_BYTES, x, x_stride, zeros, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - reach, \
-              RUN + 2 * reach, bar, memory)
-#define COPY_GIVEN(run, part, to, bar) \
-  copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, zeros, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, bar, memory)
+#define COPY_PATCH(run, to)                                                                                                                    \
+  copy_pixels(to, PATCH * PIXEL_BYTES, x, x_stride, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - reach, \
+              RUN + 2 * reach, item - WARPS * 32, COPIERS, memory)
+#define COPY_GIVEN(run, part, to) \
+  copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, memory)
 #ifdef WGMMA
+  const uint bars = ring + GIVEN * STEP_BYTES;
+  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, given_full = bars + 16 * PATCHES, given_empty = given_full + 8 * GIVEN;
   if (item == 0) {
-    bars_of_ring(patch_full, PATCHES, 32);
-    bars_of_ring(given_full, GIVEN, 32);
-    bars_ready();
+    bars_of_ring(patch_full, PATCHES, COPIERS);
+    bars_of_ring(given_full, GIVEN, COPIERS);
+    async_fence();
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   int step = 0;
-  if (warp >= COPIER) {
+  if (warp >= WARPS) {
     GIVE_REGISTERS;
-    if (warp > COPIER) return;
     for (int run = 0; run < runs; ++run) {
       const int p = run % PATCHES;
       if (run >= PATCHES) bar_wait(patch_empty + 8 * p, (run / PATCHES + 1) & 1);
-      COPY_PATCH(run, patches + p * PATCH_BYTES, patch_full + 8 * p);
+      COPY_PATCH(run, patches + p * PATCH_BYTES);
+      bar_arrive_after_copies(patch_full + 8 * p);
       for (int part = 0; part < STEPS; ++part, ++step) {
         const int g = step % GIVEN;
         if (step >= GIVEN) bar_wait(given_empty + 8 * g, (step / GIVEN + 1) & 1);
-        COPY_GIVEN(run, part, ring + g * STEP_BYTES, given_full + 8 * g);
+        COPY_GIVEN(run, part, ring + g * STEP_BYTES);
+        bar_arrive_after_copies(given_full + 8 * g);
       }
     }
+    copies_finish();
     return;
   }
   TAKE_REGISTERS;
@@ -327,6 +359,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   for (int run = 0; run < runs; ++run) {
     const int p = run % PATCHES;
     bar_wait(patch_full + 8 * p, run / PATCHES & 1);
+    async_fence();
     for (int part = 0; part < STEPS; ++part, ++step) {
       const int g = step % GIVEN;
       bar_wait(given_full + 8 * g, step / GIVEN & 1);
@@ -350,12 +383,12 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #else
   for (int run = 0; run < runs; ++run) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp == COPIER) COPY_PATCH(run, patches, 0);
+    if (warp >= WARPS) COPY_PATCH(run, patches);
     for (int part = 0; part < STEPS; ++part) {
       barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp == COPIER) COPY_GIVEN(run, part, ring, 0);
+      if (warp >= WARPS) COPY_GIVEN(run, part, ring);
       barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp >= COPIER) continue;
+      if (warp >= WARPS) continue;
       for (int k = 0; k < STEP / 16; ++k) {
         const Rows rows = load_rows(left + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
         const ulong b = descriptor(right + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
@@ -363,7 +396,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       }
     }
   }
-  if (warp >= COPIER) return;
+  if (warp >= WARPS) return;
 #endif
   dw += get_group_id(2) * dw_stride;
 #pragma unroll

@@ -1,4 +1,4 @@
-/* Products by Hopper's wgmma on channels in blocks of 8, with asynchronous bulk copies to local memory that mbarriers count (PTX ISA 8.0, sm_90a).
+/* Products by Hopper's wgmma on channels in blocks of 8, with asynchronous copies to local memory that mbarriers count (PTX ISA 8.0, sm_90a).
 
    NVIDIA's OpenCL compiler refuses these instructions. They are comments here, which ocaffe/cl/open_ptx.py makes instructions in the PTX. Without the
    define WGMMA they are emulated for tests: each work-item computes its own sums from local memory, and copies are loops.
@@ -16,9 +16,9 @@
 
 #include "common.h"
 
-#define WARPS 8  /* that multiply, in two groups; the first warp of a third group copies */
-#define NT_ITEMS (WARPS * 32 + 128)
-#define COPIER WARPS
+#define WARPS 8       /* that multiply, in two groups */
+#define COPIERS 128   /* work-items of a third group, which copy */
+#define NT_ITEMS (WARPS * 32 + COPIERS)
 #define PIXEL_BYTES 16 /* of a block of channels */
 
 #ifdef WGMMA
@@ -53,15 +53,29 @@ INLINE void bar_wait(uint bar, uint parity) {
 INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, local uchar* memory) {
   asm volatile("//@cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
 }
-/* Initialize the barriers of a ring of `count` buffers: first those of full buffers, then those of empty ones, on which the warps that multiply arrive. */
+/* Initialize the barriers of a ring of `count` buffers: first those of full buffers, on which copiers arrive, then those of empty ones, on which the warps
+   that multiply arrive. */
 INLINE void bars_of_ring(uint bars, int count, uint arrivals) {
   for (int i = 0; i < count; ++i) bar_init(bars + 8 * i, arrivals), bar_init(bars + 8 * (count + i), WARPS);
 }
-/* Make the initialized barriers visible to the copies. */
-INLINE void bars_ready() { asm volatile("//@fence.proxy.async.shared::cta;" ::: "memory"); }
-/* The registers of a work-item are distributed anew: 168 at the start, then 240 in the two groups that multiply and 24 in the third. */
-#define TAKE_REGISTERS asm volatile("//@setmaxnreg.inc.sync.aligned.u32 240;" ::: "memory")
-#define GIVE_REGISTERS asm volatile("//@setmaxnreg.dec.sync.aligned.u32 24;" ::: "memory")
+/* Make what work-items wrote to local memory visible to bulk copies and to wgmma, which are of another proxy (PTX ISA, "Proxies"). */
+INLINE void async_fence() { asm volatile("//@fence.proxy.async.shared::cta;" ::: "memory"); }
+/* Copy 16 bytes, or write zeros if they do not exist. */
+INLINE void copy_pixel(uint to, global const void* from, int exists, local uchar* memory) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
+/* Arrive when the copies of this work-item by copy_pixel have ended. */
+INLINE void bar_arrive_after_copies(uint bar) { asm volatile("//@cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
+INLINE void copies_finish() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/* The registers of a work-item are distributed anew: 168 at the start, then 232 in the two groups that multiply and 40 in the third. */
+#define TAKE_REGISTERS asm volatile("//@setmaxnreg.inc.sync.aligned.u32 232;" ::: "memory")
+#define GIVE_REGISTERS asm volatile("//@setmaxnreg.dec.sync.aligned.u32 40;" ::: "memory")
+/* The value of the work-item of the warp whose number differs in the bits of `mask`. */
+INLINE float of_other_lane(float v, uint mask) {
+  float r;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(r) : "f"(v), "r"(mask));
+  return r;
+}
 /* A barrier of the groups that multiply. */
 #define BARRIER_OF_WARPS asm volatile("bar.sync 1, 256;" ::: "memory")
 INLINE void products_begin() { asm volatile("//@wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -127,7 +141,9 @@ INLINE Rows load_rows(uint at, uint plane, local uchar* memory) {
 INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, local uchar* memory) {
   for (uint i = 0; i < bytes; i += 4) *(local uint*)(memory + to + i) = *(global const uint*)((global const uchar*)from + i);
 }
-INLINE void bar_expect(uint bar, uint bytes) {}
+INLINE void copy_pixel(uint to, global const void* from, int exists, local uchar* memory) {
+  *(local uint4*)(memory + to) = exists ? *(global const uint4*)from : (uint4)(0);
+}
 INLINE float local_bfloat(local const uchar* memory, uint at) { return wide(*(local const bfloat*)(memory + at)); }
 /* Element (row or column mn, depth k) of an operand. */
 INLINE float operand_element(local const uchar* memory, ulong d, int mn, int k, int mn_major) {
@@ -169,28 +185,16 @@ INLINE Virtual virtual_pixels(int kernel_h, int kernel_w, int h, int w) {
 }
 
 /* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. `to`: their place in local memory,
-   `plane` bytes for each block. The 32 work-items of a warp call it; each announces its own bytes at `bar`, which has 32 arrivals. `zeros` has as many
-   zeros as a row. */
-INLINE void copy_pixels(uint to, uint plane, global const bfloat* x, ulong x_stride, global const void* zeros, const Virtual v, int images, int block, int blocks,
-                        int begin, int count, uint bar, local uchar* memory) {
-  const int lane = get_local_id(0) % 32, around = v.pitch * v.rows; /* added so that divisions round down */
-  const int first = (begin + around) / v.pitch - v.rows, rows = (begin + count - 1 + around) / v.pitch - v.rows - first + 1;
+   `plane` bytes for each block. `workers` work-items share the pixels, `worker` is the number of this one. Neighbours copy neighbouring pixels. */
+INLINE void copy_pixels(uint to, uint plane, global const bfloat* x, ulong x_stride, const Virtual v, int images, int block, int blocks, int begin, int count,
+                        int worker, int workers, local uchar* memory) {
   const int pixels = v.width * v.height;
-  uint bytes = 0;
-  for (int i = lane; i < rows * blocks; i += 32) {
-    const int r = first + i % rows;
-    bytes += (uint)(min((r + 1) * v.pitch, begin + count) - max(r * v.pitch, begin)) * PIXEL_BYTES;
-  }
-  bar_expect(bar, bytes);
-  for (int i = lane; i < rows * blocks; i += 32) {
-    const int r = first + i % rows, c = i / rows, image = r < 0 ? -1 : r / v.rows, y = r - image * v.rows;
-    const int start = max(r * v.pitch, begin), end = min((r + 1) * v.pitch, begin + count);
-    const int exists = r >= 0 && image < images && y < v.height;
-    const int middle = exists ? min(max(r * v.pitch + v.width, start), end) : start;
-    const uint at = to + c * plane + (uint)(start - begin) * PIXEL_BYTES;
-    if (middle > start)
-      copy_bulk(at, x + image * x_stride + ((ulong)(block + c) * pixels + y * v.width + (start - r * v.pitch)) * 8, (uint)(middle - start) * PIXEL_BYTES, bar, memory);
-    if (end > middle) copy_bulk(at + (uint)(middle - start) * PIXEL_BYTES, zeros, (uint)(end - middle) * PIXEL_BYTES, bar, memory);
+  for (int i = worker; i < count; i += workers) {
+    const int at = begin + i, r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y = r % v.rows;
+    const int exists = at >= 0 && image < images && column < v.width && y < v.height;
+    global const bfloat* from = x + (exists ? image * x_stride + ((ulong)block * pixels + y * v.width + column) * 8 : 0);
+#pragma unroll 4
+    for (int c = 0; c < blocks; ++c) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + (ulong)c * pixels * 8, exists, memory);
   }
 }
 

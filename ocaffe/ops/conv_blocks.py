@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 MAX_TAPS = 9  # the loop over taps is unrolled, and backward_filter keeps sums for each
 ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
-BARRIERS = 256  # bytes, at most
+RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
 FILTER_OUTPUTS = 128  # rows of backward_filter
 RUN, STEP = 256, 64  # virtual pixels of backward_filter
-ZEROS = 4096  # words: more than a row of pixels
+# An estimate of a unit: products and copied bytes in a cycle (of the peak of an H100, and of its L2 cache), cycles of a step and of ROWS * 2 pixels of a tile
+PRODUCTS, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 24, 40, 800
 
 
 class Tile(NamedTuple):
@@ -67,7 +68,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given}
     rec.launch(
         "conv_blocks.backward_filter",
-        reads=[x, dy, _zeros(rec)],
+        reads=[x, dy],
         writes=[to],
         args=[*_sizes(g), each, once and rec.accumulates(dw)],
         bf16_operands=("SOURCE", "GIVEN"),
@@ -96,13 +97,13 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     columns = -(-_virtual(g) // tile.pixels)
     rec.launch(
         f"conv_blocks.{direction}",
-        reads=[source, packed, _zeros(rec), ReductionSlot(columns, gradients=False), RELU_MASK if back else None, bias if bias is not None else packed],
+        reads=[source, packed, ReductionSlot(columns, gradients=False), RELU_MASK if back else None, bias if bias is not None else packed],
         writes=[target],
-        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
-        bf16_operands=("SOURCE", "", "", "", "RESULT"),
+        args=[*_sizes(g), tiles, columns * tiles, EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
+        bf16_operands=("SOURCE", "", "", "RESULT"),
         blocks=True,
-        size=(columns * ITEMS, tiles),
-        local=(ITEMS, 1),
+        size=(min(columns * tiles, rec.target.compute_units) * ITEMS,),
+        local=(ITEMS,),
         defines=defines,
     )
 
@@ -116,23 +117,25 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     outputs = 128 if rows > ROWS else ROWS
     tiles = [Tile(products, outputs, step) for products in (2, 1) for step in (64, 32, 16) if depth % step == 0]
 
-    def time(tile: Tile) -> float:
-        """Return the waves of groups times the work of a group, with some more for what a group does besides products."""
+    def cycles(tile: Tile) -> float:
+        """Return the cycles of the busiest unit. A step takes as long as its products or its copies, whichever takes longer."""
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs)
-        return -(-groups // target.compute_units) * (tile.products + 0.1) * (1 + 2 / tile.depth)
+        copied = 2 * tile.depth * (tile.outputs + _patch(g, tile.pixels) / g.taps)
+        step = max(tile.pixels * tile.outputs * tile.depth / PRODUCTS, copied / COPIED) + STEP_CYCLES
+        return -(-groups // target.compute_units) * (depth // tile.depth * g.taps * step + TILE_CYCLES * tile.products)
 
     fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
-    return min(fitting, key=time, default=None)
+    return min(fitting, key=cycles, default=None)
 
 
 def _fits(target: Target, patch: int, step: int) -> bool:
     """Whether two buffers of each kind fit local memory. Both sizes are bytes."""
-    return 2 * (patch + step) <= target.static_local_memory - BARRIERS
+    return 2 * (patch + step) <= target.static_local_memory - RESERVED
 
 
 def _buffers(target: Target, patch: int, step: int) -> tuple[int, int]:
     """Return the numbers of buffers for patches and for steps that fit local memory. Both sizes are bytes."""
-    room = target.static_local_memory - BARRIERS
+    room = target.static_local_memory - RESERVED
     steps = min(MAX_BUFFERS, (room - 2 * patch) // step)
     return min(MAX_BUFFERS, (room - steps * step) // patch), steps
 
@@ -163,8 +166,3 @@ def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
 def _sizes(g: ConvGeometry) -> list[int]:
     """Return the arguments of the macro SIZES."""
     return [g.batch, g.group_channels, g.group_outputs, *g.size[1:]]
-
-
-def _zeros(rec: Recorder) -> Ref:
-    """Return zeros for the pixels between rows and images. No launch counts in this half of the counters while these run."""
-    return rec.completion_counters.view((ZEROS,), rec.completion_counters.count - ZEROS)
