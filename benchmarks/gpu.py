@@ -2,7 +2,7 @@
 """Whole steps of the zoo's nets on a GPU, compared with PyTorch on the same prototxt, alternating: A B C D A B C D.
 
     benchmarks/gpu.py [--only NET ...] [--phase TRAIN TEST] [--batch 64] [--mode resident|io|pageable] [--math fp32 tf32 bf16 ieee] [--device SPEC] [--rounds 2]
-                      [--steps 20] [--peer FILE | --alone] [--json FILE]
+                      [--steps 20] [--ways eager graph compile | --alone] [--json FILE]
 
 TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued,
 one synchronisation at the end; a figure is the median over rounds of ms per step. Mode `io`: each step copies an image
@@ -11,27 +11,23 @@ pinned memory: TEST in `net.pinned`, TRAIN in blocks that are sent ahead. Mode `
 array, as dlprimitives' published figures are measured. Both modes print these figures too.
 
 `fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math. `ieee` uses no tensor cores, but the last-block reduction, which
-other makers' GPUs do not have. Peers: `strict` is PyTorch in IEEE fp32 and `autocast` its bf16, each the better of its
-two memory formats; `default` is PyTorch without settings (TF32 in convolutions, NCHW), `default_nhwc` the same with
-channels last. --peer (or $OCAFFE_TORCH_PEER) is the script that runs a prototxt in PyTorch. Each side is one process;
-one waits while the other measures.
+other makers' GPUs do not have. The peer is PyTorch (torch_net.py) in IEEE fp32, in TF32, and with autocast to bfloat16.
+Its `default` is eager execution in NCHW, for tf32 with PyTorch's own settings (TF32 in convolutions only). Its `best`
+is the fastest of --ways in both memory formats; the first round measures all of them. `--ways eager graph compile`
+takes a minute more for each net and math, for the compiler. Each side is one process; one waits while the other
+measures.
 """
 from __future__ import annotations
 
 import argparse
-import contextlib
-import functools
 import gc
-import importlib.util
-import io
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +42,9 @@ from ocaffe.model.text import read_net, write_text
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2", "lenet")
 WARM = 3  # steps before the clock starts
-PEERS = {"fp32": ("strict",), "tf32": ("default", "default_nhwc"), "bf16": ("autocast",), "ieee": ("strict",)}
-FORMATS = {"strict": ("nchw", "nhwc"), "default": ("nchw",), "default_nhwc": ("nhwc",), "autocast": ("nchw", "nhwc")}
+PEERS = {"fp32": "strict", "tf32": "tf32", "bf16": "autocast", "ieee": "strict"}  # PyTorch's settings for a math of ocaffe (torch_net.MATHS)
+DEFAULTS = {"tf32": "default"}  # those of `default`, if they differ
+DEFAULT = ("nchw", "eager")
 DLPRIMITIVES = {  # ms on an H100, batch 64, dlprimitives' nets and benchmark: a pageable copy each step
     "TRAIN": {"alexnet": 25.4, "resnet18": 63.8, "resnet50": 182, "vgg16": 288, "mobilenet_v2": 88.9},
     "TEST": {"alexnet": 10.4, "resnet18": 16.0, "resnet50": 39.3, "vgg16": 63.3, "mobilenet_v2": 20.1},
@@ -64,7 +61,7 @@ class Case:
     mode: str
     steps: int
     device: str | None = None
-    layout: str = ""
+    way: Sequence[str] = ()  # of PyTorch: layout and mode
 
 
 def timed(run: Callable[[int], object], finish: Callable[[], object], case: Case) -> float:
@@ -120,29 +117,22 @@ def streamed(message: Any) -> Any:
     return result
 
 
-def torch_ms(case: Case, peer: Any) -> float:
-    """Run the peer's main with a command line."""
-    math = {"default_nhwc": "default", "autocast": "bf16"}.get(case.math, case.math)
-    mode = "resident" if case.mode == "resident" else "io"
-    sys.argv = ["peer", case.file, "--phase", case.phase, "--device", "cuda", "--math", math, "--layout", case.layout, "--mode", mode,
-                "--iters", str(case.steps), "--warmup", str(WARM), "--classes", str(CLASSES), "--json"]  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()) as told:
-        peer.main()
+def torch_ms(case: Case) -> float:
+    import torch
+    import torch_net
+
+    layout, mode = case.way
+    found = torch_net.measure(read_net(case.file), getattr(proto, case.phase), torch_net.Way(case.math, layout, mode), case.steps, WARM, CLASSES,
+                              copies=case.mode != "resident")  # fmt: skip
+    torch.compiler.reset()
     gc.collect()
-    peer.torch.cuda.empty_cache()
-    return float(json.loads(told.getvalue().splitlines()[-1])["ms"])
+    torch.cuda.empty_cache()
+    return found
 
 
-def serve(peer: str | None) -> None:
+def serve(measure: Callable[[Case], float]) -> None:
     """The process of a side: read one case per line, print its ms."""
     log.quiet(2)
-    measure: Callable[[Case], float] = ocaffe_ms
-    if peer is not None:
-        spec = importlib.util.spec_from_file_location("peer", peer)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        measure = functools.partial(torch_ms, peer=module)
     for line in sys.stdin:
         case = Case(**json.loads(line))
         try:
@@ -152,11 +142,14 @@ def serve(peer: str | None) -> None:
         print(json.dumps(answer), flush=True)
 
 
+SIDES: dict[str, Callable[[Case], float]] = {"ocaffe": ocaffe_ms, "PyTorch": torch_ms}
+
+
 class Side:
     """A process that measures the cases that it receives."""
 
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, str(Path(__file__).resolve()), "--serve", *arguments]
+    def __init__(self, name: str) -> None:
+        command = [sys.executable, str(Path(__file__).resolve()), "--serve", name]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def ask(self, case: Case) -> float:
@@ -169,9 +162,12 @@ class Side:
 
 
 def compare(net: str, phase: str, options: argparse.Namespace, ours: Side, theirs: Side | None) -> dict[str, Any]:
-    """Median ms of each contender."""
-    peers = list(dict.fromkeys(peer for math in options.math for peer in PEERS[math])) if theirs else []
-    found: dict[str, list[float]] = {name: [] for name in (*options.math, *peers)}
+    """Return the median ms of each contender. PyTorch's best way is the fastest of the first round."""
+    peers = list(dict.fromkeys(PEERS[math] for math in options.math)) if theirs else []
+    ways = [(layout, mode) for mode in dict.fromkeys((DEFAULT[1], *options.ways)) for layout in ("nchw", "nhwc")]
+    found: dict[str, list[float]] = {math: [] for math in options.math}
+    of_peers: dict[str, dict[Sequence[str], list[float]]] = {peer: {way: [] for way in ways} for peer in peers}
+    defaults: dict[str, list[float]] = {peer: [] for peer in peers}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{net}.prototxt"
         file.write_text(write_text(resident(net, options.batch, getattr(proto, phase))))
@@ -181,19 +177,33 @@ def compare(net: str, phase: str, options: argparse.Namespace, ours: Side, their
                 found[math].append(ours.ask(replace(case, math=math)))
             for peer in peers:
                 assert theirs is not None
-                found[peer].append(min(theirs.ask(replace(case, math=peer, layout=layout)) for layout in FORMATS[peer]))
-    return {"net": net, "phase": phase, "batch": options.batch, "mode": options.mode, **{name: statistics.median(times) for name, times in found.items()}}
+                for way, times in of_peers[peer].items():
+                    times.append(theirs.ask(replace(case, math=peer, way=way)))
+                if peer in DEFAULTS:
+                    defaults[peer].append(theirs.ask(replace(case, math=DEFAULTS[peer], way=DEFAULT)))
+                elif DEFAULT in of_peers[peer]:
+                    defaults[peer].append(of_peers[peer][DEFAULT][-1])
+                best = min(of_peers[peer], key=lambda way: of_peers[peer][way][0])
+                of_peers[peer] = {way: times for way, times in of_peers[peer].items() if way in (best, DEFAULT)}
+    row: dict[str, Any] = {"net": net, "phase": phase, "batch": options.batch, "mode": options.mode}
+    row |= {math: statistics.median(times) for math, times in found.items()}
+    for peer in peers:
+        medians = {way: statistics.median(times) for way, times in of_peers[peer].items()}
+        best = min(medians, key=lambda way: medians[way])
+        row.setdefault("PyTorch", {})[peer] = {"default": statistics.median(defaults[peer]), "best": medians[best], "way": " ".join(best)}
+    return row
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """`fp32 16.20, strict 24.80: 0.65`, one for each math."""
+    """Return `fp32 16.20, PyTorch 24.80 (nhwc graph): 0.65, default 26.00: 0.62`, one for each math."""
     result = []
-    for math, peers in PEERS.items():
+    for math, peer in PEERS.items():
         if math not in row:
             continue
         text = f"{math} {row[math]:.2f}"
-        for peer in (peer for peer in peers if peer in row):
-            text += f", {peer} {row[peer]:.2f}: {row[math] / row[peer]:.2f}"
+        if other := row.get("PyTorch", {}).get(peer):
+            text += f", PyTorch {other['best']:.2f} ({other['way']}): {row[math] / other['best']:.2f}"
+            text += f", default {other['default']:.2f}: {row[math] / other['default']:.2f}"
         theirs = DLPRIMITIVES[row["phase"]].get(row["net"])
         if row["mode"] != "resident" and theirs and row["batch"] == 64:
             text += f", dlprimitives {theirs}: {row[math] / theirs:.2f}"
@@ -212,17 +222,15 @@ def main() -> None:
     parser.add_argument("--device", help="ocaffe's device; PyTorch uses the first CUDA device")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
+    parser.add_argument("--ways", nargs="*", default=["eager", "graph"], choices=["eager", "graph", "compile"], help="of PyTorch to run a step")
     parser.add_argument("--alone", action="store_true", help="without PyTorch")
     parser.add_argument("--json", help="adds its rows to those of the file")
-    parser.add_argument("--serve", nargs="?", const="", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        serve(options.serve or None)
+        serve(SIDES[options.serve])
         return
-    if not options.alone and not Path(options.peer).exists():
-        raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
-    ours, theirs = Side(), None if options.alone else Side(options.peer)
+    ours, theirs = Side("ocaffe"), None if options.alone else Side("PyTorch")
     file = ROOT / options.json if options.json else None
     table = json.loads(file.read_text()) if file and file.exists() else {"rows": []}
     device = select_device(options.device)
@@ -235,6 +243,7 @@ def main() -> None:
             if same is None:
                 table["rows"].append(row)
             else:
+                row["PyTorch"] = same.get("PyTorch", {}) | row.get("PyTorch", {})
                 same.update(row)
             if file:
                 file.write_text(json.dumps(table, indent=1) + "\n")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 DOCS = pathlib.Path(__file__).parent
 PAGE, CHARTS, BENCHMARKS = DOCS / "performance.md", DOCS / "charts", DOCS.parent / "benchmarks"
+PEERS = {"fp32": "strict", "tf32": "tf32", "bf16": "autocast"}  # PyTorch's settings for a math of ocaffe (benchmarks/torch_net.py)
 TITLES = {"lenet": "LeNet", "alexnet": "AlexNet", "googlenet": "GoogLeNet", "vgg16": "VGG-16", "resnet18": "ResNet-18", "resnet50": "ResNet-50",
           "mobilenet_v1": "MobileNet-v1", "mobilenet_v2": "MobileNet-v2", "cifar10_quick": "CIFAR-10 quick"}  # fmt: skip
 # Okabe and Ito's colors: people with any kind of color blindness can tell them apart.
@@ -85,13 +86,13 @@ def cpu_chart() -> Chart:
     return Chart("Time of a training step on two CPU cores, PyTorch = 1 (less is better)", "", ["Intel's OpenCL", "PoCL"], groups, (1, "PyTorch"))
 
 
+def gpu_rows(phase: str, batch: int = 64) -> list[dict[str, Any]]:
+    return [row for row in read("gpu_h100")["rows"] if (row["phase"], row["batch"], row["mode"]) == (phase, batch, "resident") and "PyTorch" in row]
+
+
 def gpu_chart() -> Chart:
-    rows = [row for row in read("gpu_h100")["rows"] if row["phase"] == "TRAIN" and row["batch"] == 64 and row["mode"] == "resident" and "strict" in row]
-    groups = []
-    for row in rows:
-        best = min(row["default"], row["default_nhwc"])
-        groups.append((TITLES[row["net"]], [row["fp32"] / row["strict"], row["tf32"] / best, row["bf16"] / row["autocast"]]))
-    return Chart("Time of a training step on an H100, batch 64, PyTorch = 1 (less is better)", "", ["fp32", "tf32", "bf16"], groups, (1, "PyTorch"))
+    groups = [(TITLES[row["net"]], [row[math] / row["PyTorch"][peer]["best"] for math, peer in PEERS.items()]) for row in gpu_rows("TRAIN")]
+    return Chart("Time of a training step on an H100, batch 64, PyTorch's best = 1 (less is better)", "", list(PEERS), groups, (1, "PyTorch"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -132,17 +133,18 @@ def start_table() -> str:
 
 
 def gpu_table(phase: str) -> str:
+    found = gpu_rows(phase)
+    maths = {math: peer for math, peer in PEERS.items() if any(math in row and peer in row["PyTorch"] for row in found)}
     rows = []
-    for row in read("gpu_h100")["rows"]:
-        if row["phase"] == phase and row["batch"] == 64 and row["mode"] == "resident" and "strict" in row:
-            best = min(row["default"], row["default_nhwc"])
-            cells = [TITLES[row["net"]], _ms(row["fp32"]), _ms(row["strict"]), _ratio(row["fp32"], row["strict"]), _ms(row["tf32"]), _ms(row["default"]),
-                     _ms(row["default_nhwc"]), _ratio(row["tf32"], best)]  # fmt: skip
-            if phase == "TRAIN":
-                cells += [_ms(row["bf16"]), _ms(row["autocast"]), _ratio(row["bf16"], row["autocast"]), _ms(row.get("ieee"))]
-            rows.append(cells)
-    head = ["net", "fp32", "PyTorch strict", "ratio", "tf32", "PyTorch NCHW", "PyTorch channels last", "ratio to the faster"]
-    return table(head + (["bf16", "PyTorch autocast", "ratio", "`--math ieee`"] if phase == "TRAIN" else []), rows)
+    for row in found:
+        cells = [TITLES[row["net"]]]
+        for math, peer in maths.items():
+            other = row["PyTorch"].get(peer, {})
+            cells += [_ms(row.get(math)), f"{_ms(other['best'])} {other['way']}" if other else "", _ratio(row.get(math), other.get("best")),
+                      _ratio(row.get(math), other.get("default"))]  # fmt: skip
+        rows.append([*cells, *([_ms(row.get("ieee"))] if phase == "TRAIN" else [])])
+    head = ["net", *(name for math in maths for name in (math, "PyTorch", "ratio", "to default"))]
+    return table([*head, *(["`--math ieee`"] if phase == "TRAIN" else [])], rows)
 
 
 def copies_table() -> str:
@@ -155,9 +157,9 @@ def copies_table() -> str:
 
 
 def small_table() -> str:
-    found = [row for row in read("gpu_h100")["rows"] if row["phase"] == "TRAIN" and row["batch"] == 16]
-    rows = [[TITLES[row["net"]], _ms(row["fp32"]), _ms(row["strict"]), _ratio(row["fp32"], row["strict"])] for row in found]
-    return table(["net", "fp32", "PyTorch strict", "ratio"], rows)
+    best = {row["net"]: row["PyTorch"]["strict"]["best"] for row in gpu_rows("TRAIN", 16)}
+    rows = [[TITLES[row["net"]], _ms(row["fp32"]), _ms(best[row["net"]]), _ratio(row["fp32"], best[row["net"]])] for row in gpu_rows("TRAIN", 16)]
+    return table(["net", "fp32", "PyTorch in fp32", "ratio"], rows)
 
 
 def ranks_table() -> str:
