@@ -66,18 +66,22 @@
 #define SHARERS (WARPS * 8)
 #endif
 
+/* Steps of CB channels. The products have a depth of 16: zeros follow an odd number of blocks. */
+#define STEPS_OF(depth) (((depth) + 15) / 16 * 16 / CB)
+
 /* A work-item makes the 8 elements of one row. */
 kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, packed), int rows, int depth, int back, int count) {
   const int i = get_global_id(0);
   if (i >= count) return;
   LOCATE(filters), LOCATE(packed);
-  const int row = i % NT + i / (NT * depth / 8 * TAPS) * NT, part = i / NT % (CB / 8), tap = i / (NT * CB / 8) % TAPS, block = i / (NT * CB / 8 * TAPS) % (depth / CB);
+  const int blocks = STEPS_OF(depth), part = i / NT % (CB / 8), tap = i / (NT * CB / 8) % TAPS, block = i / (NT * CB / 8 * TAPS) % blocks;
+  const int row = i % NT + i / (NT * CB / 8 * TAPS) / blocks * NT;
   float8 v = (float8)(0.0f);
   if (row < rows) {
     float each[8];
     for (int e = 0; e < 8; ++e) {
       const int d = block * CB + part * 8 + e;
-      each[e] = filters[back ? ((ulong)d * rows + row) * TAPS + TAPS - 1 - tap : ((ulong)row * depth + d) * TAPS + tap];
+      each[e] = d >= depth ? 0.0f : filters[back ? ((ulong)d * rows + row) * TAPS + TAPS - 1 - tap : ((ulong)row * depth + d) * TAPS + tap];
     }
     v = (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]);
   }
@@ -141,7 +145,7 @@ backward_data
   LOCATE(x), LOCATE(packed), LOCATE(bias), LOCATE(y);
   LOCATE_SIGN;
   const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES;
-  const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = DEPTH / CB, steps = blocks * TAPS, pixels = h * w;
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = STEPS_OF(DEPTH), steps = blocks * TAPS, pixels = h * w;
   const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
   const int reach = REACH(v), first = get_group_id(0), groups = get_num_groups(0);
   const uint left = patches + (reach + warp / 4 * (64 * MB)) * PIXEL_BYTES;
@@ -165,7 +169,7 @@ backward_data
         for (int block = 0; block < blocks; ++block, ++patch) {
           const int p = patch % PATCHES;
           if (patch >= PATCHES) bar_wait(patch_empty + 8 * p, (patch / PATCHES + 1) & 1);
-          copy_pixels(patches + p * PATCH_BYTES, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach,
+          copy_pixels(patches + p * PATCH_BYTES, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, DEPTH / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach,
                       worker, PIXEL_COPIERS, memory);
           bar_arrive_after_copies(patch_full + 8 * p);
         }
@@ -223,7 +227,7 @@ backward_data
     for (int block = 0; block < blocks; ++block) {
       barrier(CLK_LOCAL_MEM_FENCE);
       if (warp >= WARPS)
-        copy_pixels(patches, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach, item - WARPS * 32,
+        copy_pixels(patches, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, DEPTH / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach, item - WARPS * 32,
                     COPIERS, memory);
       for (int tap = 0; tap < TAPS; ++tap) {
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -323,10 +327,10 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
   const uint left = ring + warp * 2 * (STEP * PIXEL_BYTES), right = patches + reach * PIXEL_BYTES;
 #define COPY_PATCH(run, to)                                                                                                                    \
-  copy_pixels(to, PATCH * PIXEL_BYTES, x, x_stride, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - reach, \
+  copy_pixels(to, PATCH * PIXEL_BYTES, x, x_stride, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), channels / 8, begin + (run) * RUN - reach, \
               RUN + 2 * reach, item - WARPS * 32, COPIERS, memory)
 #define COPY_GIVEN(run, part, to) \
-  copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, memory)
+  copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, v, images, output0 / 8, own_blocks, outputs / 8, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, memory)
 #ifdef WGMMA
   const uint bars = ring + GIVEN * STEP_BYTES;
   const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, given_full = bars + 16 * PATCHES, given_empty = given_full + 8 * GIVEN;

@@ -184,17 +184,18 @@ INLINE Virtual virtual_pixels(int kernel_h, int kernel_w, int h, int w) {
   return one ? (Virtual){h * w, 1, h * w, 1} : (Virtual){w + kernel_w / 2, h + kernel_h / 2, w, h};
 }
 
-/* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. `to`: their place in local memory,
-   `plane` bytes for each block. `workers` work-items share the pixels, `worker` is the number of this one. Neighbours copy neighbouring pixels. */
-INLINE void copy_pixels(uint to, uint plane, global const bfloat* x, ulong x_stride, const Virtual v, int images, int block, int blocks, int begin, int count,
-                        int worker, int workers, local uchar* memory) {
+/* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. The image has `existing` blocks,
+   others are 0. `to`: their place in local memory, `plane` bytes for each block. `workers` work-items share the pixels, `worker` is the number of this
+   one. Neighbours copy neighbouring pixels. */
+INLINE void copy_pixels(uint to, uint plane, global const bfloat* x, ulong x_stride, const Virtual v, int images, int block, int blocks, int existing, int begin,
+                        int count, int worker, int workers, local uchar* memory) {
   const int pixels = v.width * v.height;
   for (int i = worker; i < count; i += workers) {
     const int at = begin + i, r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y = r % v.rows;
     const int exists = at >= 0 && image < images && column < v.width && y < v.height;
     global const bfloat* from = x + (exists ? image * x_stride + ((ulong)block * pixels + y * v.width + column) * 8 : 0);
 #pragma unroll 4
-    for (int c = 0; c < blocks; ++c) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + (ulong)c * pixels * 8, exists, memory);
+    for (int c = 0; c < blocks; ++c) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + (ulong)c * pixels * 8, exists && block + c < existing, memory);
   }
 }
 

@@ -44,7 +44,7 @@ def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
         return False
     flat = g.size[0] == g.kernel[0] == 1 and max(g.stride) == max(g.dilation) == 1
     same = g.size == g.out and all(kernel % 2 and pad == kernel // 2 for kernel, pad in zip(g.kernel, g.pad))
-    return flat and same and g.group_channels % 16 == g.group_outputs % 16 == 0 and _tile(target, g, direction) is not None
+    return flat and same and g.group_channels % BLOCK == g.group_outputs % BLOCK == 0 and _tile(target, g, direction) is not None
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -91,7 +91,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
     defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
     tiles = -(-rows // tile.outputs)
-    count = tiles * tile.outputs * depth // BLOCK * g.taps
+    count = tiles * tile.outputs * _padded(depth) // BLOCK * g.taps
     packed = rec.scratch("packed", (count * BLOCK // 2,))
     rec.launch("conv_blocks.pack", reads=[w], writes=[packed], args=[rows, depth, back, count], size=(count,), local=(PACK_ITEMS,), defines=defines)
     columns = -(-_virtual(g) // tile.pixels)
@@ -115,17 +115,22 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     back = direction == "backward_data"
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
     outputs = 128 if rows > ROWS else ROWS
-    tiles = [Tile(products, outputs, step) for products in (2, 1) for step in (64, 32, 16) if depth % step == 0]
+    tiles = [Tile(products, outputs, step) for products in (2, 1) for step in (64, 32, 16) if _padded(depth) % step == 0]
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A step takes as long as its products or its copies, whichever takes longer."""
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs)
         copied = 2 * tile.depth * (tile.outputs + _patch(g, tile.pixels) / g.taps)
         step = max(tile.pixels * tile.outputs * tile.depth / PRODUCTS, copied / COPIED) + STEP_CYCLES
-        return -(-groups // target.compute_units) * (depth // tile.depth * g.taps * step + TILE_CYCLES * tile.products)
+        return -(-groups // target.compute_units) * (_padded(depth) // tile.depth * g.taps * step + TILE_CYCLES * tile.products)
 
     fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
     return min(fitting, key=cycles, default=None)
+
+
+def _padded(depth: int) -> int:
+    """Return the depth of the products, whose instructions have a depth of 16."""
+    return -(-depth // 16) * 16
 
 
 def _fits(target: Target, patch: int, step: int) -> bool:

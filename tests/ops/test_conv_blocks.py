@@ -27,6 +27,7 @@ GEOMETRIES = {
     "3x3, small": geometry(5, 32, 16, 3, 3, 3, 3),
     "3x3, wide": geometry(1, 16, 16, 2, 70, 3, 3),
     "1x5": geometry(2, 16, 144, 4, 9, 1, 5),
+    "3x3, odd blocks": geometry(2, 24, 40, 5, 6, 3, 3),
     "7x1": geometry(2, 16, 16, 9, 4, 7, 1),
 }
 
@@ -60,7 +61,7 @@ def stored(values: np.ndarray) -> np.ndarray:
 
 
 # CPU runtimes compile each for seconds.
-FEW = ("1x1", "3x3", "7x1")
+FEW = ("1x1", "3x3", "3x3, odd blocks", "7x1")
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.sweep) for name in GEOMETRIES if name not in FEW)])
