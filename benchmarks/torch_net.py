@@ -19,13 +19,13 @@ from ocaffe import proto
 from ocaffe.graph.build import build
 
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-# Matmuls and convolutions in TF32, and autocast to bfloat16. `default`: PyTorch without settings
+# Matrix products in TF32, convolutions in TF32, and autocast to bfloat16. `default`: PyTorch without settings
 MATHS = {"strict": (False, False, False), "default": (False, True, False), "tf32": (True, True, False), "autocast": (True, True, True)}
 CAPTURED_AFTER = 3  # steps: cuDNN chooses its algorithms, the optimizer makes its state
 
 
 class Way(NamedTuple):
-    """`mode`: eager, graph (a CUDA graph of the whole step) or compile (the same of what torch.compile makes)."""
+    """`mode`: eager, graph (a CUDA graph of the whole step) or compile (such a graph of the net that torch.compile made)."""
 
     math: str
     layout: str

@@ -1,6 +1,6 @@
 """Direct depthwise convolution in two dimensions on both device classes (kernels/conv_depthwise_cpu.cl, conv_depthwise_gpu.cl).
 
-On CPUs, conv_narrow_cpu.py computes narrow outputs.
+On CPUs, conv_narrow_cpu.py computes narrow outputs, on Hopper conv_depthwise_blocks.py channels in blocks.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ocaffe.ir.launch import NO_ACTIVATION, RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops import conv_narrow_cpu
+from ocaffe.ops import conv_depthwise_blocks, conv_narrow_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
@@ -44,6 +44,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.forward(rec, g, x, w, bias, y)
         return
+    if conv_depthwise_blocks.possible(rec.target, g):
+        conv_depthwise_blocks.forward(rec, g, x, w, bias, y)
+        return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(y), _no_activation(rec))
     if rec.target.is_cpu:
         _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, epilogue, g.out, (1, 1), g.num_output)
@@ -70,6 +73,9 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.backward_data(rec, g, dy, w, dx, bias)
         return
+    if conv_depthwise_blocks.possible(rec.target, g):
+        conv_depthwise_blocks.backward_data(rec, g, dy, w, bias, dx)
+        return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(dx), _no_activation(rec))
     reads = [dy, w, None if rec.target.is_cpu else RELU_MASK, w if bias is None else bias]
     _by_plane(rec, g, "backward_data", reads, dx, epilogue, g.size, g.stride[1:], g.channels)
@@ -79,6 +85,9 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     """dw = the gradient of the filters. The batch is divided into slices if the outputs alone would leave the device idle."""
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.backward_filter(rec, g, x, dy, dw)
+        return
+    if conv_depthwise_blocks.possible(rec.target, g):
+        conv_depthwise_blocks.backward_filter(rec, g, x, dy, dw)
         return
     each = min(OUTPUTS, _planes_each(rec, g, g.positions, g.num_output))
     items = -(-g.num_output // each)

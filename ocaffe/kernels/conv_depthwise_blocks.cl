@@ -1,0 +1,206 @@
+/* Depthwise convolution on channels in blocks of 8, in bfloat16 (ocaffe/passes/blocks.py): output o depends only on channel o.
+   Functions and defines are those of conv_depthwise_gpu.cl, for a multiplier of 1. SIGN, FUSED_RELU: fused_relu.h.
+
+   A work-item computes the eight channels of a strip (strip_gpu.h) of ITEMS neighbours in a group. Item i of a block counts columns, then strips, then
+   samples. Group (x, y): items, blocks. In backward_filter, group (x, y) is a slice of `part` items of a block. */
+#include "fused_relu.h"
+#include "epilogue.h"
+#include "channel_reduction.h"
+#include "split_sum.h"
+#include "strip_gpu.h"
+
+#ifndef KERNEL_W
+#define KERNEL_H 3
+#define KERNEL_W 3
+#define STRIDE_H 1
+#define STRIDE_W 1
+#define PAD_H 1
+#define PAD_W 1
+#define DILATION_H 1
+#define DILATION_W 1
+#endif
+#ifndef ITEMS
+#define ITEMS 128
+#endif
+#define TAPS (KERNEL_H * KERNEL_W)
+#define UNROLLED _Pragma("unroll")
+#define SIZES int batch, int channels, int h, int w, int oh, int ow
+#define WITHIN(i, size) ((uint)(i) < (uint)(size))
+
+/* The filters of a block: taps[tap] has those of the eight channels. */
+INLINE void load_taps(local float8* taps, global const float* filter, int block) {
+  for (int i = get_local_id(0); i < TAPS * 8; i += ITEMS) ((local float*)taps)[i] = filter[(block * 8 + i % 8) * TAPS + i / 8];
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+
+/* Return the sum of v over the work-items of the group, added as a tree. */
+INLINE float8 sum_of_group(local float8* lines, float8 v) {
+  const int item = get_local_id(0);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  lines[item] = v;
+  for (int apart = ITEMS / 2; apart > 0; apart /= 2) {
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (item < apart) lines[item] += lines[item + apart];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return lines[0];
+}
+
+#define OFFSET8(bias, block) (has_bias ? vload8(block, bias) : (float8)(0.0f))
+#define FACTOR8(bias, block) (has_bias == 2 ? vload8(block, bias + bias##_stride) : (float8)(1.0f))
+#define PASSES8(sign, element) ((int8)(PASSES4(sign, element), PASSES4(sign, (element) + 4)))
+
+/* `put` of fused_relu.h for the eight channels of a pixel. */
+INLINE float8 put8(global bfloat* to, float8 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+  if (accumulate) v += bfloat_at8(to);
+  v = select(slope * v, v, IF_FUSED_RELU(PASSES8(sign, element), v > 0.0f));
+  bfloat_put8(to, v);
+  return v;
+}
+
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const float, filter), REDUCTION_OPERANDS
+                                                                       OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(bfloat, y), SIZES, int has_bias,
+                                                                       int accumulate, float slope) {
+  local float8 taps[TAPS];
+#ifdef CHANNEL_REDUCTION
+  local float8 lines[ITEMS];
+#endif
+  LOCATE(x), LOCATE(filter), LOCATE(bias), LOCATE(y);
+  const int place = get_global_id(0), block = get_group_id(1), strips = (oh + ROWS - 1) / ROWS;
+  const int column = place % ow, top = place / ow % strips * ROWS, sample = place / ow / strips, rows = sample < batch ? min(oh - top, ROWS) : 0;
+  load_taps(taps, filter, block);
+  const int at_y = top * STRIDE_H - PAD_H, at_x = column * STRIDE_W - PAD_W;
+  x += sample * x_stride + (ulong)block * h * w * 8;
+  float8 sum[ROWS];
+  UNROLLED for (int r = 0; r < ROWS; ++r) sum[r] = (float8)(0.0f);
+  UNROLLED for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
+    UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
+      const int row = at_y + q, line = at_x + j * DILATION_W;
+      if (!rows || !WITHIN(row, h) || !WITHIN(line, w)) continue;
+      const float8 v = bfloat_at8(x + (row * w + line) * 8);
+      UNROLLED for (int r = 0; r < ROWS; ++r)
+        if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[r] += taps[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] * v;
+    }
+  const float8 factor = FACTOR8(bias, block), offset = OFFSET8(bias, block);
+  y += sample * y_stride + ((ulong)(block * oh + top) * ow + column) * 8;
+  UNROLLED for (int r = 0; r < ROWS; ++r) {
+    if (r < rows) sum[r] = put8(y + r * ow * 8, sum[r] * factor + offset, accumulate, slope, NO_SIGN(y), 0);
+  }
+#ifdef CHANNEL_REDUCTION
+  const float8 values = CHANNEL_REDUCTION == 1 ? sum_of_group(lines, (float8)(rows)) : (float8)(1.0f);
+  float8 mean = (float8)(0.0f), total = mean;
+  for (int pass = 0; pass < (CHANNEL_REDUCTION == 1 ? 2 : 1); ++pass) {
+    total = (float8)(0.0f);
+    UNROLLED for (int r = 0; r < ROWS; ++r) {
+      if (r < rows) total += pass ? (sum[r] - mean) * (sum[r] - mean) : sum[r];
+    }
+    total = sum_of_group(lines, total);
+    if (!pass) mean = total / values;
+  }
+  if (get_local_id(0) > 0) return;
+  const int parts = reduced_stride / channels;
+  reduced += reduced_offset + (ulong)block * 8 * parts + get_group_id(0);
+  for (int e = 0; e < 8; ++e, reduced += parts) {
+#if CHANNEL_REDUCTION == 1
+    reduced[0] = ((const float*)&values)[e], reduced[reduced_stride] = ((const float*)&mean)[e], reduced[2 * reduced_stride] = ((const float*)&total)[e];
+#else
+    reduced[0] = ((const float*)&total)[e];
+#endif
+  }
+#endif
+}
+
+#define HEIGHT BACK_ROWS(STRIDE_H)
+
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPERAND_RESTRICT(const bfloat, dy), OPERAND_RESTRICT(const float, filter),
+                                                                             SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(bfloat, dx), SIZES,
+                                                                             int has_bias, int accumulate, float slope) {
+  local float8 taps[TAPS];
+  LOCATE(dy), LOCATE(filter), LOCATE(bias), LOCATE(dx);
+  LOCATE_SIGN;
+  const int columns = (w + STRIDE_W - 1) / STRIDE_W, strips = (h + HEIGHT - 1) / HEIGHT, place = get_global_id(0), block = get_group_id(1);
+  const int column = place % columns, strip = place / columns % strips, sample = place / columns / strips;
+  load_taps(taps, filter, block);
+  if (sample >= batch) return;
+  const int top = strip * HEIGHT, left = column * STRIDE_W;
+  dy += sample * dy_stride + (ulong)block * oh * ow * 8;
+  float8 sum[HEIGHT][STRIDE_W];
+  UNROLLED for (int r = 0; r < HEIGHT; ++r)
+    UNROLLED for (int s = 0; s < STRIDE_W; ++s) sum[r][s] = (float8)(0.0f);
+  UNROLLED for (int q = FIRST_BACK(KERNEL_H, STRIDE_H, PAD_H, DILATION_H); q <= LAST_BACK(HEIGHT, STRIDE_H, PAD_H); ++q)
+    UNROLLED for (int p = FIRST_BACK(KERNEL_W, STRIDE_W, PAD_W, DILATION_W); p <= LAST_BACK(STRIDE_W, STRIDE_W, PAD_W); ++p) {
+      const int row = top / STRIDE_H + q, line = column + p;
+      if (!WITHIN(row, oh) || !WITHIN(line, ow)) continue;
+      const float8 v = bfloat_at8(dy + (row * ow + line) * 8);
+      UNROLLED for (int r = 0; r < HEIGHT; ++r)
+        UNROLLED for (int s = 0; s < STRIDE_W; ++s) {
+          const int y = r + PAD_H - q * STRIDE_H, x = s + PAD_W - p * STRIDE_W;
+          if (IS_TAP(y, KERNEL_H, DILATION_H) && IS_TAP(x, KERNEL_W, DILATION_W)) sum[r][s] += taps[y / DILATION_H * KERNEL_W + x / DILATION_W] * v;
+        }
+    }
+  const float8 factor = FACTOR8(bias, block), offset = OFFSET8(bias, block);
+  const int element = ((block * h + top) * w + left) * 8;
+  global const SIGNS_T* signs = IF_FUSED_RELU((global const SIGNS_T*)(sign + sample * sign_stride), NO_SIGN(dx));
+  dx += sample * dx_stride + element;
+  UNROLLED for (int r = 0; r < HEIGHT; ++r)
+    UNROLLED for (int s = 0; s < STRIDE_W; ++s)
+      if (top + r < h && left + s < w)
+        put8(dx + (r * w + s) * 8, sum[r][s] * factor + offset, accumulate, slope, signs, element + (r * w + s) * 8);
+}
+
+/* dw of one slice of `part` items, at dw + slice * dw_stride. With DEVICE_FENCE the last group of a block adds the slices, otherwise split_sum does. */
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
+                                                                               COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(float, dw) PARTS, SIZES, int part,
+                                                                               int accumulate) {
+  local float8 lines[ITEMS];
+  LOCATE(x), LOCATE(dy), LOCATE(dw);
+  const int item = get_local_id(0), slice = get_group_id(0), block = get_group_id(1), strips = (oh + ROWS - 1) / ROWS;
+  const int end = min(batch * strips * ow, (slice + 1) * part);
+  x += (ulong)block * h * w * 8, dy += (ulong)block * oh * ow * 8;
+  float8 sum[TAPS];
+  UNROLLED for (int t = 0; t < TAPS; ++t) sum[t] = (float8)(0.0f);
+  for (int place = slice * part + item; place < end; place += ITEMS) {
+    const int column = place % ow, top = place / ow % strips * ROWS, sample = place / ow / strips;
+    const int at_y = top * STRIDE_H - PAD_H, at_x = column * STRIDE_W - PAD_W;
+    global const bfloat* given = dy + sample * dy_stride + (top * ow + column) * 8;
+    global const bfloat* image = x + sample * x_stride;
+    float8 v[ROWS];
+    UNROLLED for (int r = 0; r < ROWS; ++r) v[r] = top + r < oh ? bfloat_at8(given + r * ow * 8) : (float8)(0.0f);
+    UNROLLED for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
+      UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
+        const int row = at_y + q, line = at_x + j * DILATION_W;
+        if (!WITHIN(row, h) || !WITHIN(line, w)) continue;
+        const float8 pixel = bfloat_at8(image + (row * w + line) * 8);
+        UNROLLED for (int r = 0; r < ROWS; ++r)
+          if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] += v[r] * pixel;
+      }
+  }
+#ifdef DEVICE_FENCE
+  local int vote;
+  LOCATE(counters), LOCATE(parts);
+  const int slices = get_num_groups(0);
+  global float* all = parts + (ulong)block * slices * (8 * TAPS);
+#endif
+  UNROLLED for (int t = 0; t < TAPS; ++t) {
+    sum_of_group(lines, sum[t]);
+    if (item < 8) {
+      const float own = ((local const float*)lines)[item];
+#ifdef DEVICE_FENCE
+      all[(slice * 8 + item) * TAPS + t] = own;
+#else
+      global float* to = dw + slice * dw_stride + (block * 8 + item) * TAPS + t;
+      *to = own + (accumulate ? *to : 0.0f);
+#endif
+    }
+  }
+#ifdef DEVICE_FENCE
+  IS_LAST_BLOCK(DEVICE_FENCE, counters + block, slices, &vote, last);
+  if (!last) return;
+  for (int i = item; i < 8 * TAPS; i += ITEMS) {
+    float total = 0.0f;
+    for (int s = 0; s < slices; ++s) total += all[s * (8 * TAPS) + i];
+    global float* to = dw + block * 8 * TAPS + i;
+    *to = total + (accumulate ? *to : 0.0f);
+  }
+#endif
+}

@@ -1,0 +1,95 @@
+"""Depthwise convolution on channels in blocks of 8, in bfloat16 (kernels/conv_depthwise_blocks.cl), between convolutions by wgmma (conv_blocks.py)."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
+from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ops.gemm_gpu import sum_splits
+from ocaffe.ops.pooling import strip_counts
+
+if TYPE_CHECKING:
+    from ocaffe.ir.target import Target
+    from ocaffe.ops.conv_geometry import ConvGeometry
+
+MAX_TAPS = 9  # backward_filter keeps eight sums for each in registers
+ITEMS = 128  # work-items of a group
+GROUPS_PER_UNIT = 4  # of backward_filter, which keep a device busy
+STORED = ("SOURCE", "", "", "RESULT")  # operands in bfloat16 of forward and backward_data
+
+
+def possible(target: Target, g: ConvGeometry) -> bool:
+    """Whether the kernels compute the geometry on this device. `g`: depthwise, of two axes."""
+    return target.wgmma and target.math == "bf16" and g.channels == g.num_output and g.channels % BLOCK == 0 and g.taps <= MAX_TAPS
+
+
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+    groups = _groups(g, (g.out[1], g.out[2]), (1, 1))
+    rec.launch(
+        "conv_depthwise_blocks.forward",
+        reads=[x, w, ReductionSlot(groups, gradients=False), w if bias is None else bias],
+        writes=[y],
+        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY)],
+        bf16_operands=STORED,
+        blocks=True,
+        size=(groups * ITEMS, g.channels // BLOCK),
+        local=(ITEMS, 1),
+        defines=_defines(g),
+    )
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
+    groups = _groups(g, (g.size[1], g.size[2]), (g.stride[1], g.stride[2]))
+    rec.launch(
+        "conv_depthwise_blocks.backward_data",
+        reads=[dy, w, RELU_MASK, w if bias is None else bias],
+        writes=[dx],
+        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(dx), SLOPE_ONLY)],
+        bf16_operands=STORED,
+        blocks=True,
+        size=(groups * ITEMS, g.channels // BLOCK),
+        local=(ITEMS, 1),
+        defines=_defines(g),
+    )
+
+
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    blocks, groups = g.channels // BLOCK, _groups(g, (g.out[1], g.out[2]), (1, 1))
+    slices = min(groups, -(-GROUPS_PER_UNIT * rec.target.compute_units // blocks))
+    part = -(-groups // slices) * ITEMS
+    slices = -(-groups * ITEMS // part)
+    in_last_block = rec.target.last_block_reduction and slices > 1 and blocks <= MAX_COMPLETION_COUNTERS
+    once = slices == 1 or in_last_block
+    to = dw if once else rec.scratch("slices", (slices, dw.count))
+    rec.launch(
+        "conv_depthwise_blocks.backward_filter",
+        reads=[x, dy, *([rec.completion_counters.view((blocks,))] if in_last_block else [])],
+        writes=[to, *([rec.scratch("slices", (blocks, slices, BLOCK * g.taps))] if in_last_block else [])],
+        args=[*_sizes(g), part, once and rec.accumulates(dw)],
+        bf16_operands=("SOURCE", "GIVEN"),
+        blocks=True,
+        size=(slices * ITEMS, blocks),
+        local=(ITEMS, 1),
+        defines=_defines(g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
+    )
+    if not once:
+        sum_splits(rec, "conv_depthwise_blocks", _defines(g), to, None, dw)
+
+
+def _groups(g: ConvGeometry, size: tuple[int, int], step: tuple[int, int]) -> int:
+    """Return the groups over the strips of all samples of a block."""
+    strips, columns = strip_counts(size, step)
+    return -(-g.batch * strips * columns // ITEMS)
+
+
+def _sizes(g: ConvGeometry) -> list[int]:
+    """Return the arguments of the macro SIZES."""
+    return [g.batch, g.channels, *g.size[1:], *g.out[1:]]
+
+
+def _defines(g: ConvGeometry) -> dict[str, int]:
+    result = dict[str, int]()
+    for i, axis in enumerate("HW", 1):
+        result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
+    return result
