@@ -1,15 +1,19 @@
-/* Convolution of stride 1 whose result has the size of its image, on channels in blocks of 8, in bfloat16 by wgmma (tile_wgmma.h).
+/* Convolution whose result has the size of its image, or half of it by a 3x3 window of stride 2, on channels in blocks of 8, in bfloat16 by wgmma
+   (tile_wgmma.h).
 
    pack             packed[tile of rows][block][tap][CB / 8][NT][8]: the filters in bfloat16. Rows are outputs and the depth channels, in blocks of CB.
-                    With `back` it is the reverse, and taps are mirrored, so that backward_data is forward with other sizes
+                    With `back` it is the reverse. Taps are in the order of TAP
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
    backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
    backward_filter  dw[output][channel][tap] = sum over (pixel) of dy * x
    split_sum        the second pass of backward_filter (split_sum.h)
 
-   Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch are one sequence of virtual pixels.
+   Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch of results are one sequence of virtual pixels.
 
-   Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), NT (tile_wgmma.h)
+   A stride of 2 divides x into four images, the phases: those of even and odd rows and columns. A tap belongs to one of them. forward and backward_filter
+   copy a patch of each phase. A tile of backward_data belongs to one phase of dx, and has the taps of that phase.
+
+   Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), STRIDE (2 only with 3x3), NT (tile_wgmma.h)
    DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
    PATCH      virtual pixels of a patch: those of the tile, and those that their windows reach
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
@@ -25,6 +29,9 @@
 #ifndef KERNEL_W
 #define KERNEL_H 3
 #define KERNEL_W 3
+#endif
+#ifndef STRIDE
+#define STRIDE 1
 #endif
 #ifndef NT
 #define NT 64
@@ -50,10 +57,30 @@
 #include "split_sum.h"
 #include "channel_reduction.h"
 
-#define SIZES int images, int channels, int outputs, int h, int w
-/* The distance of a tap from the pixel itself, in virtual pixels, and the farthest one. */
-#define SHIFT(v, tap) (((tap) / KERNEL_W - KERNEL_H / 2) * (v).pitch + (tap) % KERNEL_W - KERNEL_W / 2)
-#define REACH(v) (TAPS == 1 ? 0 : KERNEL_H / 2 * (v).pitch + KERNEL_W / 2)
+#define SIZES int images, int channels, int outputs, int h, int w, int oh, int ow
+/* Step i has the filters of tap TAP(i, back). SHIFT is the distance of its pixel from the pixel of the result, in virtual pixels; the smallest one is -BELOW,
+   the largest BELOW + SPAN. */
+#if STRIDE == 1
+#define PHASES 1
+#define TAP(i, back) ((back) ? TAPS - 1 - (i) : (i))
+#define SHIFT(v, i) (((i) / KERNEL_W - KERNEL_H / 2) * (v).pitch + (i) % KERNEL_W - KERNEL_W / 2)
+#define BELOW(v) (TAPS == 1 ? 0 : KERNEL_H / 2 * (v).pitch + KERNEL_W / 2)
+#define SPAN(v) (2 * BELOW(v))
+#define PHASE_OF(i) 0
+#define BEGINS_PHASE(i) ((i) == 0)
+#else
+#define PHASES 4
+#define TAP(i, back) ((int)(0x862071534ul >> 4 * (i)) & 15) /* 4, then 3 5, 1 7, and 0 2 6 8 */
+#define DISTANCE(v, tap) (((tap) / 3 == 0) * (v).pitch + ((tap) % 3 == 0))
+#define SHIFT(v, i) (DIRECTION == 1 ? DISTANCE(v, TAP(i, 1)) : -DISTANCE(v, TAP(i, 0)))
+#define BELOW(v) (DIRECTION == 1 ? 0 : (v).pitch + 1)
+#define SPAN(v) ((v).pitch + 1)
+#define PHASE_OF(i) (((i) >= 1) + ((i) >= 3) + ((i) >= 5)) /* 2 in odd rows, and 1 in odd columns */
+#define BEGINS_PHASE(i) (0x2b >> (i) & 1)
+#define FIRST_OF_PHASE(phase) (0x5310 >> 4 * (phase) & 15)
+#define TAPS_OF_PHASE(phase) (((phase) / 2 + 1) * ((phase) % 2 + 1))
+#endif
+#define PHASED (STRIDE == 2 && DIRECTION == 1) /* a tile belongs to a phase of its result */
 
 #if DIRECTION < 2
 #define STEP_BYTES (CB * NT * 2) /* of filters */
@@ -81,7 +108,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
     float each[8];
     for (int e = 0; e < 8; ++e) {
       const int d = block * CB + part * 8 + e;
-      each[e] = d >= depth ? 0.0f : filters[back ? ((ulong)d * rows + row) * TAPS + TAPS - 1 - tap : ((ulong)row * depth + d) * TAPS + tap];
+      each[e] = d >= depth ? 0.0f : filters[(back ? (ulong)d * rows + row : (ulong)row * depth + d) * TAPS + TAP(tap, back)];
     }
     v = (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]);
   }
@@ -128,7 +155,8 @@ INLINE int pixels_until(const Virtual v, int end) {
   return (image * v.height + min(row, v.height)) * v.width + (row < v.height ? min(end % v.pitch, v.width) : 0);
 }
 
-/* `work` tiles of the result: `tiles` of outputs for each tile of virtual pixels. */
+/* `work` tiles of the result. Each of `columns` tiles of virtual pixels has `tiles` tiles of outputs. PHASED: all tiles of a phase follow each other, those
+   of the phase with the most taps are first. */
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void
 #if DIRECTION == 0
 forward
@@ -136,7 +164,7 @@ forward
 backward_data
 #endif
 (OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const uint, packed), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias), OPERAND(bfloat, y), SIZES,
- int tiles, int work, int has_bias, int accumulate, float slope) {
+ int tiles, int columns, int work, int has_bias, int accumulate, float slope) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
 #ifdef CHANNEL_REDUCTION
   local float shared[NT * (SHARERS + 1)];
@@ -145,12 +173,28 @@ backward_data
   LOCATE(x), LOCATE(packed), LOCATE(bias), LOCATE(y);
   LOCATE_SIGN;
   const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES;
-  const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = STEPS_OF(DEPTH), steps = blocks * TAPS, pixels = h * w;
-  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
-  const int reach = REACH(v), first = get_group_id(0), groups = get_num_groups(0);
-  const uint left = patches + (reach + warp / 4 * (64 * MB)) * PIXEL_BYTES;
-  const ulong filters = (ulong)STEP_BYTES / 4 * steps; /* of a tile, in words */
-#define BEGIN(tile) ((tile) / tiles * (128 * MB))
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = STEPS_OF(DEPTH), pixels = DIRECTION == 0 ? oh * ow : h * w;
+  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, oh, ow);
+  const int first = get_group_id(0), groups = get_num_groups(0), count = 128 * MB + SPAN(v);
+  const uint left = patches + (BELOW(v) + warp / 4 * (64 * MB)) * PIXEL_BYTES;
+  const ulong filters = (ulong)STEP_BYTES / 4 * blocks * TAPS; /* of a tile, in words */
+#define COLUMN(tile) ((tile) / tiles % columns)
+#define BEGIN(tile) (COLUMN(tile) * (128 * MB))
+#if PHASED
+#define TILE_PHASE(tile) (PHASES - 1 - (tile) / (tiles * columns))
+#define FIRST_STEP(tile) FIRST_OF_PHASE(TILE_PHASE(tile))
+#define STEPS(tile) TAPS_OF_PHASE(TILE_PHASE(tile))
+#else
+#define FIRST_STEP(tile) 0
+#define STEPS(tile) TAPS
+#endif
+#if DIRECTION == 0
+  Image image = {x, x_stride, DEPTH / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, 0, 0};
+#else
+  Image image = {x, x_stride, DEPTH / 8, v.height, v.width, 1, 0, 0};
+#endif
+#define COPY_PATCH(to, block, worker, workers) \
+  copy_pixels(to, PATCH * PIXEL_BYTES, image, v, images, (block) * (CB / 8), CB / 8, BEGIN(tile) - BELOW(v), count, worker, workers, memory)
 #ifdef WGMMA
   const uint bars = ring + FILTERS * STEP_BYTES;
   const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
@@ -166,22 +210,27 @@ backward_data
     const int worker = item - WARPS * 32;
     if (worker < PIXEL_COPIERS) {
       for (int tile = first; tile < work; tile += groups)
-        for (int block = 0; block < blocks; ++block, ++patch) {
+        for (int i = 0; i < blocks * (PHASED ? 1 : PHASES); ++i, ++patch) {
           const int p = patch % PATCHES;
           if (patch >= PATCHES) bar_wait(patch_empty + 8 * p, (patch / PATCHES + 1) & 1);
-          copy_pixels(patches + p * PATCH_BYTES, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, DEPTH / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach,
-                      worker, PIXEL_COPIERS, memory);
+#if PHASES > 1 && !PHASED
+          image.phase_y = i % PHASES / 2, image.phase_x = i % 2;
+          COPY_PATCH(patches + p * PATCH_BYTES, i / PHASES, worker, PIXEL_COPIERS);
+#else
+          COPY_PATCH(patches + p * PATCH_BYTES, i, worker, PIXEL_COPIERS);
+#endif
           bar_arrive_after_copies(patch_full + 8 * p);
         }
       copies_finish();
     } else if (worker == PIXEL_COPIERS) {
       for (int tile = first; tile < work; tile += groups)
-        for (int s = 0; s < steps; ++s, ++step) {
-          const int f = step % FILTERS;
-          if (step >= FILTERS) bar_wait(filters_empty + 8 * f, (step / FILTERS + 1) & 1);
-          bar_expect(filters_full + 8 * f, STEP_BYTES);
-          copy_bulk(ring + f * STEP_BYTES, packed + tile % tiles * filters + (ulong)s * (STEP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
-        }
+        for (int block = 0; block < blocks; ++block)
+          for (int i = FIRST_STEP(tile); i < FIRST_STEP(tile) + STEPS(tile); ++i, ++step) {
+            const int f = step % FILTERS;
+            if (step >= FILTERS) bar_wait(filters_empty + 8 * f, (step / FILTERS + 1) & 1);
+            bar_expect(filters_full + 8 * f, STEP_BYTES);
+            copy_bulk(ring + f * STEP_BYTES, packed + tile % tiles * filters + (ulong)(block * TAPS + i) * (STEP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
+          }
     }
     return;
   }
@@ -193,29 +242,32 @@ backward_data
     for (int i = 0; i < MB; ++i)
 #pragma unroll
       for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
+    const int begin_step = FIRST_STEP(tile);
 #ifdef WGMMA
-    for (int block = 0; block < blocks; ++block, ++patch) {
-      const int p = patch % PATCHES;
-      bar_wait(patch_full + 8 * p, patch / PATCHES & 1);
-      async_fence();
-#pragma unroll
-      for (int tap = 0; tap < TAPS; ++tap, ++step) {
-        const int f = step % FILTERS;
-        bar_wait(filters_full + 8 * f, step / FILTERS & 1);
-        const ulong a = descriptor(left + p * PATCH_BYTES + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring + f * STEP_BYTES, NT * 16, 128);
-        products_begin();
-#pragma unroll
-        for (int k = 0; k < CB / 16; ++k) {
-          MULTIPLY(d[0], a + k * APART(2 * PATCH * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
-#if MB == 2
-          MULTIPLY(d[1], a + k * APART(2 * PATCH * PIXEL_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
-#endif
-        }
-        products_commit();
-        products_wait();
-        bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), lane == 0 && block + tap > 0);
-        if (tap == 0) bar_arrive(patch_empty + 8 * ((patch + PATCHES - 1) % PATCHES), lane == 0 && block > 0);
+    /* One loop over blocks and taps: around two, ptxas would serialize the products. */
+    for (int s = 0, i = 0; s < blocks * STEPS(tile); ++s, ++step) {
+      const int begins = PHASED ? i == 0 : BEGINS_PHASE(i), f = step % FILTERS, wanted = lane == 0 && s > 0;
+      if (begins) {
+        bar_wait(patch_full + 8 * (patch % PATCHES), patch / PATCHES & 1);
+        async_fence();
       }
+      patch += begins;
+      bar_wait(filters_full + 8 * f, step / FILTERS & 1);
+      const ulong a = descriptor(left + (patch - 1) % PATCHES * PATCH_BYTES + SHIFT(v, begin_step + i) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128),
+                  b = descriptor(ring + f * STEP_BYTES, NT * 16, 128);
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < CB / 16; ++k) {
+        MULTIPLY(d[0], a + k * APART(2 * PATCH * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+#if MB == 2
+        MULTIPLY(d[1], a + k * APART(2 * PATCH * PIXEL_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+#endif
+      }
+      products_commit();
+      products_wait();
+      bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), wanted);
+      bar_arrive(patch_empty + 8 * ((patch + PATCHES - 2) % PATCHES), wanted && begins);
+      i = i + 1 == STEPS(tile) ? 0 : i + 1;
     }
     FINISH(d[0]);
 #if MB == 2
@@ -224,22 +276,24 @@ backward_data
     bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), lane == 0);
     bar_arrive(patch_empty + 8 * ((patch + PATCHES - 1) % PATCHES), lane == 0);
 #else
-    for (int block = 0; block < blocks; ++block) {
-      barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp >= WARPS)
-        copy_pixels(patches, PATCH * PIXEL_BYTES, x, x_stride, v, images, block * (CB / 8), CB / 8, DEPTH / 8, BEGIN(tile) - reach, 128 * MB + 2 * reach, item - WARPS * 32,
-                    COPIERS, memory);
-      for (int tap = 0; tap < TAPS; ++tap) {
+    for (int block = 0; block < blocks; ++block)
+      for (int i = 0; i < STEPS(tile); ++i) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (item == WARPS * 32) copy_bulk(ring, packed + tile % tiles * filters + (ulong)(block * TAPS + tap) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
+        if (warp >= WARPS && (PHASED ? i == 0 : BEGINS_PHASE(i))) {
+#if PHASES > 1 && !PHASED
+          image.phase_y = PHASE_OF(i) / 2, image.phase_x = PHASE_OF(i) % 2;
+#endif
+          COPY_PATCH(patches, block, item - WARPS * 32, COPIERS);
+        }
+        if (item == WARPS * 32)
+          copy_bulk(ring, packed + tile % tiles * filters + (ulong)(block * TAPS + begin_step + i) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
         if (warp >= WARPS) continue;
-        const ulong a = descriptor(left + SHIFT(v, tap) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
+        const ulong a = descriptor(left + SHIFT(v, begin_step + i) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
         for (int k = 0; k < CB / 16; ++k)
-          for (int i = 0; i < MB; ++i)
-            MULTIPLY(d[i], a + k * APART(2 * PATCH * PIXEL_BYTES) + i * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+          for (int m = 0; m < MB; ++m)
+            MULTIPLY(d[m], a + k * APART(2 * PATCH * PIXEL_BYTES) + m * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
       }
-    }
 #endif
 
     const int row0 = tile % tiles * NT;
@@ -253,11 +307,15 @@ backward_data
     for (int i = 0; i < MB; ++i)
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
-        const int at = BEGIN(tile) + (warp / 4 * MB + i) * 64 + sum_row(2 * lower), r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y_row = r % v.rows;
-        exists[i][lower] = warp < WARPS && column < v.width && y_row < v.height && image < images;
+        const int at = BEGIN(tile) + (warp / 4 * MB + i) * 64 + sum_row(2 * lower), r = at / v.pitch, column = at % v.pitch, sample = r / v.rows, y_row = r % v.rows;
+#if PHASED
+        const int phase = TILE_PHASE(tile), pixel = (2 * y_row + phase / 2) * w + 2 * column + phase % 2, within = 2 * y_row + phase / 2 < h && 2 * column + phase % 2 < w;
+#else
+        const int pixel = y_row * v.width + column, within = 1;
+#endif
+        exists[i][lower] = warp < WARPS && column < v.width && y_row < v.height && sample < images && within;
         if (!exists[i][lower]) continue;
-        const int pixel = y_row * v.width + column;
-        global bfloat* to = y + image * y_stride;
+        global bfloat* to = y + sample * y_stride;
 #pragma unroll
         for (int j = 0; j < NT / 8; ++j) {
           const int row = row0 + j * 8, own = row + item % 4 * 2, element = (row / 8 * pixels + pixel) * 8 + item % 4 * 2;
@@ -265,7 +323,7 @@ backward_data
           float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]);
           value = value * (float2)(FACTOR(bias, own), FACTOR(bias, own + 1)) + (float2)(OFFSET(bias, own), OFFSET(bias, own + 1));
           if (accumulate) value += bfloat_at2(to + element);
-          value = select(slope * value, value, IF_FUSED_RELU((PASSES2(sign + image * sign_stride, element)), value > 0.0f));
+          value = select(slope * value, value, IF_FUSED_RELU((PASSES2(sign + sample * sign_stride, element)), value > 0.0f));
           bfloat_put2(to + element, value);
 #ifdef CHANNEL_REDUCTION
           sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
@@ -276,14 +334,14 @@ backward_data
 #ifdef CHANNEL_REDUCTION
     /* Statistics, or the sums alone, of the values before they were rounded. */
     const int parts = reduced_stride / ROWS, existing = min(NT, ROWS - row0);
-    global float* own_part = reduced + reduced_offset + (ulong)(row0 + item) * parts + tile / tiles;
+    global float* own_part = reduced + reduced_offset + (ulong)(row0 + item) * parts + COLUMN(tile);
     channel_totals(shared, sum, item);
 #if CHANNEL_REDUCTION == 3
     if (item < existing) *own_part = shared[item * (SHARERS + 1)];
 #else
-    const float count = pixels_until(v, min(BEGIN(tile) + 128 * MB, images * v.rows * v.pitch)) - pixels_until(v, BEGIN(tile));
-    const float inverse = count > 0.0f ? 1.0f / count : 0.0f;
-    if (item < existing) own_part[0] = count, own_part[reduced_stride] = shared[item * (SHARERS + 1)] * inverse;
+    const float values = pixels_until(v, min(BEGIN(tile) + 128 * MB, images * v.rows * v.pitch)) - pixels_until(v, BEGIN(tile));
+    const float inverse = values > 0.0f ? 1.0f / values : 0.0f;
+    if (item < existing) own_part[0] = values, own_part[reduced_stride] = shared[item * (SHARERS + 1)] * inverse;
 #pragma unroll
     for (int j = 0; j < NT / 4; ++j) {
       const float mean = shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1)] * inverse;
@@ -307,7 +365,8 @@ backward_data
 
 #define STEP_BYTES (STEP * 16 * PIXEL_BYTES) /* of dy: 128 outputs */
 #define PATCH_BYTES (PATCH * NT * 2)
-#define WORDS ((PATCHES * PATCH_BYTES + GIVEN * STEP_BYTES) / 16 + PATCHES + GIVEN)
+#define RUN_BYTES (PHASES * PATCH_BYTES)
+#define WORDS ((PATCHES * RUN_BYTES + GIVEN * STEP_BYTES) / 16 + PATCHES + GIVEN)
 #define STEPS (RUN / STEP)
 
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
@@ -315,22 +374,29 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   local uint4 store[WORDS] __attribute__((aligned(128)));
   local uchar* memory = (local uchar*)store;
   LOCATE(x), LOCATE(dy), LOCATE(dw);
-  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES;
+  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * RUN_BYTES;
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(2) * runs * RUN;
   const int channel0 = get_group_id(0) * NT, output0 = get_group_id(1) * 128, own_blocks = min(16, (outputs - output0) / 8);
-  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, h, w);
-  const int reach = REACH(v);
+  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, oh, ow);
   float d[TAPS][NT / 2];
 #pragma unroll
   for (int i = 0; i < TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
-  const uint left = ring + warp * 2 * (STEP * PIXEL_BYTES), right = patches + reach * PIXEL_BYTES;
-#define COPY_PATCH(run, to)                                                                                                                    \
-  copy_pixels(to, PATCH * PIXEL_BYTES, x, x_stride, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), channels / 8, begin + (run) * RUN - reach, \
-              RUN + 2 * reach, item - WARPS * 32, COPIERS, memory)
+  const uint left = ring + warp * 2 * (STEP * PIXEL_BYTES), right = patches + BELOW(v) * PIXEL_BYTES;
+  Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, 0, 0};
+  const Image gradient = {dy, dy_stride, outputs / 8, v.height, v.width, 1, 0, 0};
+#define COPY_PATCHES(run, to)                                                                                                                                \
+  for (int phase = 0; phase < PHASES; ++phase) {                                                                                                             \
+    image.phase_y = phase / 2, image.phase_x = phase % 2;                                                                                                    \
+    copy_pixels((to) + phase * PATCH_BYTES, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - BELOW(v), \
+                RUN + SPAN(v), item - WARPS * 32, COPIERS, memory);                                                                                          \
+  }
 #define COPY_GIVEN(run, part, to) \
-  copy_pixels(to, STEP * PIXEL_BYTES, dy, dy_stride, v, images, output0 / 8, own_blocks, outputs / 8, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, memory)
+  copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, memory)
+#define MULTIPLY_TAPS(rows, b)   \
+  for (int i = 0; i < TAPS; ++i) \
+  MULTIPLY_REGISTERS(d[TAP(i, 0)], rows, (b) + APART(PHASE_OF(i) * PATCH_BYTES) + (long)SHIFT(v, i), memory)
 #ifdef WGMMA
   const uint bars = ring + GIVEN * STEP_BYTES;
   const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, given_full = bars + 16 * PATCHES, given_empty = given_full + 8 * GIVEN;
@@ -346,7 +412,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
     for (int run = 0; run < runs; ++run) {
       const int p = run % PATCHES;
       if (run >= PATCHES) bar_wait(patch_empty + 8 * p, (run / PATCHES + 1) & 1);
-      COPY_PATCH(run, patches + p * PATCH_BYTES);
+      COPY_PATCHES(run, patches + p * RUN_BYTES)
       bar_arrive_after_copies(patch_full + 8 * p);
       for (int part = 0; part < STEPS; ++part, ++step) {
         const int g = step % GIVEN;
@@ -370,10 +436,10 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #pragma unroll
       for (int k = 0; k < STEP / 16; ++k) {
         rows[k % 2] = load_rows(left + g * STEP_BYTES + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
-        const ulong b = descriptor(right + p * PATCH_BYTES + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
+        const ulong b = descriptor(right + p * RUN_BYTES + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
         products_begin();
 #pragma unroll
-        for (int tap = 0; tap < TAPS; ++tap) MULTIPLY_REGISTERS(d[tap], rows[k % 2], b + (long)SHIFT(v, tap), memory);
+        MULTIPLY_TAPS(rows[k % 2], b);
         products_commit();
         products_wait();
       }
@@ -387,7 +453,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #else
   for (int run = 0; run < runs; ++run) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp >= WARPS) COPY_PATCH(run, patches);
+    if (warp >= WARPS) COPY_PATCHES(run, patches)
     for (int part = 0; part < STEPS; ++part) {
       barrier(CLK_LOCAL_MEM_FENCE);
       if (warp >= WARPS) COPY_GIVEN(run, part, ring);
@@ -396,7 +462,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       for (int k = 0; k < STEP / 16; ++k) {
         const Rows rows = load_rows(left + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
         const ulong b = descriptor(right + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
-        for (int tap = 0; tap < TAPS; ++tap) MULTIPLY_REGISTERS(d[tap], rows, b + (long)SHIFT(v, tap), memory);
+        MULTIPLY_TAPS(rows, b);
       }
     }
   }

@@ -184,18 +184,26 @@ INLINE Virtual virtual_pixels(int kernel_h, int kernel_w, int h, int w) {
   return one ? (Virtual){h * w, 1, h * w, 1} : (Virtual){w + kernel_w / 2, h + kernel_h / 2, w, h};
 }
 
-/* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. The image has `existing` blocks,
-   others are 0. `to`: their place in local memory, `plane` bytes for each block. `workers` work-items share the pixels, `worker` is the number of this
-   one. Neighbours copy neighbouring pixels. */
-INLINE void copy_pixels(uint to, uint plane, global const bfloat* x, ulong x_stride, const Virtual v, int images, int block, int blocks, int existing, int begin,
-                        int count, int worker, int workers, local uchar* memory) {
-  const int pixels = v.width * v.height;
+/* An image in memory, w pixels wide and h high, 1 for rows that follow each other. The virtual pixel (y, x) is pixel (y * stride + phase_y, x * stride +
+   phase_x) of it. It has `blocks` blocks of channels; others are 0. */
+typedef struct {
+  global const bfloat* x;
+  ulong sample;
+  int blocks, h, w, stride, phase_y, phase_x;
+} Image;
+
+/* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. `to`: their place in local memory,
+   `plane` bytes for each block. `workers` work-items share the pixels, `worker` is the number of this one. Neighbours copy neighbouring pixels. */
+INLINE void copy_pixels(uint to, uint plane, const Image image, const Virtual v, int images, int block, int blocks, int begin, int count, int worker, int workers,
+                        local uchar* memory) {
+  const ulong pixels = image.w * image.h;
   for (int i = worker; i < count; i += workers) {
-    const int at = begin + i, r = at / v.pitch, column = at % v.pitch, image = r / v.rows, y = r % v.rows;
-    const int exists = at >= 0 && image < images && column < v.width && y < v.height;
-    global const bfloat* from = x + (exists ? image * x_stride + ((ulong)block * pixels + y * v.width + column) * 8 : 0);
+    const int at = begin + i, r = at / v.pitch, column = at % v.pitch, sample = r / v.rows, row = r % v.rows;
+    const int y = row * image.stride + image.phase_y, x = column * image.stride + image.phase_x;
+    const int exists = at >= 0 && sample < images && column < v.width && row < v.height && y < image.h && x < image.w;
+    global const bfloat* from = image.x + (exists ? sample * image.sample + (block * pixels + y * image.w + x) * 8 : 0);
 #pragma unroll 4
-    for (int c = 0; c < blocks; ++c) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + (ulong)c * pixels * 8, exists && block + c < existing, memory);
+    for (int c = 0; c < blocks; ++c) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + c * pixels * 8, exists && block + c < image.blocks, memory);
   }
 }
 

@@ -1,4 +1,4 @@
-"""Convolution of stride 1 on channels in blocks of 8, in bfloat16 by Hopper's wgmma (kernels/conv_blocks.cl).
+"""Convolution on channels in blocks of 8, in bfloat16 by Hopper's wgmma (kernels/conv_blocks.cl).
 
 Its launches require images in blocks (`Launch.blocks`); ocaffe/passes/blocks.py provides them.
 """
@@ -42,9 +42,11 @@ def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` computes the geometry on this device."""
     if not target.wgmma or target.math != "bf16" or g.group > 1 or g.taps > MAX_TAPS:
         return False
-    flat = g.size[0] == g.kernel[0] == 1 and max(g.stride) == max(g.dilation) == 1
-    same = g.size == g.out and all(kernel % 2 and pad == kernel // 2 for kernel, pad in zip(g.kernel, g.pad))
-    return flat and same and g.group_channels % BLOCK == g.group_outputs % BLOCK == 0 and _tile(target, g, direction) is not None
+    flat = g.size[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
+    stride = g.stride[1]
+    strided = g.stride[1] == g.stride[2] and (stride == 1 or (stride == 2 and g.kernel == (1, 3, 3)))
+    same = all(kernel % 2 and pad == kernel // 2 and out == -(-size // stride) for kernel, pad, size, out in zip(g.kernel[1:], g.pad[1:], g.size[1:], g.out[1:]))
+    return flat and strided and same and g.group_channels % BLOCK == g.group_outputs % BLOCK == 0 and _tile(target, g, direction) is not None
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -64,7 +66,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     patch = _patch(g, RUN)
-    patches, given = _buffers(rec.target, patch * columns * 2, STEP * FILTER_OUTPUTS * 2)
+    patches, given = _buffers(rec.target, _phases(g) * patch * columns * 2, STEP * FILTER_OUTPUTS * 2)
     defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given}
     rec.launch(
         "conv_blocks.backward_filter",
@@ -95,14 +97,17 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     packed = rec.scratch("packed", (count * BLOCK // 2,))
     rec.launch("conv_blocks.pack", reads=[w], writes=[packed], args=[rows, depth, back, count], size=(count,), local=(PACK_ITEMS,), defines=defines)
     columns = -(-_virtual(g) // tile.pixels)
+    phases = _phases(g) if back else 1
+    work = phases * columns * tiles
+    reduction = ReductionSlot(columns, gradients=False) if phases == 1 else None
     rec.launch(
         f"conv_blocks.{direction}",
-        reads=[source, packed, ReductionSlot(columns, gradients=False), RELU_MASK if back else None, bias if bias is not None else packed],
+        reads=[source, packed, reduction, RELU_MASK if back else None, bias if bias is not None else packed],
         writes=[target],
-        args=[*_sizes(g), tiles, columns * tiles, EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
+        args=[*_sizes(g), tiles, columns, work, EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
         bf16_operands=("SOURCE", "", "", "RESULT"),
         blocks=True,
-        size=(min(columns * tiles, rec.target.compute_units) * ITEMS,),
+        size=(min(work, rec.target.compute_units) * ITEMS,),
         local=(ITEMS,),
         defines=defines,
     )
@@ -111,7 +116,8 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
     if direction == "backward_filter":
-        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(target, _patch(g, RUN) * _filter_columns(g) * 2, STEP * FILTER_OUTPUTS * 2) else None
+        patch = _phases(g) * _patch(g, RUN) * _filter_columns(g) * 2
+        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(target, patch, STEP * FILTER_OUTPUTS * 2) else None
     back = direction == "backward_data"
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
     outputs = 128 if rows > ROWS else ROWS
@@ -151,23 +157,28 @@ def _filter_columns(g: ConvGeometry) -> int:
     return next(columns for columns in (128, 64, 32, 16) if columns <= most and columns <= max(16, g.group_channels))
 
 
+def _phases(g: ConvGeometry) -> int:
+    """Return the images into which a stride divides x."""
+    return g.stride[1] * g.stride[2]
+
+
 def _virtual(g: ConvGeometry) -> int:
     """Return the virtual pixels of a batch (kernels/tile_wgmma.h)."""
-    _, h, w = g.size
+    _, h, w = g.out
     return g.batch * h * w if g.taps == 1 else g.batch * (h + g.kernel[1] // 2) * (w + g.kernel[2] // 2)
 
 
 def _patch(g: ConvGeometry, pixels: int) -> int:
-    """Return the virtual pixels of a patch: `pixels` and those that their windows reach."""
-    reach = 0 if g.taps == 1 else g.kernel[1] // 2 * (g.size[2] + g.kernel[2] // 2) + g.kernel[2] // 2
-    return -(-(pixels + 2 * reach) // 8) * 8
+    """Return the virtual pixels of a patch: `pixels` and those that their windows reach, with a stride only on one side."""
+    reach = 0 if g.taps == 1 else g.kernel[1] // 2 * (g.out[2] + g.kernel[2] // 2) + g.kernel[2] // 2
+    return -(-(pixels + (2 if g.stride[1] == 1 else 1) * reach) // 8) * 8
 
 
 def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
     """Return the defines of the window, and whether the instructions are Hopper's or emulated."""
-    return {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
+    return {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], "STRIDE": g.stride[1], **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
 
 
 def _sizes(g: ConvGeometry) -> list[int]:
     """Return the arguments of the macro SIZES."""
-    return [g.batch, g.group_channels, g.group_outputs, *g.size[1:]]
+    return [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:]]

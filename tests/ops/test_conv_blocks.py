@@ -17,8 +17,9 @@ from tests.ops.test_channel_blocks import draw
 ONE = (1, 1, 1)
 
 
-def geometry(n: int, c: int, k: int, h: int, w: int, kh: int, kw: int) -> ConvGeometry:
-    return ConvGeometry(n, c, k, 1, (1, h, w), (1, h, w), (1, kh, kw), ONE, (0, kh // 2, kw // 2), ONE)
+def geometry(n: int, c: int, k: int, h: int, w: int, kh: int, kw: int, stride: int = 1) -> ConvGeometry:
+    out = 1, -(-h // stride), -(-w // stride)
+    return ConvGeometry(n, c, k, 1, (1, h, w), out, (1, kh, kw), (1, stride, stride), (0, kh // 2, kw // 2), ONE)
 
 
 GEOMETRIES = {
@@ -26,24 +27,36 @@ GEOMETRIES = {
     "3x3": geometry(2, 16, 32, 9, 6, 3, 3),
     "3x3, small": geometry(5, 32, 16, 3, 3, 3, 3),
     "3x3, wide": geometry(1, 16, 16, 2, 70, 3, 3),
+    "3x3/2": geometry(2, 24, 16, 9, 6, 3, 3, 2),
+    "3x3/2, even": geometry(3, 16, 40, 4, 10, 3, 3, 2),
     "1x5": geometry(2, 16, 144, 4, 9, 1, 5),
     "3x3, odd blocks": geometry(2, 24, 40, 5, 6, 3, 3),
     "7x1": geometry(2, 16, 16, 9, 4, 7, 1),
 }
 
 
-def convolved(g: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def windows_of(g: ConvGeometry, x: np.ndarray) -> np.ndarray:
+    """Return N x C x OH x OW x KH x KW."""
     _, kh, kw = g.kernel
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (kh // 2, kh // 2), (kw // 2, kw // 2)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))
-    return np.einsum("nchwyx,kcyx->nkhw", windows, w.astype(np.float64))
+    return np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))[:, :, :: g.stride[1], :: g.stride[2]]
+
+
+def convolved(g: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.einsum("nchwyx,kcyx->nkhw", windows_of(g, x), w.astype(np.float64))
 
 
 def filters(g: ConvGeometry, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    _, kh, kw = g.kernel
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (kh // 2, kh // 2), (kw // 2, kw // 2)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))
-    return np.einsum("nchwyx,nkhw->kcyx", windows, dy.astype(np.float64))
+    return np.einsum("nchwyx,nkhw->kcyx", windows_of(g, x), dy.astype(np.float64))
+
+
+def back(g: ConvGeometry, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return the gradient of x: between the elements of dy are stride - 1 zeros."""
+    turned = np.ascontiguousarray(w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
+    apart = np.zeros((g.batch, g.num_output, *g.size[1:]), np.float64)
+    apart[:, :, :: g.stride[1], :: g.stride[2]] = dy
+    same = replace(g, channels=g.num_output, num_output=g.channels, stride=ONE, out=g.size)
+    return convolved(same, apart, turned)
 
 
 def recorder(device: Any, phase: str = "forward") -> Recorder:
@@ -52,8 +65,8 @@ def recorder(device: Any, phase: str = "forward") -> Recorder:
     return rec
 
 
-def image(name: str, g: ConvGeometry, channels: int, role: Role = Role.ACTIVATION) -> Ref:
-    return Ref(name, (g.batch, channels, *g.size[1:]), role, BFLOAT, blocked=True)
+def image(name: str, size: tuple[int, ...], g: ConvGeometry, channels: int, role: Role = Role.ACTIVATION) -> Ref:
+    return Ref(name, (g.batch, channels, *size[1:]), role, BFLOAT, blocked=True)
 
 
 def stored(values: np.ndarray) -> np.ndarray:
@@ -61,7 +74,7 @@ def stored(values: np.ndarray) -> np.ndarray:
 
 
 # CPU runtimes compile each for seconds.
-FEW = ("1x1", "3x3", "3x3, odd blocks", "7x1")
+FEW = ("1x1", "3x3", "3x3, odd blocks", "3x3/2", "7x1")
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.sweep) for name in GEOMETRIES if name not in FEW)])
@@ -69,18 +82,17 @@ def test_directions(device: Any, name: str) -> None:
     g = GEOMETRIES[name]
     rec = recorder(device)
     assert all(conv_blocks.possible(rec.target, g, direction) for direction in ("forward", "backward_data", "backward_filter"))
-    x, y, dx = image("x", g, g.channels), image("y", g, g.num_output), image("dx", g, g.channels, Role.DIFF)
+    x, y, dx = image("x", g.size, g, g.channels), image("y", g.out, g, g.num_output), image("dx", g.size, g, g.channels, Role.DIFF)
     w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (g.num_output,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
     a, f, b, d = draw(x.shape), draw((g.num_output, g.channels, *g.kernel[1:]), 1), draw((g.num_output,), 2), draw(y.shape, 3)
-    dy = image("dy", g, g.num_output, Role.DIFF)
+    dy = image("dy", g.out, g, g.num_output, Role.DIFF)
     conv_blocks.forward(rec, g, x, w, bias, y)
     conv_blocks.backward_data(rec, g, dy, w, None, dx)
     conv_blocks.backward_filter(rec, g, x, dy, dw)
     got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a), w: f, bias: b, dy: stored(d)}, [y, dx, dw])
-    turned = np.ascontiguousarray(f[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
     for got, expected in (
         (planes(widened(got_y)), convolved(g, a, f) + b.reshape(-1, 1, 1)),
-        (planes(widened(got_dx)), convolved(replace(g, channels=g.num_output, num_output=g.channels), d, turned)),
+        (planes(widened(got_dx)), back(g, d, f)),
     ):
         assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
     expected = filters(g, a, d)
