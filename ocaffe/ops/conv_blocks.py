@@ -98,16 +98,16 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     rec.launch("conv_blocks.pack", reads=[w], writes=[packed], args=[rows, depth, back, count], size=(count,), local=(PACK_ITEMS,), defines=defines)
     columns = -(-_virtual(g) // tile.pixels)
     phases = _phases(g) if back else 1
-    work = phases * columns * tiles
+    all_tiles = phases * columns * tiles
     reduction = ReductionSlot(columns, gradients=False) if phases == 1 else None
     rec.launch(
         f"conv_blocks.{direction}",
         reads=[source, packed, reduction, RELU_MASK if back else None, bias if bias is not None else packed],
         writes=[target],
-        args=[*_sizes(g), tiles, columns, work, EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
+        args=[*_sizes(g), tiles, columns, all_tiles, EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
         bf16_operands=("SOURCE", "", "", "RESULT"),
         blocks=True,
-        size=(min(work, rec.target.compute_units) * ITEMS,),
+        size=(min(all_tiles, rec.target.compute_units) * ITEMS,),
         local=(ITEMS,),
         defines=defines,
     )

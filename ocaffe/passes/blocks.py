@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
     for group in tied:
         if wanted & group:
             wanted |= group
+    wanted |= _companions(uses, wanted)
     changed = [root for root in uses if root in wanted and all(_may_change(other, uses[other], free) for other in _group(root, tied))]
     for root in changed:
         root.blocked = True
@@ -48,6 +49,21 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
     for launch in schedule:
         result += converter.around(launch)
     return result
+
+
+def _companions(uses: Mapping[Ref, Sequence[Use]], wanted: set[Ref]) -> set[Ref]:
+    """Return values that only expressions use, one of them together with a wanted value: an expression of one order needs no transposition."""
+    found: set[Ref] = set()
+    free = [root for root in uses if root not in wanted and all(_knows(launch, index) for launch, index in uses[root])]
+    while more := {root for root in free if root not in found and any(_beside(launch, root, wanted | found) for launch, _ in uses[root])}:
+        found |= more
+    return found
+
+
+def _beside(launch: Launch, root: Ref, wanted: set[Ref]) -> bool:
+    """Whether a launch uses a wanted value of the shape of another one, `root`."""
+    others = [operand.ref for index, operand in enumerate(launch.operands) if operand.ref.root is not root and _knows(launch, index)]
+    return any(ref.root in wanted and ref.shape == root.shape for ref in others)
 
 
 def _in_blocks(launch: Launch) -> list[int]:
