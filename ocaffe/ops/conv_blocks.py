@@ -45,7 +45,8 @@ def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     flat = g.size[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
     stride = g.stride[1]
     strided = g.stride[1] == g.stride[2] and (stride == 1 or (stride == 2 and g.kernel == (1, 3, 3)))
-    same = all(kernel % 2 and pad == kernel // 2 and out == -(-size // stride) for kernel, pad, size, out in zip(g.kernel[1:], g.pad[1:], g.size[1:], g.out[1:]))
+    axes = zip(g.kernel[1:], g.pad[1:], g.size[1:], g.out[1:])
+    same = all(kernel % 2 and pad == kernel // 2 and out == -(-size // stride) for kernel, pad, size, out in axes)
     return flat and strided and same and g.group_channels % BLOCK == g.group_outputs % BLOCK == 0 and _tile(target, g, direction) is not None
 
 
