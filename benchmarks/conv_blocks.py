@@ -3,7 +3,8 @@
 
     OCAFFE_WGMMA=1 benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
 
-Operands are bfloat16 in memory. Times are of events on the device, the median of several runs, with packed filters and second passes. cuDNN is PyTorch's
+Operands are bfloat16 in memory. Times are of events on the device, the median of several runs, with packed filters and second passes. GB/s counts both
+images once. cuDNN is PyTorch's
 convolution in channels last and bfloat16, without the conversion of float filters. `error`: the largest difference of some results from float64, as a share
 of their largest magnitude.
 """
@@ -25,16 +26,20 @@ from gpu_kernels import Runner, backward_data, backward_filter, forward, geometr
 from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
-from ocaffe.ops import conv_blocks, conv_gpu
+from ocaffe.ops import conv_blocks, conv_depthwise, conv_depthwise_blocks, conv_gpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from tests.harness import blocks, narrowed, planes
 
-LAYERS = {  # channels, size, outputs, kernel
-    "resnet 64-64@56": (64, 56, 64, 3), "resnet 128-128@28": (128, 28, 128, 3), "resnet 256-256@14": (256, 14, 256, 3), "resnet 512-512@7": (512, 7, 512, 3),
-    "resnet 64-256@56": (64, 56, 256, 1), "resnet 256-64@56": (256, 56, 64, 1), "resnet 128-512@28": (128, 28, 512, 1), "resnet 512-128@28": (512, 28, 128, 1),
-    "resnet 256-1024@14": (256, 14, 1024, 1), "resnet 1024-256@14": (1024, 14, 256, 1), "resnet 512-2048@7": (512, 7, 2048, 1),
-    "resnet 2048-512@7": (2048, 7, 512, 1), "vgg 64-64@224": (64, 224, 64, 3), "vgg 64-128@112": (64, 112, 128, 3), "vgg 128-128@112": (128, 112, 128, 3),
-    "vgg 256-256@56": (256, 56, 256, 3), "vgg 512-512@28": (512, 28, 512, 3), "vgg 512-512@14": (512, 14, 512, 3),
+LAYERS = {  # channels, size, outputs, kernel, stride, groups
+    "resnet 64-64@56": (64, 56, 64, 3, 1, 1), "resnet 128-128@28": (128, 28, 128, 3, 1, 1), "resnet 256-256@14": (256, 14, 256, 3, 1, 1),
+    "resnet 512-512@7": (512, 7, 512, 3, 1, 1), "resnet 64-128@56/2": (64, 56, 128, 3, 2, 1), "resnet 256-512@14/2": (256, 14, 512, 3, 2, 1),
+    "resnet 64-256@56": (64, 56, 256, 1, 1, 1), "resnet 256-64@56": (256, 56, 64, 1, 1, 1), "resnet 128-512@28": (128, 28, 512, 1, 1, 1),
+    "resnet 512-128@28": (512, 28, 128, 1, 1, 1), "resnet 256-1024@14": (256, 14, 1024, 1, 1, 1), "resnet 1024-256@14": (1024, 14, 256, 1, 1, 1),
+    "resnet 512-2048@7": (512, 7, 2048, 1, 1, 1), "resnet 2048-512@7": (2048, 7, 512, 1, 1, 1), "vgg 64-64@224": (64, 224, 64, 3, 1, 1),
+    "vgg 64-128@112": (64, 112, 128, 3, 1, 1), "vgg 128-128@112": (128, 112, 128, 3, 1, 1), "vgg 256-256@56": (256, 56, 256, 3, 1, 1),
+    "vgg 512-512@28": (512, 28, 512, 3, 1, 1), "vgg 512-512@14": (512, 14, 512, 3, 1, 1), "mobilenet 24-144@56": (24, 56, 144, 1, 1, 1),
+    "mobilenet 144-24@56": (144, 56, 24, 1, 1, 1), "mobilenet 32@112": (32, 112, 32, 3, 1, 32), "mobilenet 96@112/2": (96, 112, 96, 3, 2, 96),
+    "mobilenet 144@56": (144, 56, 144, 3, 1, 144), "mobilenet 384@14": (384, 14, 384, 3, 1, 384), "mobilenet 960@7": (960, 7, 960, 3, 1, 960),
 }  # fmt: skip
 KERNELS = {"blocks": True, "mma.sync": False}  # and whether operands are in blocks
 SAMPLES = 200
@@ -69,23 +74,28 @@ def operands(g: ConvGeometry, blocked: bool) -> tuple[Ref, Ref, Ref]:
 
 def error_of(g: ConvGeometry, way: str, got: np.ndarray, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> float:
     """Compare some results with float64. x, w, dy: floats in Caffe's order, as rounded."""
-    rng, pad, side, w = np.random.default_rng(1), g.kernel[1] // 2, g.size[1], w.reshape(g.num_output, g.channels, *g.kernel[1:])
+    rng, pad, stride, taps = np.random.default_rng(1), g.kernel[1] // 2, g.stride[1], range(g.kernel[1])
+    side, out, depth = g.size[1], g.out[1], g.group_channels
+    w = w.reshape(g.num_output, depth, *g.kernel[1:])
+    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad))) if way != "backward_data" else x
     worst, largest = 0.0, 1e-30
     for i in range(FILTER_SAMPLES if way == "backward_filter" else SAMPLES):
-        k, c, ty, tx = (int(rng.integers(n)) for n in (g.num_output, g.channels, *g.kernel[1:]))
+        n, k, c, ty, tx = (int(rng.integers(count)) for count in (g.batch, g.num_output, depth, *g.kernel[1:]))
+        first = k // g.group_outputs * depth  # channel of the group
+        place = side if way == "backward_data" else out
+        py, px = (int(rng.integers(place)) for _ in range(2)) if i % 4 else (i // 4 % 2 * (place - 1), i // 8 % 2 * (place - 1))
         if way == "backward_filter":
-            sy, sx = ty - pad, tx - pad
-            ys, xs = (slice(max(0, -s), side - max(0, s)) for s in (sy, sx))
-            ys_x, xs_x = (slice(max(0, s), side - max(0, -s)) for s in (sy, sx))
-            expected = float((dy[:, k, ys, xs].astype(np.float64) * x[:, c, ys_x, xs_x]).sum())
-            found = float(got.reshape(g.num_output, g.channels, *g.kernel[1:])[k, c, ty, tx])
+            pixels = padded[:, first + c, ty : ty + (out - 1) * stride + 1 : stride, tx : tx + (out - 1) * stride + 1 : stride]
+            expected, found = float((dy[:, k].astype(np.float64) * pixels).sum()), float(got.reshape(w.shape)[k, c, ty, tx])
+        elif way == "forward":
+            window = padded[n, first : first + depth, py * stride : py * stride + len(taps), px * stride : px * stride + len(taps)]
+            expected, found = float((window.astype(np.float64) * w[k]).sum()), float(got[n, k, py, px])
         else:
-            source, channel = (x, k) if way == "forward" else (dy, c)
-            filters = w[k] if way == "forward" else w[:, c, ::-1, ::-1]
-            n = int(rng.integers(g.batch))
-            py, px = (int(rng.integers(side)) for _ in range(2)) if i % 4 else (i // 4 % 2 * (side - 1), i // 8 % 2 * (side - 1))
-            window = np.pad(source[n], ((0, 0), (pad, pad), (pad, pad)))[:, py : py + g.kernel[1], px : px + g.kernel[2]]
-            expected, found = float((window.astype(np.float64) * filters).sum()), float(got[n, channel, py, px])
+            own = slice(k // g.group_outputs * g.group_outputs, (k // g.group_outputs + 1) * g.group_outputs)  # outputs of the group
+            rows = [(tap, (py + pad - tap) // stride) for tap in taps if (py + pad - tap) % stride == 0 and 0 <= py + pad - tap < out * stride]
+            columns = [(tap, (px + pad - tap) // stride) for tap in taps if (px + pad - tap) % stride == 0 and 0 <= px + pad - tap < out * stride]
+            expected = sum(float((dy[n, own, y, x].astype(np.float64) * w[own, c, a, b]).sum()) for a, y in rows for b, x in columns)
+            found = float(got[n, first + c, py, px])
         worst, largest = max(worst, abs(found - expected) if math.isfinite(found) else math.inf), max(largest, abs(expected))
     return worst / largest
 
@@ -97,12 +107,13 @@ def peer(g: ConvGeometry) -> dict[str, float]:
     torch.backends.cudnn.benchmark = True
     layout: dict[str, Any] = {"memory_format": torch.channels_last}
     x = torch.randn(g.batch, g.channels, *g.size[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
-    w = torch.randn(g.num_output, g.channels, *g.kernel[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
-    pad = [g.kernel[1] // 2] * 2
-    dy = torch.nn.functional.conv2d(x, w, padding=pad[0])
-    back = partial(torch.ops.aten.convolution_backward, dy, x, w, None, [1, 1], pad, [1, 1], False, [0, 0], 1)
+    w = torch.randn(g.num_output, g.group_channels, *g.kernel[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
+    pad, stride = [g.kernel[1] // 2] * 2, list(g.stride[1:])
+    convolved = partial(torch.nn.functional.conv2d, x, w, None, stride, pad, 1, g.group)
+    dy = convolved()
+    back = partial(torch.ops.aten.convolution_backward, dy, x, w, None, stride, pad, [1, 1], False, [0, 0], g.group)
     calls: dict[str, Callable[[], Any]] = {
-        "forward": lambda: torch.nn.functional.conv2d(x, w, padding=pad[0]), "backward_data": lambda: back([True, False, False]),
+        "forward": convolved, "backward_data": lambda: back([True, False, False]),
         "backward_filter": lambda: back([False, True, False]),
     }  # fmt: skip
     result = {}
@@ -129,6 +140,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
     peers = peer(g) if with_torch else {}
     result: dict[str, Any] = {}
     work = 2e-9 * g.batch * g.num_output * g.positions * g.depth
+    moved = 2e-6 * sum(math.prod(shape) for shape in shapes.values())  # both images once
     runner.compared = 1 << 40
     for direction, named in ((forward, "y"), (backward_data, "x"), (backward_filter, "w")):
         way, cells = direction.__name__, dict[str, Any]()
@@ -137,9 +149,9 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
                 continue
             refs = dict(zip("xwy", operands(g, blocked)))
             own = replace(target, wgmma=blocked)
-            if blocked and not conv_blocks.possible(own, g, way):
+            if blocked and not (conv_depthwise_blocks.possible(own, g) if g.depthwise else conv_blocks.possible(own, g, way)):
                 continue
-            rec: Recorder = recorded(own, partial(direction, conv_gpu, g, *refs.values()))
+            rec: Recorder = recorded(own, partial(direction, conv_depthwise if g.depthwise else conv_gpu, g, *refs.values()))
             for launch in rec.launches:  # as passes/bf16.py does
                 types = {f"{kind}_T": "bfloat" for kind, operand in zip(launch.bf16_operands, launch.operands) if kind and operand.ref.dtype == BFLOAT}
                 if types:
@@ -152,12 +164,13 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
                 got = widened(got.view(np.uint16)[: refs[named].count].reshape(refs[named].shape))
                 got = planes(got) if blocked else got
             ms = 1000 * sum(times.values())
-            defines = next(dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product)
+            defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product), {})
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}
             parts = {key: 1000 * value for key, value in times.items()}
-            cells[name] = {"ms": ms, "TFLOP/s": work / ms, "error": error_of(g, way, got, wide["x"], w, wide["y"]), "parts": parts, "tile": kept}
+            error = error_of(g, way, got, wide["x"], w, wide["y"])
+            cells[name] = {"ms": ms, "TFLOP/s": work / ms, "GB/s": moved / ms, "error": error, "parts": parts, "tile": kept}
         if peers:
-            cells["cuDNN"] = {"ms": peers[way], "TFLOP/s": work / peers[way]}
+            cells["cuDNN"] = {"ms": peers[way], "TFLOP/s": work / peers[way], "GB/s": moved / peers[way]}
         result[way] = cells
     return result
 
@@ -172,12 +185,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runner, found = Blocks(select_device(options.device, math="bf16")), dict[str, Any]()
-    for name, (channels, size, outputs, kernel) in LAYERS.items():
+    for name, (channels, size, outputs, kernel, stride, groups) in LAYERS.items():
         if not any(text in name for text in options.only):
             continue
-        found[name] = measure(runner, geometry(options.batch, channels, size, outputs, kernel, 1, kernel // 2), options.torch, options.without)
+        g = geometry(options.batch, channels, size, outputs, kernel, stride, kernel // 2, groups)
+        found[name] = measure(runner, g, options.torch, options.without)
         for way, cells in found[name].items():
-            texts = [f"{kind} {cell['ms']:.3f} ms {cell['TFLOP/s']:.0f} TF, error {cell.get('error', 0):.0e}" for kind, cell in cells.items()]
+            texts = [
+                f"{kind} {cell['ms']:.3f} ms {cell['TFLOP/s']:.0f} TF {cell['GB/s']:.0f} GB/s, error {cell.get('error', 0):.0e}"
+                for kind, cell in cells.items()
+            ]
             print(f"{name} {way}".ljust(36), "; ".join(texts), cells.get("blocks", {}).get("tile", ""), flush=True)
         if options.json:
             options.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,20 +1,19 @@
 /* Convolution whose result has the size of its image, or half of it by a 3x3 window of stride 2, on channels in blocks of 8, in bfloat16 by wgmma
    (tile_wgmma.h).
 
-   pack             packed[tile of rows][block][tap][CB / 8][NT][8]: the filters in bfloat16. Rows are outputs and the depth channels, in blocks of CB.
-                    With `back` it is the reverse. Taps are in the order of TAP
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
    backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
    backward_filter  dw[output][channel][tap] = sum over (pixel) of dy * x
    split_sum        the second pass of backward_filter (split_sum.h)
 
+   `packed`: the filters in the order of conv_blocks_pack.cl, in tiles of NT rows and blocks of CB of the depth.
    Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch of results are one sequence of virtual pixels.
 
    A stride of 2 divides x into four images, the phases: those of even and odd rows and columns. A tap belongs to one of them. forward and backward_filter
    copy a patch of each phase. A tile of backward_data belongs to one phase of dx, and has the taps of that phase.
 
    Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), STRIDE (2 only with 3x3), NT (tile_wgmma.h)
-   DIRECTION  the kernel that the program has besides pack and split_sum: 0 forward, 1 backward_data, 2 backward_filter
+   DIRECTION  the kernel that the program has besides split_sum: 0 forward, 1 backward_data, 2 backward_filter
    PATCH      virtual pixels of a patch: those of the tile, and those that their windows reach
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
@@ -58,7 +57,7 @@
 #include "channel_reduction.h"
 
 #define SIZES int images, int channels, int outputs, int h, int w, int oh, int ow
-/* Step i has the filters of tap TAP(i, back). SHIFT is the distance of its pixel from the pixel of the result, in virtual pixels; the smallest one is -BELOW,
+/* Step i has the filters of tap TAP(i, back), as in conv_blocks_pack.cl. SHIFT is the distance of its pixel from the pixel of the result, in virtual pixels; the smallest one is -BELOW,
    the largest BELOW + SPAN. */
 #if STRIDE == 1
 #define PHASES 1
@@ -95,25 +94,6 @@
 
 /* Steps of CB channels. The products have a depth of 16: zeros follow an odd number of blocks. */
 #define STEPS_OF(depth) (((depth) + 15) / 16 * 16 / CB)
-
-/* A work-item makes the 8 elements of one row. */
-kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, packed), int rows, int depth, int back, int count) {
-  const int i = get_global_id(0);
-  if (i >= count) return;
-  LOCATE(filters), LOCATE(packed);
-  const int blocks = STEPS_OF(depth), part = i / NT % (CB / 8), tap = i / (NT * CB / 8) % TAPS, block = i / (NT * CB / 8 * TAPS) % blocks;
-  const int row = i % NT + i / (NT * CB / 8 * TAPS) / blocks * NT;
-  float8 v = (float8)(0.0f);
-  if (row < rows) {
-    float each[8];
-    for (int e = 0; e < 8; ++e) {
-      const int d = block * CB + part * 8 + e;
-      each[e] = d >= depth ? 0.0f : filters[(back ? (ulong)d * rows + row : (ulong)row * depth + d) * TAPS + TAP(tap, back)];
-    }
-    v = (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]);
-  }
-  ((global uint4*)packed)[i] = narrow8(v);
-}
 
 #if DIRECTION == 0
 #define DEPTH channels

@@ -20,6 +20,7 @@ ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
+PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
 FILTER_OUTPUTS = 128  # rows of backward_filter
 RUN, STEP = 256, 64  # virtual pixels of backward_filter
 # An estimate of a unit: products and copied bytes in a cycle (of the peak of an H100, and of its L2 cache), cycles of a step and of ROWS * 2 pixels of a tile
@@ -96,7 +97,8 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     tiles = -(-rows // tile.outputs)
     count = tiles * tile.outputs * _padded(depth) // BLOCK * g.taps
     packed = rec.scratch("packed", (count * BLOCK // 2,))
-    rec.launch("conv_blocks.pack", reads=[w], writes=[packed], args=[rows, depth, back, count], size=(count,), local=(PACK_ITEMS,), defines=defines)
+    order = [rows, depth, g.taps, g.stride[1], back, tile.outputs, tile.depth]
+    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count], size=(count,), local=(PACK_ITEMS,))
     columns = -(-_virtual(g) // tile.pixels)
     phases = _phases(g) if back else 1
     all_tiles = phases * columns * tiles
@@ -172,7 +174,7 @@ def _virtual(g: ConvGeometry) -> int:
 def _patch(g: ConvGeometry, pixels: int) -> int:
     """Return the virtual pixels of a patch: `pixels` and those that their windows reach, with a stride only on one side."""
     reach = 0 if g.taps == 1 else g.kernel[1] // 2 * (g.out[2] + g.kernel[2] // 2) + g.kernel[2] // 2
-    return -(-(pixels + (2 if g.stride[1] == 1 else 1) * reach) // 8) * 8
+    return -(-(pixels + (2 if g.stride[1] == 1 else 1) * reach) // PATCH_GRAIN) * PATCH_GRAIN
 
 
 def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
