@@ -295,7 +295,8 @@ def train_torch(net: Ssd, settings: Any, given: Iterator[tuple[np.ndarray, np.nd
         losses.append(loss.item())
         times.append(time.perf_counter() - begin)
         if iteration % 500 == 499:
-            print(f"PyTorch: iteration {iteration + 1}, loss {statistics.mean(losses[-500:]):.3f}", flush=True)
+            mean, ms = statistics.mean(losses[-500:]), 1000 * statistics.median(times[-500:])
+            print(f"PyTorch: iteration {iteration + 1}, loss {mean:.3f}, {ms:.1f} ms a step without the data", flush=True)
     return losses, 1000 * statistics.median(times)
 
 
