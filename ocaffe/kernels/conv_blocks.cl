@@ -18,7 +18,8 @@
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
    backward_filter: RUN (virtual pixels whose patch is copied at a time), STEP (virtual pixels of dy that are copied at a time), PATCHES, GIVEN
-   (buffers of patches and of dy). The rows of the products are 128 outputs, which enter registers for all taps; the columns are NT channels.
+   (buffers of patches and of dy), HALVES. The rows of the products are outputs, which enter registers for all taps; the columns are NT channels. With HALVES
+   1 each group of warps has other 64 outputs. With 2 both have the same 64, and each has one half of the pixels of a step; their sums are two splits.
 
    The work-items that copy wait for buffers that the others have read.
    Groups of backward_filter: tiles of channels, tiles of outputs, splits of the virtual pixels. */
@@ -343,7 +344,12 @@ backward_data
 
 #else
 
-#define STEP_BYTES (STEP * 16 * PIXEL_BYTES) /* of dy: 128 outputs */
+#ifndef HALVES
+#define HALVES 1
+#endif
+#define ROWS (128 / HALVES) /* outputs of a group */
+#define PARTS_OF_STEP (STEP / 16 / HALVES) /* products of a warp, each of 16 pixels */
+#define STEP_BYTES (STEP * ROWS / 8 * PIXEL_BYTES) /* of dy */
 #define PATCH_BYTES (PATCH * NT * 2)
 #define RUN_BYTES (PHASES * PATCH_BYTES)
 #define WORDS ((PATCHES * RUN_BYTES + GIVEN * STEP_BYTES) / 16 + PATCHES + GIVEN)
@@ -356,14 +362,16 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   LOCATE(x), LOCATE(dy), LOCATE(dw);
   const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * RUN_BYTES;
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(2) * runs * RUN;
-  const int channel0 = get_group_id(0) * NT, output0 = get_group_id(1) * 128, own_blocks = min(16, (outputs - output0) / 8);
+  const int channel0 = get_group_id(0) * NT, output0 = get_group_id(1) * ROWS, own_blocks = min(ROWS / 8, (outputs - output0) / 8);
+  const int own_warp = warp % (8 / HALVES), first_part = HALVES == 2 ? warp / 4 * PARTS_OF_STEP : 0;
   const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, oh, ow);
   float d[TAPS][NT / 2];
 #pragma unroll
   for (int i = 0; i < TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
-  const uint left = ring + warp * 2 * (STEP * PIXEL_BYTES), right = patches + BELOW(v) * PIXEL_BYTES;
+  const uint left = ring + own_warp * 2 * (STEP * PIXEL_BYTES) + first_part * (16 * PIXEL_BYTES);
+  const uint right = patches + (BELOW(v) + first_part * 16) * PIXEL_BYTES;
   Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, 0, 0};
   const Image gradient = {dy, dy_stride, outputs / 8, v.height, v.width, 1, 0, 0};
 #define COPY_PATCHES(run, to)                                                                                                                                \
@@ -414,7 +422,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       const int g = step % GIVEN;
       bar_wait(given_full + 8 * g, step / GIVEN & 1);
 #pragma unroll
-      for (int k = 0; k < STEP / 16; ++k) {
+      for (int k = 0; k < PARTS_OF_STEP; ++k) {
         rows[k % 2] = load_rows(left + g * STEP_BYTES + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
         const ulong b = descriptor(right + p * RUN_BYTES + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
         products_begin();
@@ -439,7 +447,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       if (warp >= WARPS) COPY_GIVEN(run, part, ring);
       barrier(CLK_LOCAL_MEM_FENCE);
       if (warp >= WARPS) continue;
-      for (int k = 0; k < STEP / 16; ++k) {
+      for (int k = 0; k < PARTS_OF_STEP; ++k) {
         const Rows rows = load_rows(left + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
         const ulong b = descriptor(right + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
         MULTIPLY_TAPS(rows, b);
@@ -448,12 +456,12 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   }
   if (warp >= WARPS) return;
 #endif
-  dw += get_group_id(2) * dw_stride;
+  dw += (get_group_id(2) * HALVES + (HALVES == 2 ? warp / 4 : 0)) * dw_stride;
 #pragma unroll
   for (int tap = 0; tap < TAPS; ++tap)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) {
-      const int output = output0 + warp * 16 + item % 32 / 4 + j / 2 % 2 * 8, channel = channel0 + sum_column(j);
+      const int output = output0 + own_warp * 16 + item % 32 / 4 + j / 2 % 2 * 8, channel = channel0 + sum_column(j);
       if (output >= outputs || channel >= channels) continue;
       global float* to = dw + ((ulong)output * channels + channel) * TAPS + tap;
       *to = d[tap][j] + (accumulate ? *to : 0.0f);

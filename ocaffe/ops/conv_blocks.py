@@ -21,7 +21,7 @@ ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
 PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
-FILTER_OUTPUTS = 128  # rows of backward_filter
+FILTER_OUTPUTS = 128  # rows of backward_filter, at most
 RUN, STEP = 256, 64  # virtual pixels of backward_filter
 # An estimate of a unit: products and copied bytes in a cycle (of the peak of an H100, and of its L2 cache), cycles of a step and of ROWS * 2 pixels of a tile
 PRODUCTS, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 24, 40, 800
@@ -60,16 +60,18 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    columns = _filter_columns(g)
-    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // FILTER_OUTPUTS)
+    columns, outputs = _filter_columns(g), _filter_outputs(g)
+    halves = FILTER_OUTPUTS // outputs
+    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs)
     runs = -(-_virtual(g) // RUN)
     each = min(runs, -(-runs * tiles // rec.target.compute_units))  # a group takes a whole unit, so more groups would run one after the other
-    splits = -(-runs // each)
-    once = splits == 1
-    to = dw if once else rec.scratch("splits", (splits, dw.count))
+    groups = -(-runs // each)
+    once = groups * halves == 1
+    to = dw if once else rec.scratch("splits", (groups * halves, dw.count))
     patch = _patch(g, RUN)
-    patches, given = _buffers(rec.target, _phases(g) * patch * columns * 2, STEP * FILTER_OUTPUTS * 2)
-    defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given}
+    patches, given = _buffers(rec.target, _phases(g) * patch * columns * 2, STEP * outputs * 2)
+    work = {"NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given, "HALVES": halves}
+    defines = {**_window(rec.target, g), "DIRECTION": 2, **work}
     rec.launch(
         "conv_blocks.backward_filter",
         reads=[x, dy],
@@ -77,7 +79,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         args=[*_sizes(g), each, once and rec.accumulates(dw)],
         bf16_operands=("SOURCE", "GIVEN"),
         blocks=True,
-        size=(-(-g.group_channels // columns) * ITEMS, -(-g.group_outputs // FILTER_OUTPUTS), splits),
+        size=(-(-g.group_channels // columns) * ITEMS, -(-g.group_outputs // outputs), groups),
         local=(ITEMS, 1, 1),
         defines=defines,
     )
@@ -120,7 +122,7 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
     if direction == "backward_filter":
         patch = _phases(g) * _patch(g, RUN) * _filter_columns(g) * 2
-        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(target, patch, STEP * FILTER_OUTPUTS * 2) else None
+        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(target, patch, STEP * _filter_outputs(g) * 2) else None
     back = direction == "backward_data"
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
     outputs = 128 if rows > ROWS else ROWS
@@ -158,6 +160,11 @@ def _filter_columns(g: ConvGeometry) -> int:
     """Return the channels of a group of backward_filter, whose sums for all taps must fit the registers."""
     most = 128 if g.taps == 1 else 64 if g.taps <= 3 else 32
     return next(columns for columns in (128, 64, 32, 16) if columns <= most and columns <= max(16, g.group_channels))
+
+
+def _filter_outputs(g: ConvGeometry) -> int:
+    """Return the outputs of a group of backward_filter. Of at most ROWS outputs, both groups of warps compute the same ones, from other pixels."""
+    return FILTER_OUTPUTS if g.group_outputs > ROWS else ROWS
 
 
 def _phases(g: ConvGeometry) -> int:
