@@ -97,8 +97,8 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
     defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
     tiles = -(-rows // tile.outputs)
-    count = tiles * tile.outputs * _padded(depth) // BLOCK * g.taps
-    packed = rec.scratch("packed", (count * BLOCK // 2,))
+    count = tiles * tile.outputs * _padded(depth) // BLOCK
+    packed = rec.scratch("packed", (count * g.taps * BLOCK // 2,))
     order = [rows, depth, g.taps, g.stride[1], back, tile.outputs, tile.depth]
     rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count], size=(count,), local=(PACK_ITEMS,))
     columns = -(-_virtual(g) // tile.pixels)
