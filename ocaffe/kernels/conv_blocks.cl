@@ -175,7 +175,7 @@ backward_data
   Image image = {x, x_stride, DEPTH / 8, v.height, v.width, 1, 0, 0};
 #endif
 #define COPY_PATCH(to, block, worker, workers) \
-  copy_pixels(to, PATCH * PIXEL_BYTES, image, v, images, (block) * (CB / 8), CB / 8, BEGIN(tile) - BELOW(v), count, worker, workers, memory)
+  copy_pixels(to, PATCH * PIXEL_BYTES, image, v, images, (block) * (CB / 8), CB / 8, BEGIN(tile) - BELOW(v), count, worker, workers, 1, memory)
 #ifdef WGMMA
   const uint bars = ring + FILTERS * STEP_BYTES;
   const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
@@ -378,10 +378,10 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   for (int phase = 0; phase < PHASES; ++phase) {                                                                                                             \
     image.phase_y = phase / 2, image.phase_x = phase % 2;                                                                                                    \
     copy_pixels((to) + phase * PATCH_BYTES, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - BELOW(v), \
-                RUN + SPAN(v), item - WARPS * 32, COPIERS, memory);                                                                                          \
+                RUN + SPAN(v), item - WARPS * 32, COPIERS, 1, memory);                                                                                          \
   }
 #define COPY_GIVEN(run, part, to) \
-  copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, memory)
+  copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, COPIERS / STEP, memory)
 #define MULTIPLY_TAPS(rows, b)   \
   for (int i = 0; i < TAPS; ++i) \
   MULTIPLY_REGISTERS(d[TAP(i, 0)], rows, (b) + APART(PHASE_OF(i) * PATCH_BYTES) + (long)SHIFT(v, i), memory)

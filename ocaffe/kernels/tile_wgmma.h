@@ -193,17 +193,19 @@ typedef struct {
 } Image;
 
 /* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. `to`: their place in local memory,
-   `plane` bytes for each block. `workers` work-items share the pixels, `worker` is the number of this one. Neighbours copy neighbouring pixels. */
+   `plane` bytes for each block. `workers` work-items copy, `worker` is the number of this one. `shares` of them share the blocks of a pixel. Neighbours copy
+   neighbouring pixels. */
 INLINE void copy_pixels(uint to, uint plane, const Image image, const Virtual v, int images, int block, int blocks, int begin, int count, int worker, int workers,
-                        local uchar* memory) {
+                        int shares, local uchar* memory) {
   const ulong pixels = image.w * image.h;
-  for (int i = worker; i < count; i += workers) {
+  const int each = workers / shares;
+  for (int i = worker % each; i < count; i += each) {
     const int at = begin + i, r = at / v.pitch, column = at % v.pitch, sample = r / v.rows, row = r % v.rows;
     const int y = row * image.stride + image.phase_y, x = column * image.stride + image.phase_x;
     const int exists = at >= 0 && sample < images && column < v.width && row < v.height && y < image.h && x < image.w;
     global const bfloat* from = image.x + (exists ? sample * image.sample + (block * pixels + y * image.w + x) * 8 : 0);
 #pragma unroll 4
-    for (int c = 0; c < blocks; ++c) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + c * pixels * 8, exists && block + c < image.blocks, memory);
+    for (int c = worker / each; c < blocks; c += shares) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + c * pixels * 8, exists && block + c < image.blocks, memory);
   }
 }
 
