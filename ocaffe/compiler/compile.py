@@ -16,10 +16,11 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.launch import Schedule
+from ocaffe.ir.launch import Measure, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
+from ocaffe.passes.blocks import NoBlocksError, not_in_blocks
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
@@ -194,10 +195,19 @@ class _Job:
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
         fuse, recomputes, share = options.fuse and switches.fuse and free, options.recompute and switches.recompute and free, switches.share and free
-        recording = record(self.graph, self.group, self.target, replace(options, microbatch=microbatch, fuse=fuse), self.update)
+        given = replace(options, microbatch=microbatch, fuse=fuse)
         prepacked = self.graph.prepacked if options.prepack_weights and free else None
         passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, budget=budget, prepacked=prepacked)
-        schedule, applied = optimise(recording.schedule, passes)
+        without = replace(self.target, wgmma=False)  # whose kernels require channels in blocks, for which a pass provides
+        recording = record(self.graph, self.group, self.target if fuse and share else without, given, self.update)
+        if self.target.wgmma and any(isinstance(launch, Measure) for launch in recording.schedule):
+            recording = record(self.graph, self.group, without, given, self.update)
+        try:
+            schedule, applied = optimise(recording.schedule, passes)
+        except NoBlocksError:
+            recording = record(self.graph, self.group, without, given, self.update)
+            schedule, applied = optimise(recording.schedule, passes)
+        assert not (wrong := not_in_blocks(schedule)), f"layer '{wrong[0].layer}': {wrong[0].what} needs channels in blocks"
         if schedule is not recording.schedule:
             recording = _renumber(recording, schedule)
         placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share)

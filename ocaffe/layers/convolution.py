@@ -92,7 +92,7 @@ class Filters(Layer):
         self.window = Window(self, param, len(spatial))
         out = self.outputs(spatial)
         self.geometry = self.walked(math.prod(x[:axis]), channels, outputs, group, padded(spatial, 1), padded(out, 1))
-        self.samples = axis == 1
+        self.samples, self.channel_axis = axis == 1, axis
         self.channels_out = outputs
         return [(*x[:axis], outputs, *out)] * len(bottoms)
 
@@ -210,7 +210,7 @@ class Filters(Layer):
     def batch(self, ref: Ref) -> Ref:
         """Return the Ref with its leading axes merged into one batch axis."""
         g = self.geometry
-        return ref if self.samples else ref.view((g.batch, ref.count // g.batch))
+        return ref if self.samples else ref.view((g.batch, *ref.shape[self.channel_axis :]))
 
 
 @register("Convolution")

@@ -21,8 +21,15 @@ ROLES = BF16_ROLES | {Role.SCRATCH}  # scratch: the pixels that a strided convol
 Use = tuple[Launch, int]  # a launch and the index of its operand
 
 
+class NoBlocksError(Exception):
+    """A schedule that cannot have channels in blocks: bits of a mask cannot be converted, or an image has no axis of channels. Record it without wgmma."""
+
+
 def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
-    """Change the order of such values, and insert the copies. Without convolutions that require it, the schedule stays as it is."""
+    """Change the order of such values, and insert the copies. Without convolutions that require it, the schedule stays as it is.
+
+    Raises NoBlocksError, before any change.
+    """
     if not any(launch.blocks for launch in schedule):
         return schedule
     uses: dict[Ref, list[Use]] = defaultdict(list)
@@ -37,6 +44,9 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
             wanted |= group
     wanted |= _companions(uses, wanted)
     changed = [root for root in uses if root in wanted and all(_may_change(other, uses[other], free) for other in _group(root, tied))]
+    required = [launch.operands[index].ref for launch in schedule if launch.blocks for index in _in_blocks(launch)]
+    if not all(_is_image(ref) if ref.root.dtype == FLOAT else ref.root in changed for ref in required):
+        raise NoBlocksError
     for root in changed:
         root.blocked = True
         for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
@@ -49,6 +59,11 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
     for launch in schedule:
         result += converter.around(launch)
     return result
+
+
+def not_in_blocks(schedule: Schedule) -> list[Launch]:
+    """Return the launches that would read or write another order than they know."""
+    return [launch for launch in schedule if launch.blocks and not all(launch.operands[index].ref.root.blocked for index in _in_blocks(launch))]
 
 
 def _companions(uses: Mapping[Ref, Sequence[Use]], wanted: set[Ref]) -> set[Ref]:
@@ -104,13 +119,17 @@ def _may_change(root: Ref, uses: Iterable[Use], free: set[Launch]) -> bool:
     return root.role in ROLES and all(_is_range(launch.operands[index].ref) for launch, index in uses)
 
 
+def _is_image(ref: Ref) -> bool:
+    """Whether axis 1 has whole blocks of channels, and pixels follow it."""
+    return len(ref.shape) >= 3 and ref.shape[1] % BLOCK == 0
+
+
 def _is_range(ref: Ref) -> bool:
     """Whether a view is a range of whole blocks of channels of its root."""
-    root = ref.root
-    if len(ref.shape) < 3 or len(root.shape) < 3 or ref.shape[0] != root.shape[0] or ref.shape[2:] != root.shape[2:]:
+    root, plane = ref.root, math.prod(ref.shape[2:])
+    if not (_is_image(ref) and _is_image(root)) or ref.shape[0] != root.shape[0] or plane != math.prod(root.shape[2:]):
         return False
-    plane = math.prod(root.shape[2:])
-    return root.shape[1] % BLOCK == ref.shape[1] % BLOCK == 0 and ref.root_offset % (plane * BLOCK) == 0 and ref.batch_stride == root.batch_stride
+    return ref.root_offset % (plane * BLOCK) == 0 and ref.batch_stride == root.batch_stride
 
 
 class _Converter:

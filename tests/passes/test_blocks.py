@@ -9,6 +9,11 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.cl.device import Device
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.graph.build import build
+from ocaffe.graph.options import NetOptions
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT
 from ocaffe.ops import gemm_gpu, winograd_gpu
 from tests.harness import of_kind, treat_as_large
@@ -39,6 +44,11 @@ def pool(name: str, bottom: str) -> str:
     return f'layer {{ name: "{name}" type: "Pooling" bottom: "{bottom}" top: "{name}" pooling_param {{ pool: MAX kernel_size: 2 stride: 2 }} }}'
 
 
+def reshape(name: str, bottom: str, shape: tuple[int, ...]) -> str:
+    dims = " ".join(f"dim: {size}" for size in shape)
+    return f'layer {{ name: "{name}" type: "Reshape" bottom: "{bottom}" top: "{name}" reshape_param {{ shape {{ {dims} }} }} }}'
+
+
 NETS = {  # and the values that must be in blocks, at least
     "residual": (
         DATA + convolution("c0", "data", 16, 3) + normalized("c0") + relu("c0") + convolution("c1", "c0", 32, 3) + normalized("c1") + relu("c1")
@@ -57,6 +67,12 @@ NETS = {  # and the values that must be in blocks, at least
         + 'layer { name: "sum" type: "Eltwise" bottom: "c0" bottom: "c1" top: "sum" }' + convolution("c2", "sum", 24, 1) + relu("c2")
         + convolution("d2", "c2", 24, 3, 2, bias=True, group=24) + relu("d2") + convolution("c3", "d2", 16, 1) + LOSS.replace("BOTTOM", "c3"),
         {"wide", "d", "c1", "c2", "d2", "c3"},
+    ),
+    "axis": (
+        DATA + convolution("c0", "data", 16, 3) + relu("c0") + reshape("apart", "c0", (2, 2, 16, 14, 16))
+        + convolution("c1", "apart", 16, 3, bias=True).replace("group: 1", "group: 1 axis: 2") + reshape("together", "c1", (4, 16, 14, 16))
+        + convolution("c2", "together", 16, 1) + LOSS.replace("BOTTOM", "c2"),
+        {"c2"},
     ),
     "branches": (
         DATA + convolution("c0", "data", 16, 3) + relu("c0") + convolution("a", "c0", 16, 1, bias=True) + relu("a") + convolution("b", "c0", 32, 3, bias=True)
@@ -89,3 +105,15 @@ def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -
     for key, expected in results[0].items():
         before, after = (np.abs(found[key] - expected).max() / np.abs(expected).max() for found in results[1:])
         assert after <= 3 * before + 0.03, (key, before, after)
+
+
+@pytest.mark.parametrize("switches, options", [(Switches(share=False), {}), (Switches(), {"fuse": False}), (Switches(), {"apart": True})])
+def test_schedules_without_the_pass_have_other_kernels(switches: Switches, options: dict[str, bool]) -> None:
+    """A solver's debug_info, a run layer by layer, and the plain side of a comparison keep Caffe's order."""
+    message = text_format.Parse(NETS["plain"][0], proto.NetParameter())
+    target = Target(kind="gpu", runtime="nvidia", tensor_cores=True, math="bf16", wgmma=True, compute_units=132)
+    for plain in (False, True):
+        graph = build(message, proto.TRAIN, lambda source, text: None)
+        given, chosen = (NetOptions(backward=True, **options), switches) if plain else (NetOptions(backward=True), Switches())
+        schedule = compile_net(graph, ParameterGroup(graph.params), target, given, chosen).recording.schedule
+        assert any(launch.blocks for launch in schedule) != plain
