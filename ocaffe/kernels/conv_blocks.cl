@@ -87,6 +87,7 @@
 #define PATCH_BYTES (PATCH * CB * 2)
 #define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
 #define PIXEL_COPIERS (COPIERS - 32) /* the last warp copies filters */
+#define TOGETHER (NT / 8 < 8 ? NT / 8 : 8) /* results of a pixel that are read before they are written */
 #ifdef WGMMA
 #define SHARERS WARPS /* with a sum of one channel */
 #else
@@ -283,33 +284,59 @@ backward_data
 #pragma unroll
     for (int j = 0; j < NT / 4; ++j) sum[j] = 0.0f;
 #endif
+    /* Loads precede stores: the compiler does not move a load over a store, so that each would wait for memory. */
+    const int own = item % 4 * 2, steps = min(NT, ROWS - row0) / 8, apart = pixels * 8;
+    if (has_bias)
+#pragma unroll
+      for (int j = 0; j < NT / 8; ++j)
+        if (j < steps) {
+          const int row = row0 + j * 8 + own;
+          const float2 factor = (float2)(FACTOR(bias, row), FACTOR(bias, row + 1)), offset = (float2)(OFFSET(bias, row), OFFSET(bias, row + 1));
+#pragma unroll
+          for (int i = 0; i < MB; ++i)
+#pragma unroll
+            for (int k = 4 * j; k < 4 * j + 4; k += 2) d[i][k] = d[i][k] * factor.x + offset.x, d[i][k + 1] = d[i][k + 1] * factor.y + offset.y;
+        }
     int exists[MB][2];
 #pragma unroll
     for (int i = 0; i < MB; ++i)
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
-        const int at = BEGIN(tile) + (warp / 4 * MB + i) * 64 + sum_row(2 * lower), r = at / v.pitch, column = at % v.pitch, sample = r / v.rows, y_row = r % v.rows;
+        const Place p = place_of(v, BEGIN(tile) + (warp / 4 * MB + i) * 64 + sum_row(2 * lower));
 #if PHASED
-        const int phase = TILE_PHASE(tile), pixel = (2 * y_row + phase / 2) * w + 2 * column + phase % 2, within = 2 * y_row + phase / 2 < h && 2 * column + phase % 2 < w;
+        const int row = 2 * p.row + TILE_PHASE(tile) / 2, column = 2 * p.column + TILE_PHASE(tile) % 2, pixel = row * w + column, within = row < h && column < w;
 #else
-        const int pixel = y_row * v.width + column, within = 1;
+        const int pixel = p.row * v.width + p.column, within = 1;
 #endif
-        exists[i][lower] = warp < WARPS && column < v.width && y_row < v.height && sample < images && within;
+        exists[i][lower] = warp < WARPS && p.column < v.width && p.row < v.height && p.sample < images && within;
         if (!exists[i][lower]) continue;
-        global bfloat* to = y + sample * y_stride;
+        const int element = (row0 / 8 * pixels + pixel) * 8 + own;
+        global bfloat* to = y + p.sample * y_stride + element;
 #pragma unroll
-        for (int j = 0; j < NT / 8; ++j) {
-          const int row = row0 + j * 8, own = row + item % 4 * 2, element = (row / 8 * pixels + pixel) * 8 + item % 4 * 2;
-          if (row >= ROWS) continue;
-          float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]);
-          value = value * (float2)(FACTOR(bias, own), FACTOR(bias, own + 1)) + (float2)(OFFSET(bias, own), OFFSET(bias, own + 1));
-          if (accumulate) value += bfloat_at2(to + element);
-          value = select(slope * value, value, IF_FUSED_RELU((PASSES2(sign + sample * sign_stride, element)), value > 0.0f));
-          bfloat_put2(to + element, value);
+        for (int first_j = 0; first_j < NT / 8; first_j += TOGETHER) {
+          uint old[TOGETHER];
+          int2 passes[TOGETHER];
+#pragma unroll
+          for (int t = 0; t < TOGETHER; ++t) old[t] = 0, passes[t] = (int2)(0);
+          if (accumulate)
+#pragma unroll
+            for (int t = 0; t < TOGETHER; ++t)
+              if (first_j + t < steps) old[t] = *(global const uint*)(to + (ulong)(first_j + t) * apart);
+#pragma unroll
+          for (int t = 0; t < TOGETHER; ++t)
+            if (first_j + t < steps) passes[t] = IF_FUSED_RELU((PASSES2(sign + p.sample * sign_stride, element + (first_j + t) * apart)), (int2)(0));
+#pragma unroll
+          for (int t = 0; t < TOGETHER; ++t) {
+            const int j = first_j + t;
+            float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]) + wide2(old[t]);
+            value = select(slope * value, value, IF_FUSED_RELU(passes[t], value > 0.0f));
+            const uint bits = narrow2(value);
+            if (j < steps) *(global uint*)(to + (ulong)j * apart) = bits; /* one instruction, which needs no branch */
 #ifdef CHANNEL_REDUCTION
-          sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
-          d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
+            sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
+            d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
 #endif
+          }
         }
       }
 #ifdef CHANNEL_REDUCTION

@@ -176,12 +176,26 @@ INLINE int sum_column(int j) { return j / 4 * 8 + (int)get_local_id(0) % 4 * 2 +
 
 /* Virtual pixels: the rows of all images one after the other, each with `pitch` - `width` zeros at its end, and each image with `rows` - `height` rows of
    zeros at its end. A window that begins at any pixel then finds its taps at fixed distances, over the edges of rows and images. */
-typedef struct { int pitch, rows, width, height; } Virtual;
+typedef struct { int pitch, rows, width, height; uint by_pitch, by_rows; } Virtual;
 
 /* Windows of one pixel need no zeros: an image is one row. */
 INLINE Virtual virtual_pixels(int kernel_h, int kernel_w, int h, int w) {
-  const int one = kernel_h == 1 && kernel_w == 1;
-  return one ? (Virtual){h * w, 1, h * w, 1} : (Virtual){w + kernel_w / 2, h + kernel_h / 2, w, h};
+  const int one = kernel_h == 1 && kernel_w == 1, pitch = one ? h * w : w + kernel_w / 2, rows = one ? 1 : h + kernel_h / 2;
+  return (Virtual){pitch, rows, one ? h * w : w, one ? 1 : h, 0xffffffffu / pitch, 0xffffffffu / rows};
+}
+
+/* Quotient and remainder of a division by d, for a < 2^31. `by`: 0xffffffff / d, with which the product is at most one too small. A division by a
+   variable takes 40 instructions. */
+INLINE int2 divided(int a, int d, uint by) {
+  const int q = mul_hi((uint)a, by), r = a - q * d;
+  return r >= d ? (int2)(q + 1, r - d) : (int2)(q, r);
+}
+
+/* The place of virtual pixel `at`: sample, row and column. */
+typedef struct { int sample, row, column; } Place;
+INLINE Place place_of(const Virtual v, int at) {
+  const int2 line = divided(at, v.pitch, v.by_pitch), row = divided(line.x, v.rows, v.by_rows);
+  return (Place){row.x, row.y, line.y};
 }
 
 /* An image in memory, w pixels wide and h high, 1 for rows that follow each other. The virtual pixel (y, x) is pixel (y * stride + phase_y, x * stride +
@@ -200,10 +214,10 @@ INLINE void copy_pixels(uint to, uint plane, const Image image, const Virtual v,
   const ulong pixels = image.w * image.h;
   const int each = workers / shares;
   for (int i = worker % each; i < count; i += each) {
-    const int at = begin + i, r = at / v.pitch, column = at % v.pitch, sample = r / v.rows, row = r % v.rows;
-    const int y = row * image.stride + image.phase_y, x = column * image.stride + image.phase_x;
-    const int exists = at >= 0 && sample < images && column < v.width && row < v.height && y < image.h && x < image.w;
-    global const bfloat* from = image.x + (exists ? sample * image.sample + (block * pixels + y * image.w + x) * 8 : 0);
+    const Place p = place_of(v, begin + i);
+    const int y = p.row * image.stride + image.phase_y, x = p.column * image.stride + image.phase_x;
+    const int exists = begin + i >= 0 && p.sample < images && p.column < v.width && p.row < v.height && y < image.h && x < image.w;
+    global const bfloat* from = image.x + (exists ? p.sample * image.sample + (block * pixels + y * image.w + x) * 8 : 0);
 #pragma unroll 4
     for (int c = worker / each; c < blocks; c += shares) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + c * pixels * 8, exists && block + c < image.blocks, memory);
   }

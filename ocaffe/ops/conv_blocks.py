@@ -23,8 +23,9 @@ MAX_BUFFERS = 4
 PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
 FILTER_OUTPUTS = 128  # rows of backward_filter, at most
 RUN, STEP = 256, 64  # virtual pixels of backward_filter
-# An estimate of a unit: products and copied bytes in a cycle (of the peak of an H100, and of its L2 cache), cycles of a step and of ROWS * 2 pixels of a tile
-PRODUCTS, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 24, 40, 800
+# An estimate of a unit: products, bytes from local memory and copied bytes in a cycle (of an H100 and its L2 cache), cycles of a step, and of the results of
+# 128 pixels with 128 outputs
+PRODUCTS, READ, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 128, 24, 40, 800
 
 
 class Tile(NamedTuple):
@@ -60,7 +61,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    columns, outputs = _filter_columns(g), _filter_outputs(g)
+    columns, outputs = _filter_columns(rec.target, g), _filter_outputs(g)
     halves = FILTER_OUTPUTS // outputs
     tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs)
     runs = -(-_virtual(g) // RUN)
@@ -121,19 +122,20 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
     if direction == "backward_filter":
-        patch = _phases(g) * _patch(g, RUN) * _filter_columns(g) * 2
-        return Tile(1, FILTER_OUTPUTS, STEP) if _fits(target, patch, STEP * _filter_outputs(g) * 2) else None
+        return Tile(1, FILTER_OUTPUTS, STEP) if _filter_columns(target, g) else None
     back = direction == "backward_data"
     rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
-    outputs = 128 if rows > ROWS else ROWS
-    tiles = [Tile(products, outputs, step) for products in (2, 1) for step in (64, 32, 16) if _padded(depth) % step == 0]
+    widths = (128, 64, 32) if rows > 32 else (32,)
+    tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if _padded(depth) % step == 0]
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A step takes as long as its products or its copies, whichever takes longer."""
-        groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs)
-        copied = 2 * tile.depth * (tile.outputs + _patch(g, tile.pixels) / g.taps)
-        step = max(tile.pixels * tile.outputs * tile.depth / PRODUCTS, copied / COPIED) + STEP_CYCLES
-        return -(-groups // target.compute_units) * (_padded(depth) // tile.depth * g.taps * step + TILE_CYCLES * tile.products)
+        groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
+        copied = 2 * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
+        product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ)  # of ROWS pixels and 16 of the depth
+        step = max(2 * tile.products * tile.depth / 16 * product, copied / COPIED) + STEP_CYCLES
+        steps = _padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
+        return -(-groups // target.compute_units) * (steps * step + TILE_CYCLES * tile.products * tile.outputs / 128)
 
     fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
     return min(fitting, key=cycles, default=None)
@@ -156,10 +158,12 @@ def _buffers(target: Target, patch: int, step: int) -> tuple[int, int]:
     return min(MAX_BUFFERS, (room - steps * step) // patch), steps
 
 
-def _filter_columns(g: ConvGeometry) -> int:
-    """Return the channels of a group of backward_filter, whose sums for all taps must fit the registers."""
+def _filter_columns(target: Target, g: ConvGeometry) -> int:
+    """Return the channels of a group of backward_filter, whose sums for all taps must fit the registers, and their patches local memory; 0: none."""
     most = 128 if g.taps == 1 else 64 if g.taps <= 3 else 32
-    return next(columns for columns in (128, 64, 32, 16) if columns <= most and columns <= max(16, g.group_channels))
+    widths = [columns for columns in (128, 64, 32, 16) if columns <= min(most, max(16, g.group_channels))]
+    patch = _phases(g) * _patch(g, RUN) * 2
+    return next((columns for columns in widths if _fits(target, patch * columns, STEP * _filter_outputs(g) * 2)), 0)
 
 
 def _filter_outputs(g: ConvGeometry) -> int:
