@@ -19,9 +19,9 @@ from ocaffe.data.decode import read_file
 from ocaffe.data.folder import is_image_name
 from ocaffe.data.labels_txt import given_labels
 from ocaffe.errors import Error
-from ocaffe.evaluation.answers import answers_of, picture_of
+from ocaffe.evaluation.answers import Objects, answers_of, picture_of
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
-from ocaffe.evaluation.objects import LEAST
+from ocaffe.evaluation.objects import BOX, IMAGE, LEAST
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
 from ocaffe.evaluation.region_images import RegionImages, is_region_detector
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
@@ -62,17 +62,20 @@ def main(argv: Sequence[str]) -> int:
         if options.annotate and not answers.drawn:
             fact = "--annotate is given, and the net's answers belong to no place in the image"
             raise Error(fact, place=f"ocaffe {NAME}", fix="leave it out, or give a net that finds objects or regions")
+        padded = settings if isinstance(settings, Preprocessing) and settings.padding and isinstance(answers, Objects) else None
         for begin in range(0, len(files), settings.batch):
             inputs = []
             for name in files[begin : begin + settings.batch]:
                 try:
                     content = sys.stdin.buffer.read() if name == STDIN else read_file(name)
-                    inputs.append((name, settings(content), content if options.annotate else b""))
+                    inputs.append((name, settings(content), content if options.annotate or padded else b""))
                 except Error as problem:
                     failed = True
                     print(f"error: {name}: {problem.fact}", file=log.stderr)
             output = _run(made, [arrays for _, arrays, _ in inputs])
             for place, (name, _, content) in enumerate(inputs):
+                if padded:
+                    output = _without_padding(output, place, content, padded)
                 result = {"file": name, **answers.of(output, place)}
                 if options.annotate:
                     result["annotated"] = os.path.join(options.annotate, f"{begin + place:05d}_{os.path.splitext(os.path.basename(name))[0]}.png")
@@ -84,6 +87,15 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(results, indent=1))
     return int(failed)
+
+
+def _without_padding(output: np.ndarray, image: int, content: bytes, settings: Preprocessing) -> np.ndarray:
+    """Return the detections with the boxes of one image relative to the image in the file `content`, and not to the padded input of the net."""
+    width, height = picture_of(content).size
+    rows = output.reshape(-1, output.shape[-1]).copy()
+    own = rows[:, IMAGE] == image
+    rows[own, BOX] = settings.in_image(rows[own, BOX], (height, width))
+    return rows
 
 
 def _parser() -> Parser:

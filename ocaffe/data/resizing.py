@@ -110,6 +110,23 @@ class Resizing:
         return np.clip(np.rint(np.broadcast_to(values, channels)), 0, 255).astype(np.uint8)[:, None, None]
 
 
+def without_padding(boxes: np.ndarray, image: Size, resized: Size) -> np.ndarray:
+    """Return boxes relative to the image, from boxes relative to a net's input into which the image fits with padding on two sides.
+
+    As in SSD, a box entirely in the padding stays as it is.
+    """
+    height, width = map(np.float32, resized)
+    aspect = np.float32(image[1]) / np.float32(image[0])
+    begin = np.zeros(2, np.float32)  # of the image, x and y
+    if aspect > width / height:
+        begin[1] = (height - width / aspect) / 2 / height
+    else:
+        begin[0] = (width - height * aspect) / 2 / width
+    end = 1 - begin
+    outside = ((boxes[:, :2] >= end) | (boxes[:, 2:] <= begin)).any(1, keepdims=True)
+    return np.where(outside, boxes, (boxes - np.tile(begin, 2)) / np.tile(end - begin, 2))
+
+
 class Resizings:
     """The resize_params of a layer. Of several, each batch draws one by their `prob` (MobileNet-YOLO); the first one gives the shape at the start."""
 

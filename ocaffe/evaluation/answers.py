@@ -59,7 +59,7 @@ class Classes(Answers):
 
 
 class Objects(Answers):
-    """The detections with a score of at least `least`. The output is that of a layer in DETECTED, 1 x 1 x n x 7."""
+    """The detections with a score of at least `least`. The output is that of a layer in DETECTED, 1 x 1 x n x 7, with boxes relative to the image."""
 
     def __init__(self, labels: Sequence[str], least: float) -> None:
         super().__init__(labels)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,20 @@ from ocaffe.data.database import open_database
 from ocaffe.data.datum import raw_shape
 from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.data.label_names import is_database
-from ocaffe.data.resample import resize
+from ocaffe.data.resample import Interpolation, resize
+from ocaffe.data.resizing import Resizing, without_padding
 from ocaffe.errors import Error, shape_text
 from ocaffe.tools.recognise import read_mean
 
+PADDED = proto.ResizeParameter.FIT_LARGE_SIZE_AND_PAD
 DATA = ("Data", "ImageData", "AnnotatedData", "DenseImageData", "RoIData")
+
+
+class Padding(NamedTuple):
+    """Fields of a resize_param with FIT_LARGE_SIZE_AND_PAD: the name of pad_mode, and pad_value."""
+
+    mode: str
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -23,21 +32,35 @@ class Preprocessing:
     """The settings. `shape`: channels (in the order blue, green, red), height and width of the net's input.
 
     `resized`: height and width before the crop. `mean`: one value, one per channel, or channels x height x width of the resized image.
+    `padding`: the image keeps its aspect ratio, and is padded to `resized`. None: it is warped.
     """
 
     shape: tuple[int, int, int]
     resized: tuple[int, int]
     mean: np.ndarray
     scale: float = 1.0
+    padding: Padding | None = None
     batch: ClassVar[int] = 32  # images of a run
 
     def __call__(self, content: bytes) -> tuple[np.ndarray, ...]:
         """Return the input for an image file, channels x height x width, as the only one. Raise Error without a place."""
         channels, height, width = self.shape
-        pixels = resize(planes(open_image(content, MAX_PIXELS), Color.GRAY if channels == 1 else Color.COLOR), *self.resized)
+        pixels = self._resize(planes(open_image(content, MAX_PIXELS), Color.GRAY if channels == 1 else Color.COLOR))
         y, x = (self.resized[0] - height) // 2, (self.resized[1] - width) // 2
         mean = self.mean[:, y : y + height, x : x + width] if self.mean.ndim == 3 else self.mean.reshape(-1, 1, 1)
         return (np.float32((pixels[:, y : y + height, x : x + width].astype(np.float32) - mean) * np.float32(self.scale)),)
+
+    def _resize(self, image: np.ndarray) -> np.ndarray:
+        if self.padding is None:
+            return resize(image, *self.resized)
+        mode = proto.ResizeParameter.Pad_mode.Value(self.padding.mode)
+        height, width = self.resized
+        param = proto.ResizeParameter(resize_mode=PADDED, height=height, width=width, pad_mode=mode, pad_value=self.padding.values)
+        return Resizing(param).apply(image, self.resized, Interpolation.LINEAR)
+
+    def in_image(self, boxes: np.ndarray, image: tuple[int, int]) -> np.ndarray:
+        """Convert boxes (n x 4: left, top, right, bottom), as shares of the resized image, to shares of the image. `image`: its height and width."""
+        return boxes if self.padding is None else without_padding(boxes, image, self.resized)
 
     def check(self, place: str) -> None:
         """Raise Error if the settings contradict each other."""
@@ -58,6 +81,7 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
     """
     transform = layer.transform_param
     crop = (transform.crop_h, transform.crop_w) if transform.crop_h else (transform.crop_size,) * 2 if transform.crop_size else None
+    padding = None if resized else _padding(layer)
     resized = resized or _resized(layer, place) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
     if resized is None:
         fact = f"nothing says to which size the images of layer '{layer.name}' were resized"
@@ -66,7 +90,7 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
     mean = np.array(transform.mean_value, np.float32) if transform.mean_value else np.zeros(1, np.float32)
     if transform.mean_file:
         mean = mean_of(transform.mean_file)
-    return Preprocessing(shape, resized, mean, float(transform.scale))
+    return Preprocessing(shape, resized, mean, float(transform.scale), padding)
 
 
 def mean_of(text: str) -> np.ndarray:
@@ -95,14 +119,23 @@ def _resized(layer: Any, place: str) -> tuple[int, int] | None:
         p = layer.dense_image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
     for change in layer.transform_param.resize_param:
-        if change.resize_mode != proto.ResizeParameter.WARP:
+        if change.resize_mode not in (proto.ResizeParameter.WARP, PADDED):
             mode = proto.ResizeParameter.Resize_mode.Name(change.resize_mode)
-            fact = f"resize_mode of layer '{layer.name}' is {mode}, and images are prepared by WARP alone"
+            fact = f"resize_mode of layer '{layer.name}' is {mode}, and images are prepared by WARP and FIT_LARGE_SIZE_AND_PAD"
             raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH, which does not keep the aspect ratio")
         if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
             return int(change.height), int(change.width)
     found = _stored(layer)
     return found[1:] if found else None
+
+
+def _padding(layer: Any) -> Padding | None:
+    """Return the padding of the resize_param that `_resized` takes."""
+    for change in layer.transform_param.resize_param if layer.type not in ("ImageData", "DenseImageData") else ():
+        if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
+            mode = proto.ResizeParameter.Pad_mode.Name(change.pad_mode)
+            return Padding(mode, tuple(change.pad_value)) if change.resize_mode == PADDED else None
+    return None
 
 
 def _stored(layer: Any) -> tuple[int, int, int] | None:

@@ -18,7 +18,7 @@ import numpy as np
 from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer
-from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
+from ocaffe.evaluation.preprocessing import Padding, Preprocessing, mean_of, of_layer
 from ocaffe.evaluation.region_images import RegionImages
 from ocaffe.files import atomic_write
 from ocaffe.layers.base import layer_type
@@ -66,7 +66,7 @@ def _write(prefix: str, nets: Sequence[Any]) -> None:
             np.save(out, settings.mean)
     _put(path, {
         "size": list(settings.shape), "resize": list(settings.resized), "mean": mean, "scale": settings.scale,
-        "channel_order": ORDERS[settings.shape[0]], "labels": class_names(layer),
+        "channel_order": ORDERS[settings.shape[0]], "labels": class_names(layer), **({"padding": settings.padding._asdict()} if settings.padding else {}),
     })  # fmt: skip
 
 
@@ -103,7 +103,9 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
         resized = int(found["resize"][0]), int(found["resize"][1])
         if found["channel_order"] != ORDERS[channels]:
             raise ValueError(f"channel_order is {found['channel_order']}, not {ORDERS[channels]}")
-        return Preprocessing((channels, height, width), resized, values, float(found["scale"])), labels
+        given = found.get("padding")
+        padding = Padding(str(given["mode"]), tuple(map(float, given["values"]))) if given else None
+        return Preprocessing((channels, height, width), resized, values, float(found["scale"]), padding), labels
     except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
         raise Error(f"the preprocessing cannot be read: {problem!r}", place=path, fix="remove the file, and give --resize, --mean and --scale") from None
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.data.resizing import without_padding
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
@@ -176,20 +177,3 @@ def overlaps(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray],
     union = own[:, None] + theirs[None] - shared
     with np.errstate(divide="ignore"):
         return np.divide(shared, union, out=np.zeros_like(shared), where=shared > 0)
-
-
-def without_padding(boxes: np.ndarray, image: Size, resized: Size) -> np.ndarray:
-    """Return boxes relative to the image, from boxes relative to a net's input into which the image fits with padding on two sides.
-
-    As in SSD, a box entirely in the padding stays as it is.
-    """
-    height, width = map(np.float32, resized)
-    aspect = np.float32(image[1]) / np.float32(image[0])
-    begin = np.zeros(2, np.float32)  # of the image, x and y
-    if aspect > width / height:
-        begin[1] = (height - width / aspect) / 2 / height
-    else:
-        begin[0] = (width - height * aspect) / 2 / width
-    end = 1 - begin
-    outside = ((boxes[:, :2] >= end) | (boxes[:, 2:] <= begin)).any(1, keepdims=True)
-    return np.where(outside, boxes, (boxes - np.tile(begin, 2)) / np.tile(end - begin, 2))

@@ -1,15 +1,17 @@
 """The preprocessing beside the weights."""
 from __future__ import annotations
 
+import io
 import pathlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ocaffe import proto
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.errors import Error
-from ocaffe.evaluation.preprocessing import of_layer
+from ocaffe.evaluation.preprocessing import Preprocessing, of_layer
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of, write_sidecar
 from ocaffe.model.text import read_net
 from tests.zoo.digits import write_folders
@@ -67,20 +69,40 @@ def test_a_training_can_do_without(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert "the preprocessing is not written beside the snapshots" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("mode", ["FIT_LARGE_SIZE_AND_PAD", "FIT_SMALL_SIZE"])
-def test_images_that_keep_their_aspect_ratio(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+ASPECT = """layer { name: "d" type: "AnnotatedData" top: "data" top: "label" data_param { source: "db" }
+  transform_param { resize_param { prob: 1 resize_mode: %s height: 30 width: 40 interp_mode: LINEAR pad_value: 7 } } }"""
+
+
+def test_images_of_a_smallest_side(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not warped silently. --resize warps them."""
     monkeypatch.chdir(tmp_path)
-    resized = f"resize_param {{ prob: 1 resize_mode: {mode} height: 30 width: 40 interp_mode: LINEAR }}"
-    net = f'layer {{ name: "d" type: "AnnotatedData" top: "data" top: "label" transform_param {{ {resized} }} data_param {{ source: "db" }} }}'
-    pathlib.Path("net.prototxt").write_text(net)
+    pathlib.Path("net.prototxt").write_text(ASPECT % "FIT_SMALL_SIZE")
     message = read_net("net.prototxt")
     write_sidecar("net", [message])
     assert read_sidecar("net.caffemodel") is None
     for shape in (None, (3, 30, 40)):
-        with pytest.raises(Error, match=rf"(?s)net\.prototxt.*resize_mode of layer 'd' is {mode}.*--resize"):
+        with pytest.raises(Error, match=r"(?s)net\.prototxt.*resize_mode of layer 'd' is FIT_SMALL_SIZE.*--resize"):
             of_layer(message.layer[0], shape, None, "net.prototxt")
     assert of_layer(message.layer[0], None, (20, 25), "net.prototxt").shape == (3, 20, 25)
+
+
+def test_padded_images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image of 10 x 40 pixels fits into 30 x 40 as it is, with 10 rows of padding above and below. Boxes are shares of the image again."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("net.prototxt").write_text(ASPECT % "FIT_LARGE_SIZE_AND_PAD")
+    message = read_net("net.prototxt")
+    write_sidecar("net", [message])
+    found = read_sidecar("net.caffemodel")
+    assert found is not None and isinstance(found[0], Preprocessing)
+    assert found[0].padding == of_layer(message.layer[0], None, None, "net.prototxt").padding == ("CONSTANT", (7.0,))
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 40, 3), np.uint8)
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "PNG")
+    (given,) = found[0](content.getvalue())
+    assert given.shape == (3, 30, 40) and (given[:, :10] == 7).all() and (given[:, 20:] == 7).all()
+    assert (given[:, 10:20] == pixels[:, :, ::-1].transpose(2, 0, 1)).all()
+    np.testing.assert_allclose(found[0].in_image(np.float32([[0.25, 1 / 3, 0.5, 0.5]]), (10, 40)), [[0.25, 0, 0.5, 0.5]], atol=1e-6)
+    assert of_layer(message.layer[0], None, (20, 25), "net.prototxt").padding is None  # --resize warps
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"size": [3, 8, 8]}', TWO_CHANNELS])
