@@ -58,8 +58,8 @@
 #include "channel_reduction.h"
 
 #define SIZES int images, int channels, int outputs, int h, int w, int oh, int ow
-/* Step i has the filters of tap TAP(i, back), as in conv_blocks_pack.cl. SHIFT is the distance of its pixel from the pixel of the result, in virtual pixels; the smallest one is -BELOW,
-   the largest BELOW + SPAN. */
+/* Step i has the filters of tap TAP(i, back), as in conv_blocks_pack.cl. SHIFT is the distance of its pixel from the pixel of the result, in virtual pixels:
+   from -BELOW to SPAN - BELOW. */
 #if STRIDE == 1
 #define PHASES 1
 #define TAP(i, back) ((back) ? TAPS - 1 - (i) : (i))
