@@ -13,7 +13,7 @@ import pytest
 from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device
 from ocaffe.cl.open_ptx import opened, opens
-from ocaffe.cl.program import ProgramKey, program_text
+from ocaffe.cl.program import OPTIONS, ProgramKey, program_text
 from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
@@ -22,7 +22,6 @@ from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops import gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
-OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
 _programs: dict[Any, Any] = {}
 
 

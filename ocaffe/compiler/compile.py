@@ -16,7 +16,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.launch import Measure, Schedule
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
@@ -199,10 +199,8 @@ class _Job:
         prepacked = self.graph.prepacked if options.prepack_weights and free else None
         passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, budget=budget, prepacked=prepacked)
         without = replace(self.target, wgmma=False)  # whose kernels require channels in blocks, for which a pass provides
-        recording = record(self.graph, self.group, self.target if fuse and share else without, given, self.update)
-        if self.target.wgmma and any(isinstance(launch, Measure) for launch in recording.schedule):
-            recording = record(self.graph, self.group, without, given, self.update)
         try:
+            recording = record(self.graph, self.group, self.target if fuse and share else without, given, self.update)
             schedule, applied = optimise(recording.schedule, passes)
         except NoBlocksError:
             recording = record(self.graph, self.group, without, given, self.update)

@@ -81,8 +81,12 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
     """
     transform = layer.transform_param
     crop = (transform.crop_h, transform.crop_w) if transform.crop_h else (transform.crop_size,) * 2 if transform.crop_size else None
-    padding = None if resized else _padding(layer)
-    resized = resized or _resized(layer, place) or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
+    change = None if resized else _resize_param(layer, place)
+    padding = None
+    if change is not None and change.resize_mode == PADDED:
+        padding = Padding(proto.ResizeParameter.Pad_mode.Name(change.pad_mode), tuple(change.pad_value))
+    resized = resized or ((change.height, change.width) if change else _resized(layer))
+    resized = resized or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
     if resized is None:
         fact = f"nothing says to which size the images of layer '{layer.name}' were resized"
         raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH")
@@ -110,32 +114,28 @@ def _channels(layer: Any) -> int:
     return found[0] if found else 1 if layer.transform_param.force_gray else 3
 
 
-def _resized(layer: Any, place: str) -> tuple[int, int] | None:
-    """Return height and width of the images before the crop, None if the layer does not say it. Raise Error for images that keep their aspect ratio."""
+def _resize_param(layer: Any, place: str) -> Any:
+    """Return the resize_param that a layer always applies, None without one. Raise Error for images that keep their aspect ratio without padding."""
+    for change in layer.transform_param.resize_param if layer.type not in ("ImageData", "DenseImageData") else ():
+        if change.resize_mode not in (proto.ResizeParameter.WARP, PADDED):
+            mode = proto.ResizeParameter.Resize_mode.Name(change.resize_mode)
+            fact = f"resize_mode of layer '{layer.name}' is {mode}, and images are prepared by WARP and FIT_LARGE_SIZE_AND_PAD"
+            raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH, which does not keep the aspect ratio")
+        if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
+            return change
+    return None
+
+
+def _resized(layer: Any) -> tuple[int, int] | None:
+    """Return height and width of the images before the crop, None if the layer does not say it. `_resize_param` precedes it."""
     if layer.type == "ImageData":
         p = layer.image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
     if layer.type == "DenseImageData":
         p = layer.dense_image_data_param
         return (p.new_height, p.new_width) if p.new_height else None
-    for change in layer.transform_param.resize_param:
-        if change.resize_mode not in (proto.ResizeParameter.WARP, PADDED):
-            mode = proto.ResizeParameter.Resize_mode.Name(change.resize_mode)
-            fact = f"resize_mode of layer '{layer.name}' is {mode}, and images are prepared by WARP and FIT_LARGE_SIZE_AND_PAD"
-            raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH, which does not keep the aspect ratio")
-        if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
-            return int(change.height), int(change.width)
     found = _stored(layer)
     return found[1:] if found else None
-
-
-def _padding(layer: Any) -> Padding | None:
-    """Return the padding of the resize_param that `_resized` takes."""
-    for change in layer.transform_param.resize_param if layer.type not in ("ImageData", "DenseImageData") else ():
-        if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
-            mode = proto.ResizeParameter.Pad_mode.Name(change.pad_mode)
-            return Padding(mode, tuple(change.pad_value)) if change.resize_mode == PADDED else None
-    return None
 
 
 def _stored(layer: Any) -> tuple[int, int, int] | None:

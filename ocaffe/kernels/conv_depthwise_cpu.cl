@@ -13,16 +13,7 @@
 #include "epilogue.h"
 #include "split_sum.h"
 
-#ifndef KERNEL_W
-#define KERNEL_H 3
-#define KERNEL_W 3
-#define STRIDE_H 1
-#define STRIDE_W 1
-#define PAD_H 1
-#define PAD_W 1
-#define DILATION_H 1
-#define DILATION_W 1
-#endif
+#include "plane_window.h"
 #ifndef VECTOR
 #define VECTOR 8
 #endif

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.conv_geometry import ConvGeometry
 
-MAX_TAPS = 9  # the loop over taps is unrolled, and backward_filter keeps sums for each
+MAX_TAPS = 9  # backward_filter keeps sums for each
 ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction

@@ -13,6 +13,7 @@ from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_depthwise_blocks, conv_narrow_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
+from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
@@ -165,7 +166,5 @@ def _family(rec: Recorder) -> str:
 
 
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, Any]:
-    result: dict[str, Any] = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
-    for i, axis in enumerate("HW", 1):
-        result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
-    return result
+    own = {"VECTOR": 16 if rec.target.vector_width >= 16 else 8, "OUTPUTS": OUTPUTS} if rec.target.is_cpu else {}
+    return own | plane_window(g)

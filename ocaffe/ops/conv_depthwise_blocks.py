@@ -3,9 +3,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import strip_counts
 
@@ -26,31 +27,25 @@ def possible(target: Target, g: ConvGeometry) -> bool:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     groups = _groups(g, (g.out[1], g.out[2]), (1, 1))
-    rec.launch(
-        "conv_depthwise_blocks.forward",
-        reads=[x, w, ReductionSlot(groups, gradients=False), w if bias is None else bias],
-        writes=[y],
-        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY)],
-        bf16_operands=STORED,
-        blocks=True,
-        size=(groups * ITEMS, g.channels // BLOCK),
-        local=(ITEMS, 1),
-        defines=_defines(g),
-    )
+    _gather(rec, g, "forward", groups, x, w, ReductionSlot(groups, gradients=False), bias, y)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
     groups = _groups(g, (g.size[1], g.size[2]), (g.stride[1], g.stride[2]))
+    _gather(rec, g, "backward_data", groups, dy, w, RELU_MASK, bias, dx)
+
+
+def _gather(rec: Recorder, g: ConvGeometry, direction: str, groups: int, source: Ref, w: Ref, slot: Read, bias: Ref | None, to: Ref) -> None:
     rec.launch(
-        "conv_depthwise_blocks.backward_data",
-        reads=[dy, w, RELU_MASK, w if bias is None else bias],
-        writes=[dx],
-        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(dx), SLOPE_ONLY)],
+        f"conv_depthwise_blocks.{direction}",
+        reads=[source, w, slot, w if bias is None else bias],
+        writes=[to],
+        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(to), SLOPE_ONLY)],
         bf16_operands=STORED,
         blocks=True,
         size=(groups * ITEMS, g.channels // BLOCK),
         local=(ITEMS, 1),
-        defines=_defines(g),
+        defines=plane_window(g),
     )
 
 
@@ -71,10 +66,10 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         blocks=True,
         size=(slices * ITEMS, blocks),
         local=(ITEMS, 1),
-        defines=_defines(g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
+        defines=plane_window(g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
     )
     if not once:
-        sum_splits(rec, "conv_depthwise_blocks", _defines(g), to, None, dw)
+        sum_splits(rec, "conv_depthwise_blocks", plane_window(g), to, None, dw)
 
 
 def _groups(g: ConvGeometry, size: tuple[int, int], step: tuple[int, int]) -> int:
@@ -86,10 +81,3 @@ def _groups(g: ConvGeometry, size: tuple[int, int], step: tuple[int, int]) -> in
 def _sizes(g: ConvGeometry) -> list[int]:
     """Return the arguments of the macro SIZES."""
     return [g.batch, g.channels, *g.size[1:], *g.out[1:]]
-
-
-def _defines(g: ConvGeometry) -> dict[str, int]:
-    result = dict[str, int]()
-    for i, axis in enumerate("HW", 1):
-        result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
-    return result

@@ -7,6 +7,7 @@ from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
+from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.ops.gemm_gpu import sum_splits
 
@@ -100,7 +101,4 @@ def _sizes(g: ConvGeometry) -> list[int]:
 
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
     lanes = tile(rec.target)["V"]
-    result = {"V": lanes, "SOURCE": SOURCE // lanes, "RESULT": RESULT // lanes, "GROUPS": GROUPS}
-    for i, axis in enumerate("HW", 1):
-        result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
-    return result
+    return {"V": lanes, "SOURCE": SOURCE // lanes, "RESULT": RESULT // lanes, "GROUPS": GROUPS} | plane_window(g)

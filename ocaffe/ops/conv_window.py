@@ -20,6 +20,14 @@ def window(g: ConvGeometry) -> dict[str, int]:
     return result
 
 
+def plane_window(g: ConvGeometry) -> dict[str, int]:
+    """Return the defines of a window over planes (kernels/plane_window.h)."""
+    result: dict[str, int] = {}
+    for i, axis in enumerate("HW", 1):
+        result |= {f"KERNEL_{axis}": g.kernel[i], f"STRIDE_{axis}": g.stride[i], f"PAD_{axis}": g.pad[i], f"DILATION_{axis}": g.dilation[i]}
+    return result
+
+
 def phases(g: ConvGeometry) -> int:
     """Return the number of phases of backward_data (PHASES)."""
     return math.prod(g.stride)

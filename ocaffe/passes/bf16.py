@@ -12,7 +12,7 @@ from ocaffe.ir.launch import Launch, Measure, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.ops.expression import Pointwise, Reduce
-from ocaffe.passes.blocks import lower_to_blocks
+from ocaffe.passes.blocks import NoBlocksError, lower_to_blocks
 
 MIN_VALUE_BYTES = 1 << 20  # bytes as floats; smaller values are not worth another kernel
 TYPE = "bfloat"
@@ -25,8 +25,13 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
     It skips float16, whose range is too small for diffs. The pass skips nets whose shapes depend on data:
     their values are copied from one recording to the next.
     `inputs`: blobs and diffs to lower although they come from outside (ocaffe/profiling/tune.py); another schedule may have lowered them already.
+    Raises NoBlocksError.
     """
-    if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):
+    if target.is_cpu or target.math != "bf16":
+        return schedule
+    if any(isinstance(launch, Measure) for launch in schedule):
+        if any(launch.blocks for launch in schedule):
+            raise NoBlocksError
         return schedule
     schedule = lower_to_blocks(schedule, target)
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)

@@ -22,7 +22,10 @@ Use = tuple[Launch, int]  # a launch and the index of its operand
 
 
 class NoBlocksError(Exception):
-    """A schedule that cannot have channels in blocks: bits of a mask cannot be converted, or an image has no axis of channels. Record it without wgmma."""
+    """A schedule that cannot have channels in blocks: bits of a mask cannot be converted, an image has no axis of channels, or shapes depend on data.
+
+    It must be recorded without wgmma.
+    """
 
 
 def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
