@@ -18,7 +18,7 @@ import numpy as np
 from ocaffe.ir.launch import Access, Call, Launch, Operand
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder, scalar
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.ir.tensor import BLOCK, Ref, Role, Shape
 from ocaffe.ops.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.ops.render_pointwise import Random, render
 from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
@@ -162,7 +162,9 @@ def reduce(
         operands = [*rec.operands([ref for ref, _ in reads], writes, modifies), *counter_operands]
         rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), bool(modifies), f"{op}: {text} | {finish}"))
 
-    chunks = chunk_count(math.prod(kept), bool(domain) and _innermost(domain) not in reduced, math.prod(domain[d] for d in reduced), rec.target)
+    inner_kept = bool(domain) and _innermost(domain) not in reduced
+    perhaps_blocks = rec.target.wgmma and rec.target.math == "bf16" and len(domain) > 2 and kept == domain[1:2] and kept[0] % BLOCK == 0
+    chunks = chunk_count(math.prod(kept), inner_kept, math.prod(domain[d] for d in reduced), rec.target, perhaps_blocks)
     if chunks == 1:
         stage(text, finish, pairs, writes, modifies, domain, reduced)
         return

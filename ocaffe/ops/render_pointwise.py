@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ GROUP = 256
 GRID = 65535  # work-groups along the second and third axis of a grid that every device supports
 WIDTH = 4  # adjacent elements per GPU work-item: an H100 copies 3.0 TB/s with four, 2.7 TB/s with one
 SHARED_COUNTERS = 64  # elements that share 16 Philox counters
+VECTORS_AHEAD = 8  # that a GPU work-item loads before it stores
 PIXELS = 4  # per GPU work-item if channels are in blocks: they share what was loaded per channel
 
 
@@ -239,21 +240,36 @@ class _Body:
         source.argument("int", "middle", outer[-1])
         source.argument("int", "items", items)
         source.splat(self.scalars, BLOCK)
-        source.add("const int row = get_global_id(2), first = get_global_id(1);", "if (first >= items) return;")
+        source.argument("int", "rows", math.prod(outer[:-1]))
+        source.add("const int row = get_global_id(2), first = get_global_id(1);", "if (first >= items || row >= rows) return;")
         rows = source.index(outer[:-1], "row", "i")
         steady = [port for port in self.reads if not port.strides[-2]]
         for port in steady:
             source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-2], rows)};")
             load(source, port, BLOCK, "0", whole=True)
-        source.add("#pragma unroll", f"for (int n = 0; n < {PIXELS}; ++n) {{", "const int pixel = first + n * items;", "if (pixel < middle) {")
-        for port in self.ports:
-            if port not in steady:
-                source.add(f"{port.pointer} q_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-1], [*rows, 'pixel'])};")
-        self.compute(BLOCK, "0", steady, whole=True)
-        self.stores(BLOCK, "0", whole=True)
-        source.add("}", "}")
+        moving = [port for port in self.ports if port not in steady]
+        source.add(*(f"{port.pointer} row_{port.name} = p_{port.name}{source.offset(port.name, port.strides[:-2], rows)};" for port in moving))
+        read = [port for port in self.reads if port not in steady]
+        ahead = max(1, min(PIXELS, VECTORS_AHEAD // max(1, len(read))))
+        for begin in range(0, PIXELS, ahead):
+            pixels = range(begin, min(begin + ahead, PIXELS))
+            # The compiler moves no load over a store, so that all loads come first. Those past the end load the last pixel.
+            for n in pixels:
+                source.add(f"const int pixel{n} = min(first + {n} * items, middle - 1);")
+                for port in moving:
+                    step = source.argument("ulong", f"{port.name}_pixel", port.strides[-2])
+                    source.add(f"{port.pointer} q_{port.name}_{n} = row_{port.name} + pixel{n} * {step};")
+                for port in read:
+                    load(source, replace(port, name=f"{port.name}_{n}"), BLOCK, "0", whole=True)
+            for n in pixels:
+                source.add(f"if (first + {n} * items < middle) {{")
+                source.add(*(f"{port.pointer} q_{port.name} = q_{port.name}_{n};" for port in moving if port not in read))
+                source.add(*(f"const {vector('float', BLOCK)} {port.name} = {port.name}_{n};" for port in read))
+                self.compute(BLOCK, "0", self.reads, whole=True)
+                self.stores(BLOCK, "0", whole=True)
+                source.add("}")
         local = fit(items, group)
-        return source.call((1, items, math.prod(outer[:-1])), (1, local, 1))
+        return source.call((1, items, math.prod(outer[:-1])), (1, local, group // local))
 
     def grid(self, columns: int, group: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the global and local size, and declare the pointers to the row of a work-item."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,10 +32,12 @@ from ocaffe.ops.strides import Space
 RUN = 128
 GROUP = 256
 AHEAD = {1: 4, 2: 4, 4: 4, 8: 2}  # vector width -> loads of an operand that a GPU work-item keeps in flight
+VECTORS_AHEAD = 8  # loads of all operands that it keeps in flight if channels are in blocks
 COLUMNS = 4  # vectors of results per CPU work-item if the innermost axis is kept
 NEIGHBOURS = 16  # kept indices per CPU work-item if the innermost axis is reduced: adjacent elements are read together
 ITEM = 8192  # elements that justify a separate CPU work-item
 BUSY = 4  # work-groups per compute unit that keep a GPU's memory busy
+MIN_VECTORS = 4  # of a block of channels that a GPU work-item sums, at least
 MIN_SECOND_LAUNCH_ELEMENTS = 1 << 22  # at one group per compute unit, reading more elements takes a GPU longer than a second launch
 IDENTITY = {"sum": "0.0f", "max": "-INFINITY"}
 
@@ -386,25 +388,35 @@ class _Gpu(_Body):
     def call_blocks(self, group: int) -> Call:
         """Return the kernel for channels in blocks: a work-item adds up vectors of a block's channels, a work-group has one block and chunk."""
         source, what, kind = self.source, self.what, vector("float", BLOCK)
-        local = min(group, power_of_two(-(-self.rows // what.chunks)))
+        rows = -(-self.rows // what.chunks)
+        local = min(group, power_of_two(rows))
         source.add(
             "const int y = get_local_id(0), height = get_local_size(0), chunk = get_group_id(0) % chunks, rest = get_group_id(0) / chunks, k = rest;",
         )
         self.chunk(BLOCK)
         self.keep("k", self.ports)
         source.splat(what.scalars, BLOCK)
-        self.totals(BLOCK)
-        source.add(f"for (int block = row_first; block < row_last; block += {RUN} * height) {{")
+        steady = [port for port in self.inputs if not any(port.strides[d] for d in self.row_axes)]
+        for port in steady:
+            source.add(f"{port.pointer} q_{port.name} = k_{port.name};")
+            load(source, port, BLOCK, "0", whole=True)
+        several = rows > RUN * local
+        if several:
+            self.totals(BLOCK)
+        source.add("int row = row_first + y;")
+        self.place_row()
+        source.add(f"for (int block = row_first; block < row_last; block += {RUN} * height) {{" if several else "const int stop = row_last;")
+        if several:
+            source.add(f"const int stop = min(block + {RUN} * height, row_last);")
         self.run(BLOCK)
-        source.add(f"#pragma unroll {AHEAD[BLOCK]}", f"for (int row = block + y; row < min(block + {RUN} * height, row_last); row += height) {{")
-        self.row()
-        self.terms(BLOCK, self.inputs, "0", whole=True)
-        self.add()
+        source.add("while (row < stop) {")
+        self.add_rows([port for port in self.inputs if port not in steady])
         source.add("}")
-        self.close_run(BLOCK)
-        source.add("}")
+        if several:
+            self.close_run(BLOCK)
+            source.add("}")
         for value in what.values:
-            source.add(f"local {kind} part_{value}[{local}];", f"part_{value}[y] = {self.total(value)};")
+            source.add(f"local {kind} part_{value}[{local}];", f"part_{value}[y] = {self.total(value) if several else f'run_{value}'};")
 
         def tree() -> None:
             if local > 1:
@@ -435,6 +447,39 @@ class _Gpu(_Body):
         source.add("}")
         return source.call((what.chunks * self.kept * local,), (local,))
 
+    def place_row(self) -> None:
+        """Declare the coordinates at0, at1, .. of `row` and those of `height` rows, by which they advance without divisions."""
+        sizes = [self.what.space.sizes[d] for d in self.row_axes]
+        for of, prefix in (("row", "first"), ("height", "by")):
+            names = self.source.index(sizes, of, prefix)
+            if prefix == "first":
+                self.source.add(*(f"int at{d} = {name};" for d, name in enumerate(names)))
+
+    def add_rows(self, ports: Sequence[Port]) -> None:
+        """Add up the values of some rows of blocks, `height` apart from each other, and advance `row` behind them.
+
+        Their loads come first, because the compiler moves no load over a branch. A load past the end repeats the first row.
+        """
+        source, kind = self.source, vector("float", BLOCK)
+        sizes = [self.what.space.sizes[d] for d in self.row_axes]
+        ahead = max(1, VECTORS_AHEAD // max(1, len(ports)))
+        for n in range(ahead):
+            source.add(f"const bool counts{n} = row + {n} * height < stop;")
+            for port in ports:
+                offset = source.offset(port.name, [port.strides[d] for d in self.row_axes], [f"at{d}" for d in range(len(sizes))])
+                place = f"k_{port.name}{offset}" if n == 0 else f"counts{n} ? k_{port.name}{offset} : q_{port.name}_0"
+                source.add(f"{port.pointer} q_{port.name}_{n} = {place};")
+                load(source, replace(port, name=f"{port.name}_{n}"), BLOCK, "0", whole=True)
+            source.add(*(f"at{d} += by{d};" for d in range(len(sizes))))
+            for d in reversed(range(1, len(sizes))):
+                source.add(f"if (at{d} >= first_size{d}) at{d} -= first_size{d}, ++at{d - 1};")
+        for n in range(ahead):
+            source.add(f"if (counts{n}) {{", *(f"const {kind} {port.name} = {port.name}_{n};" for port in ports))
+            source.add(*self.what.formula.code(BLOCK))
+            self.add()
+            source.add("}")
+        source.add(f"row += {ahead} * height;")
+
     def join(self, rank: str, count: str) -> None:
         """Store the values of this chunk. Only the last work-group to finish continues.
 
@@ -457,16 +502,19 @@ class _Gpu(_Body):
         source.add(*(f"part_{value}[id] = all_{value};" for value in what.values))
 
 
-def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target) -> int:
+def chunk_count(kept: int, inner_kept: bool, reduced: int, target: Target, perhaps_blocks: bool = False) -> int:
     """Return the number of chunks of the reduced elements, each summed separately, that fill the device.
 
-    1 means that one launch is enough.
+    1 means that one launch is enough. `perhaps_blocks`: the kept indices are channels that may be in blocks, which a work-group sums together.
     """
     if target.is_cpu:
         items = -(-kept // (COLUMNS * target.vector_width)) if inner_kept else kept
         if items >= 2 * target.compute_units or kept * reduced < 8 * ITEM:
             return 1
         return max(1, min(-(-4 * target.compute_units // items), kept * reduced // items // ITEM, reduced))
+    if perhaps_blocks:
+        wanted = -(-2 * BUSY * target.compute_units * BLOCK // kept)
+        return max(1, min(wanted, reduced // (MIN_VECTORS * GROUP)))
     groups = -(-kept // 32) if inner_kept else kept
     each = reduced * 32 if inner_kept else reduced  # elements that one group would read
     units = target.compute_units
