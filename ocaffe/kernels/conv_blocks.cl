@@ -3,26 +3,27 @@
 
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
    backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
-   backward_filter  dw[output][channel][tap] = sum over (pixel) of dy * x
-   split_sum        the second pass of backward_filter (split_sum.h)
+   backward_filter  parts[split][tap][output][channel] = sum over (pixel of the split) of dy * x
+   sum_parts        dw[output][channel][tap] = sum over (split) of parts
 
    `packed`: the filters in the order of conv_blocks_pack.cl, in tiles of NT rows and blocks of CB of the depth.
    Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch of results are one sequence of virtual pixels.
 
-   A stride of 2 divides x into four images, the phases: those of even and odd rows and columns. A tap belongs to one of them. forward and backward_filter
-   copy a patch of each phase. A tile of backward_data belongs to one phase of dx, and has the taps of that phase.
+   A stride of 2 divides x into four images, the phases: those of even and odd rows and columns. A tap belongs to one of them. forward copies a patch of each
+   phase. A tile of backward_data belongs to one phase of dx, and has the taps of that phase.
 
    Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), STRIDE (2 only with 3x3), NT (tile_wgmma.h)
-   DIRECTION  the kernel that the program has besides split_sum: 0 forward, 1 backward_data, 2 backward_filter
-   PATCH      virtual pixels of a patch: those of the tile, and those that their windows reach
-   forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters).
+   DIRECTION  0 forward, 1 backward_data, 2 backward_filter and sum_parts
+   forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters), PATCH (virtual
+   pixels of a patch: those of the tile, and those that their windows reach).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
-   backward_filter: RUN (virtual pixels whose patch is copied at a time), STEP (virtual pixels of dy that are copied at a time), PATCHES, GIVEN
-   (buffers of patches and of dy), HALVES. The rows of the products are outputs, which enter registers for all taps; the columns are NT channels. With HALVES
-   1 each group of warps has other 64 outputs. With 2 both have the same 64, and each has one half of the pixels of a step; their sums are two splits.
+   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES, PAIRS (see sum_parts). The rows of the products are outputs, the
+   columns NT channels. A work-group has the taps of one row of the window: its patches then have few pixels more than the step, and sums of 128 channels fit
+   the registers. With HALVES 1 each group of warps has other 64 outputs. With 2 both have the same 64, and each has one half of the pixels of a step; their
+   sums are two splits.
 
    The work-items that copy wait for buffers that the others have read.
-   Groups of backward_filter: tiles of channels, tiles of outputs, splits of the virtual pixels. */
+   Groups of backward_filter: tiles of channels, tiles of outputs times rows of taps, splits of the virtual pixels. */
 #ifndef DIRECTION
 #define DIRECTION 0
 #endif
@@ -40,21 +41,21 @@
 #define PATCH 256
 #define PATCHES 1
 #define FILTERS 1
-#define GIVEN 1
-#define RUN 64
 #define STEP 64
+#define STEPS 1
 #endif
 #ifndef WGMMA /* emulated copies wait for no buffer */
 #undef PATCHES
 #undef FILTERS
-#undef GIVEN
+#undef STEPS
 #define PATCHES 1
 #define FILTERS 1
-#define GIVEN 1
+#define STEPS 1
 #endif
 #define TAPS (KERNEL_H * KERNEL_W)
 #include "tile_wgmma.h"
-#include "split_sum.h"
+#include "epilogue.h"
+#include "fused_relu.h"
 #include "channel_reduction.h"
 
 #define SIZES int images, int channels, int outputs, int h, int w, int oh, int ow
@@ -374,124 +375,143 @@ backward_data
 #ifndef HALVES
 #define HALVES 1
 #endif
+#ifndef PAIRS
+#define PAIRS 32
+#endif
 #define ROWS (128 / HALVES) /* outputs of a group */
 #define PARTS_OF_STEP (STEP / 16 / HALVES) /* products of a warp, each of 16 pixels */
-#define STEP_BYTES (STEP * ROWS / 8 * PIXEL_BYTES) /* of dy */
+/* A group has one row of taps. Its tap `i` begins at pixel OFFSET(i) of patch IMAGE(i). */
+#if STRIDE == 1
+#define IMAGES 1
+#define REACH (KERNEL_W - 1) /* pixels of a patch beyond those of a step, and how many of them are before it */
+#define REACH_BEFORE (KERNEL_W / 2)
+#define SHIFT_OF_ROW(v, row) (((row) - KERNEL_H / 2) * (v).pitch)
+#define PHASE_OF_ROW(row) 0
+#define IMAGE(i) 0
+#define OFFSET(i) (i)
+#else
+#define IMAGES 2 /* even and odd columns */
+#define REACH 1
+#define REACH_BEFORE 1
+#define SHIFT_OF_ROW(v, row) ((row) == 0 ? -(v).pitch : 0)
+#define PHASE_OF_ROW(row) ((row) != 1)
+#define IMAGE(i) ((i) != 1)
+#define OFFSET(i) ((i) != 0)
+#endif
+#define PATCH (STEP + (REACH + 7) / 8 * 8)
+#define GIVEN_BYTES (STEP * ROWS * 2) /* of dy */
 #define PATCH_BYTES (PATCH * NT * 2)
-#define RUN_BYTES (PHASES * PATCH_BYTES)
-#define WORDS ((PATCHES * RUN_BYTES + GIVEN * STEP_BYTES) / 16 + PATCHES + GIVEN)
-#define STEPS (RUN / STEP)
+#define STEP_BYTES (GIVEN_BYTES + IMAGES * PATCH_BYTES)
+#define WORDS (STEPS * STEP_BYTES / 16 + STEPS)
 
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
-                                                                                  OPERAND(float, dw), SIZES, int runs, int accumulate) {
+                                                                                  OPERAND(float, parts), SIZES, int steps) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
   local uchar* memory = (local uchar*)store;
-  LOCATE(x), LOCATE(dy), LOCATE(dw);
-  const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * RUN_BYTES;
-  const int item = get_local_id(0), warp = item / 32, lane = item % 32, begin = get_group_id(2) * runs * RUN;
-  const int channel0 = get_group_id(0) * NT, output0 = get_group_id(1) * ROWS, own_blocks = min(ROWS / 8, (outputs - output0) / 8);
-  const int own_warp = warp % (8 / HALVES), first_part = HALVES == 2 ? warp / 4 * PARTS_OF_STEP : 0;
+  LOCATE(x), LOCATE(dy), LOCATE(parts);
+  const uint buffers = LOCAL_ADDRESS(store);
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = item - WARPS * 32, begin = get_group_id(2) * steps * STEP;
+  const int row = get_group_id(1) % KERNEL_H, output0 = get_group_id(1) / KERNEL_H * ROWS, channel0 = get_group_id(0) * NT;
+  const int given_blocks = min(ROWS / 8, (outputs - output0) / 8), blocks = min(NT / 8, (channels - channel0) / 8);
   const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, oh, ow);
-  float d[TAPS][NT / 2];
+  float d[KERNEL_W][NT / 2];
 #pragma unroll
-  for (int i = 0; i < TAPS; ++i)
+  for (int i = 0; i < KERNEL_W; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
-  const uint left = ring + own_warp * 2 * (STEP * PIXEL_BYTES) + first_part * (16 * PIXEL_BYTES);
-  const uint right = patches + (BELOW(v) + first_part * 16) * PIXEL_BYTES;
-  Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, 0, 0};
+  const int side = warp / 4; /* of the outputs, or of the pixels of a step */
+  const uint left = buffers + (HALVES == 2 ? side * PARTS_OF_STEP * 16 : side * 8 * STEP) * PIXEL_BYTES;
+  const uint right = buffers + GIVEN_BYTES + (HALVES == 2 ? side * PARTS_OF_STEP * 16 : 0) * PIXEL_BYTES;
+  Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, PHASE_OF_ROW(row), 0};
   const Image gradient = {dy, dy_stride, outputs / 8, v.height, v.width, 1, 0, 0};
-#define COPY_PATCHES(run, to)                                                                                                                                \
-  for (int phase = 0; phase < PHASES; ++phase) {                                                                                                             \
-    image.phase_y = phase / 2, image.phase_x = phase % 2;                                                                                                    \
-    copy_pixels((to) + phase * PATCH_BYTES, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, min(NT / 8, (channels - channel0) / 8), begin + (run) * RUN - BELOW(v), \
-                RUN + SPAN(v), item - WARPS * 32, COPIERS, 1, memory);                                                                                          \
+#define COPY_STEP(step, to)                                                                                                                                 \
+  copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, given_blocks, begin + (step) * STEP, STEP, worker, COPIERS, COPIERS / STEP, memory);   \
+  for (int i = 0; i < IMAGES; ++i) {                                                                                                                         \
+    const uint patch = (to) + GIVEN_BYTES + i * PATCH_BYTES;                                                                                                  \
+    const int first = begin + (step) * STEP + SHIFT_OF_ROW(v, row) - REACH_BEFORE;                                                                            \
+    image.phase_x = i;                                                                                                                                       \
+    copy_pixels(patch, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, blocks, first, STEP, worker, COPIERS, COPIERS / STEP, memory);                    \
+    if (REACH > 0 && worker < REACH * (NT / 8))                                                                                                               \
+      copy_pixels(patch + STEP * PIXEL_BYTES, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, blocks, first + STEP, REACH, worker, REACH * (NT / 8), NT / 8, \
+                  memory);                                                                                                                                    \
   }
-#define COPY_GIVEN(run, part, to) \
-  copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, own_blocks, begin + (run) * RUN + (part) * STEP, STEP, item - WARPS * 32, COPIERS, COPIERS / STEP, memory)
-#define MULTIPLY_TAPS(rows, b)   \
-  for (int i = 0; i < TAPS; ++i) \
-  MULTIPLY_REGISTERS(d[TAP(i, 0)], rows, (b) + APART(PHASE_OF(i) * PATCH_BYTES) + (long)SHIFT(v, i), memory)
+#define MULTIPLY_TAPS(k, a, b)       \
+  for (int i = 0; i < KERNEL_W; ++i) \
+  MULTIPLY_PIXELS(d[i], (a) + (k) * APART(16 * PIXEL_BYTES), (b) + APART(IMAGE(i) * PATCH_BYTES + ((k) * 16 + OFFSET(i)) * PIXEL_BYTES), memory)
 #ifdef WGMMA
-  const uint bars = ring + GIVEN * STEP_BYTES;
-  const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, given_full = bars + 16 * PATCHES, given_empty = given_full + 8 * GIVEN;
+  const uint full = buffers + STEPS * STEP_BYTES, empty = full + 8 * STEPS;
   if (item == 0) {
-    bars_of_ring(patch_full, PATCHES, COPIERS);
-    bars_of_ring(given_full, GIVEN, COPIERS);
+    bars_of_ring(full, STEPS, COPIERS);
     async_fence();
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  int step = 0;
+  int buffer = 0, round = 0;
   if (warp >= WARPS) {
     GIVE_REGISTERS;
-    for (int run = 0; run < runs; ++run) {
-      const int p = run % PATCHES;
-      if (run >= PATCHES) bar_wait(patch_empty + 8 * p, (run / PATCHES + 1) & 1);
-      COPY_PATCHES(run, patches + p * RUN_BYTES)
-      bar_arrive_after_copies(patch_full + 8 * p);
-      for (int part = 0; part < STEPS; ++part, ++step) {
-        const int g = step % GIVEN;
-        if (step >= GIVEN) bar_wait(given_empty + 8 * g, (step / GIVEN + 1) & 1);
-        COPY_GIVEN(run, part, ring + g * STEP_BYTES);
-        bar_arrive_after_copies(given_full + 8 * g);
-      }
+    for (int step = 0; step < steps; ++step) {
+      if (round > 0) bar_wait(empty + 8 * buffer, (round + 1) & 1);
+      COPY_STEP(step, buffers + buffer * STEP_BYTES);
+      bar_arrive_after_copies(full + 8 * buffer);
+      buffer = buffer + 1 == STEPS ? 0 : buffer + 1, round += buffer == 0;
     }
     copies_finish();
     return;
   }
   TAKE_REGISTERS;
-  Rows rows[2];
-  for (int run = 0; run < runs; ++run) {
-    const int p = run % PATCHES;
-    bar_wait(patch_full + 8 * p, run / PATCHES & 1);
+  int before = 0;
+  for (int step = 0; step < steps; ++step) {
+    bar_wait(full + 8 * buffer, round & 1);
     async_fence();
-    for (int part = 0; part < STEPS; ++part, ++step) {
-      const int g = step % GIVEN;
-      bar_wait(given_full + 8 * g, step / GIVEN & 1);
+    const ulong a = descriptor(left + buffer * STEP_BYTES, 128, STEP * PIXEL_BYTES), b = descriptor(right + buffer * STEP_BYTES, 128, PATCH * PIXEL_BYTES);
+    products_begin();
 #pragma unroll
-      for (int k = 0; k < PARTS_OF_STEP; ++k) {
-        rows[k % 2] = load_rows(left + g * STEP_BYTES + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
-        const ulong b = descriptor(right + p * RUN_BYTES + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
-        products_begin();
+    for (int k = 0; k < PARTS_OF_STEP; ++k)
 #pragma unroll
-        MULTIPLY_TAPS(rows[k % 2], b);
-        products_commit();
-        products_wait();
-      }
-      const int wanted = step > 0 && lane == 0;
-      bar_arrive(given_empty + 8 * ((step + GIVEN - 1) % GIVEN), wanted);
-      bar_arrive(patch_empty + 8 * ((run + PATCHES - 1) % PATCHES), wanted && part == 0);
-    }
+      MULTIPLY_TAPS(k, a, b);
+    products_commit();
+    products_wait();
+    bar_arrive(empty + 8 * before, step > 0 && lane == 0);
+    before = buffer;
+    buffer = buffer + 1 == STEPS ? 0 : buffer + 1, round += buffer == 0;
   }
 #pragma unroll
-  for (int tap = 0; tap < TAPS; ++tap) FINISH(d[tap]);
+  for (int i = 0; i < KERNEL_W; ++i) FINISH(d[i]);
 #else
-  for (int run = 0; run < runs; ++run) {
+  for (int step = 0; step < steps; ++step) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp >= WARPS) COPY_PATCHES(run, patches)
-    for (int part = 0; part < STEPS; ++part) {
-      barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp >= WARPS) COPY_GIVEN(run, part, ring);
-      barrier(CLK_LOCAL_MEM_FENCE);
-      if (warp >= WARPS) continue;
-      for (int k = 0; k < PARTS_OF_STEP; ++k) {
-        const Rows rows = load_rows(left + k * (16 * PIXEL_BYTES), STEP * PIXEL_BYTES, memory);
-        const ulong b = descriptor(right + (part * STEP + k * 16) * PIXEL_BYTES, 128, PATCH * PIXEL_BYTES);
-        MULTIPLY_TAPS(rows, b);
-      }
-    }
+    if (warp >= WARPS) { COPY_STEP(step, buffers) }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (warp >= WARPS) continue;
+    const ulong a = descriptor(left, 128, STEP * PIXEL_BYTES), b = descriptor(right, 128, PATCH * PIXEL_BYTES);
+    for (int k = 0; k < PARTS_OF_STEP; ++k) MULTIPLY_TAPS(k, a, b);
   }
   if (warp >= WARPS) return;
 #endif
-  dw += (get_group_id(2) * HALVES + (HALVES == 2 ? warp / 4 : 0)) * dw_stride;
+  /* Tap after tap, so that a warp writes whole sectors of 32 bytes. */
+  parts += (get_group_id(2) * HALVES + (HALVES == 2 ? side : 0)) * parts_stride;
 #pragma unroll
-  for (int tap = 0; tap < TAPS; ++tap)
+  for (int i = 0; i < KERNEL_W; ++i)
 #pragma unroll
-    for (int j = 0; j < NT / 2; ++j) {
-      const int output = output0 + own_warp * 16 + item % 32 / 4 + j / 2 % 2 * 8, channel = channel0 + sum_column(j);
-      if (output >= outputs || channel >= channels) continue;
-      global float* to = dw + ((ulong)output * channels + channel) * TAPS + tap;
-      *to = d[tap][j] + (accumulate ? *to : 0.0f);
+    for (int j = 0; j < NT / 2; j += 2) {
+      const int output = output0 + (HALVES == 2 ? 0 : side * 64) + sum_row(j), channel = channel0 + sum_column(j);
+      if (output < outputs && channel < channels)
+        *(global float2*)(parts + ((ulong)(row * KERNEL_W + i) * outputs + output) * channels + channel) = (float2)(d[i][j], d[i][j + 1]);
     }
+}
+
+/* dw = the sum of the parts. A work-group has PAIRS pairs of an output and a channel, `count` in all, and a work-item for each of their taps. */
+kernel __attribute__((reqd_work_group_size(PAIRS * TAPS, 1, 1))) void sum_parts(OPERAND_RESTRICT(const float, parts), OPERAND_RESTRICT(float, dw), int splits, int count,
+                                                                                int accumulate) {
+  local float sums[PAIRS * TAPS];
+  LOCATE(parts), LOCATE(dw);
+  const int item = get_local_id(0), tap = item / PAIRS, pair = get_group_id(0) * PAIRS + item % PAIRS;
+  float sum = 0.0f;
+  if (pair < count)
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) sum += parts[s * parts_stride + (ulong)tap * count + pair];
+  sums[item % PAIRS * TAPS + tap] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  const ulong i = (ulong)get_group_id(0) * (PAIRS * TAPS) + item;
+  if (i < (ulong)count * TAPS) dw[i] = sums[item] + (accumulate ? dw[i] : 0.0f);
 }
 #endif

@@ -94,47 +94,30 @@ INLINE void products_wait() { asm volatile("//@wgmma.wait_group.sync.aligned 1;"
 #if NT == 16
 #define SUMS SUMS8
 #define IN_OUT(d) IN_OUT8(d, 0)
-#define REST(descriptors, registers) descriptors("%8", "%9") registers("%8, %9, %10, %11", "%12")
+#define REST "%8, %9"
 #elif NT == 32
 #define SUMS SUMS16
 #define IN_OUT(d) IN_OUT16(d, 0)
-#define REST(descriptors, registers) descriptors("%16", "%17") registers("%16, %17, %18, %19", "%20")
+#define REST "%16, %17"
 #elif NT == 64
 #define SUMS SUMS32
 #define IN_OUT(d) IN_OUT32(d, 0)
-#define REST(descriptors, registers) descriptors("%32", "%33") registers("%32, %33, %34, %35", "%36")
+#define REST "%32, %33"
 #elif NT == 128
 #define SUMS SUMS64
 #define IN_OUT(d) IN_OUT64(d, 0)
-#define REST(descriptors, registers) descriptors("%64", "%65") registers("%64, %65, %66, %67", "%68")
+#define REST "%64, %65"
 #endif
-#define NOTHING(a, b)
-#define BOTH_DESCRIPTORS(a, b) a ", " b
-#define FOUR_REGISTERS(a, b) "{" a "}, " b
 #define TEXT_OF(n) TEXT_OF_(n)
 #define TEXT_OF_(n) #n
 #define INSTRUCTION "//@wgmma.mma_async.sync.aligned.m64n" TEXT_OF(NT) "k16.f32.bf16.bf16 {" SUMS "}, "
 
 /* d += the product of 64 rows, 16 of the depth and NT columns, both K-major. d: see `sum_row`. */
-#define MULTIPLY(d, a, b, memory) asm volatile(INSTRUCTION REST(BOTH_DESCRIPTORS, NOTHING) ", 1, 1, 1, 0, 0;" : IN_OUT(d) : "l"(a), "l"(b))
-/* The same with the rows in four registers of two elements, and an MN-major right operand. */
-#define MULTIPLY_REGISTERS(d, a, b, memory) \
-  asm volatile(INSTRUCTION REST(NOTHING, FOUR_REGISTERS) ", 1, 1, 1, 1;" : IN_OUT(d) : "r"((a).x), "r"((a).y), "r"((a).z), "r"((a).w), "l"(b))
+#define MULTIPLY(d, a, b, memory) asm volatile(INSTRUCTION REST ", 1, 1, 1, 0, 0;" : IN_OUT(d) : "l"(a), "l"(b))
+/* The same with both operands MN-major. */
+#define MULTIPLY_PIXELS(d, a, b, memory) asm volatile(INSTRUCTION REST ", 1, 1, 1, 1, 1;" : IN_OUT(d) : "l"(a), "l"(b))
 /* Wait for all products; the sums are final afterwards. */
 #define FINISH(d) asm volatile("//@wgmma.wait_group.sync.aligned 0;" : IN_OUT(d)::"memory")
-
-/* The left operand of 16 rows and 16 of the depth for a warp: its lanes give the addresses of four core matrices whose depth are the pixels. `at`: the
-   first one; the next 8 rows are `plane` bytes further. */
-typedef uint4 Rows;
-INLINE Rows load_rows(uint at, uint plane, local uchar* memory) {
-  const int lane = get_local_id(0) % 32;
-  Rows r;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "r"(at + lane / 8 % 2 * plane + (lane / 16 * 8 + lane % 8) * PIXEL_BYTES)
-               : "memory");
-  return r;
-}
 
 #else
 
@@ -150,23 +133,15 @@ INLINE float operand_element(local const uchar* memory, ulong d, int mn, int k, 
   const uint at = (uint)(d & 0x3fff) << 4, leading = (uint)(d >> 16 & 0x3fff) << 4, stride = (uint)(d >> 32 & 0x3fff) << 4;
   return local_bfloat(memory, at + mn / 8 * stride + k / 8 * leading + (mn_major ? k % 8 * 16 + mn % 8 * 2 : mn % 8 * 16 + k % 8 * 2));
 }
-INLINE void emulate(float* d, ulong a, ulong b, local const uchar* memory) {
+INLINE void emulate(float* d, ulong a, ulong b, int mn_major, local const uchar* memory) {
   const int item = get_local_id(0), row = item % 128 / 32 * 16 + item % 32 / 4, column = item % 4 * 2;
   for (int j = 0; j < NT / 2; ++j)
     for (int k = 0; k < 16; ++k)
-      d[j] += operand_element(memory, a, row + j / 2 % 2 * 8, k, 0) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, 0);
-}
-typedef struct { uint at, plane; } Rows;
-INLINE Rows load_rows(uint at, uint plane, local uchar* memory) { return (Rows){at, plane}; }
-INLINE void emulate_registers(float* d, Rows a, ulong b, local const uchar* memory) {
-  const int item = get_local_id(0), row = item % 32 / 4, column = item % 4 * 2;
-  for (int j = 0; j < NT / 2; ++j)
-    for (int k = 0; k < 16; ++k)
-      d[j] += local_bfloat(memory, a.at + j / 2 % 2 * a.plane + k * PIXEL_BYTES + row * 2) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, 1);
+      d[j] += operand_element(memory, a, row + j / 2 % 2 * 8, k, mn_major) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, mn_major);
 }
 #define BARRIER_OF_WARPS barrier(CLK_LOCAL_MEM_FENCE)
-#define MULTIPLY(d, a, b, memory) emulate(d, a, b, memory)
-#define MULTIPLY_REGISTERS(d, a, b, memory) emulate_registers(d, a, b, memory)
+#define MULTIPLY(d, a, b, memory) emulate(d, a, b, 0, memory)
+#define MULTIPLY_PIXELS(d, a, b, memory) emulate(d, a, b, 1, memory)
 
 #endif
 

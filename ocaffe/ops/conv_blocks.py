@@ -4,28 +4,32 @@ Its launches require images in blocks (`Launch.blocks`); ocaffe/passes/blocks.py
 """
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
-from ocaffe.ops.gemm_gpu import PACK_ITEMS, sum_splits
+from ocaffe.ops.gemm_gpu import PACK_ITEMS
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.conv_geometry import ConvGeometry
 
-MAX_TAPS = 9  # backward_filter keeps sums for each
+MAX_TAPS = 9
+MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a row of the window, in registers
 ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
 PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
 FILTER_OUTPUTS = 128  # rows of backward_filter, at most
-RUN, STEP = 256, 64  # virtual pixels of backward_filter
+STEP, MAX_STEPS = 64, 6  # virtual pixels of a step of backward_filter, and its buffers at most
+SUM_ITEMS = 256
 # An estimate of a unit: products, bytes from local memory and copied bytes in a cycle (of an H100 and its L2 cache), cycles of a step, and of the results of
-# 128 pixels with 128 outputs
+# 128 pixels with 128 outputs; of a group of backward_filter, without its steps; and of a sum of one split
 PRODUCTS, READ, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 128, 24, 40, 800
+GROUP_CYCLES, PART_CYCLES = 6000, 0.004
 
 
 class Tile(NamedTuple):
@@ -63,29 +67,35 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     columns, outputs = _filter_columns(rec.target, g), _filter_outputs(g)
     halves = FILTER_OUTPUTS // outputs
-    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs)
-    runs = -(-_virtual(g) // RUN)
-    each = min(runs, -(-runs * tiles // rec.target.compute_units))  # a group takes a whole unit, so more groups would run one after the other
-    groups = -(-runs // each)
-    once = groups * halves == 1
-    to = dw if once else rec.scratch("splits", (groups * halves, dw.count))
-    patch = _patch(g, RUN)
-    patches, given = _buffers(rec.target, _phases(g) * patch * columns * 2, STEP * outputs * 2)
-    work = {"NT": columns, "PATCH": patch, "RUN": RUN, "STEP": STEP, "PATCHES": patches, "GIVEN": given, "HALVES": halves}
-    defines = {**_window(rec.target, g), "DIRECTION": 2, **work}
+    tiles = -(-g.group_channels // columns), -(-g.group_outputs // outputs) * g.kernel[1]
+    steps = -(-_virtual(g) // STEP)
+    each = -(-steps // _filter_splits(rec.target, g))
+    splits = -(-steps // each)
+    buffers = min(MAX_STEPS, (rec.target.static_local_memory - RESERVED) // _step_bytes(g, columns))
+    pairs = max(32, SUM_ITEMS // g.taps // 32 * 32)
+    defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "STEP": STEP, "STEPS": buffers, "HALVES": halves, "PAIRS": pairs}
+    parts = rec.scratch("parts", (splits * halves, dw.count))
     rec.launch(
         "conv_blocks.backward_filter",
         reads=[x, dy],
-        writes=[to],
-        args=[*_sizes(g), each, once and rec.accumulates(dw)],
+        writes=[parts],
+        args=[*_sizes(g), each],
         bf16_operands=("SOURCE", "GIVEN"),
         blocks=True,
-        size=(-(-g.group_channels // columns) * ITEMS, -(-g.group_outputs // outputs), groups),
+        size=(tiles[0] * ITEMS, tiles[1], splits),
         local=(ITEMS, 1, 1),
         defines=defines,
     )
-    if not once:
-        sum_splits(rec, "conv_blocks", defines, to, None, dw)
+    count = g.group_outputs * g.group_channels
+    rec.launch(
+        "conv_blocks.sum_parts",
+        reads=[parts],
+        writes=[dw],
+        args=[splits * halves, count, rec.accumulates(dw)],
+        size=(-(-count // pairs) * pairs * g.taps,),
+        local=(pairs * g.taps,),
+        defines=defines,
+    )
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref) -> None:
@@ -159,11 +169,27 @@ def _buffers(target: Target, patch: int, step: int) -> tuple[int, int]:
 
 
 def _filter_columns(target: Target, g: ConvGeometry) -> int:
-    """Return the channels of a group of backward_filter, whose sums for all taps must fit the registers, and their patches local memory; 0: none."""
-    most = 128 if g.taps == 1 else 64 if g.taps <= 3 else 32
-    widths = [columns for columns in (128, 64, 32, 16) if columns <= min(most, max(16, g.group_channels))]
-    patch = _phases(g) * _patch(g, RUN) * 2
-    return next((columns for columns in widths if _fits(target, patch * columns, STEP * _filter_outputs(g) * 2)), 0)
+    """Return the channels of a group of backward_filter, whose sums must fit the registers, and two of its steps local memory; 0: none."""
+    widths = [columns for columns in (128, 64, 32, 16) if columns * g.kernel[2] <= MAX_SUMS and columns <= max(16, g.group_channels)]
+    return next((columns for columns in widths if 2 * _step_bytes(g, columns) <= target.static_local_memory - RESERVED), 0)
+
+
+def _step_bytes(g: ConvGeometry, columns: int) -> int:
+    """Return the bytes of a step of backward_filter: pixels of dy, and of x with a reach of up to 8 pixels, in even and odd columns of a stride."""
+    return 2 * (STEP * _filter_outputs(g) + g.stride[2] * (STEP + (8 if g.kernel[2] > 1 else 0)) * columns)
+
+
+def _filter_splits(target: Target, g: ConvGeometry) -> int:
+    """Return the number of splits of the pixels of backward_filter. A group takes a whole compute unit, and one unit computes several one after the other."""
+    columns, outputs = _filter_columns(target, g), _filter_outputs(g)
+    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs) * g.kernel[1]
+    steps = -(-_virtual(g) // STEP)
+    step = max(STEP * FILTER_OUTPUTS * columns * g.kernel[2] / PRODUCTS * outputs / FILTER_OUTPUTS, _step_bytes(g, columns) / COPIED)
+
+    def cycles(splits: int) -> float:
+        return -(-tiles * splits // target.compute_units) * (-(-steps // splits) * step + GROUP_CYCLES) + splits * PART_CYCLES * math.prod(g.weight_shape)
+
+    return min(range(1, min(steps, target.compute_units) + 1), key=cycles)
 
 
 def _filter_outputs(g: ConvGeometry) -> int:
