@@ -6,13 +6,50 @@
    the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by phase: 4, then 3 5, 1 7, and 0 2 6 8. With
    `back` and a stride of 1 they are mirrored, so that backward_data is forward with other sizes.
 
-   A work-item makes the 8 elements of one row in each step, so that neighbours write neighbouring lines and each reads its taps from one line. */
+   A work-item makes the 8 elements of one row in each step, so that neighbours write neighbouring lines and each reads its taps from one line.
+
+   A launch packs the filters of JOBS convolutions. Job n has the first count_n work-items after those of the jobs before it. */
+#ifndef JOBS
+#define JOBS 1
+#endif
 #include "common.h"
 
-kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, packed), int rows, int depth, int taps, int stride, int back, int nt, int cb, int count) {
-  const int i = get_global_id(0);
-  if (i >= count) return;
-  LOCATE(filters), LOCATE(packed);
+#define JOBS_1(X) X(0)
+#define JOBS_2(X) JOBS_1(X) X(1)
+#define JOBS_3(X) JOBS_2(X) X(2)
+#define JOBS_4(X) JOBS_3(X) X(3)
+#define JOBS_5(X) JOBS_4(X) X(4)
+#define JOBS_6(X) JOBS_5(X) X(5)
+#define JOBS_7(X) JOBS_6(X) X(6)
+#define JOBS_8(X) JOBS_7(X) X(7)
+#define JOBS_9(X) JOBS_8(X) X(8)
+#define JOBS_10(X) JOBS_9(X) X(9)
+#define JOBS_11(X) JOBS_10(X) X(10)
+#define JOBS_12(X) JOBS_11(X) X(11)
+#define JOBS_13(X) JOBS_12(X) X(12)
+#define JOBS_14(X) JOBS_13(X) X(13)
+#define JOBS_15(X) JOBS_14(X) X(14)
+#define JOBS_16(X) JOBS_15(X) X(15)
+#define OF_JOBS_(n) JOBS_##n
+#define OF_JOBS(n) OF_JOBS_(n)
+#define EACH OF_JOBS(JOBS)
+#define FILTERS(n) OPERAND_RESTRICT(const float, filters##n),
+#define PACKED(n) OPERAND_RESTRICT(uint, packed##n),
+#define SIZES(n) int rows##n, int depth##n, int taps##n, int stride##n, int back##n, int nt##n, int cb##n, int count##n
+#define COMMA_SIZES(n) SIZES(n),
+#define CHOOSE(n)                                                                                                                       \
+  if (!filters && i < count##n) {                                                                                                      \
+    filters = filters##n + filters##n##_offset, packed = packed##n + packed##n##_offset;                                               \
+    rows = rows##n, depth = depth##n, taps = taps##n, stride = stride##n, back = back##n, nt = nt##n, cb = cb##n;                      \
+  } else if (!filters)                                                                                                                 \
+    i -= count##n;
+
+kernel void pack(EACH(FILTERS) EACH(PACKED) EACH(COMMA_SIZES) int all) {
+  int i = get_global_id(0), rows = 0, depth = 0, taps = 0, stride = 0, back = 0, nt = 1, cb = 8;
+  if (i >= all) return;
+  global const float* filters = 0;
+  global uint* packed = 0;
+  EACH(CHOOSE)
   const int blocks = (depth + 15) / 16 * 16 / cb, parts = cb / 8, own = i % nt, part = i / nt % parts, above = i / (nt * parts);
   const int row = above / blocks * nt + own, d0 = above % blocks * cb + part * 8;
   for (int step = 0; step < taps; ++step) {

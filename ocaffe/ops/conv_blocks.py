@@ -111,7 +111,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     count = tiles * tile.outputs * _padded(depth) // BLOCK
     packed = rec.scratch("packed", (count * g.taps * BLOCK // 2,))
     order = [rows, depth, g.taps, g.stride[1], back, tile.outputs, tile.depth]
-    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count], size=(count,), local=(PACK_ITEMS,))
+    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count, count], size=(count,), local=(PACK_ITEMS,))
     columns = -(-_virtual(g) // tile.pixels)
     phases = _phases(g) if back else 1
     all_tiles = phases * columns * tiles

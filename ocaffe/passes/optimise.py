@@ -24,6 +24,7 @@ from ocaffe.passes.copy_elision import elide_copies
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
 from ocaffe.passes.in_place import reuse_dying_inputs
+from ocaffe.passes.pack_batches import batch_packs
 from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute, recompute_to_fit
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
@@ -89,6 +90,7 @@ def pipeline(
         (budget is None and recomputes, recompute, set(rewrites), {once}),
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse and prepacked is not None, partial(divide_channels, target=target), {inputs}, set()),  # after all fusions: it replaces kernels
+        (fuse, batch_packs, set(), set()),
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # last of all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
     ]
