@@ -33,6 +33,9 @@ RUN = 128
 GROUP = 256
 AHEAD = {1: 4, 2: 4, 4: 4, 8: 2}  # vector width -> loads of an operand that a GPU work-item keeps in flight
 VECTORS_AHEAD = 8  # loads of all operands that it keeps in flight if channels are in blocks
+WIDE = 4  # channels of a block that it sums
+LANES = BLOCK // WIDE
+OWN = f"lane * {WIDE}"  # its first channel of the block
 COLUMNS = 4  # vectors of results per CPU work-item if the innermost axis is kept
 NEIGHBOURS = 16  # kept indices per CPU work-item if the innermost axis is reduced: adjacent elements are read together
 ITEM = 8192  # elements that justify a separate CPU work-item
@@ -386,62 +389,67 @@ class _Gpu(_Body):
         return source.call((groups * local0, local1), (local0, local1))
 
     def call_blocks(self, group: int) -> Call:
-        """Return the kernel for channels in blocks: a work-item adds up vectors of a block's channels, a work-group has one block and chunk."""
-        source, what, kind = self.source, self.what, vector("float", BLOCK)
+        """Return the kernel for channels in blocks. A work-group has one block and chunk; LANES neighbouring work-items share the channels of a row.
+
+        With all channels of a block a work-item would need so many registers that few work-items fit a compute unit.
+        """
+        source, what, kind = self.source, self.what, vector("float", WIDE)
         rows = -(-self.rows // what.chunks)
-        local = min(group, power_of_two(rows))
+        local = min(group, LANES * power_of_two(rows))
         source.add(
-            "const int y = get_local_id(0), height = get_local_size(0), chunk = get_group_id(0) % chunks, rest = get_group_id(0) / chunks, k = rest;",
+            f"const int id = get_local_id(0), lane = id % {LANES}, y = id / {LANES}, height = get_local_size(0) / {LANES}, chunk = get_group_id(0) % chunks;",
+            "const int rest = get_group_id(0) / chunks, k = rest;",
         )
-        self.chunk(BLOCK)
+        self.chunk(WIDE)
         self.keep("k", self.ports)
-        source.splat(what.scalars, BLOCK)
+        source.splat(what.scalars, WIDE)
         steady = [port for port in self.inputs if not any(port.strides[d] for d in self.row_axes)]
         for port in steady:
             source.add(f"{port.pointer} q_{port.name} = k_{port.name};")
-            load(source, port, BLOCK, "0", whole=True)
-        several = rows > RUN * local
+            load(source, port, WIDE, OWN, whole=True)
+        several = rows * LANES > RUN * local
         if several:
-            self.totals(BLOCK)
+            self.totals(WIDE)
         source.add("int row = row_first + y;")
         self.place_row()
-        source.add(f"for (int block = row_first; block < row_last; block += {RUN} * height) {{" if several else "const int stop = row_last;")
         if several:
-            source.add(f"const int stop = min(block + {RUN} * height, row_last);")
-        self.run(BLOCK)
+            source.add(f"for (int block = row_first; block < row_last; block += {RUN} * height) {{", f"const int stop = min(block + {RUN} * height, row_last);")
+        else:
+            source.add("const int stop = row_last;")
+        self.run(WIDE)
         source.add("while (row < stop) {")
         self.add_rows([port for port in self.inputs if port not in steady])
         source.add("}")
         if several:
-            self.close_run(BLOCK)
+            self.close_run(WIDE)
             source.add("}")
         for value in what.values:
-            source.add(f"local {kind} part_{value}[{local}];", f"part_{value}[y] = {self.total(value) if several else f'run_{value}'};")
+            source.add(f"local {kind} part_{value}[{local}];", f"part_{value}[id] = {self.total(value) if several else f'run_{value}'};")
 
         def tree() -> None:
-            if local > 1:
+            if local > LANES:
                 source.add("for (int pairs = height / 2; pairs > 0; pairs /= 2) {", "barrier(CLK_LOCAL_MEM_FENCE);", "if (y < pairs) {")
                 for value in what.values:
-                    source.add(f"part_{value}[y] = {self.combine(f'part_{value}[y]', f'part_{value}[y + pairs]')};")
+                    source.add(f"part_{value}[id] = {self.combine(f'part_{value}[id]', f'part_{value}[id + pairs * {LANES}]')};")
                 source.add("}", "}")
 
         tree()
         if what.last_block:
-            places = {value: f"p_parts + {index} * total * chunks + {{0}} * total + k * {BLOCK}" for index, value in enumerate(what.values)}
+            places = {value: f"p_parts + {index} * total * chunks + {{0}} * total + k * {BLOCK} + {OWN}" for index, value in enumerate(what.values)}
             source.argument("int", "total", self.kept * BLOCK)
             source.add("local int vote;", "if (y == 0) {")
-            source.add(*(f"vstore{BLOCK}(part_{value}[0], 0, {places[value].format('chunk')});" for value in what.values), "}")
+            source.add(*(f"vstore{WIDE}(part_{value}[id], 0, {places[value].format('chunk')});" for value in what.values), "}")
             source.add(f"IS_LAST_BLOCK({self.target.device_fence}, p_counters + rest, chunks, &vote, last);", "if (!last) return;")
             for value in what.values:
                 source.add(f"{kind} all_{value} = ({kind})({IDENTITY[what.op]});")
             source.add("for (int c = y; c < chunks; c += height) {")
             for value in what.values:
-                part = f"vload{BLOCK}(0, {places[value].format('c')})"
+                part = f"vload{WIDE}(0, {places[value].format('c')})"
                 source.add(f"all_{value} = {self.combine(f'all_{value}', part)};")
             source.add("}")
-            source.add(*(f"part_{value}[y] = all_{value};" for value in what.values))
+            source.add(*(f"part_{value}[id] = all_{value};" for value in what.values))
             tree()
-        source.add("barrier(CLK_LOCAL_MEM_FENCE);", f"for (int column = y; column < {BLOCK}; column += height) {{")
+        source.add("barrier(CLK_LOCAL_MEM_FENCE);", f"for (int column = id; column < {BLOCK}; column += height * {LANES}) {{")
         source.add(*(f"const float {value} = ((local const float*)part_{value})[column];" for value in what.values))
         self.finish("column", "k == 0 && column == 0")
         source.add("}")
@@ -460,7 +468,7 @@ class _Gpu(_Body):
 
         Their loads come first, because the compiler moves no load over a branch. A load past the end repeats the first row.
         """
-        source, kind = self.source, vector("float", BLOCK)
+        source, kind = self.source, vector("float", WIDE)
         sizes = [self.what.space.sizes[d] for d in self.row_axes]
         ahead = max(1, VECTORS_AHEAD // max(1, len(ports)))
         for n in range(ahead):
@@ -469,13 +477,13 @@ class _Gpu(_Body):
                 offset = source.offset(port.name, [port.strides[d] for d in self.row_axes], [f"at{d}" for d in range(len(sizes))])
                 place = f"k_{port.name}{offset}" if n == 0 else f"counts{n} ? k_{port.name}{offset} : q_{port.name}_0"
                 source.add(f"{port.pointer} q_{port.name}_{n} = {place};")
-                load(source, replace(port, name=f"{port.name}_{n}"), BLOCK, "0", whole=True)
+                load(source, replace(port, name=f"{port.name}_{n}"), WIDE, OWN, whole=True)
             source.add(*(f"at{d} += by{d};" for d in range(len(sizes))))
             for d in reversed(range(1, len(sizes))):
                 source.add(f"if (at{d} >= first_size{d}) at{d} -= first_size{d}, ++at{d - 1};")
         for n in range(ahead):
             source.add(f"if (counts{n}) {{", *(f"const {kind} {port.name} = {port.name}_{n};" for port in ports))
-            source.add(*self.what.formula.code(BLOCK))
+            source.add(*self.what.formula.code(WIDE))
             self.add()
             source.add("}")
         source.add(f"row += {ahead} * height;")

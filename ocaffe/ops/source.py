@@ -138,6 +138,8 @@ def load(source: Source, port: Port, width: int, at: str, target: str | None = N
         source.add(f"const float {target} = {single(port, f'q_{port.name}[{place(port, at)}]')};")
     elif port.inner == 1 and port.ctype == BFLOAT:
         source.add(f"const {kind} {target} = {_vector('at', port, width, whole)}(q_{port.name} + {at});")
+    elif port.inner == 1 and port.ctype == "float" and whole and port.alignment % width == 0:
+        source.add(f"const {kind} {target} = *(global const {kind}*)(q_{port.name} + {at});")  # one instruction; vload knows no alignment
     elif port.inner == 1:
         source.add(f"const {kind} {target} = {convert}(vload{width}(0, q_{port.name} + {at}));")
     else:
@@ -183,6 +185,8 @@ def store(source: Source, port: Port, width: int, at: str, skip: str | None = No
     elif port.ctype == BFLOAT:
         assert skip is None, "only the CPU class moves vectors back, and it has no bf16 operands"
         source.add(f"{_vector('put', port, width, whole)}(q_{port.name} + {at}, {value});")
+    elif port.ctype == "float" and whole and port.alignment % width == 0:
+        source.add(f"*(global {vector('float', width)}*)(q_{port.name} + {at}) = {value};")
     elif skip is None:
         source.add(f"vstore{width}({value}, 0, q_{port.name} + {at});")
     else:
