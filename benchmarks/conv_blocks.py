@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Convolutions by wgmma on channels in blocks, beside ocaffe's mma.sync kernels and cuDNN: ms and TFLOP/s of each layer and direction.
 
-    OCAFFE_WGMMA=1 benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
+    benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
 
 Operands are bfloat16 in memory. Times are of events on the device, the median of several runs, with packed filters and second passes. GB/s counts both
 images once. cuDNN is PyTorch's

@@ -17,7 +17,7 @@ from ocaffe.cl.discovery import killed_from_outside
 from ocaffe.cl.verdicts import Facts
 from ocaffe.ir.target import WGMMA_LOCAL_MEMORY, Target
 
-VARIABLE = "OCAFFE_WGMMA"  # 1: use it. Not the default, because whole nets are not faster yet
+VARIABLE = "OCAFFE_WGMMA"  # 0: use mma.sync, without a trial
 CAPABILITY = 9  # the major compute capability whose devices have these instructions; later ones have others
 REPORTED = 48 << 10  # bytes of local memory that the driver reports. A lower limit imitates a smaller device
 SECONDS = 120  # a trial takes some seconds
@@ -91,7 +91,7 @@ DEFINES = (("LOCAL_BYTES", str(WGMMA_LOCAL_MEMORY)),)
 
 def passes(facts: Facts, number: str, target: Target) -> bool:
     """Whether kernels may use wgmma on the device `number` of the list, which has the compute capability. The first call runs the trial."""
-    if os.environ.get(VARIABLE) != "1" or target.local_memory < REPORTED:
+    if os.environ.get(VARIABLE) == "0" or target.local_memory < REPORTED:
         return False
     key = digest(*facts, SOURCE, *map(str, DEFINES))[:32]
     passed = verdicts.recall(key)

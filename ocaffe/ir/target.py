@@ -37,7 +37,7 @@ class Target:
     unified_memory: bool = True  # device memory is host memory
     stream_above: int = 1 << 20  # bytes from which on an array or a batch gets threads and a queue of its own (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
-    wgmma: bool = False  # Hopper's wgmma, mbarriers and bulk copies, which passed their trial (ocaffe/cl/wgmma_trial.py)
+    wgmma: bool = False  # with bf16: Hopper's wgmma, mbarriers and bulk copies, which passed their trial (ocaffe/cl/wgmma_trial.py)
     matrix_unit: str = ""  # AMD's or Intel's: a key of matrix_units.UNITS; products use it with math tf32, bf16 and fp16
     matrix_unit_only: bool = False  # products of any size use the matrix unit (ocaffe/cl/unit_trial.py)
     workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (ops/winograd_gpu.py)

@@ -46,7 +46,7 @@ class Tile(NamedTuple):
 
 def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` computes the geometry on this device."""
-    if not target.wgmma or target.math != "bf16" or g.group > 1 or g.taps > MAX_TAPS:
+    if not target.wgmma or g.group > 1 or g.taps > MAX_TAPS:
         return False
     flat = g.size[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
     stride = g.stride[1]

@@ -22,7 +22,7 @@ STORED = ("SOURCE", "", "", "RESULT")  # operands in bfloat16 of forward and bac
 
 def possible(target: Target, g: ConvGeometry) -> bool:
     """Whether the kernels compute the geometry on this device. `g`: depthwise, of two axes."""
-    return target.wgmma and target.math == "bf16" and g.channels == g.num_output and g.channels % BLOCK == 0 and g.taps <= MAX_TAPS
+    return target.wgmma and g.channels == g.num_output and g.channels % BLOCK == 0 and g.taps <= MAX_TAPS
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:

@@ -163,7 +163,7 @@ def reduce(
         rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), bool(modifies), f"{op}: {text} | {finish}"))
 
     inner_kept = bool(domain) and _innermost(domain) not in reduced
-    perhaps_blocks = rec.target.wgmma and rec.target.math == "bf16" and len(domain) > 2 and kept == domain[1:2] and kept[0] % BLOCK == 0
+    perhaps_blocks = rec.target.wgmma and len(domain) > 2 and kept == domain[1:2] and kept[0] % BLOCK == 0
     chunks = chunk_count(math.prod(kept), inner_kept, math.prod(domain[d] for d in reduced), rec.target, perhaps_blocks)
     if chunks == 1:
         stage(text, finish, pairs, writes, modifies, domain, reduced)
