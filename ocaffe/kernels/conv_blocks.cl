@@ -1,5 +1,5 @@
-/* Convolution whose result has the size of its image, or half of it by a 3x3 window of stride 2, on channels in blocks of 8, in bfloat16 by wgmma
-   (tile_wgmma.h).
+/* Convolution on channels in blocks of 8, in bfloat16 by wgmma (tile_wgmma.h). The stride is 1 and the padding smaller than the window, or the window is 3x3
+   with stride 2 and padding 1.
 
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
    backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
@@ -7,12 +7,12 @@
    sum_parts        dw[output][channel][tap] = sum over (split) of parts
 
    `packed`: the filters in the order of conv_blocks_pack.cl, in tiles of NT rows and blocks of CB of the depth.
-   Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch of results are one sequence of virtual pixels.
+   Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch are one sequence of virtual pixels.
 
    A stride of 2 divides x into four images, the phases: those of even and odd rows and columns. A tap belongs to one of them. forward copies a patch of each
    phase. A tile of backward_data belongs to one phase of dx, and has the taps of that phase.
 
-   Defines: KERNEL_H, KERNEL_W (odd; the padding is half of it), STRIDE (2 only with 3x3), NT (tile_wgmma.h)
+   Defines: KERNEL_H, KERNEL_W, PAD_H, PAD_W, STRIDE (2 only with 3x3), NT (tile_wgmma.h)
    DIRECTION  0 forward, 1 backward_data, 2 backward_filter and sum_parts
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters), PATCH (virtual
    pixels of a patch: those of the tile, and those that their windows reach).
@@ -30,6 +30,8 @@
 #ifndef KERNEL_W
 #define KERNEL_H 3
 #define KERNEL_W 3
+#define PAD_H 1
+#define PAD_W 1
 #endif
 #ifndef STRIDE
 #define STRIDE 1
@@ -64,9 +66,11 @@
 #if STRIDE == 1
 #define PHASES 1
 #define TAP(i, back) ((back) ? TAPS - 1 - (i) : (i))
-#define SHIFT(v, i) (((i) / KERNEL_W - KERNEL_H / 2) * (v).pitch + (i) % KERNEL_W - KERNEL_W / 2)
-#define BELOW(v) (TAPS == 1 ? 0 : KERNEL_H / 2 * (v).pitch + KERNEL_W / 2)
-#define SPAN(v) (2 * BELOW(v))
+#define BELOW_H (DIRECTION == 1 ? KERNEL_H - 1 - PAD_H : PAD_H)
+#define BELOW_W (DIRECTION == 1 ? KERNEL_W - 1 - PAD_W : PAD_W)
+#define SHIFT(v, i) (((i) / KERNEL_W - BELOW_H) * (v).pitch + (i) % KERNEL_W - BELOW_W)
+#define BELOW(v) (BELOW_H * (v).pitch + BELOW_W)
+#define SPAN(v) ((KERNEL_H - 1) * (v).pitch + KERNEL_W - 1)
 #define PHASE_OF(i) 0
 #define BEGINS_PHASE(i) ((i) == 0)
 #else
@@ -82,6 +86,16 @@
 #define TAPS_OF_PHASE(phase) (((phase) / 2 + 1) * ((phase) % 2 + 1))
 #endif
 #define PHASED (STRIDE == 2 && DIRECTION == 1) /* a tile belongs to a phase of its result */
+
+/* The virtual pixels of x or of a phase of it, and of dy. Windows of one pixel need no zeros: an image is one row. */
+INLINE Virtual sequence(int h, int w, int oh, int ow) {
+#if TAPS == 1
+  return virtual_pixels(1, oh * ow, 1, oh * ow);
+#else
+  const int rows = (h + STRIDE - 1) / STRIDE + PAD_H, pitch = (w + STRIDE - 1) / STRIDE + PAD_W;
+  return DIRECTION == 1 && STRIDE == 1 ? virtual_pixels(rows, pitch, h, w) : virtual_pixels(rows, pitch, oh, ow);
+#endif
+}
 
 #if DIRECTION < 2
 #define STEP_BYTES (CB * NT * 2) /* of filters */
@@ -157,7 +171,7 @@ backward_data
   LOCATE_SIGN;
   const uint patches = LOCAL_ADDRESS(store), ring = patches + PATCHES * PATCH_BYTES;
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = STEPS_OF(DEPTH), pixels = DIRECTION == 0 ? oh * ow : h * w;
-  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, oh, ow);
+  const Virtual v = sequence(h, w, oh, ow);
   const int first = get_group_id(0), groups = get_num_groups(0), count = 128 * MB + SPAN(v);
   const uint left = patches + (BELOW(v) + warp / 4 * (64 * MB)) * PIXEL_BYTES;
   const ulong filters = (ulong)STEP_BYTES / 4 * blocks * TAPS; /* of a tile, in words */
@@ -174,7 +188,7 @@ backward_data
 #if DIRECTION == 0
   Image image = {x, x_stride, DEPTH / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, 0, 0};
 #else
-  Image image = {x, x_stride, DEPTH / 8, v.height, v.width, 1, 0, 0};
+  Image image = {x, x_stride, DEPTH / 8, TAPS == 1 ? 1 : oh, TAPS == 1 ? oh * ow : ow, 1, 0, 0};
 #endif
 #define COPY_PATCH(to, block, worker, workers) \
   copy_pixels(to, PATCH * PIXEL_BYTES, image, v, images, (block) * (CB / 8), CB / 8, BEGIN(tile) - BELOW(v), count, worker, workers, 1, memory)
@@ -384,8 +398,8 @@ backward_data
 #if STRIDE == 1
 #define IMAGES 1
 #define REACH (KERNEL_W - 1) /* pixels of a patch beyond those of a step, and how many of them are before it */
-#define REACH_BEFORE (KERNEL_W / 2)
-#define SHIFT_OF_ROW(v, row) (((row) - KERNEL_H / 2) * (v).pitch)
+#define REACH_BEFORE PAD_W
+#define SHIFT_OF_ROW(v, row) (((row) - PAD_H) * (v).pitch)
 #define PHASE_OF_ROW(row) 0
 #define IMAGE(i) 0
 #define OFFSET(i) (i)
@@ -413,7 +427,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = item - WARPS * 32, begin = get_group_id(2) * steps * STEP;
   const int row = get_group_id(1) % KERNEL_H, output0 = get_group_id(1) / KERNEL_H * ROWS, channel0 = get_group_id(0) * NT;
   const int given_blocks = min(ROWS / 8, (outputs - output0) / 8), blocks = min(NT / 8, (channels - channel0) / 8);
-  const Virtual v = virtual_pixels(KERNEL_H, KERNEL_W, oh, ow);
+  const Virtual v = sequence(h, w, oh, ow);
   float d[KERNEL_W][NT / 2];
 #pragma unroll
   for (int i = 0; i < KERNEL_W; ++i)

@@ -149,14 +149,13 @@ INLINE void emulate(float* d, ulong a, ulong b, int mn_major, local const uchar*
 INLINE int sum_row(int j) { return (int)get_local_id(0) % 128 / 32 * 16 + (int)get_local_id(0) % 32 / 4 + j / 2 % 2 * 8; }
 INLINE int sum_column(int j) { return j / 4 * 8 + (int)get_local_id(0) % 4 * 2 + j % 2; }
 
-/* Virtual pixels: the rows of all images one after the other, each with `pitch` - `width` zeros at its end, and each image with `rows` - `height` rows of
-   zeros at its end. A window that begins at any pixel then finds its taps at fixed distances, over the edges of rows and images. */
-typedef struct { int pitch, rows, width, height; uint by_pitch, by_rows; } Virtual;
+/* Virtual pixels: the rows of all images one after the other, `pitch` pixels each, `rows` for each image. Zeros follow the pixels of each row, and the rows
+   of each image, as many as the padding. A window that begins at any pixel then finds its taps at fixed distances, over the edges of rows and images.
+   `height`, `width`: of the results of the windows, which may be more or fewer than the pixels. */
+typedef struct { int rows, pitch, height, width; uint by_rows, by_pitch; } Virtual;
 
-/* Windows of one pixel need no zeros: an image is one row. */
-INLINE Virtual virtual_pixels(int kernel_h, int kernel_w, int h, int w) {
-  const int one = kernel_h == 1 && kernel_w == 1, pitch = one ? h * w : w + kernel_w / 2, rows = one ? 1 : h + kernel_h / 2;
-  return (Virtual){pitch, rows, one ? h * w : w, one ? 1 : h, 0xffffffffu / pitch, 0xffffffffu / rows};
+INLINE Virtual virtual_pixels(int rows, int pitch, int height, int width) {
+  return (Virtual){rows, pitch, height, width, 0xffffffffu / rows, 0xffffffffu / pitch};
 }
 
 /* Quotient and remainder of a division by d, for a < 2^31. `by`: 0xffffffff / d, with which the product is at most one too small. A division by a
@@ -191,7 +190,7 @@ INLINE void copy_pixels(uint to, uint plane, const Image image, const Virtual v,
   for (int i = worker % each; i < count; i += each) {
     const Place p = place_of(v, begin + i);
     const int y = p.row * image.stride + image.phase_y, x = p.column * image.stride + image.phase_x;
-    const int exists = begin + i >= 0 && p.sample < images && p.column < v.width && p.row < v.height && y < image.h && x < image.w;
+    const int exists = begin + i >= 0 && p.sample < images && y < image.h && x < image.w;
     global const bfloat* from = image.x + (exists ? p.sample * image.sample + (block * pixels + y * image.w + x) * 8 : 0);
 #pragma unroll 4
     for (int c = worker / each; c < blocks; c += shares) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + c * pixels * 8, exists && block + c < image.blocks, memory);

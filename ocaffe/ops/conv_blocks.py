@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.conv_geometry import ConvGeometry
 
-MAX_TAPS = 9
+MAX_TAPS = 32  # a work-group of sum_parts has MIN_PAIRS work-items for each
+MIN_PAIRS = 32
 MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a row of the window, in registers
 ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
@@ -48,12 +49,17 @@ def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` computes the geometry on this device."""
     if not target.wgmma or g.group > 1 or g.taps > MAX_TAPS:
         return False
-    flat = g.size[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
-    stride = g.stride[1]
-    strided = g.stride[1] == g.stride[2] and (stride == 1 or (stride == 2 and g.kernel == (1, 3, 3)))
+    flat = g.size[0] == g.out[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
+    blocked = g.group_channels % BLOCK == g.group_outputs % BLOCK == 0
+    return flat and blocked and _has_window(g) and _tile(target, g, direction) is not None
+
+
+def _has_window(g: ConvGeometry) -> bool:
+    """Whether the kernels have the window, its padding and its stride, and the images no pixels beyond."""
     axes = zip(g.kernel[1:], g.pad[1:], g.size[1:], g.out[1:])
-    same = all(kernel % 2 and pad == kernel // 2 and out == -(-size // stride) for kernel, pad, size, out in axes)
-    return flat and strided and same and g.group_channels % BLOCK == g.group_outputs % BLOCK == 0 and _tile(target, g, direction) is not None
+    if g.stride[1:] == (1, 1):
+        return all(pad < kernel and out == size + 2 * pad - kernel + 1 for kernel, pad, size, out in axes)
+    return g.stride[1:] == (2, 2) and all(kernel == 3 and pad == 1 and out == -(-size // 2) for kernel, pad, size, out in axes)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -72,7 +78,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     each = -(-steps // _filter_splits(rec.target, g))
     splits = -(-steps // each)
     buffers = min(MAX_STEPS, (rec.target.static_local_memory - RESERVED) // _step_bytes(g, columns))
-    pairs = max(32, SUM_ITEMS // g.taps // 32 * 32)
+    pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
     defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "STEP": STEP, "STEPS": buffers, "HALVES": halves, "PAIRS": pairs}
     parts = rec.scratch("parts", (splits * halves, dw.count))
     rec.launch(
@@ -175,8 +181,8 @@ def _filter_columns(target: Target, g: ConvGeometry) -> int:
 
 
 def _step_bytes(g: ConvGeometry, columns: int) -> int:
-    """Return the bytes of a step of backward_filter: pixels of dy, and of x with a reach of up to 8 pixels, in even and odd columns of a stride."""
-    return 2 * (STEP * _filter_outputs(g) + g.stride[2] * (STEP + (8 if g.kernel[2] > 1 else 0)) * columns)
+    """Return the bytes of a step of backward_filter: pixels of dy, and of x with their reach in whole eights, in even and odd columns of a stride."""
+    return 2 * (STEP * _filter_outputs(g) + g.stride[2] * (STEP + -(-(g.kernel[2] - 1) // 8) * 8) * columns)
 
 
 def _filter_splits(target: Target, g: ConvGeometry) -> int:
@@ -204,19 +210,24 @@ def _phases(g: ConvGeometry) -> int:
 
 def _virtual(g: ConvGeometry) -> int:
     """Return the virtual pixels of a batch (kernels/tile_wgmma.h)."""
-    _, h, w = g.out
-    return g.batch * h * w if g.taps == 1 else g.batch * (h + g.kernel[1] // 2) * (w + g.kernel[2] // 2)
+    return g.batch * _rows(g, 1) * _rows(g, 2)
+
+
+def _rows(g: ConvGeometry, axis: int) -> int:
+    """Return the rows of virtual pixels of an image, or for axis 2 their pitch."""
+    return -(-g.size[axis] // g.stride[axis]) + g.pad[axis]
 
 
 def _patch(g: ConvGeometry, pixels: int) -> int:
     """Return the virtual pixels of a patch: `pixels` and those that their windows reach, with a stride only on one side."""
-    reach = 0 if g.taps == 1 else g.kernel[1] // 2 * (g.out[2] + g.kernel[2] // 2) + g.kernel[2] // 2
-    return -(-(pixels + (2 if g.stride[1] == 1 else 1) * reach) // PATCH_GRAIN) * PATCH_GRAIN
+    above, beside = (count - 1 if g.stride[1] == 1 else 1 for count in g.kernel[1:])
+    return -(-(pixels + above * _rows(g, 2) + beside) // PATCH_GRAIN) * PATCH_GRAIN
 
 
 def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
     """Return the defines of the window, and whether the instructions are Hopper's or emulated."""
-    return {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], "STRIDE": g.stride[1], **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
+    window = {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], "PAD_H": g.pad[1], "PAD_W": g.pad[2], "STRIDE": g.stride[1]}
+    return {**window, **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
 
 
 def _sizes(g: ConvGeometry) -> list[int]:

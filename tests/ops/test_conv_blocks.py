@@ -22,6 +22,11 @@ def geometry(n: int, c: int, k: int, h: int, w: int, kh: int, kw: int, stride: i
     return ConvGeometry(n, c, k, 1, (1, h, w), out, (1, kh, kw), (1, stride, stride), (0, kh // 2, kw // 2), ONE)
 
 
+def padded(g: ConvGeometry, *pad: int) -> ConvGeometry:
+    out = (size + 2 * both - kernel + 1 for size, both, kernel in zip(g.size[1:], pad, g.kernel[1:]))
+    return replace(g, pad=(0, *pad), out=(1, *out))
+
+
 GEOMETRIES = {
     "1x1": geometry(3, 32, 48, 5, 7, 1, 1),
     "3x3": geometry(2, 16, 32, 9, 6, 3, 3),
@@ -32,14 +37,16 @@ GEOMETRIES = {
     "1x5": geometry(2, 16, 144, 4, 9, 1, 5),
     "3x3, odd blocks": geometry(2, 24, 40, 5, 6, 3, 3),
     "7x1": geometry(2, 16, 16, 9, 4, 7, 1),
+    "5x5": geometry(1, 32, 16, 5, 7, 5, 5),
+    "4x2, other paddings": padded(geometry(2, 16, 24, 7, 6, 4, 2), 0, 1),
+    "3x3, other paddings": padded(geometry(2, 8, 16, 5, 6, 3, 3), 2, 0),
 }
 
 
 def windows_of(g: ConvGeometry, x: np.ndarray) -> np.ndarray:
     """Return N x C x OH x OW x KH x KW."""
-    _, kh, kw = g.kernel
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (kh // 2, kh // 2), (kw // 2, kw // 2)))
-    return np.lib.stride_tricks.sliding_window_view(padded, (kh, kw), (2, 3))[:, :, :: g.stride[1], :: g.stride[2]]
+    wider = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *((pad, pad) for pad in g.pad[1:])))
+    return np.lib.stride_tricks.sliding_window_view(wider, g.kernel[1:], (2, 3))[:, :, :: g.stride[1], :: g.stride[2]]
 
 
 def convolved(g: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -53,9 +60,11 @@ def filters(g: ConvGeometry, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
 def back(g: ConvGeometry, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the gradient of x: between the elements of dy are stride - 1 zeros."""
     turned = np.ascontiguousarray(w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
-    apart = np.zeros((g.batch, g.num_output, *g.size[1:]), np.float64)
+    places = (size + 2 * pad - kernel + 1 for size, pad, kernel in zip(g.size[1:], g.pad[1:], g.kernel[1:]))
+    apart = np.zeros((g.batch, g.num_output, *places), np.float64)
     apart[:, :, :: g.stride[1], :: g.stride[2]] = dy
-    same = replace(g, channels=g.num_output, num_output=g.channels, stride=ONE, out=g.size)
+    turned_pad = (0, *(kernel - 1 - pad for kernel, pad in zip(g.kernel[1:], g.pad[1:])))
+    same = replace(g, channels=g.num_output, num_output=g.channels, stride=ONE, size=(1, *apart.shape[2:]), pad=turned_pad, out=g.size)
     return convolved(same, apart, turned)
 
 
@@ -74,7 +83,7 @@ def stored(values: np.ndarray) -> np.ndarray:
 
 
 # CPU runtimes compile each for seconds.
-FEW = ("1x1", "3x3", "3x3, odd blocks", "3x3/2", "7x1")
+FEW = ("1x1", "3x3", "3x3, odd blocks", "3x3/2", "7x1", "4x2, other paddings")
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.sweep) for name in GEOMETRIES if name not in FEW)])
