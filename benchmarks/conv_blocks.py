@@ -3,8 +3,8 @@
 
     benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
 
-Operands are bfloat16 in memory. Times are of events on the device, the median of several runs, with packed filters and second passes. GB/s counts both
-images once. cuDNN is PyTorch's
+Operands are bfloat16 in memory, and the images of first layers floats. Times are of events on the device, the median of several runs, with packed filters
+and second passes. GB/s counts both images once, in bfloat16. cuDNN is PyTorch's
 convolution in channels last and bfloat16, without the conversion of float filters. `error`: the largest difference of some results from float64, as a share
 of their largest magnitude.
 """
@@ -25,12 +25,13 @@ from gpu_kernels import Runner, backward_data, backward_filter, forward, geometr
 
 from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
-from ocaffe.ops import conv_blocks, conv_depthwise, conv_depthwise_blocks, conv_gpu
+from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref, Role, widened
+from ocaffe.ops import conv_blocks, conv_blocks_first, conv_depthwise, conv_depthwise_blocks, conv_gpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from tests.harness import blocks, narrowed, planes
 
-LAYERS = {  # channels, size, outputs, kernel, stride, groups
+LAYERS: dict[str, tuple[int, ...]] = {  # channels, size, outputs, kernel, stride, groups, padding unless it is half of the kernel
     "resnet 64-64@56": (64, 56, 64, 3, 1, 1), "resnet 128-128@28": (128, 28, 128, 3, 1, 1), "resnet 256-256@14": (256, 14, 256, 3, 1, 1),
     "resnet 512-512@7": (512, 7, 512, 3, 1, 1), "resnet 64-128@56/2": (64, 56, 128, 3, 2, 1), "resnet 256-512@14/2": (256, 14, 512, 3, 2, 1),
     "resnet 64-256@56": (64, 56, 256, 1, 1, 1), "resnet 256-64@56": (256, 56, 64, 1, 1, 1), "resnet 128-512@28": (128, 28, 512, 1, 1, 1),
@@ -40,6 +41,8 @@ LAYERS = {  # channels, size, outputs, kernel, stride, groups
     "vgg 512-512@28": (512, 28, 512, 3, 1, 1), "vgg 512-512@14": (512, 14, 512, 3, 1, 1), "mobilenet 24-144@56": (24, 56, 144, 1, 1, 1),
     "mobilenet 144-24@56": (144, 56, 24, 1, 1, 1), "mobilenet 32@112": (32, 112, 32, 3, 1, 32), "mobilenet 96@112/2": (96, 112, 96, 3, 2, 96),
     "mobilenet 144@56": (144, 56, 144, 3, 1, 144), "mobilenet 384@14": (384, 14, 384, 3, 1, 384), "mobilenet 960@7": (960, 7, 960, 3, 1, 960),
+    "first resnet 3-64@224/2": (3, 224, 64, 7, 2, 1), "first vgg 3-64@224": (3, 224, 64, 3, 1, 1), "first mobilenet 3-32@224/2": (3, 224, 32, 3, 2, 1),
+    "first alexnet 3-96@227/4": (3, 227, 96, 11, 4, 1, 0), "first squeezenet 3-96@227/2": (3, 227, 96, 7, 2, 1, 0),
 }  # fmt: skip
 KERNELS = {"blocks": True, "mma.sync": False}  # and whether operands are in blocks
 SAMPLES = 200
@@ -66,15 +69,33 @@ class Blocks(Runner):
         return self.cl.Buffer(self.device.context, self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR, hostbuf=values)
 
 
+def is_first(g: ConvGeometry) -> bool:
+    """Whether it has the channels of a first layer, whose image is in Caffe's order and has no gradient."""
+    return g.channels < BLOCK
+
+
+def possible(target: Target, g: ConvGeometry, way: str) -> bool:
+    if g.depthwise:
+        return conv_depthwise_blocks.possible(target, g)
+    return conv_blocks.possible(target, g, way) or conv_blocks_first.possible(target, g, way)
+
+
+def in_memory(ref: Ref, bits: np.ndarray) -> np.ndarray:
+    """Return bfloat16 values in Caffe's order as the type and order of the Ref."""
+    return widened(bits) if ref.dtype == FLOAT else blocks(bits) if ref.blocked else bits
+
+
 def operands(g: ConvGeometry, blocked: bool) -> tuple[Ref, Ref, Ref]:
     shapes = {"x": (g.batch, g.channels, *g.size[1:]), "y": (g.batch, g.num_output, *g.out[1:])}
     x, y = (Ref(name, shape, Role.ACTIVATION, BFLOAT, blocked=blocked) for name, shape in shapes.items())
+    if is_first(g):
+        x = Ref("x", shapes["x"], Role.ACTIVATION)
     return x, Ref("w", g.weight_shape, Role.PARAMETER), y
 
 
 def error_of(g: ConvGeometry, way: str, got: np.ndarray, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> float:
     """Compare some results with float64. x, w, dy: floats in Caffe's order, as rounded."""
-    rng, pad, stride, taps = np.random.default_rng(1), g.kernel[1] // 2, g.stride[1], range(g.kernel[1])
+    rng, pad, stride, taps = np.random.default_rng(1), g.pad[1], g.stride[1], range(g.kernel[1])
     side, out, depth = g.size[1], g.out[1], g.group_channels
     w = w.reshape(g.num_output, depth, *g.kernel[1:])
     padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad))) if way != "backward_data" else x
@@ -108,7 +129,7 @@ def peer(g: ConvGeometry) -> dict[str, float]:
     layout: dict[str, Any] = {"memory_format": torch.channels_last}
     x = torch.randn(g.batch, g.channels, *g.size[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
     w = torch.randn(g.num_output, g.group_channels, *g.kernel[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
-    pad, stride = [g.kernel[1] // 2] * 2, list(g.stride[1:])
+    pad, stride = list(g.pad[1:]), list(g.stride[1:])
     convolved = partial(torch.nn.functional.conv2d, x, w, None, stride, pad, 1, g.group)
     dy = convolved()
     back = partial(torch.ops.aten.convolution_backward, dy, x, w, None, stride, pad, [1, 1], False, [0, 0], g.group)
@@ -135,29 +156,30 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
     rng, target = np.random.default_rng(0), runner.device.target
     shapes = {"x": (g.batch, g.channels, *g.size[1:]), "y": (g.batch, g.num_output, *g.out[1:])}
     values = {name: narrowed(rng.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
-    w = widened(narrowed(rng.standard_normal(g.weight_shape, np.float32) / math.sqrt(g.depth)))
+    values["w"] = narrowed(rng.standard_normal(g.weight_shape, np.float32) / math.sqrt(g.depth))
     wide = {name: widened(bits) for name, bits in values.items()}
     peers = peer(g) if with_torch else {}
     result: dict[str, Any] = {}
     work = 2e-9 * g.batch * g.num_output * g.positions * g.depth
-    moved = 2e-6 * sum(math.prod(shape) for shape in shapes.values())  # both images once
+    moved = 2e-6 * sum(math.prod(shape) for shape in shapes.values())
     runner.compared = 1 << 40
     for direction, named in ((forward, "y"), (backward_data, "x"), (backward_filter, "w")):
         way, cells = direction.__name__, dict[str, Any]()
+        if is_first(g) and direction is backward_data:
+            continue
         for name, blocked in KERNELS.items():
             if name in left_out:
                 continue
             refs = dict(zip("xwy", operands(g, blocked)))
             own = replace(target, wgmma=blocked)
-            if blocked and not (conv_depthwise_blocks.possible(own, g) if g.depthwise else conv_blocks.possible(own, g, way)):
+            if blocked and not possible(own, g, way):
                 continue
             rec: Recorder = recorded(own, partial(direction, conv_depthwise if g.depthwise else conv_gpu, g, *refs.values()))
             for launch in rec.launches:  # as passes/bf16.py does
                 types = {f"{kind}_T": "bfloat" for kind, operand in zip(launch.bf16_operands, launch.operands) if kind and operand.ref.dtype == BFLOAT}
                 if types:
                     launch.define(**types)
-            runner.given = {ref: w if letter == "w" else blocks(values[letter]) if blocked else values[letter]
-                            for letter, ref in refs.items() if letter != named}  # fmt: skip
+            runner.given = {ref: in_memory(ref, values[letter]) for letter, ref in refs.items() if letter != named}
             runner.programs.build_all(runner.keys(rec))
             times, got = runner.times(rec, refs[named])
             if refs[named].dtype == BFLOAT:
@@ -167,7 +189,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
             defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product), {})
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}
             parts = {key: 1000 * value for key, value in times.items()}
-            error = error_of(g, way, got, wide["x"], w, wide["y"])
+            error = error_of(g, way, got, wide["x"], wide["w"], wide["y"])
             cells[name] = {"ms": ms, "TFLOP/s": work / ms, "GB/s": moved / ms, "error": error, "parts": parts, "tile": kept}
         if peers:
             cells["cuDNN"] = {"ms": peers[way], "TFLOP/s": work / peers[way], "GB/s": moved / peers[way]}
@@ -185,10 +207,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     runner, found = Blocks(select_device(options.device, math="bf16")), dict[str, Any]()
-    for name, (channels, size, outputs, kernel, stride, groups) in LAYERS.items():
+    for name, (channels, size, outputs, kernel, stride, groups, *pad) in LAYERS.items():
         if not any(text in name for text in options.only):
             continue
-        g = geometry(options.batch, channels, size, outputs, kernel, stride, kernel // 2, groups)
+        g = geometry(options.batch, channels, size, outputs, kernel, stride, pad[0] if pad else kernel // 2, groups)
         found[name] = measure(runner, g, options.torch, options.without)
         for way, cells in found[name].items():
             texts = [

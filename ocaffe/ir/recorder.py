@@ -128,6 +128,7 @@ class Recorder:
         cheap: bool = False,
         bf16_operands: Sequence[str] = (),
         blocks: bool = False,
+        from_planes: bool = False,
         any_order: bool = False,
         in_blocks: Callable[[Call], Call] | None = None,
     ) -> None:
@@ -136,7 +137,7 @@ class Recorder:
         Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`. An int becomes an
         OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items; with `local` it is rounded up to a
         multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory.
-        `cheap`, `bf16_operands`, `blocks`, `any_order`, `in_blocks`: see Launch.
+        `cheap`, `bf16_operands`, `blocks`, `from_planes`, `any_order`, `in_blocks`: see Launch.
 
         A kernel that passes may extend says where. `args` may hold EpilogueScalars. `reads` may hold a ReductionSlot and RELU_MASK at the
         places where the kernel declares the optional operands; a None among them is skipped.
@@ -159,7 +160,7 @@ class Recorder:
         self.add(Launch(
             self.layer, self.phase, self.operands(refs, writes, modifies), call, inplace=pairs, side_effect=side_effect, what=kernel,
             epilogue=epilogue, relu_mask=relu_mask, reduction=reduction, bf16_operands=tuple(bf16_operands), blocks=blocks,
-            any_order=any_order, in_blocks=in_blocks, cheap=cheap,
+            from_planes=from_planes, any_order=any_order, in_blocks=in_blocks, cheap=cheap,
         ))  # fmt: skip
 
     @contextmanager

@@ -5,6 +5,8 @@ Its launches require images in blocks (`Launch.blocks`); ocaffe/passes/blocks.py
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
@@ -45,6 +47,10 @@ class Tile(NamedTuple):
         return 2 * ROWS * self.products
 
 
+# Records the launch that packs filters for forward and backward_data: (recorder, filters, result, tile, work-items).
+Pack = Callable[[Recorder, Ref, Ref, Tile, int], None]
+
+
 def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` computes the geometry on this device."""
     if not target.wgmma or g.group > 1 or g.taps > MAX_TAPS:
@@ -62,12 +68,13 @@ def _has_window(g: ConvGeometry) -> bool:
     return g.stride[1:] == (2, 2) and all(kernel == 3 and pad == 1 and out == -(-size // 2) for kernel, pad, size, out in axes)
 
 
-def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    _gather(rec, g, "forward", x, w, bias, y)
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, pack: Pack | None = None) -> None:
+    """y = x * w (+ bias per output). `pack`: packs filters of another shape than g's."""
+    _gather(rec, g, "forward", x, w, bias, y, pack or partial(_pack, g=g, back=False))
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
-    _gather(rec, g, "backward_data", dy, w, bias, dx)
+    _gather(rec, g, "backward_data", dy, w, bias, dx, partial(_pack, g=g, back=True))
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -104,20 +111,19 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     )
 
 
-def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref) -> None:
+def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, pack: Pack) -> None:
     back = direction == "backward_data"
     tile = _tile(rec.target, g, direction)
     assert tile is not None, "possible() would not have allowed it"
-    rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
+    rows, depth = _rows_and_depth(g, back)
     patch = _patch(g, tile.pixels)
     patches, filters = _buffers(rec.target, patch * tile.depth * 2, tile.depth * tile.outputs * 2)
     work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
     defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
     tiles = -(-rows // tile.outputs)
-    count = tiles * tile.outputs * _padded(depth) // BLOCK
+    count = tiles * tile.outputs * padded(depth) // BLOCK
     packed = rec.scratch("packed", (count * g.taps * BLOCK // 2,))
-    order = [rows, depth, g.taps, g.stride[1], back, tile.outputs, tile.depth]
-    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count, count], size=(count,), local=(PACK_ITEMS,))
+    pack(rec, w, packed, tile, count)
     columns = -(-_virtual(g) // tile.pixels)
     phases = _phases(g) if back else 1
     all_tiles = phases * columns * tiles
@@ -135,14 +141,24 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     )
 
 
+def _pack(rec: Recorder, w: Ref, packed: Ref, tile: Tile, count: int, *, g: ConvGeometry, back: bool) -> None:
+    order = [*_rows_and_depth(g, back), g.taps, g.stride[1], back, tile.outputs, tile.depth]
+    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count, count], size=(count,), local=(PACK_ITEMS,))
+
+
+def _rows_and_depth(g: ConvGeometry, back: bool) -> tuple[int, int]:
+    """Return the channels of the result, and those that a sum is over."""
+    return (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
+
+
 def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
     if direction == "backward_filter":
         return Tile(1, FILTER_OUTPUTS, STEP) if _filter_columns(target, g) else None
     back = direction == "backward_data"
-    rows, depth = (g.group_channels, g.group_outputs) if back else (g.group_outputs, g.group_channels)
+    rows, depth = _rows_and_depth(g, back)
     widths = (128, 64, 32) if rows > 32 else (32,)
-    tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if _padded(depth) % step == 0]
+    tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if padded(depth) % step == 0]
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A step takes as long as its products or its copies, whichever takes longer."""
@@ -150,14 +166,14 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
         copied = 2 * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
         product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ)  # of ROWS pixels and 16 of the depth
         step = max(2 * tile.products * tile.depth / 16 * product, copied / COPIED) + STEP_CYCLES
-        steps = _padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
+        steps = padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
         return -(-groups // target.compute_units) * (steps * step + TILE_CYCLES * tile.products * tile.outputs / 128)
 
     fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
     return min(fitting, key=cycles, default=None)
 
 
-def _padded(depth: int) -> int:
+def padded(depth: int) -> int:
     """Return the depth of the products, whose instructions have a depth of 16."""
     return -(-depth // 16) * 16
 

@@ -12,7 +12,7 @@ from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSl
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
-from ocaffe.ops import conv_blocks, conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
+from ocaffe.ops import conv_blocks, conv_blocks_first, conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
 from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.families import family_of
@@ -53,6 +53,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         if conv_blocks.possible(rec.target, g, "forward"):
             conv_blocks.forward(rec, g, x, w, bias, y)
             return
+        if conv_blocks_first.possible(rec.target, g, "forward"):
+            conv_blocks_first.forward(rec, g, x, w, bias, y)
+            return
         found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g, back=False))
         if isinstance(found, str):
             winograd_gpu.forward(rec, g, x, w, bias, y)
@@ -92,6 +95,9 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     if choice is None:
         if conv_blocks.possible(rec.target, g, "backward_filter"):
             conv_blocks.backward_filter(rec, g, x, dy, dw)
+            return
+        if conv_blocks_first.possible(rec.target, g, "backward_filter"):
+            conv_blocks_first.backward_filter(rec, g, x, dy, dw)
             return
         found = _choose(rec, "backward_filter", g, lambda: winograd_gpu.filter_cost(rec.target, g))
         if isinstance(found, str):

@@ -85,8 +85,8 @@ def _beside(launch: Launch, root: Ref, wanted: set[Ref]) -> bool:
 
 
 def _in_blocks(launch: Launch) -> list[int]:
-    """Return the operands of a convolution by wgmma that must be in blocks: images, and the mask of a fused ReLU backward."""
-    named = [index for index, name in enumerate(launch.bf16_operands) if name]
+    """Return the operands of a launch with `blocks` that must be in blocks: images, and the mask of a fused ReLU backward."""
+    named = [index for index, name in enumerate(launch.bf16_operands) if name and not (launch.from_planes and index == 0)]
     return [*named, launch.relu_mask] if launch.has_fused_relu and launch.relu_mask is not None and launch.relu_mask not in named else named
 
 
