@@ -32,10 +32,12 @@
 #define PASSES(sign, element) GET(SIGN_T, (sign) + (element)) > 0.0f
 #define PASSES2(sign, element) GET2(SIGN_T, (sign) + (element)) > 0.0f
 #define PASSES4(sign, element) GET4(SIGN_T, (sign) + (element)) > 0.0f
+#define PASSES8(sign, element) (bfloat_at8((global const bfloat*)(sign) + (element)) > 0.0f) /* a block of channels (ocaffe/passes/blocks.py) */
 #else
 #define PASSES(sign, element) (((global const uint*)(sign))[MASK_WORD(element)] >> MASK_BIT(element) & 1u) != 0u
 #define PASSES2(sign, element) (*(global const uint2*)((global const uint*)(sign) + MASK_WORD(element)) >> (uint)MASK_BIT(element) & 1u) != 0u
 #define PASSES4(sign, element) (*(global const uint4*)((global const uint*)(sign) + MASK_WORD(element)) >> (uint)MASK_BIT(element) & 1u) != 0u
+#define PASSES8(sign, element) ((vload8(0, (global const uint*)(sign) + MASK_WORD(element)) >> (uint8)(MASK_BIT(element)) & 1u) != 0u)
 #endif
 #else
 #define SIGNS_T RESULT_T /* never read */

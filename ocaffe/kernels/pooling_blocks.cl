@@ -66,12 +66,6 @@ kernel void forward(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(bfloat, 
 #else
 #define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
 #endif
-/* Whether each of the eight channels of element number `element` of a sample passes. */
-#if FUSED_RELU == 2
-#define PASSES8(sign, element) ((vload8(0, (global const uint*)(sign) + MASK_WORD(element)) >> (uint8)(MASK_BIT(element)) & 1u) != 0u)
-#else
-#define PASSES8(sign, element) (bfloat_at8((global const bfloat*)(sign) + (element)) > 0.0f)
-#endif
 
 kernel void backward(OPERAND_RESTRICT(const bfloat, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(bfloat, dx), SIZES, int accumulate SLOPE) {
   LOCATE(dy), LOCATE(dx);

@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import RELU_MASK
+import numpy as np
+
+from ocaffe.ir.launch import RELU_MASK, Call
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops.pooling import rows_of_item
 
 LONGEST_SPAN = 1024  # SPAN of kernels/lrn_cpu.cl
@@ -15,6 +17,14 @@ GPU_ITEMS = 1 << 17  # work-items that keep a large GPU busy
 FEW_POSITIONS = 1 << 14  # up to this number, a GPU needs chunks of channels, even though they prevent in-place operation
 GPU_GROUP = 64
 CHUNK = 16  # minimum channels per chunk; each chunk reads size - 1 additional channels
+
+
+def in_blocks(call: Call) -> Call:
+    """Return the call of kernels/lrn_blocks.cl for a call of lrn.cl: chunks are whole blocks of channels."""
+    channels, _, chunk = (int(scalar) for scalar in call.scalars[:3])
+    chunk = -(-chunk // BLOCK) * BLOCK
+    size = (call.size[0], -(-channels // chunk), call.size[2])
+    return replace(call, program="lrn_blocks", scalars=(*call.scalars[:2], np.int32(chunk), *call.scalars[3:]), size=size)
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Response:
             part = chunk = self._chunk(rec, samples * plane, channels)
             family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
             mask = RELU_MASK if function == "backward" else None
+        reaches_next = not rec.target.is_cpu and self.size <= BLOCK + 1  # windows, and those of their channels, reach only the next blocks
         rec.launch(
             f"{family}.{function}",
             reads=[*reads, mask],
@@ -67,6 +78,8 @@ class Response:
             defines=self._defines,
             inplace=[(inplace, 0)] if chunk >= channels else [],
             bf16_operands=() if rec.target.is_cpu else (*("SOURCE", "GIVEN")[: len(reads)], "RESULT"),
+            any_order=reaches_next,
+            in_blocks=in_blocks if reaches_next else None,
         )
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8, in bfloat16 (kernels/tile_wgmma.h).
 
-Such a convolution requires this order (`Launch.blocks`). Expressions know every order. Sign masks and poolings know both, if all their operands have the
+Such a convolution requires this order (`Launch.blocks`). Expressions know every order. Sign masks, poolings and LRN know both, if all their operands have the
 same (`Launch.any_order`). For all other launches the value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other
 expressions.
 """

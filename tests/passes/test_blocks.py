@@ -49,6 +49,10 @@ def reshape(name: str, bottom: str, shape: tuple[int, ...]) -> str:
     return f'layer {{ name: "{name}" type: "Reshape" bottom: "{bottom}" top: "{name}" reshape_param {{ shape {{ {dims} }} }} }}'
 
 
+def response(name: str, bottom: str) -> str:
+    return f'layer {{ name: "{name}" type: "LRN" bottom: "{bottom}" top: "{name}" lrn_param {{ local_size: 5 alpha: 0.5 }} }}'
+
+
 NETS = {  # and the values that must be in blocks, at least
     "residual": (
         DATA + convolution("c0", "data", 16, 3) + normalized("c0") + relu("c0") + convolution("c1", "c0", 32, 3) + normalized("c1") + relu("c1")
@@ -60,6 +64,11 @@ NETS = {  # and the values that must be in blocks, at least
         DATA + convolution("c0", "data", 16, 3, bias=True) + relu("c0") + convolution("c1", "c0", 32, 3, bias=True) + relu("c1") + pool("p1", "c1")
         + convolution("c2", "p1", 16, 3, bias=True) + relu("c2") + convolution("c3", "c2", 16, 1, bias=True) + relu("c3") + LOSS.replace("BOTTOM", "c3"),
         {"c1", "c2"},
+    ),
+    "responses": (
+        DATA + convolution("c0", "data", 24, 5, 2, bias=True) + relu("c0") + response("n0", "c0") + pool("p0", "n0") + response("n1", "p0")
+        + convolution("c1", "n1", 16, 3, bias=True) + LOSS.replace("BOTTOM", "c1"),
+        {"c0", "n0", "p0", "n1", "c1"},
     ),
     "inverted": (
         DATA + convolution("c0", "data", 16, 3) + normalized("c0") + relu("c0") + convolution("wide", "c0", 24, 1) + normalized("wide") + relu("wide")

@@ -1,0 +1,51 @@
+"""LRN on channels in blocks (kernels/lrn_blocks.cl) against the kernels for Caffe's order, which tests/layers compares with Caffe."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
+from ocaffe.ops.lrn import Response
+from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.ops.test_channel_blocks import draw
+
+RESPONSES = {"five": Response(5, 0.5, 0.75, 1.0), "nine": Response(9, 2.0, 0.6, 2.0), "one": Response(1, 1.0, 0.75, 1.0)}
+
+
+def results(device: Any, response: Response, shape: Shape, blocked: bool) -> list[np.ndarray]:
+    """Return y, dx, and dx after a second, accumulating backward pass, in Caffe's order."""
+    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+    rec.enter("lrn", "forward")
+    dtype = BFLOAT if blocked else np.dtype(np.float32)
+    x, y = (Ref(name, shape, Role.ACTIVATION, dtype, blocked=blocked) for name in ("x", "y"))
+    dy, dx, more = (Ref(name, shape, Role.DIFF, dtype, blocked=blocked) for name in ("dy", "dx", "more"))
+    response.across(rec, x, y)
+    rec.enter("lrn", "backward")
+    response.across_backward(rec, x, dy, dx)
+    rec._written.add(more)
+    response.across_backward(rec, x, dy, more)
+    feeds = {x: draw(shape), dy: draw(shape, 1), more: draw(shape, 2)}
+    if blocked:
+        for launch in rec.launches:
+            assert launch.in_blocks is not None and launch.call is not None
+            launch.call = launch.in_blocks(launch.call)
+        feeds = {ref: narrowed(blocks(values)) for ref, values in feeds.items()}
+    got = execute(rec, device.context, feeds, [y, dx, more])
+    return [planes(widened(values)) for values in got] if blocked else got
+
+
+@pytest.mark.parametrize("name", RESPONSES)
+def test_lrn(device: Any, name: str) -> None:
+    for shape in ((2, 8, 3, 5), (2, 40, 5, 7)):  # one block; chunks of several
+        for got, expected in zip(results(device, RESPONSES[name], shape, True), results(device, RESPONSES[name], shape, False)):
+            assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
+
+
+def test_wide_windows_keep_caffes_order(device: Any) -> None:
+    rec, shape = Recorder(of_kind(device.target, "gpu"), train=True), (2, 16, 3, 5)
+    rec.enter("lrn", "forward")
+    Response(11, 1.0, 0.75, 1.0).across(rec, Ref("x", shape, Role.ACTIVATION), Ref("y", shape, Role.ACTIVATION))
+    assert not rec.launches[0].any_order
