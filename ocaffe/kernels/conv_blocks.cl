@@ -18,12 +18,12 @@
    pixels of a patch: those of the tile, and those that their windows reach).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
    backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES, PAIRS (see sum_parts). The rows of the products are outputs, the
-   columns NT channels. A work-group has the taps of one row of the window: its patches then have few pixels more than the step, and sums of 128 channels fit
-   the registers. With HALVES 1 each group of warps has other 64 outputs. With 2 both have the same 64, and each has one half of the pixels of a step; their
+   columns NT channels. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with
+   one row sums of 128 channels fit the registers. With HALVES 1 each group of warps has other 64 outputs. With 2 both have the same 64, and each has one half of the pixels of a step; their
    sums are two splits.
 
    The work-items that copy wait for buffers that the others have read.
-   Groups of backward_filter: tiles of channels, tiles of outputs times rows of taps, splits of the virtual pixels. */
+   Groups of backward_filter: tiles of channels, tiles of outputs times KERNEL_H / TAP_ROWS, splits of the virtual pixels. */
 #ifndef DIRECTION
 #define DIRECTION 0
 #endif
@@ -392,23 +392,31 @@ backward_data
 #ifndef PAIRS
 #define PAIRS 32
 #endif
+#ifndef TAP_ROWS
+#define TAP_ROWS 1
+#endif
+#define GROUP_TAPS (TAP_ROWS * KERNEL_W)
 #define ROWS (128 / HALVES) /* outputs of a group */
 #define PARTS_OF_STEP (STEP / 16 / HALVES) /* products of a warp, each of 16 pixels */
-/* A group has one row of taps. Its tap `i` begins at pixel OFFSET(i) of patch IMAGE(i). */
+/* Tap `i` of a group begins at pixel OFFSET(i) of patch IMAGE(i). The first tap of patch i is in row ROW_OF(i) of the rows of the group. */
 #if STRIDE == 1
-#define IMAGES 1
+#define IMAGES TAP_ROWS
+#define ROW_OF(i) (i)
 #define REACH (KERNEL_W - 1) /* pixels of a patch beyond those of a step, and how many of them are before it */
 #define REACH_BEFORE PAD_W
 #define SHIFT_OF_ROW(v, row) (((row) - PAD_H) * (v).pitch)
 #define PHASE_OF_ROW(row) 0
-#define IMAGE(i) 0
-#define OFFSET(i) (i)
+#define PHASE_OF_IMAGE(i) 0
+#define IMAGE(i) ((i) / KERNEL_W)
+#define OFFSET(i) ((i) % KERNEL_W)
 #else
 #define IMAGES 2 /* even and odd columns */
+#define ROW_OF(i) 0
 #define REACH 1
 #define REACH_BEFORE 1
 #define SHIFT_OF_ROW(v, row) ((row) == 0 ? -(v).pitch : 0)
 #define PHASE_OF_ROW(row) ((row) != 1)
+#define PHASE_OF_IMAGE(i) (i)
 #define IMAGE(i) ((i) != 1)
 #define OFFSET(i) ((i) != 0)
 #endif
@@ -425,12 +433,12 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   LOCATE(x), LOCATE(dy), LOCATE(parts);
   const uint buffers = LOCAL_ADDRESS(store);
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = item - WARPS * 32, begin = get_group_id(2) * steps * STEP;
-  const int row = get_group_id(1) % KERNEL_H, output0 = get_group_id(1) / KERNEL_H * ROWS, channel0 = get_group_id(0) * NT;
+  const int apart = KERNEL_H / TAP_ROWS, row = get_group_id(1) % apart * TAP_ROWS, output0 = get_group_id(1) / apart * ROWS, channel0 = get_group_id(0) * NT;
   const int given_blocks = min(ROWS / 8, (outputs - output0) / 8), blocks = min(NT / 8, (channels - channel0) / 8);
   const Virtual v = sequence(h, w, oh, ow);
-  float d[KERNEL_W][NT / 2];
+  float d[GROUP_TAPS][NT / 2];
 #pragma unroll
-  for (int i = 0; i < KERNEL_W; ++i)
+  for (int i = 0; i < GROUP_TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
   const int side = warp / 4; /* of the outputs, or of the pixels of a step */
@@ -442,15 +450,15 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, given_blocks, begin + (step) * STEP, STEP, worker, COPIERS, COPIERS / STEP, memory);   \
   for (int i = 0; i < IMAGES; ++i) {                                                                                                                         \
     const uint patch = (to) + GIVEN_BYTES + i * PATCH_BYTES;                                                                                                  \
-    const int first = begin + (step) * STEP + SHIFT_OF_ROW(v, row) - REACH_BEFORE;                                                                            \
-    image.phase_x = i;                                                                                                                                       \
+    const int first = begin + (step) * STEP + SHIFT_OF_ROW(v, row + ROW_OF(i)) - REACH_BEFORE;                                                               \
+    image.phase_x = PHASE_OF_IMAGE(i);                                                                                                                        \
     copy_pixels(patch, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, blocks, first, STEP, worker, COPIERS, COPIERS / STEP, memory);                    \
     if (REACH > 0 && worker < REACH * (NT / 8))                                                                                                               \
       copy_pixels(patch + STEP * PIXEL_BYTES, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, blocks, first + STEP, REACH, worker, REACH * (NT / 8), NT / 8, \
                   memory);                                                                                                                                    \
   }
 #define MULTIPLY_TAPS(k, a, b)       \
-  for (int i = 0; i < KERNEL_W; ++i) \
+  for (int i = 0; i < GROUP_TAPS; ++i) \
   MULTIPLY_PIXELS(d[i], (a) + (k) * APART(16 * PIXEL_BYTES), (b) + APART(IMAGE(i) * PATCH_BYTES + ((k) * 16 + OFFSET(i)) * PIXEL_BYTES), memory)
 #ifdef WGMMA
   const uint full = buffers + STEPS * STEP_BYTES, empty = full + 8 * STEPS;
@@ -489,7 +497,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
     buffer = buffer + 1 == STEPS ? 0 : buffer + 1, round += buffer == 0;
   }
 #pragma unroll
-  for (int i = 0; i < KERNEL_W; ++i) FINISH(d[i]);
+  for (int i = 0; i < GROUP_TAPS; ++i) FINISH(d[i]);
 #else
   for (int step = 0; step < steps; ++step) {
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -504,7 +512,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   /* Tap after tap, so that a warp writes whole sectors of 32 bytes. */
   parts += (get_group_id(2) * HALVES + (HALVES == 2 ? side : 0)) * parts_stride;
 #pragma unroll
-  for (int i = 0; i < KERNEL_W; ++i)
+  for (int i = 0; i < GROUP_TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; j += 2) {
       const int output = output0 + (HALVES == 2 ? 0 : side * 64) + sum_row(j), channel = channel0 + sum_column(j);

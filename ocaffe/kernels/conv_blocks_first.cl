@@ -6,7 +6,7 @@
 
    image        cells of x, N, blocks, rows, columns, 8. Work-items: columns, rows, samples
    pack         the filters in the order of conv_blocks_pack.cl. A work-item makes the 8 elements of one row in each step
-   unpack       dw[output][channel][tap] from the gradient for cells. A work-item for each element
+   sum_parts    dw[output][channel][tap] = sum over (split) of the parts of backward_filter. Work-items: elements, SHARERS of each
 
    Defines: CHANNELS, KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PAD_H, PAD_W, CELL_H, CELL_W */
 #include "common.h"
@@ -28,6 +28,8 @@
 #define TAPS (TAPS_H * TAPS_W)
 #define DEPTH (CHANNELS * CELL_H * CELL_W)
 #define BLOCKS ((DEPTH + 7) / 8)
+#define ELEMENTS 32
+#define SHARERS 8
 /* The pixel of channel d in a cell. */
 #define CELL_Y(d) ((d) / (CHANNELS * CELL_W))
 #define CELL_X(d) ((d) / CHANNELS % CELL_W)
@@ -68,11 +70,20 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
   }
 }
 
-kernel void unpack(OPERAND_RESTRICT(const float, gradient), OPERAND_RESTRICT(float, dw), int count, int accumulate) {
-  const int i = get_global_id(0);
-  if (i >= count) return;
-  LOCATE(gradient), LOCATE(dw);
+kernel __attribute__((reqd_work_group_size(ELEMENTS, SHARERS, 1))) void sum_parts(OPERAND_RESTRICT(const float, parts), OPERAND_RESTRICT(float, dw), int splits,
+                                                                                  int outputs, int accumulate) {
+  local float sums[SHARERS][ELEMENTS];
+  const int i = get_global_id(0), element = get_local_id(0), sharer = get_local_id(1);
   const int x = i % KERNEL_W, y = i / KERNEL_W % KERNEL_H, channel = i / (KERNEL_H * KERNEL_W) % CHANNELS, output = i / (CHANNELS * KERNEL_H * KERNEL_W);
   const int d = (y % CELL_H * CELL_W + x % CELL_W) * CHANNELS + channel, tap = y / CELL_H * TAPS_W + x / CELL_W;
-  dw[i] = gradient[(output * (BLOCKS * 8) + d) * TAPS + tap] + (accumulate ? dw[i] : 0.0f);
+  LOCATE(parts), LOCATE(dw);
+  float sum = 0.0f;
+  if (output < outputs)
+#pragma unroll 8
+    for (int s = sharer; s < splits; s += SHARERS) sum += parts[s * parts_stride + (tap * outputs + output) * (BLOCKS * 8) + d];
+  sums[sharer][element] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (sharer > 0 || output >= outputs) return;
+  for (int s = 1; s < SHARERS; ++s) sum += sums[s][element];
+  dw[i] = sum + (accumulate ? dw[i] : 0.0f);
 }

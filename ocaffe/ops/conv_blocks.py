@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_TAPS = 32  # a work-group of sum_parts has MIN_PAIRS work-items for each
 MIN_PAIRS = 32
-MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a row of the window, in registers
+MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a group, in registers
 ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
@@ -78,16 +78,27 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+    parts, count = filter_parts(rec, g, x, dy), g.group_outputs * g.group_channels
+    defines = _filter_defines(rec.target, g)
+    pairs = defines["PAIRS"]
+    rec.launch(
+        "conv_blocks.sum_parts",
+        reads=[parts],
+        writes=[dw],
+        args=[parts.shape[0], count, rec.accumulates(dw)],
+        size=(-(-count // pairs) * pairs * g.taps,),
+        local=(pairs * g.taps,),
+        defines=defines,
+    )
+
+
+def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
+    """Record the first launch of backward_filter, and return the parts: splits, taps x outputs x channels."""
     columns, outputs = _filter_columns(rec.target, g), _filter_outputs(g)
-    halves = FILTER_OUTPUTS // outputs
-    tiles = -(-g.group_channels // columns), -(-g.group_outputs // outputs) * g.kernel[1]
     steps = -(-_virtual(g) // STEP)
     each = -(-steps // _filter_splits(rec.target, g))
     splits = -(-steps // each)
-    buffers = min(MAX_STEPS, (rec.target.static_local_memory - RESERVED) // _step_bytes(g, columns))
-    pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
-    defines = {**_window(rec.target, g), "DIRECTION": 2, "NT": columns, "STEP": STEP, "STEPS": buffers, "HALVES": halves, "PAIRS": pairs}
-    parts = rec.scratch("parts", (splits * halves, dw.count))
+    parts = rec.scratch("parts", (splits * FILTER_OUTPUTS // outputs, math.prod(g.weight_shape)))
     rec.launch(
         "conv_blocks.backward_filter",
         reads=[x, dy],
@@ -95,20 +106,19 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         args=[*_sizes(g), each],
         bf16_operands=("SOURCE", "GIVEN"),
         blocks=True,
-        size=(tiles[0] * ITEMS, tiles[1], splits),
+        size=(-(-g.group_channels // columns) * ITEMS, -(-g.group_outputs // outputs) * (g.kernel[1] // _tap_rows(g, columns)), splits),
         local=(ITEMS, 1, 1),
-        defines=defines,
+        defines=_filter_defines(rec.target, g),
     )
-    count = g.group_outputs * g.group_channels
-    rec.launch(
-        "conv_blocks.sum_parts",
-        reads=[parts],
-        writes=[dw],
-        args=[splits * halves, count, rec.accumulates(dw)],
-        size=(-(-count // pairs) * pairs * g.taps,),
-        local=(pairs * g.taps,),
-        defines=defines,
-    )
+    return parts
+
+
+def _filter_defines(target: Target, g: ConvGeometry) -> dict[str, int]:
+    columns = _filter_columns(target, g)
+    buffers = min(MAX_STEPS, (target.static_local_memory - RESERVED) // _step_bytes(g, columns))
+    pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
+    work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": STEP, "STEPS": buffers, "HALVES": FILTER_OUTPUTS // _filter_outputs(g), "PAIRS": pairs}
+    return {**_window(target, g), "DIRECTION": 2, **work}
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, pack: Pack) -> None:
@@ -197,16 +207,23 @@ def _filter_columns(target: Target, g: ConvGeometry) -> int:
 
 
 def _step_bytes(g: ConvGeometry, columns: int) -> int:
-    """Return the bytes of a step of backward_filter: pixels of dy, and of x with their reach in whole eights, in even and odd columns of a stride."""
-    return 2 * (STEP * _filter_outputs(g) + g.stride[2] * (STEP + -(-(g.kernel[2] - 1) // 8) * 8) * columns)
+    """Return the bytes of a step of backward_filter: pixels of dy, and for each row of taps or for even and odd columns those of x, with their reach."""
+    images = g.stride[2] * _tap_rows(g, columns)
+    return 2 * (STEP * _filter_outputs(g) + images * (STEP + -(-(g.kernel[2] - 1) // 8) * 8) * columns)
+
+
+def _tap_rows(g: ConvGeometry, columns: int) -> int:
+    """Return the rows of the window whose taps a group of backward_filter has: all of them, which read dy once, if the sums fit the registers."""
+    return g.kernel[1] if g.stride[1] == 1 and columns * g.taps <= MAX_SUMS else 1
 
 
 def _filter_splits(target: Target, g: ConvGeometry) -> int:
     """Return the number of splits of the pixels of backward_filter. A group takes a whole compute unit, and one unit computes several one after the other."""
     columns, outputs = _filter_columns(target, g), _filter_outputs(g)
-    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs) * g.kernel[1]
+    rows = _tap_rows(g, columns)
+    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs) * (g.kernel[1] // rows)
     steps = -(-_virtual(g) // STEP)
-    step = max(STEP * FILTER_OUTPUTS * columns * g.kernel[2] / PRODUCTS * outputs / FILTER_OUTPUTS, _step_bytes(g, columns) / COPIED)
+    step = max(STEP * FILTER_OUTPUTS * columns * rows * g.kernel[2] / PRODUCTS * outputs / FILTER_OUTPUTS, _step_bytes(g, columns) / COPIED)
 
     def cycles(splits: int) -> float:
         return -(-tiles * splits // target.compute_units) * (-(-steps // splits) * step + GROUP_CYCLES) + splits * PART_CYCLES * math.prod(g.weight_shape)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 64  # channels of a cell: more do not pay for an image that is written and read
 PRODUCTS_PER_BYTE = 120  # multiply-adds in the time of a byte of memory, by an estimate for an H100
 LOCAL = (32, 4, 1)  # a group of work-items that make an image
+SUM_LOCAL = (32, 8)  # ELEMENTS, SHARERS
 
 
 class Cell(NamedTuple):
@@ -44,18 +45,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     cell = _chosen(rec, g)
-    over = _over_cells(g, cell)
-    gradient = rec.scratch("gradient", over.weight_shape)
-    conv_blocks.backward_filter(rec, over, _image(rec, g, cell, x), dy, gradient)
-    rec.launch(
-        "conv_blocks_first.unpack",
-        reads=[gradient],
-        writes=[dw],
-        args=[dw.count, rec.accumulates(dw)],
-        size=(dw.count,),
-        local=(PACK_ITEMS,),
-        defines=_defines(g, cell),
-    )
+    parts = conv_blocks.filter_parts(rec, _over_cells(g, cell), _image(rec, g, cell, x), dy)
+    args = [parts.shape[0], g.num_output, rec.accumulates(dw)]
+    rec.launch("conv_blocks_first.sum_parts", reads=[parts], writes=[dw], args=args, size=(dw.count, SUM_LOCAL[1]), local=SUM_LOCAL, defines=_defines(g, cell))
 
 
 def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
