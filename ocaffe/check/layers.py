@@ -315,6 +315,15 @@ def cases() -> list[Case]:
             lambda x, got: {"y": convolve(pool(convolve(x["x0"], x["a/0"], x["a/1"], pad=1), 2, 2, 0, True), x["y/0"], x["y/1"], pad=1)},
             ("x0", "a/0", "a/1", "y/0", "y/1"),
         ),
+        Case(  # the kernels of a net's first layers, between blocks
+            "first layer, LRN",
+            layer("Convolution", "x0", "a", "convolution_param { num_output: 32 kernel_size: 7 pad: 3 stride: 2 }")
+            + layer("LRN", "a", "b", "lrn_param { local_size: 5 alpha: 0.5 beta: 0.75 }")
+            + layer("Convolution", "b", "y", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 }"),
+            normal(x0=(2, 3, 31, 24), a_0=(32, 3, 7, 7), a_1=(32,), y_0=(32, 32, 3, 3), y_1=(32,)),
+            lambda x, got: {"y": convolve(lrn(convolve(x["x0"], x["a/0"], x["a/1"], pad=3, stride=2), 5, 0.5, 0.75, False), x["y/0"], x["y/1"], pad=1)},
+            ("x0", "a/0", "a/1", "y/0", "y/1"),
+        ),
         pool_case("pooling of whole planes", (2, 9, 14, 14), 14, 1),
         lrn_case("LRN, across channels", 5, "ACROSS_CHANNELS"),
         lrn_case("LRN, within channels", 3, "WITHIN_CHANNEL"),
