@@ -14,8 +14,8 @@
 
    Defines: KERNEL_H, KERNEL_W, PAD_H, PAD_W, STRIDE (2 only with 3x3), NT (tile_wgmma.h)
    DIRECTION  0 forward, 1 backward_data, 2 backward_filter and sum_parts
-   forward, backward_data: MB (a tile has 128 MB virtual pixels), CB (channels of a step), PATCHES and FILTERS (buffers of patches and filters), PATCH (virtual
-   pixels of a patch: those of the tile, and those that their windows reach).
+   forward, backward_data: MB (a tile has 128 MB virtual pixels), CB and STEP_TAPS (channels and taps of a step), PATCHES and FILTERS (buffers of patches and
+   filters), PATCH (virtual pixels of a patch: those of the tile, and those that their windows reach).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
    backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES, PAIRS (see sum_parts). The rows of the products are outputs, the
    columns NT channels. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with
@@ -98,7 +98,11 @@ INLINE Virtual sequence(int h, int w, int oh, int ow) {
 }
 
 #if DIRECTION < 2
-#define STEP_BYTES (CB * NT * 2) /* of filters */
+#ifndef STEP_TAPS
+#define STEP_TAPS 1
+#endif
+#define TAP_BYTES (CB * NT * 2) /* of filters */
+#define STEP_BYTES (STEP_TAPS * TAP_BYTES)
 #define PATCH_BYTES (PATCH * CB * 2)
 #define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
 #define PIXEL_COPIERS (COPIERS - 32) /* the last warp copies filters */
@@ -174,7 +178,7 @@ backward_data
   const Virtual v = sequence(h, w, oh, ow);
   const int first = get_group_id(0), groups = get_num_groups(0), count = 128 * MB + SPAN(v);
   const uint left = patches + (BELOW(v) + warp / 4 * (64 * MB)) * PIXEL_BYTES;
-  const ulong filters = (ulong)STEP_BYTES / 4 * blocks * TAPS; /* of a tile, in words */
+  const ulong filters = (ulong)TAP_BYTES / 4 * blocks * TAPS; /* of a tile, in words */
 #define COLUMN(tile) ((tile) / tiles % columns)
 #define BEGIN(tile) (COLUMN(tile) * (128 * MB))
 #if PHASED
@@ -222,11 +226,11 @@ backward_data
     } else if (worker == PIXEL_COPIERS) {
       for (int tile = first; tile < work; tile += groups)
         for (int block = 0; block < blocks; ++block)
-          for (int i = FIRST_STEP(tile); i < FIRST_STEP(tile) + STEPS(tile); ++i, ++step) {
+          for (int i = FIRST_STEP(tile); i < FIRST_STEP(tile) + STEPS(tile); i += STEP_TAPS, ++step) {
             const int f = step % FILTERS;
             if (step >= FILTERS) bar_wait(filters_empty + 8 * f, (step / FILTERS + 1) & 1);
             bar_expect(filters_full + 8 * f, STEP_BYTES);
-            copy_bulk(ring + f * STEP_BYTES, packed + tile % tiles * filters + (ulong)(block * TAPS + i) * (STEP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
+            copy_bulk(ring + f * STEP_BYTES, packed + tile % tiles * filters + (ulong)(block * TAPS + i) * (TAP_BYTES / 4), STEP_BYTES, filters_full + 8 * f, memory);
           }
     }
     return;
@@ -242,7 +246,7 @@ backward_data
     const int begin_step = FIRST_STEP(tile);
 #ifdef WGMMA
     /* One loop over blocks and taps: around two, ptxas would serialize the products. */
-    for (int s = 0, i = 0; s < blocks * STEPS(tile); ++s, ++step) {
+    for (int s = 0, i = 0; s < blocks * STEPS(tile) / STEP_TAPS; ++s, ++step) {
       const int begins = PHASED ? i == 0 : BEGINS_PHASE(i), f = step % FILTERS, wanted = lane == 0 && s > 0;
       if (begins) {
         bar_wait(patch_full + 8 * (patch % PATCHES), patch / PATCHES & 1);
@@ -250,21 +254,25 @@ backward_data
       }
       patch += begins;
       bar_wait(filters_full + 8 * f, step / FILTERS & 1);
-      const ulong a = descriptor(left + (patch - 1) % PATCHES * PATCH_BYTES + SHIFT(v, begin_step + i) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128),
-                  b = descriptor(ring + f * STEP_BYTES, NT * 16, 128);
+      const uint own = left + (patch - 1) % PATCHES * PATCH_BYTES;
       products_begin();
 #pragma unroll
-      for (int k = 0; k < CB / 16; ++k) {
-        MULTIPLY(d[0], a + k * APART(2 * PATCH * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+      for (int t = 0; t < STEP_TAPS; ++t) {
+        const ulong a = descriptor(own + SHIFT(v, begin_step + i + t) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128),
+                    b = descriptor(ring + f * STEP_BYTES + t * TAP_BYTES, NT * 16, 128);
+#pragma unroll
+        for (int k = 0; k < CB / 16; ++k) {
+          MULTIPLY(d[0], a + k * APART(2 * PATCH * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
 #if MB == 2
-        MULTIPLY(d[1], a + k * APART(2 * PATCH * PIXEL_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+          MULTIPLY(d[1], a + k * APART(2 * PATCH * PIXEL_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
 #endif
+        }
       }
       products_commit();
       products_wait();
       bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), wanted);
       bar_arrive(patch_empty + 8 * ((patch + PATCHES - 2) % PATCHES), wanted && begins);
-      i = i + 1 == STEPS(tile) ? 0 : i + 1;
+      i = i + STEP_TAPS == STEPS(tile) ? 0 : i + STEP_TAPS;
     }
     FINISH(d[0]);
 #if MB == 2
@@ -274,7 +282,7 @@ backward_data
     bar_arrive(patch_empty + 8 * ((patch + PATCHES - 1) % PATCHES), lane == 0);
 #else
     for (int block = 0; block < blocks; ++block)
-      for (int i = 0; i < STEPS(tile); ++i) {
+      for (int i = 0; i < STEPS(tile); i += STEP_TAPS) {
         barrier(CLK_LOCAL_MEM_FENCE);
         if (warp >= WARPS && (PHASED ? i == 0 : BEGINS_PHASE(i))) {
 #if PHASES > 1 && !PHASED
@@ -283,13 +291,16 @@ backward_data
           COPY_PATCH(patches, block, item - WARPS * 32, COPIERS);
         }
         if (item == WARPS * 32)
-          copy_bulk(ring, packed + tile % tiles * filters + (ulong)(block * TAPS + begin_step + i) * (STEP_BYTES / 4), STEP_BYTES, 0, memory);
+          copy_bulk(ring, packed + tile % tiles * filters + (ulong)(block * TAPS + begin_step + i) * (TAP_BYTES / 4), STEP_BYTES, 0, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
         if (warp >= WARPS) continue;
-        const ulong a = descriptor(left + SHIFT(v, begin_step + i) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128), b = descriptor(ring, NT * 16, 128);
-        for (int k = 0; k < CB / 16; ++k)
-          for (int m = 0; m < MB; ++m)
-            MULTIPLY(d[m], a + k * APART(2 * PATCH * PIXEL_BYTES) + m * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+        for (int t = 0; t < STEP_TAPS; ++t) {
+          const ulong a = descriptor(left + SHIFT(v, begin_step + i + t) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128);
+          const ulong b = descriptor(ring + t * TAP_BYTES, NT * 16, 128);
+          for (int k = 0; k < CB / 16; ++k)
+            for (int m = 0; m < MB; ++m)
+              MULTIPLY(d[m], a + k * APART(2 * PATCH * PIXEL_BYTES) + m * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+        }
       }
 #endif
 

@@ -25,6 +25,7 @@ ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
+MAX_DEPTH = 64  # of a step of forward and backward_data
 PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
 FILTER_OUTPUTS = 128  # rows of backward_filter, at most
 STEP, MAX_STEPS = 64, 6  # virtual pixels of a step of backward_filter, and its buffers at most
@@ -127,8 +128,9 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     assert tile is not None, "possible() would not have allowed it"
     rows, depth = _rows_and_depth(g, back)
     patch = _patch(g, tile.pixels)
-    patches, filters = _buffers(rec.target, patch * tile.depth * 2, tile.depth * tile.outputs * 2)
-    work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
+    taps = _taps_of_step(g, tile.depth)
+    patches, filters = _buffers(rec.target, patch * tile.depth * 2, taps * tile.depth * tile.outputs * 2)
+    work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "STEP_TAPS": taps, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
     defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
     tiles = -(-rows // tile.outputs)
     count = tiles * tile.outputs * padded(depth) // BLOCK
@@ -171,16 +173,22 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if padded(depth) % step == 0]
 
     def cycles(tile: Tile) -> float:
-        """Return the cycles of the busiest unit. A step takes as long as its products or its copies, whichever takes longer."""
+        """Return the cycles of the busiest unit. A tap of a step takes as long as its products or its copies, whichever takes longer."""
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
+        taps = _taps_of_step(g, tile.depth)
         copied = 2 * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
         product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ)  # of ROWS pixels and 16 of the depth
-        step = max(2 * tile.products * tile.depth / 16 * product, copied / COPIED) + STEP_CYCLES
+        step = max(2 * tile.products * tile.depth / 16 * product, copied / COPIED) + STEP_CYCLES / taps
         steps = padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
         return -(-groups // target.compute_units) * (steps * step + TILE_CYCLES * tile.products * tile.outputs / 128)
 
-    fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, tile.depth * tile.outputs * 2)]
+    fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, _taps_of_step(g, tile.depth) * tile.depth * tile.outputs * 2)]
     return min(fitting, key=cycles, default=None)
+
+
+def _taps_of_step(g: ConvGeometry, depth: int) -> int:
+    """Return the taps of a step of forward and backward_data, several if it has a small depth. With a stride the phases have too few."""
+    return next(taps for taps in (8, 4, 3, 2, 1) if g.taps % taps == 0 and taps * depth <= MAX_DEPTH) if g.stride[1] == 1 else 1
 
 
 def padded(depth: int) -> int:
