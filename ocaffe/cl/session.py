@@ -26,6 +26,7 @@ from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
+COMPILER_SHARE = 8  # the contexts of compilers may take an eighth of the free memory of the device, unless the user limits memory
 SMALL, SENT = 1 << 16, 8  # maximum bytes of an array that is sent without waiting; maximum number of such transfers in progress
 
 
@@ -102,6 +103,7 @@ class Session:
         self.exchange: Exchange | None = None  # None: there is one rank
         self.memory: Memory | None = None  # makes the first slab of each arena; None: OpenCL does
         self.timeline: Timeline | None = None  # records the launches of command lists while profiling
+        self.limited = False  # whether a net of the session has a memory limit
         self.written = 0  # number of changes of parameters
         self.updates = 0  # complete runs of command lists with a solver's update
         self.changed = False  # whether parameters or history were changed since the last of these runs
@@ -134,7 +136,7 @@ class Session:
             for commands in fresh:
                 commands.generated = ProgramKey.generated(sorted(texts))
             # Before the slabs exist, so that the compilers' contexts can take their memory.
-            self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}), self._unallocated(needed))
+            self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}), self._room_of_compilers(needed))
             for arena in grown:
                 self._make_slabs(arena, needed[arena], poison)
             for commands in self.command_lists:
@@ -236,6 +238,11 @@ class Session:
     def planned_bytes(self) -> int:
         """Bytes on the device that the plans of all command lists take together."""
         return sum(ref.nbytes * ref.slots for ref in self._persistent_roots()) + sum(map(sum, self._needed_slabs().values()))
+
+    def _room_of_compilers(self, needed: dict[Arena, list[int]]) -> int:
+        """Return the bytes of device memory that the contexts of compilers may take (docs/adr/0018)."""
+        unallocated = self._unallocated(needed)
+        return unallocated if self.limited else max(unallocated, self.device.target.free_memory // COMPILER_SHARE)
 
     def _unallocated(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of the session's plan that no buffer takes yet."""

@@ -10,7 +10,7 @@ processes do. Seconds for four programs of one matrix product each, on two cores
 Two processes each build as fast as one alone.
 
 On a GPU with its own memory each worker has a context, 529 MiB on an H100. There is no compiler for a device without a context.
-Therefore workers run only before the plan's slabs exist, in as many contexts as fit into the memory of the plan.
+Therefore workers run only before the plan's slabs exist, in as many contexts as fit (Session.bind, docs/adr/0018).
 """
 from __future__ import annotations
 

@@ -207,6 +207,7 @@ class Network:
         """Return the compiled net, bound to the device."""
         compiled = self.compiled(options, update)
         if compiled.commands not in self.session.command_lists:
+            self.session.limited |= compiled.options is not None and compiled.options.limit is not None
             self.session.bind([compiled.commands], poison=self.switches.poison)
         return compiled
 

@@ -28,8 +28,9 @@ layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
 """
 
 
-def network(device: Device) -> Network:
+def network(device: Device, limited: bool = True) -> Network:
     made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device), NetOptions(backward=False), quiet=True)
+    made.session.limited = limited
     made.fill_parameters()
     return made
 
@@ -96,6 +97,14 @@ def test_a_later_build_has_the_memory_that_its_slabs_will_take(device: Device, m
     assert rooms[0] > 0
     assert allocated(net.session) - before <= rooms[2]
     assert rooms[1] < rooms[2]
+
+
+def test_without_a_limit_compilers_have_an_eighth_of_the_free_memory(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms: list[int] = []
+    build_all = program.Programs.build_all
+    monkeypatch.setattr(program.Programs, "build_all", lambda self, keys, room=0: (rooms.append(room), build_all(self, keys, room))[1])
+    network(device, limited=False).bound()
+    assert rooms == [device.target.free_memory // 8]
 
 
 @pytest.mark.parametrize(
