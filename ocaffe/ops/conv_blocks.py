@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.conv_geometry import ConvGeometry
 
+PIXELS_OF_UNIT = 8  # of results in TEST, at least. For fewer the kernels have too few groups; mma.sync splits the depth of its products
 MAX_TAPS = 32  # a work-group of sum_parts has MIN_PAIRS work-items for each
 MIN_PAIRS = 32
 MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a group, in registers
@@ -59,6 +60,11 @@ def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     flat = g.size[0] == g.out[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
     blocked = g.group_channels % BLOCK == g.group_outputs % BLOCK == 0
     return flat and blocked and _has_window(g) and _tile(target, g, direction) is not None
+
+
+def pays(rec: Recorder, g: ConvGeometry) -> bool:
+    """Whether forward is worth it: in TEST there must be enough pixels. On an H100 these are 22 images of 7 x 7."""
+    return rec.train or g.batch * g.positions >= PIXELS_OF_UNIT * rec.target.compute_units
 
 
 def _has_window(g: ConvGeometry) -> bool:

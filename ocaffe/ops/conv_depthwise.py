@@ -11,7 +11,7 @@ from typing import Any
 from ocaffe.ir.launch import NO_ACTIVATION, RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops import conv_depthwise_blocks, conv_narrow_cpu
+from ocaffe.ops import conv_blocks, conv_depthwise_blocks, conv_narrow_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import sum_splits
@@ -45,7 +45,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
         conv_narrow_cpu.forward(rec, g, x, w, bias, y)
         return
-    if conv_depthwise_blocks.possible(rec.target, g):
+    if conv_blocks.pays(rec, g) and conv_depthwise_blocks.possible(rec.target, g):
         conv_depthwise_blocks.forward(rec, g, x, w, bias, y)
         return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(y), _no_activation(rec))

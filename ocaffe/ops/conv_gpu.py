@@ -50,10 +50,11 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     Here and below, `choice` selects a tile of the direct product instead of the estimate (for benchmarks and tests).
     """
     if choice is None:
-        if conv_blocks.possible(rec.target, g, "forward"):
+        pays = conv_blocks.pays(rec, g)
+        if pays and conv_blocks.possible(rec.target, g, "forward"):
             conv_blocks.forward(rec, g, x, w, bias, y)
             return
-        if conv_blocks_first.possible(rec.target, g, "forward"):
+        if pays and conv_blocks_first.possible(rec.target, g, "forward"):
             conv_blocks_first.forward(rec, g, x, w, bias, y)
             return
         found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g, back=False))

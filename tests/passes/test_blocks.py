@@ -116,6 +116,15 @@ def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -
         assert after <= 3 * before + 0.03, (key, before, after)
 
 
+def test_few_pixels_in_test_have_kernels_that_split_the_depth() -> None:
+    message = text_format.Parse(NETS["plain"][0], proto.NetParameter())
+    for units, backward, expected in ((1, False, True), (132, False, False), (132, True, True)):
+        target = Target(kind="gpu", runtime="nvidia", tensor_cores=True, math="bf16", wgmma=True, compute_units=units)
+        graph = build(message, proto.TRAIN, lambda source, text: None)
+        schedule = compile_net(graph, ParameterGroup(graph.params), target, NetOptions(backward=backward), Switches()).recording.schedule
+        assert any(launch.blocks for launch in schedule) == expected
+
+
 @pytest.mark.parametrize("switches, options", [(Switches(share=False), {}), (Switches(), {"fuse": False}), (Switches(), {"apart": True})])
 def test_schedules_without_the_pass_have_other_kernels(switches: Switches, options: dict[str, bool]) -> None:
     """A solver's debug_info, a run layer by layer, and the plain side of a comparison keep Caffe's order."""
