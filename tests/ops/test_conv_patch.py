@@ -90,7 +90,7 @@ def of_gpu(device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-@pytest.mark.parametrize("name", ["even", "28 wide", "14 wide", "10 wide", "odd"])
+@pytest.mark.parametrize("name", ["even", "28 wide", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("14 wide", "10 wide")), "odd"])
 def test_sixteen_bits(of_gpu: Device, name: str, offset: int) -> None:
     """Operands and results in bfloat16, aligned for copies and unaligned."""
     sizes = {"even": (2, 16, 24, (1, 8, 16)), "28 wide": (3, 40, 16, (1, 6, 28)), "14 wide": (2, 16, 24, (1, 6, 14)),
