@@ -46,7 +46,10 @@ def form(rec: Recorder, g: ConvGeometry, w: Ref) -> BlockedForm | None:
     narrow = g.positions if g.pointwise else g.out[2]
     if not width or not flat or not _divides(rec, g, g.group_outputs) or narrow < NARROWEST:
         return None
-    return BlockedForm(partial(_record, g=g, w=w), takes_plain=True, takes_blocks=_divides(rec, g, g.group_channels), fills=True)
+    takes_blocks = _divides(rec, g, g.group_channels)
+    # Without blocks, an image whose convolution Winograd's algorithm would win stays so, for winograd_cpu.py: its direct product here takes twice as long.
+    takes_plain = not (takes_blocks and _winograd_wins(rec, g))
+    return BlockedForm(partial(_record, g=g, w=w), takes_plain=takes_plain, takes_blocks=takes_blocks, fills=True)
 
 
 def _divides(rec: Recorder, g: ConvGeometry, channels: int) -> bool:

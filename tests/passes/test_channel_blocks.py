@@ -78,7 +78,7 @@ NETS = {
         + conv("b", "a", 32, 3, pad=1) + layer("BatchNorm", "b", "b") + layer("Eltwise", "a b", "s") + relu("s") + conv("y", "s", 10, 1),
     ),
     "other readers": (
-        (2, 16, 12, 12), conv("a", "x", 32, 3, pad=1) + layer("LRN", "a", "n") + conv("b", "n", 32, 3, pad=1) + layer("Sigmoid", "b", "b2")
+        (2, 16, 12, 12), conv("a", "x", 32, 5, pad=2) + layer("LRN", "a", "n") + conv("b", "n", 32, 5, pad=2) + layer("Sigmoid", "b", "b2")
         + layer("Eltwise", "b b2", "s") + layer("InnerProduct", "s", "y", PRODUCT),
     ),
 }  # fmt: skip
@@ -134,6 +134,12 @@ def test_copies_must_be_worth_it(width: int, device: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 1 << 30)
     assert not any("blocked" in program for program in programs(made("other readers", device)))
     assert "conv_blocked_cpu" in programs(made("pooling", device)), "no launch needs a copy"
+
+
+def test_winograd_before_blocks(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the image has no blocks, Winograd's product without them is faster than a direct one that makes them."""
+    monkeypatch.setitem(NETS, "after LRN", ((4, 64, 28, 28), layer("LRN", "x", "n") + conv("y", "n", 64, 3, pad=1)))
+    assert "winograd_cpu" in programs(made("after LRN", device))
 
 
 def test_ieee_is_direct(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
