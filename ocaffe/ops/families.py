@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ocaffe.ir.target import Target
 
@@ -76,6 +76,14 @@ WAVES_OF_64: tuple[Shape, ...] = (*WAVES_OF_32[:2], (64, 64, 8, 8, 32, 8), (32, 
 # Intel's Xe-LP has 128 registers of 8 floats for 8 work-items. 64 sums spilled up to 92 of them (ocloc 26.27), so there are larger groups with 32 sums.
 HALF_SUMS: tuple[Shape, ...] = ((64, 128, 4, 8, 32, 16), (64, 64, 4, 8, 32, 16), *COMMON[3:])
 
+# Older GPUs of AMD: GCN and CDNA 1. Radeon VII: 60 units at 1.75 GHz, 1 TB/s. 256 registers of 64 lanes per SIMD unit ("Vega ISA", 2017). Not compiled here.
+GCN = Family("GCN", "amd", "", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 256 * 64, extra_registers=80, local_memory=64 << 10, memory_floats=2.4,
+             launch=14000, matrix=512, matrix_registers=110)  # fmt: skip
+# Iris Xe (96 engines): 6 units of 16 engines at 1.35 GHz, 68 GB/s. An engine has 8 lanes, and 7 threads with 4 KiB of registers each; there is no
+# mode with 256. Older GPUs have the same engines, 8 per unit. Intel's runtime for CPUs has the same vendor: a CPU with the kernels of GPUs has no row.
+XE_LP = Family("Intel Xe-LP", "intel", r"graphics|tgl", HALF_SUMS, max_sums=32, unroll=1, engines=16, registers=16 * 7168, least_registers=128,
+               local_memory=64 << 10, memory_floats=2.1, launch=11000)  # fmt: skip
+
 NVIDIA, AMD, INTEL, ANY = "nvidia", "amd|rusticl", "intel|rusticl", ""
 # The launch of an H100 takes 8 us; no other was measured, so `launch` is 8 us at the card's clock. Local memory: 128 bytes per cycle, for RDNA twice
 # that, since a unit has two ("RDNA" white paper, 2019; "CDNA 2" white paper, 2021; "oneAPI GPU Optimization Guide", chapter on the architecture).
@@ -83,10 +91,10 @@ FAMILIES = (
     # H100: fitted to benchmarks/gpu_kernels_h100.txt. 128 lanes and 65536 registers per SM, 3 TB/s over 132 SMs at 1.7 GHz.
     Family("NVIDIA", NVIDIA, "", COMMON, max_sums=144),
     # Radeon RX 9070 XT: 32 units at 2.97 GHz, 640 GB/s. Registers as in RDNA 3 ("RDNA 4 Instruction Set Architecture", 2025).
-    Family("RDNA 4", AMD, r"gfx12|navi4", WAVES_OF_32, unroll=2, registers=4 * 1536 * 32, extra_registers=80, local_memory=128 << 10, local_floats=64,
+    Family("RDNA 4", AMD, r"gfx12[0-4]|navi4", WAVES_OF_32, unroll=2, registers=4 * 1536 * 32, extra_registers=80, local_memory=128 << 10, local_floats=64,
            memory_floats=1.7, launch=24000, matrix=1024, matrix_registers=110),
     # Radeon RX 7900 XTX: 48 units at 2.5 GHz, 960 GB/s. 1536 registers of 32 lanes per SIMD unit, four of them ("RDNA 3 ISA", 2023).
-    Family("RDNA 3", AMD, r"gfx11|navi3|phoenix|strix", WAVES_OF_32, unroll=2, registers=4 * 1536 * 32, extra_registers=80, local_memory=128 << 10,
+    Family("RDNA 3", AMD, r"gfx11|navi3|phoenix|hawk|strix", WAVES_OF_32, unroll=2, registers=4 * 1536 * 32, extra_registers=80, local_memory=128 << 10,
            local_floats=64, memory_floats=2, launch=20000, matrix=512, matrix_registers=150),
     # Radeon RX 6900 XT: 40 units at 2.25 GHz, 512 GB/s. 1024 registers of 32 lanes per SIMD unit, four of them ("RDNA 2 ISA", 2020). RDNA 1 has the same.
     Family("RDNA 2", AMD, r"gfx10|navi[12]|rembrandt|raphael|vangogh", WAVES_OF_32, unroll=2, registers=4 * 1024 * 32, extra_registers=80,
@@ -98,9 +106,7 @@ FAMILIES = (
     # Instinct MI210: 104 units at 1.7 GHz, 1.6 TB/s. Registers as in CDNA 3 ("CDNA 2 ISA", 2022).
     Family("CDNA 2", AMD, r"gfx90a|mi2\d\d", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 512 * 64, extra_registers=80, local_memory=64 << 10,
            memory_floats=2.3, launch=14000, matrix=512, matrix_registers=110),
-    # Older: GCN and CDNA 1. Radeon VII: 60 units at 1.75 GHz, 1 TB/s. 256 registers of 64 lanes per SIMD unit ("Vega ISA", 2017). Not compiled here.
-    Family("GCN", "amd", "", WAVES_OF_64, unroll=2, lanes=64, registers=4 * 256 * 64, extra_registers=80, local_memory=64 << 10, memory_floats=2.4,
-           launch=14000, matrix=512, matrix_registers=110),
+    GCN, replace(GCN, runtime="rusticl", device="radeonsi"),
     # Arc B580: 20 units of 8 engines at 2.67 GHz, 456 GB/s. An engine has 16 lanes and 64 KiB of registers. Without a sub-group size, some kernels
     # get 32 work-items per thread and spill.
     Family("Intel Xe2", INTEL, r"arc\S* (pro )?b\d|arc\S* 1[34]0v|battlemage|bmg|lnl", COMMON, unroll=2, many_sums=32, sub_group=16, engines=8,
@@ -111,10 +117,7 @@ FAMILIES = (
     # Arc A770: 32 units of 16 engines at 2.1 GHz, 560 GB/s. An engine has 8 lanes and 32 KiB of registers. Also Xe-LPG ("Arc Graphics", 130T, 140T).
     Family("Intel Xe-HPG", INTEL, r"arc|gpu flex|dg2", COMMON, unroll=2, many_sums=32, engines=16, registers=16 * 8192, least_registers=128,
            local_memory=128 << 10, memory_floats=2.1, launch=17000, matrix=1024),
-    # Iris Xe (96 engines): 6 units of 16 engines at 1.35 GHz, 68 GB/s. An engine has 8 lanes, and 7 threads with 4 KiB of registers each; there is no
-    # mode with 256. Older GPUs have the same engines, 8 per unit. Intel's runtime for CPUs has the same vendor: a CPU with the kernels of GPUs has no row.
-    Family("Intel Xe-LP", "intel", r"graphics|tgl", HALF_SUMS, max_sums=32, unroll=1, engines=16, registers=16 * 7168, least_registers=128,
-           local_memory=64 << 10, memory_floats=2.1, launch=11000),
+    XE_LP, replace(XE_LP, runtime="rusticl", device="mesa intel"),
     Family("unknown", ANY, "", COMMON),  # the constants of an H100
 )  # fmt: skip
 

@@ -20,6 +20,9 @@ NAMES = {
     ("intel", "Intel(R) Arc(TM) Graphics"): "Intel Xe-HPG", ("intel", "Intel(R) Arc(TM) Pro B50 Graphics"): "Intel Xe2",
     ("intel", "Intel(R) UHD Graphics 770"): "Intel Xe-LP", ("rusticl", "AMD Radeon RX 6800 XT (radeonsi, navi21, LLVM 19.1.7, DRM 3.61)"): "RDNA 2",
     ("rusticl", "Mesa Intel(R) Arc(tm) A770 Graphics (DG2)"): "Intel Xe-HPG", ("rusticl", "llvmpipe (LLVM 19.1.7, 256 bits)"): "unknown",
+    ("rusticl", "Mesa Intel(R) UHD Graphics 770 (ADL-S GT1)"): "Intel Xe-LP", ("rusticl", "Mesa Intel(R) Xe Graphics (TGL GT2)"): "Intel Xe-LP",
+    ("rusticl", "AMD Radeon RX 580 Series (radeonsi, polaris10, LLVM 19.1.7, DRM 3.61)"): "GCN",
+    ("rusticl", "AMD Radeon 780M (radeonsi, hawk_point1, LLVM 19.1.7, DRM 3.61)"): "RDNA 3", ("amd", "gfx1250"): "GCN",
     ("arm", "Mali-G610 r0p0"): "unknown", ("intel", "Intel(R) Xeon(R) Processor"): "unknown",
 }  # fmt: skip
 FOR_COMPILERS = {"DEPTH_UNROLL", "GRF", "SUB_GROUP"}

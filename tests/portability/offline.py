@@ -88,7 +88,7 @@ def record(label: str, device: str, nets: str, figures: dict[str, Any]) -> None:
     """Write a device's figures into offline.json."""
     content = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     target, maker, _ = DEVICES[device]
-    content.setdefault(label, {})[device] = {"maker": maker, "family": family_of(target).name, "compiler": COMPILERS[maker].version(), "nets": nets, **figures}
+    content.setdefault(label, {})[device] = {"maker": maker, "family": family_of(target).name, "compiler": COMPILERS[maker].version(), "nets": nets, "date": time.strftime("%Y-%m-%d"), **figures}
     RECORD.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
