@@ -40,9 +40,9 @@ def compiled(results: dict[str, Any]) -> str:
     rows = []
     for name, row in _devices(results.get(ALL, {})).items():
         amd = row["maker"] == "amd"
-        rows.append([f"`{name}`", row["compiler"], _nets(row), row["programs"], row["errors"], row["kernels"], row["spilling_kernels"],
+        rows.append([f"`{name}`", row["compiler"], row["date"], _nets(row), row["programs"], row["errors"], row["kernels"], row["spilling_kernels"],
                      f"{row['worst']} {'bytes' if amd else 'registers'}", f"{row['low']} of {row['products']}" if amd else "-"])  # fmt: skip
-    head = ["device", "compiler", "nets", "programs", "errors", "launched kernels", "with scratch or spills", "worst", "products at occupancy 1"]
+    head = ["device", "compiler", "compiled", "nets", "programs", "errors", "launched kernels", "with scratch or spills", "worst", "products at occupancy 1"]
     return table(head, rows)
 
 
@@ -70,7 +70,7 @@ def families(results: dict[str, Any]) -> str:
     """The rows of the table of families."""
     devices = _devices(*results.values())
     rows = []
-    for family in FAMILIES:
+    for family in list({family.name: family for family in reversed(FAMILIES)}.values())[::-1]:  # once, though Mesa's drivers may have a row of their own
         imitated = ", ".join(f"`{name}`" for name, row in devices.items() if row["family"] == family.name)
         many = f"from {family.many_sums} sums on" if family.many_sums else "-"
         rows.append([family.name, imitated or "-", family.max_sums, family.unroll or "all", many, family.sub_group or "-", family.lanes, family.registers,

@@ -88,7 +88,8 @@ def record(label: str, device: str, nets: str, figures: dict[str, Any]) -> None:
     """Write a device's figures into offline.json."""
     content = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     target, maker, _ = DEVICES[device]
-    content.setdefault(label, {})[device] = {"maker": maker, "family": family_of(target).name, "compiler": COMPILERS[maker].version(), "nets": nets, "date": time.strftime("%Y-%m-%d"), **figures}
+    facts = {"maker": maker, "family": family_of(target).name, "compiler": COMPILERS[maker].version(), "nets": nets, "date": time.strftime("%Y-%m-%d")}
+    content.setdefault(label, {})[device] = {**facts, **figures}
     RECORD.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
