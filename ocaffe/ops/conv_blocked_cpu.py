@@ -48,7 +48,7 @@ def form(rec: Recorder, g: ConvGeometry, w: Ref) -> BlockedForm | None:
         return None
     takes_blocks = _divides(rec, g, g.group_channels)
     # Without blocks, an image whose convolution Winograd's algorithm would win stays so, for winograd_cpu.py: its direct product here takes twice as long.
-    takes_plain = not (takes_blocks and _winograd_wins(rec, g))
+    takes_plain = not (takes_blocks and _winograd_wins(rec, g, g.group_channels))
     return BlockedForm(partial(_record, g=g, w=w), takes_plain=takes_plain, takes_blocks=takes_blocks, fills=True)
 
 
@@ -58,7 +58,7 @@ def _divides(rec: Recorder, g: ConvGeometry, channels: int) -> bool:
 
 
 def _record(rec: Recorder, x: Ref, y: Ref, blocked: bool, *, g: ConvGeometry, w: Ref) -> None:
-    if blocked and _winograd_wins(rec, g):
+    if blocked and _winograd_wins(rec, g, rec.blocked_channels(g.group_channels)):
         _winograd(rec, g, x, w, y)
     else:
         _direct(rec, g, x, w, y, blocked)
@@ -150,13 +150,13 @@ def _parts(rec: Recorder, items: int, units: int, panels: int, filters: int, ima
     return parts, min(panels, ceil(wanted, parts))
 
 
-def _winograd_wins(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether Winograd supports this geometry and the estimate says that it is faster than the direct product."""
+def _winograd_wins(rec: Recorder, g: ConvGeometry, depth: int) -> bool:
+    """Whether Winograd supports this geometry and the estimate says that it is faster than the direct product over `depth` channels."""
     if (*g.kernel, *g.stride, *g.dilation) != (1, 3, 3, *ONE, *ONE) or rec.target.math == "ieee":
         return False
     width, tiles = rec.channel_block, _tiles(g)
     channels, vectors = rec.blocked_channels(g.group_channels), ceil(g.group_outputs, width)
-    direct = 9 * channels * (g.batch * g.positions * vectors * PRODUCT + 4 * g.group_outputs * BYTE)
+    direct = 9 * depth * (g.batch * g.positions * vectors * PRODUCT + 4 * g.group_outputs * BYTE)
     products = POINTS * channels * (max(tiles, NARROWEST) * vectors * PRODUCT + 4 * g.group_outputs * BYTE)
     return products + tiles * (channels // width + vectors) * TRANSFORM < direct
 
