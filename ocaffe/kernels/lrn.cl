@@ -2,34 +2,13 @@
  *   dx[c] = dy[c] s[c]^-beta - 2 alpha beta / SIZE * x[c] * (sum of dy x s^(-beta-1) over the same channels).
  * backward recomputes s from x in one pass over the channels, each of which is read once. `share` is alpha / SIZE.
  *
- * SIZE      channels of the window, odd
- * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
+ * Defines: see lrn_across.h.
  *
  * Work-items: (positions, chunks of `chunk` channels, samples). A work-item reads each element of its position before it writes there, so y may
  * be x (and dx dy) if one chunk holds all channels. backward can end with the fused ReLU backward (fused_relu.h).
  */
-#include "common.h"
+#include "lrn_across.h"
 #include "fused_relu.h"
-
-#ifndef SIZE
-#define SIZE 5
-#endif
-#ifndef BETA_075
-#define BETA_075 1
-#endif
-#define HALF (SIZE / 2)
-
-/* Return s^-beta; inverse: 1 / s. */
-float power(const float s, const float beta, float* inverse) {
-#if BETA_075
-  const float r = rsqrt(s);
-  *inverse = r * r;
-  return r * sqrt(r);
-#else
-  *inverse = 1 / s;
-  return powr(s, -beta);
-#endif
-}
 
 /* Drop the oldest element of a ring and append `value`. */
 #define PUSH(ring, length, value)                                    \

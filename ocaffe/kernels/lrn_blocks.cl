@@ -1,32 +1,11 @@
 /* LRN across channels on channels in blocks of 8, in bfloat16 (ocaffe/passes/blocks.py); for the formulas, the functions and their arguments see lrn.cl.
  *
- * SIZE      channels of the window, odd, at most 9: the windows of a block, and those of its windows, reach no further than the next blocks
- * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
+ * Defines: see lrn_across.h. SIZE is at most 9: the windows of a block, and those of its windows, reach no further than the next blocks.
  *
  * `chunk` is a multiple of 8. A work-item reads each block of its position before it writes there.
  */
-#include "common.h"
+#include "lrn_across.h"
 #include "fused_relu.h"
-
-#ifndef SIZE
-#define SIZE 5
-#endif
-#ifndef BETA_075
-#define BETA_075 1
-#endif
-#define HALF (SIZE / 2)
-
-/* Return s^-beta; inverse: 1 / s. */
-INLINE float power(float s, float beta, float* inverse) {
-#if BETA_075
-  const float r = rsqrt(s);
-  *inverse = r * r;
-  return r * sqrt(r);
-#else
-  *inverse = 1 / s;
-  return powr(s, -beta);
-#endif
-}
 
 INLINE void spread(float to[8], float8 v) { to[0] = v.s0, to[1] = v.s1, to[2] = v.s2, to[3] = v.s3, to[4] = v.s4, to[5] = v.s5, to[6] = v.s6, to[7] = v.s7; }
 INLINE float8 gathered(const float v[8]) { return (float8)(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]); }

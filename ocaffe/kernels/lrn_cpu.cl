@@ -1,37 +1,18 @@
 /* LRN across channels for CPUs; for the formulas see lrn.cl.
  *
- * SIZE      channels of the window, odd
- * BETA_075  1: beta is 0.75, s^-beta is computed with square roots
+ * Defines: see lrn_across.h.
  *
  * Work-items: (spans of `span` positions, samples), one to a group; each loops over the channels. It keeps lines of the window's channels in
  * rings, so memory is read once. The runs are long enough for the prefetcher (whole pages are twice as fast as 2 KiB). Channel c has
  * slot c % length. Each element of the span is read before it is written, so y may be x (and dx dy).
  */
-#include "common.h"
+#define VALUE float16
+#include "lrn_across.h"
 #include "part_cpu.h"
 
-#ifndef SIZE
-#define SIZE 5
-#endif
-#ifndef BETA_075
-#define BETA_075 1
-#endif
-#define HALF (SIZE / 2)
 #define SPAN 1024 /* floats of a line, the longest span */
 
 #define KERNEL kernel __attribute__((reqd_work_group_size(1, 1, 1))) void
-
-/* Return s^-beta; inverse: 1 / s. */
-float16 power(const float16 s, const float beta, float16* inverse) {
-#if BETA_075
-  const float16 r = rsqrt(s);
-  *inverse = r * r;
-  return r * sqrt(r);
-#else
-  *inverse = 1 / s;
-  return powr(s, (float16)(-beta));
-#endif
-}
 
 #define SLOT(ring, channel, length) (ring + ((channel) + 2 * (length)) % (length) * SPAN)
 #define EACH_VECTOR for (int i = 0; i < count; i += 16)
