@@ -18,7 +18,7 @@ from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ir.tensor import BLOCK, Ref, widened
 from ocaffe.ops import gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
@@ -95,6 +95,15 @@ def program(cl: Any, context: Any, call: Any, generated: str) -> Any:
                 built = cl.Program(context, [device], [opened(built.binaries[0])]).build(OPTIONS)
             _programs[key] = built
     return _programs[key]
+
+
+def in_blocks(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref]) -> list[np.ndarray]:
+    """`execute` for launches that know both orders, with all operands in blocks of channels. Feeds and results are in Caffe's order."""
+    for launch in rec.launches:
+        assert launch.in_blocks is not None and launch.call is not None
+        launch.call = launch.in_blocks(launch.call)
+    got = execute(rec, context, {ref: narrowed(blocks(values)) for ref, values in feeds.items()}, fetches)
+    return [planes(widened(values)) for values in got]
 
 
 def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref], guard: int = 64, batch: int = 0) -> list[np.ndarray]:

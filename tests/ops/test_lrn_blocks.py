@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape
 from ocaffe.ops.lrn import Response
-from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.harness import execute, in_blocks, of_kind
 from tests.ops.test_channel_blocks import draw
 
 RESPONSES = {"five": Response(5, 0.5, 0.75, 1.0), "nine": Response(9, 2.0, 0.6, 2.0), "one": Response(1, 1.0, 0.75, 1.0)}
@@ -28,13 +28,7 @@ def results(device: Any, response: Response, shape: Shape, blocked: bool) -> lis
     rec._written.add(more)
     response.across_backward(rec, x, dy, more)
     feeds = {x: draw(shape), dy: draw(shape, 1), more: draw(shape, 2)}
-    if blocked:
-        for launch in rec.launches:
-            assert launch.in_blocks is not None and launch.call is not None
-            launch.call = launch.in_blocks(launch.call)
-        feeds = {ref: narrowed(blocks(values)) for ref, values in feeds.items()}
-    got = execute(rec, device.context, feeds, [y, dx, more])
-    return [planes(widened(values)) for values in got] if blocked else got
+    return (in_blocks if blocked else execute)(rec, device.context, feeds, [y, dx, more])
 
 
 @pytest.mark.parametrize("name", RESPONSES)

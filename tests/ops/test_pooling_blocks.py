@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape
 from ocaffe.ops.pooling import AVE, MAX, Pool
-from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.harness import execute, in_blocks, of_kind
 from tests.ops.test_channel_blocks import draw
 
 POOLS = {
@@ -36,13 +36,7 @@ def results(device: Any, pool: Pool, shape: Shape, blocked: bool) -> list[np.nda
     rec._written.add(more)
     pool.backward(rec, dy, index, more)
     feeds = {x: draw(shape), dy: draw(out, 1), more: draw(shape, 2)}
-    if blocked:
-        for launch in rec.launches:
-            assert launch.in_blocks is not None and launch.call is not None
-            launch.call = launch.in_blocks(launch.call)
-        feeds = {ref: narrowed(blocks(values)) for ref, values in feeds.items()}
-    got = execute(rec, device.context, feeds, [y, dx, more])
-    return [planes(widened(values)) for values in got] if blocked else got
+    return (in_blocks if blocked else execute)(rec, device.context, feeds, [y, dx, more])
 
 
 @pytest.mark.parametrize("name", POOLS)
