@@ -99,6 +99,7 @@ class Network:
             recognise(message, read_weights(file))
         self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
         self.options = replace(options, debug=options.debug or message.debug_info)
+        session.limited |= options.limit is not None
         self.switches = Switches.read()
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=options.seed)
         shared = self._share(owner) if owner is not None else set()
@@ -207,7 +208,6 @@ class Network:
         """Return the compiled net, bound to the device."""
         compiled = self.compiled(options, update)
         if compiled.commands not in self.session.command_lists:
-            self.session.limited |= compiled.options is not None and compiled.options.limit is not None
             self.session.bind([compiled.commands], poison=self.switches.poison)
         return compiled
 

@@ -191,7 +191,6 @@ class Solver:
     def _bind(self) -> None:
         """Bind all command lists of the loop in one call, so that their programs are built together."""
         if self._options.limit is not None:
-            self.session.limited = True
             self._share_limit()
         command_lists = [compiled.commands for compiled in self.train_nets()]
         command_lists += [network.compiled().commands for network in self.test_networks]
