@@ -70,7 +70,7 @@ def families(results: dict[str, Any]) -> str:
     """The rows of the table of families."""
     devices = _devices(*results.values())
     rows = []
-    for family in list({family.name: family for family in reversed(FAMILIES)}.values())[::-1]:  # once, though Mesa's drivers may have a row of their own
+    for family in {family.name: family for family in FAMILIES}.values():  # once, though Mesa's drivers may have a row of their own
         imitated = ", ".join(f"`{name}`" for name, row in devices.items() if row["family"] == family.name)
         many = f"from {family.many_sums} sums on" if family.many_sums else "-"
         rows.append([family.name, imitated or "-", family.max_sums, family.unroll or "all", many, family.sub_group or "-", family.lanes, family.registers,

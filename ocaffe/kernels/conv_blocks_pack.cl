@@ -35,8 +35,7 @@
 #define EACH OF_JOBS(JOBS)
 #define FILTERS(n) OPERAND_RESTRICT(const float, filters##n),
 #define PACKED(n) OPERAND_RESTRICT(uint, packed##n),
-#define SIZES(n) int rows##n, int depth##n, int taps##n, int stride##n, int back##n, int nt##n, int cb##n, int count##n
-#define COMMA_SIZES(n) SIZES(n),
+#define SIZES(n) int rows##n, int depth##n, int taps##n, int stride##n, int back##n, int nt##n, int cb##n, int count##n,
 #define CHOOSE(n)                                                                                                                       \
   if (!filters && i < count##n) {                                                                                                      \
     filters = filters##n + filters##n##_offset, packed = packed##n + packed##n##_offset;                                               \
@@ -44,7 +43,7 @@
   } else if (!filters)                                                                                                                 \
     i -= count##n;
 
-kernel void pack(EACH(FILTERS) EACH(PACKED) EACH(COMMA_SIZES) int all) {
+kernel void pack(EACH(FILTERS) EACH(PACKED) EACH(SIZES) int all) {
   int i = get_global_id(0), rows = 0, depth = 0, taps = 0, stride = 0, back = 0, nt = 1, cb = 8;
   if (i >= all) return;
   global const float* filters = 0;

@@ -237,7 +237,7 @@ def _filter_splits(target: Target, g: ConvGeometry) -> int:
     rows = _tap_rows(g, columns)
     tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs) * (g.kernel[1] // rows)
     steps = -(-_virtual(g) // STEP)
-    step = max(STEP * FILTER_OUTPUTS * columns * rows * g.kernel[2] / PRODUCTS * outputs / FILTER_OUTPUTS, _step_bytes(g, columns) / COPIED)
+    step = max(STEP * outputs * columns * rows * g.kernel[2] / PRODUCTS, _step_bytes(g, columns) / COPIED)
 
     def cycles(splits: int) -> float:
         return -(-tiles * splits // target.compute_units) * (-(-steps // splits) * step + GROUP_CYCLES) + splits * PART_CYCLES * math.prod(g.weight_shape)
