@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Convolutions by wgmma on channels in blocks, beside ocaffe's mma.sync kernels and cuDNN: ms and TFLOP/s of each layer and direction.
 
-    benchmarks/conv_blocks.py [--device nvidia] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
+    benchmarks/conv_blocks.py [--device nvidia] [--math bf16|tf32] [--batch 64] [--only TEXT ...] [--without mma.sync] [--torch] [--json FILE]
 
-Operands are bfloat16 in memory, and the images of first layers floats. Times are of events on the device, the median of several runs, with packed filters
-and second passes. GB/s counts both images once, in bfloat16. cuDNN is PyTorch's
-convolution in channels last and bfloat16, without the conversion of float filters. `error`: the largest difference of some results from float64, as a share
-of their largest magnitude.
+Operands are bfloat16 in memory, and the images of first layers floats. With tf32 all operands are floats. The values are those that bfloat16 represents.
+Times are of events on the device, the median of several runs, with packed filters and second passes. GB/s counts both images once, in the type of the
+operands. cuDNN is PyTorch's convolution in channels last and bfloat16 or TF32, without the conversion of float filters. `error`: the largest difference of
+some results from float64, as a share of their largest magnitude.
 """
 from __future__ import annotations
 
@@ -83,12 +83,13 @@ def possible(target: Target, g: ConvGeometry, way: str) -> bool:
 
 def in_memory(ref: Ref, bits: np.ndarray) -> np.ndarray:
     """Return bfloat16 values in Caffe's order as the type and order of the Ref."""
-    return widened(bits) if ref.dtype == FLOAT else blocks(bits) if ref.blocked else bits
+    values = widened(bits) if ref.dtype == FLOAT else bits
+    return blocks(values) if ref.blocked else values
 
 
-def operands(g: ConvGeometry, blocked: bool) -> tuple[Ref, Ref, Ref]:
+def operands(g: ConvGeometry, dtype: np.dtype, blocked: bool) -> tuple[Ref, Ref, Ref]:
     shapes = {"x": (g.batch, g.channels, *g.size[1:]), "y": (g.batch, g.num_output, *g.out[1:])}
-    x, y = (Ref(name, shape, Role.ACTIVATION, BFLOAT, blocked=blocked) for name, shape in shapes.items())
+    x, y = (Ref(name, shape, Role.ACTIVATION, dtype, blocked=blocked) for name, shape in shapes.items())
     if is_first(g):
         x = Ref("x", shapes["x"], Role.ACTIVATION)
     return x, Ref("w", g.weight_shape, Role.PARAMETER), y
@@ -122,14 +123,15 @@ def error_of(g: ConvGeometry, way: str, got: np.ndarray, x: np.ndarray, w: np.nd
     return worst / largest
 
 
-def peer(g: ConvGeometry) -> dict[str, float]:
+def peer(g: ConvGeometry, math: str) -> dict[str, float]:
     """Return cuDNN's ms by direction."""
     import torch
 
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+    dtype = torch.float32 if math == "tf32" else torch.bfloat16
     layout: dict[str, Any] = {"memory_format": torch.channels_last}
-    x = torch.randn(g.batch, g.channels, *g.size[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
-    w = torch.randn(g.num_output, g.group_channels, *g.kernel[1:], device="cuda", dtype=torch.bfloat16).to(**layout)
+    x = torch.randn(g.batch, g.channels, *g.size[1:], device="cuda", dtype=dtype).to(**layout)
+    w = torch.randn(g.num_output, g.group_channels, *g.kernel[1:], device="cuda", dtype=dtype).to(**layout)
     pad, stride = list(g.pad[1:]), list(g.stride[1:])
     convolved = partial(torch.nn.functional.conv2d, x, w, None, stride, pad, 1, g.group)
     dy = convolved()
@@ -159,10 +161,10 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
     values = {name: narrowed(rng.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
     values["w"] = narrowed(rng.standard_normal(g.weight_shape, np.float32) / math.sqrt(g.depth))
     wide = {name: widened(bits) for name, bits in values.items()}
-    peers = peer(g) if with_torch else {}
+    peers = peer(g, target.math) if with_torch else {}
     result: dict[str, Any] = {}
     work = 2e-9 * g.batch * g.num_output * g.positions * g.depth
-    moved = 2e-6 * sum(math.prod(shape) for shape in shapes.values())
+    moved = 1e-6 * target.block_type.itemsize * sum(math.prod(shape) for shape in shapes.values())
     runner.compared = 1 << 40
     for direction, named in ((forward, "y"), (backward_data, "x"), (backward_filter, "w")):
         way, cells = direction.__name__, dict[str, Any]()
@@ -171,7 +173,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
         for name, blocked in KERNELS.items():
             if name in left_out:
                 continue
-            refs = dict(zip("xwy", operands(g, blocked)))
+            refs = dict(zip("xwy", operands(g, target.block_type, blocked)))
             own = replace(target, wgmma=blocked)
             if blocked and not possible(own, g, way):
                 continue
@@ -185,7 +187,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
             times, got = runner.times(rec, refs[named])
             if refs[named].dtype == BFLOAT:
                 got = widened(got.view(np.uint16)[: refs[named].count].reshape(refs[named].shape))
-                got = planes(got) if blocked else got
+            got = planes(got.reshape(refs[named].shape)) if refs[named].blocked else got
             ms = 1000 * sum(times.values())
             defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product), {})
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}
@@ -201,13 +203,14 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="nvidia")
+    parser.add_argument("--math", default="bf16", choices=("bf16", "tf32"))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--only", nargs="*", default=[""], help="layers whose name contains one of these")
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--without", nargs="*", default=[], choices=KERNELS, help="kernels to leave out")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    runner, found = Blocks(select_device(options.device, math="bf16")), dict[str, Any]()
+    runner, found = Blocks(select_device(options.device, math=options.math)), dict[str, Any]()
     for name, (channels, size, outputs, kernel, stride, groups, *pad) in LAYERS.items():
         if not any(text in name for text in options.only):
             continue

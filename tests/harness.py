@@ -18,8 +18,8 @@ from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BLOCK, Ref, widened
-from ocaffe.ops import gemm_gpu, winograd_gpu
+from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, widened
+from ocaffe.ops import conv_blocks, gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
 _programs: dict[Any, Any] = {}
@@ -51,6 +51,16 @@ def narrowed(values: np.ndarray) -> np.ndarray:
     """Return the nearest bfloat16 values."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def stored(values: np.ndarray, ref: Ref) -> np.ndarray:
+    """Return values in the order and type of a Ref in blocks."""
+    return narrowed(blocks(values)) if ref.dtype == BFLOAT else blocks(values)
+
+
+def loaded(values: np.ndarray) -> np.ndarray:
+    """Return the inverse of `stored`."""
+    return planes(widened(values) if values.dtype == BFLOAT else values)
 
 
 def tiled(out: int) -> Callable[..., winograd_gpu.Tiling]:
@@ -102,8 +112,8 @@ def in_blocks(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches
     for launch in rec.launches:
         assert launch.in_blocks is not None and launch.call is not None
         launch.call = launch.in_blocks(launch.call)
-    got = execute(rec, context, {ref: narrowed(blocks(values)) for ref, values in feeds.items()}, fetches)
-    return [planes(widened(values)) for values in got]
+        launch.define(**conv_blocks.block_defines(rec.target))
+    return [loaded(values) for values in execute(rec, context, {ref: stored(values, ref) for ref, values in feeds.items()}, fetches)]
 
 
 def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref], guard: int = 64, batch: int = 0) -> list[np.ndarray]:

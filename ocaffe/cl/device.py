@@ -273,8 +273,8 @@ def _gradient_scale() -> int:
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     """Return the device info with the arithmetic of products set to `math`, else $OCAFFE_MATH, else fp32.
 
-    Raises Error if the device does not support it, or if its matrix unit does not pass the selftest (unit_trial.py). The first use of bf16 on Hopper's
-    generation runs a trial (wgmma_trial.py).
+    Raises Error if the device does not support it, or if its matrix unit does not pass the selftest (unit_trial.py). The first use of bf16 or tf32 on
+    Hopper's generation runs a trial (wgmma_trial.py).
     """
     math = _math(math)
     on_unit = math in TENSOR_MATHS and not info.target.tensor_cores
@@ -286,7 +286,7 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
         unit_trial.require(info.facts, info.number, unit, math)
     scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
     only = on_unit and unit_trial.running()
-    hopper = math == "bf16" and _capability(info.cl_device, info.target.extensions) == wgmma_trial.CAPABILITY
+    hopper = math in ("bf16", "tf32") and _capability(info.cl_device, info.target.extensions) == wgmma_trial.CAPABILITY
     wgmma = hopper and wgmma_trial.passes(info.facts, info.number, info.target)
     target = replace(info.target, math=math, gradient_scale=scale, matrix_unit_only=only, wgmma=wgmma)
     return info if info.target == target else replace(info, target=target)

@@ -3,6 +3,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from ocaffe.ir.tensor import BFLOAT, FLOAT
 from ocaffe.ir.tuned import ESTIMATES, Tuned
 
 # Arithmetic of products: as exact as float; float multiply-adds only; tensor cores with operands rounded to tf32, bfloat16 or float16.
@@ -37,7 +40,7 @@ class Target:
     unified_memory: bool = True  # device memory is host memory
     stream_above: int = 1 << 20  # bytes from which on an array or a batch gets threads and a queue of its own (cl/pinned.py, cl/feed.py)
     tensor_cores: bool = False  # NVIDIA's, by inline PTX
-    wgmma: bool = False  # with bf16: Hopper's wgmma, mbarriers and bulk copies, which passed their trial (ocaffe/cl/wgmma_trial.py)
+    wgmma: bool = False  # with bf16 and tf32: Hopper's wgmma, mbarriers and bulk copies, which passed their trial (ocaffe/cl/wgmma_trial.py)
     matrix_unit: str = ""  # AMD's or Intel's: a key of matrix_units.UNITS; products use it with math tf32, bf16 and fp16
     matrix_unit_only: bool = False  # products of any size use the matrix unit (ocaffe/cl/unit_trial.py)
     workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (ops/winograd_gpu.py)
@@ -65,6 +68,11 @@ class Target:
     def static_local_memory(self) -> int:
         """Bytes that the local arrays in a kernel's text may take. For local memory in arguments, and without `wgmma`, `local_memory` is the limit."""
         return WGMMA_LOCAL_MEMORY if self.wgmma else self.local_memory
+
+    @property
+    def block_type(self) -> np.dtype:
+        """The type of values with channels in blocks (ocaffe/passes/blocks.py)."""
+        return FLOAT if self.math == "tf32" else BFLOAT
 
     def group(self, most: int) -> int:
         """Return the work-items of a work-group: a power of two, at most `most` and max_work_group."""

@@ -7,6 +7,7 @@
    NORMAL_T           the normalized input of channel_reduction.h
 
    GET(T, p), GET2, GET4     load one value at p, a pointer to T, or two or four neighbours; the first is at a multiple of their number
+   GET8, SET8                of a block of channels (block_operands.h)
    VGET4(T, p)               load four neighbours at any place
    SET(T, p, v), SET2, SET4  store; bfloat is rounded to nearest, ties to even; NaN stays NaN */
 #ifndef OCAFFE_BF16_OPERANDS_H
@@ -35,17 +36,21 @@ typedef ushort4 bfloat4;
 #define GET(T, p) GET_OF(T, p)
 #define GET2(T, p) GET2_OF(T, p)
 #define GET4(T, p) GET4_OF(T, p)
+#define GET8(T, p) GET8_OF(T, p)
 #define SET(T, p, v) SET_OF(T, p, v)
 #define SET2(T, p, v) SET2_OF(T, p, v)
 #define SET4(T, p, v) SET4_OF(T, p, v)
+#define SET8(T, p, v) SET8_OF(T, p, v)
 #define VGET4(T, p) VGET4_OF(T, p)
 #define GET_OF(T, p) T##_at(p)
 #define GET2_OF(T, p) T##_at2(p)
 #define GET4_OF(T, p) T##_at4(p)
+#define GET8_OF(T, p) T##_at8(p)
 #define VGET4_OF(T, p) T##_at_any4(p)
 #define SET_OF(T, p, v) T##_put(p, v)
 #define SET2_OF(T, p, v) T##_put2(p, v)
 #define SET4_OF(T, p, v) T##_put4(p, v)
+#define SET8_OF(T, p, v) T##_put8(p, v)
 
 /* A vector type of n elements of type T. */
 #define VECTOR_OF(T, n) VECTOR_OF_(T, n)
@@ -54,10 +59,12 @@ typedef ushort4 bfloat4;
 INLINE float float_at(global const float* p) { return *p; }
 INLINE float2 float_at2(global const float* p) { return *(global const float2*)p; }
 INLINE float4 float_at4(global const float* p) { return *(global const float4*)p; }
+INLINE float8 float_at8(global const float* p) { return *(global const float8*)p; }
 INLINE float4 float_at_any4(global const float* p) { return vload4(0, p); }
 INLINE void float_put(global float* p, float v) { *p = v; }
 INLINE void float_put2(global float* p, float2 v) { *(global float2*)p = v; }
 INLINE void float_put4(global float* p, float4 v) { *(global float4*)p = v; }
+INLINE void float_put8(global float* p, float8 v) { *(global float8*)p = v; }
 
 /* Single values are ushorts; two and more are loaded as 32-bit words, because compilers split vectors of 16-bit elements into single loads. */
 INLINE float wide(bfloat v) { return as_float((uint)v << 16); }
@@ -82,6 +89,9 @@ INLINE uint narrow2(float2 v) { return (uint)narrow(v.x) | (uint)narrow(v.y) << 
 #endif
 INLINE uint2 narrow4(float4 v) { return (uint2)(narrow2(v.lo), narrow2(v.hi)); }
 INLINE uint4 narrow8(float8 v) { return (uint4)(narrow4(v.lo), narrow4(v.hi)); }
+
+/* Round to the nearest TF32 number, halves away from zero, as NVIDIA's cvt.rna. */
+INLINE uint tf32(float v) { return isnan(v) ? 0x7fc00000u : (as_uint(v) + 0x1000u) & 0xffffe000u; }
 
 INLINE float bfloat_at(global const bfloat* p) { return wide(*p); }
 INLINE float2 bfloat_at2(global const bfloat* p) { return wide2(*(global const uint*)p); }

@@ -1,4 +1,4 @@
-/* Convolution on channels in blocks of 8, in bfloat16 by wgmma (tile_wgmma.h). The stride is 1 and the padding smaller than the window, or the window is 3x3
+/* Convolution on channels in blocks of 8, in bfloat16 or TF32 by wgmma (tile_wgmma.h). The stride is 1 and the padding smaller than the window, or the window is 3x3
    with stride 2 and padding 1.
 
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
@@ -17,9 +17,10 @@
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB and STEP_TAPS (channels and taps of a step), PATCHES and FILTERS (buffers of patches and
    filters), PATCH (virtual pixels of a patch: those of the tile, and those that their windows reach).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
-   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES, PAIRS (see sum_parts). The rows of the products are outputs, the
-   columns NT channels. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with
-   one row sums of 128 channels fit the registers. With HALVES 1 each group of warps has other 64 outputs. With 2 both have the same 64, and each has one half of the pixels of a step; their
+   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), AHEAD (steps whose copies are in flight, in TF32; OTHERS_IN_FLIGHT is
+   one less), HALVES, PAIRS (see sum_parts). The rows of the products are outputs, the
+   columns NT channels; in TF32 the rows are channels, because only the left operand can begin at any pixel. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with
+   one row sums of 128 channels fit the registers. With HALVES 1 each group of warps has other 64 rows. With 2 both have the same 64, and each has one half of the pixels of a step; their
    sums are two splits.
 
    The work-items that copy wait for buffers that the others have read.
@@ -101,11 +102,14 @@ INLINE Virtual sequence(int h, int w, int oh, int ow) {
 #ifndef STEP_TAPS
 #define STEP_TAPS 1
 #endif
-#define TAP_BYTES (CB * NT * 2) /* of filters */
+#define TAP_BYTES (CB * NT * ELEMENT_BYTES) /* of filters */
 #define STEP_BYTES (STEP_TAPS * TAP_BYTES)
-#define PATCH_BYTES (PATCH * CB * 2)
+#define PLANE (PATCH * PIXEL_BYTES) /* of a block of channels */
+#define PATCH_BYTES (PLANE * (CB / 8))
+#define DEPTH_BYTES (PLANE * (PRODUCT_DEPTH / 8)) /* to the next product */
 #define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
-#define PIXEL_COPIERS (COPIERS - 32) /* the last warp copies filters */
+#define REUSES_PLACES (PHASES == 1 || DIRECTION == 1) /* all patches of a tile have the same pixels */
+#define PIXEL_COPIERS 96 /* the last of the COPIERS copies filters */
 #define TOGETHER (NT / 8 < 8 ? NT / 8 : 8) /* results of a pixel that are read before they are written */
 #ifdef WGMMA
 #define SHARERS WARPS /* with a sum of one channel */
@@ -113,7 +117,20 @@ INLINE Virtual sequence(int h, int w, int oh, int ow) {
 #define SHARERS (WARPS * 8)
 #endif
 
-/* Steps of CB channels. The products have a depth of 16: zeros follow an odd number of blocks. */
+#define PARTS_OF_TAP (CB / PRODUCT_DEPTH)
+#define PARTS_OF_SET (STEP_TAPS * PARTS_OF_TAP % 4 == 0 && PARTS_OF_TAP % 2 == 0 ? 2 : 1) /* so that a step has an even number of sets */
+/* Two neighbouring results. */
+#ifdef BLOCK_FLOAT
+typedef float2 Pair;
+#define WIDE_PAIR(v) (v)
+#define NARROW_PAIR(v) (v)
+#else
+typedef uint Pair;
+#define WIDE_PAIR(v) wide2(v)
+#define NARROW_PAIR(v) narrow2(v)
+#endif
+
+/* Steps of CB channels, a multiple of 16: zeros follow an odd number of blocks. */
 #define STEPS_OF(depth) (((depth) + 15) / 16 * 16 / CB)
 
 #if DIRECTION == 0
@@ -164,9 +181,10 @@ forward
 #else
 backward_data
 #endif
-(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const uint, packed), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias), OPERAND(bfloat, y), SIZES,
+(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const uint, packed), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias), OPERAND(BLOCK_T, y), SIZES,
  int tiles, int columns, int work, int has_bias, int accumulate, float slope) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
+  local uint places[2][PATCH]; /* of this tile, while others still read those of the last one */
 #ifdef CHANNEL_REDUCTION
   local float shared[NT * (SHARERS + 1)];
 #endif
@@ -177,7 +195,11 @@ backward_data
   const int item = get_local_id(0), warp = item / 32, lane = item % 32, blocks = STEPS_OF(DEPTH), pixels = DIRECTION == 0 ? oh * ow : h * w;
   const Virtual v = sequence(h, w, oh, ow);
   const int first = get_group_id(0), groups = get_num_groups(0), count = 128 * MB + SPAN(v);
+#if defined(WGMMA) && defined(BLOCK_FLOAT)
+  local const uchar* left = memory + (BELOW(v) + warp / 4 * (64 * MB) + warp % 4 * 16) * PIXEL_BYTES + place_in_rows();
+#else
   const uint left = patches + (BELOW(v) + warp / 4 * (64 * MB)) * PIXEL_BYTES;
+#endif
   const ulong filters = (ulong)TAP_BYTES / 4 * blocks * TAPS; /* of a tile, in words */
 #define COLUMN(tile) ((tile) / tiles % columns)
 #define BEGIN(tile) (COLUMN(tile) * (128 * MB))
@@ -194,8 +216,9 @@ backward_data
 #else
   Image image = {x, x_stride, DEPTH / 8, TAPS == 1 ? 1 : oh, TAPS == 1 ? oh * ow : ow, 1, 0, 0};
 #endif
-#define COPY_PATCH(to, block, worker, workers) \
-  copy_pixels(to, PATCH * PIXEL_BYTES, image, v, images, (block) * (CB / 8), CB / 8, BEGIN(tile) - BELOW(v), count, worker, workers, 1, memory)
+#define FIND_PLACES(places, worker, workers) find_places(places, image, v, images, BEGIN(tile) - BELOW(v), count, worker, workers)
+#define COPY_PATCH(to, places, block, worker, workers) \
+  copy_pixels(to, PLANE, 0, image, places, (block) * (CB / 8), CB / 8, count, worker, workers, 1, memory)
 #ifdef WGMMA
   const uint bars = ring + FILTERS * STEP_BYTES;
   const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
@@ -207,19 +230,23 @@ backward_data
   barrier(CLK_LOCAL_MEM_FENCE);
   int patch = 0, step = 0; /* of all tiles of the group */
   if (warp >= WARPS) {
-    GIVE_REGISTERS;
+    GIVE_REGISTERS(40);
     const int worker = item - WARPS * 32;
     if (worker < PIXEL_COPIERS) {
+      int table = 0;
       for (int tile = first; tile < work; tile += groups)
         for (int i = 0; i < blocks * (PHASED ? 1 : PHASES); ++i, ++patch) {
           const int p = patch % PATCHES;
-          if (patch >= PATCHES) bar_wait(patch_empty + 8 * p, (patch / PATCHES + 1) & 1);
 #if PHASES > 1 && !PHASED
           image.phase_y = i % PHASES / 2, image.phase_x = i % 2;
-          COPY_PATCH(patches + p * PATCH_BYTES, i / PHASES, worker, PIXEL_COPIERS);
-#else
-          COPY_PATCH(patches + p * PATCH_BYTES, i, worker, PIXEL_COPIERS);
 #endif
+          if (i == 0 || !REUSES_PLACES) {
+            table ^= 1;
+            FIND_PLACES(places[table], worker, PIXEL_COPIERS);
+            BARRIER_OF_COPIERS(96);
+          }
+          if (patch >= PATCHES) bar_wait(patch_empty + 8 * p, (patch / PATCHES + 1) & 1);
+          COPY_PATCH(patches + p * PATCH_BYTES, places[table], i / (PHASED ? 1 : PHASES), worker, PIXEL_COPIERS);
           bar_arrive_after_copies(patch_full + 8 * p);
         }
       copies_finish();
@@ -235,7 +262,7 @@ backward_data
     }
     return;
   }
-  TAKE_REGISTERS;
+  TAKE_REGISTERS(232);
 #endif
   for (int tile = first; tile < work; tile += groups) {
     float d[MB][NT / 2];
@@ -245,6 +272,9 @@ backward_data
       for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
     const int begin_step = FIRST_STEP(tile);
 #ifdef WGMMA
+#ifdef BLOCK_FLOAT
+    uint rows[2][PARTS_OF_SET][MB][4];
+#endif
     /* One loop over blocks and taps: around two, ptxas would serialize the products. */
     for (int s = 0, i = 0; s < blocks * STEPS(tile) / STEP_TAPS; ++s, ++step) {
       const int begins = PHASED ? i == 0 : BEGINS_PHASE(i), f = step % FILTERS, wanted = lane == 0 && s > 0;
@@ -254,22 +284,50 @@ backward_data
       }
       patch += begins;
       bar_wait(filters_full + 8 * f, step / FILTERS & 1);
+#ifdef BLOCK_FLOAT
+      local const uchar* own = left + (patch - 1) % PATCHES * PATCH_BYTES;
+#else
       const uint own = left + (patch - 1) % PATCHES * PATCH_BYTES;
+#endif
+#ifdef BLOCK_FLOAT
+      /* A set of products is in flight while the next rows are loaded, to other registers. */
+#pragma unroll
+      for (int q = 0; q < STEP_TAPS * PARTS_OF_TAP; q += PARTS_OF_SET) {
+        const int t = q / PARTS_OF_TAP;
+        local const uchar* a = own + SHIFT(v, begin_step + i + t) * PIXEL_BYTES;
+        const ulong b = descriptor(ring + f * STEP_BYTES + t * TAP_BYTES, NT * 16, 128);
+#pragma unroll
+        for (int s = 0; s < PARTS_OF_SET; ++s)
+#pragma unroll
+          for (int m = 0; m < MB; ++m) rows_of_pixels(rows[q / PARTS_OF_SET % 2][s][m], a + (q + s) % PARTS_OF_TAP * DEPTH_BYTES + m * 64 * PIXEL_BYTES);
+        products_begin();
+#pragma unroll
+        for (int s = 0; s < PARTS_OF_SET; ++s) {
+          MULTIPLY_ROWS(d[0], rows[q / PARTS_OF_SET % 2][s][0], b + (q + s) % PARTS_OF_TAP * APART(2 * NT * 16));
+#if MB == 2
+          MULTIPLY_ROWS(d[1], rows[q / PARTS_OF_SET % 2][s][1], b + (q + s) % PARTS_OF_TAP * APART(2 * NT * 16));
+#endif
+        }
+        products_commit();
+        products_wait();
+      }
+#else
       products_begin();
 #pragma unroll
       for (int t = 0; t < STEP_TAPS; ++t) {
-        const ulong a = descriptor(own + SHIFT(v, begin_step + i + t) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128),
+        const ulong a = descriptor(own + SHIFT(v, begin_step + i + t) * PIXEL_BYTES, PLANE, 128),
                     b = descriptor(ring + f * STEP_BYTES + t * TAP_BYTES, NT * 16, 128);
 #pragma unroll
-        for (int k = 0; k < CB / 16; ++k) {
-          MULTIPLY(d[0], a + k * APART(2 * PATCH * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+        for (int k = 0; k < PARTS_OF_TAP; ++k) {
+          MULTIPLY(d[0], a + k * APART(DEPTH_BYTES), b + k * APART(2 * NT * 16), memory);
 #if MB == 2
-          MULTIPLY(d[1], a + k * APART(2 * PATCH * PIXEL_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+          MULTIPLY(d[1], a + k * APART(DEPTH_BYTES) + APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
 #endif
         }
       }
       products_commit();
       products_wait();
+#endif
       bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), wanted);
       bar_arrive(patch_empty + 8 * ((patch + PATCHES - 2) % PATCHES), wanted && begins);
       i = i + STEP_TAPS == STEPS(tile) ? 0 : i + STEP_TAPS;
@@ -283,23 +341,23 @@ backward_data
 #else
     for (int block = 0; block < blocks; ++block)
       for (int i = 0; i < STEPS(tile); i += STEP_TAPS) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (warp >= WARPS && (PHASED ? i == 0 : BEGINS_PHASE(i))) {
+        const int copies = warp >= WARPS && (PHASED ? i == 0 : BEGINS_PHASE(i));
 #if PHASES > 1 && !PHASED
-          image.phase_y = PHASE_OF(i) / 2, image.phase_x = PHASE_OF(i) % 2;
+        image.phase_y = PHASE_OF(i) / 2, image.phase_x = PHASE_OF(i) % 2;
 #endif
-          COPY_PATCH(patches, block, item - WARPS * 32, COPIERS);
-        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (copies) FIND_PLACES(places[0], item - WARPS * 32, COPIERS);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (copies) COPY_PATCH(patches, places[0], block, item - WARPS * 32, COPIERS);
         if (item == WARPS * 32)
           copy_bulk(ring, packed + tile % tiles * filters + (ulong)(block * TAPS + begin_step + i) * (TAP_BYTES / 4), STEP_BYTES, 0, memory);
         barrier(CLK_LOCAL_MEM_FENCE);
         if (warp >= WARPS) continue;
         for (int t = 0; t < STEP_TAPS; ++t) {
-          const ulong a = descriptor(left + SHIFT(v, begin_step + i + t) * PIXEL_BYTES, PATCH * PIXEL_BYTES, 128);
+          const ulong a = descriptor(left + SHIFT(v, begin_step + i + t) * PIXEL_BYTES, PLANE, 128);
           const ulong b = descriptor(ring + t * TAP_BYTES, NT * 16, 128);
-          for (int k = 0; k < CB / 16; ++k)
-            for (int m = 0; m < MB; ++m)
-              MULTIPLY(d[m], a + k * APART(2 * PATCH * PIXEL_BYTES) + m * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
+          for (int k = 0; k < PARTS_OF_TAP; ++k)
+            for (int m = 0; m < MB; ++m) MULTIPLY(d[m], a + k * APART(DEPTH_BYTES) + m * APART(64 * PIXEL_BYTES), b + k * APART(2 * NT * 16), memory);
         }
       }
 #endif
@@ -337,27 +395,27 @@ backward_data
         exists[i][lower] = warp < WARPS && p.column < v.width && p.row < v.height && p.sample < images && within;
         if (!exists[i][lower]) continue;
         const int element = (row0 / 8 * pixels + pixel) * 8 + own;
-        global bfloat* to = y + p.sample * y_stride + element;
+        global BLOCK_T* to = y + p.sample * y_stride + element;
 #pragma unroll
         for (int first_j = 0; first_j < NT / 8; first_j += TOGETHER) {
-          uint old[TOGETHER];
+          Pair old[TOGETHER];
           int2 passes[TOGETHER];
 #pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) old[t] = 0, passes[t] = (int2)(0);
+          for (int t = 0; t < TOGETHER; ++t) old[t] = (Pair)(0), passes[t] = (int2)(0);
           if (accumulate)
 #pragma unroll
             for (int t = 0; t < TOGETHER; ++t)
-              if (first_j + t < steps) old[t] = *(global const uint*)(to + (ulong)(first_j + t) * apart);
+              if (first_j + t < steps) old[t] = *(global const Pair*)(to + (ulong)(first_j + t) * apart);
 #pragma unroll
           for (int t = 0; t < TOGETHER; ++t)
             if (first_j + t < steps) passes[t] = IF_FUSED_RELU((PASSES2(sign + p.sample * sign_stride, element + (first_j + t) * apart)), (int2)(0));
 #pragma unroll
           for (int t = 0; t < TOGETHER; ++t) {
             const int j = first_j + t;
-            float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]) + wide2(old[t]);
+            float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]) + WIDE_PAIR(old[t]);
             value = select(slope * value, value, IF_FUSED_RELU(passes[t], value > 0.0f));
-            const uint bits = narrow2(value);
-            if (j < steps) *(global uint*)(to + (ulong)j * apart) = bits; /* one instruction, which needs no branch */
+            const Pair pair = NARROW_PAIR(value);
+            if (j < steps) *(global Pair*)(to + (ulong)j * apart) = pair; /* one instruction, which needs no branch */
 #ifdef CHANNEL_REDUCTION
             sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
             d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
@@ -407,9 +465,9 @@ backward_data
 #define TAP_ROWS 1
 #endif
 #define GROUP_TAPS (TAP_ROWS * KERNEL_W)
-#define ROWS (128 / HALVES) /* outputs of a group */
-#define PARTS_OF_STEP (STEP / 16 / HALVES) /* products of a warp, each of 16 pixels */
-/* Tap `i` of a group begins at pixel OFFSET(i) of patch IMAGE(i). The first tap of patch i is in row ROW_OF(i) of the rows of the group. */
+#define ROWS (128 / HALVES) /* of the products of a group */
+#define PARTS_OF_STEP (STEP / PRODUCT_DEPTH / HALVES) /* products of a warp, each of PRODUCT_DEPTH pixels */
+/* Tap `i` of a group begins at pixel OFFSET_OF(i) of patch IMAGE(i). The first tap of patch i is in row ROW_OF(i) of the rows of the group. */
 #if STRIDE == 1
 #define IMAGES TAP_ROWS
 #define ROW_OF(i) (i)
@@ -419,7 +477,7 @@ backward_data
 #define PHASE_OF_ROW(row) 0
 #define PHASE_OF_IMAGE(i) 0
 #define IMAGE(i) ((i) / KERNEL_W)
-#define OFFSET(i) ((i) % KERNEL_W)
+#define OFFSET_OF(i) ((i) % KERNEL_W)
 #else
 #define IMAGES 2 /* even and odd columns */
 #define ROW_OF(i) 0
@@ -429,73 +487,183 @@ backward_data
 #define PHASE_OF_ROW(row) ((row) != 1)
 #define PHASE_OF_IMAGE(i) (i)
 #define IMAGE(i) ((i) != 1)
-#define OFFSET(i) ((i) != 0)
+#define OFFSET_OF(i) ((i) != 0)
 #endif
+#if GROUP_TAPS * NT > 320 /* sums of a work-item, two for each of its registers */
+#define OF_OTHERS 232
+#define OF_COPIERS 40
+#else
+#define OF_OTHERS 208
+#define OF_COPIERS 80
+#endif
+#define PRODUCTS_OF_SET (PARTS_OF_STEP * GROUP_TAPS % 4 == 0 && OF_OTHERS == 208 ? 2 : 1) /* a step has an even number of sets, which fit the registers */
+#if defined(BLOCK_FLOAT) && defined(WGMMA)
+#ifndef TEAM
+#define TEAM 64 /* work-items that copy a step */
+#endif
+#else
+#undef TEAM
+#define TEAM COPIERS
+#endif
+#define TEAMS (COPIERS / TEAM)
 #define PATCH (STEP + (REACH + 7) / 8 * 8)
-#define GIVEN_BYTES (STEP * ROWS * 2) /* of dy */
-#define PATCH_BYTES (PATCH * NT * 2)
+#ifdef BLOCK_FLOAT
+#define CHANNELS ROWS /* of a group */
+#define OUTPUTS NT
+#define GIVEN_BYTES (STEP / 4 * (NT / 8) * QUAD_BYTES) /* of dy */
+#else
+#define CHANNELS NT
+#define OUTPUTS ROWS
+#define GIVEN_BYTES (STEP * ROWS * 2)
+#endif
+#define PATCH_BYTES (PATCH * CHANNELS * ELEMENT_BYTES)
+#define SHARES (TEAM / (STEP * LINES) > 1 ? TEAM / (STEP * LINES) : 1) /* work-items that share the copies of a line of channels */
+#define REACH_SHARES (CHANNELS / 8 * LINES * REACH <= TEAM ? CHANNELS / 8 : TEAM / (REACH * LINES + !REACH))
 #define STEP_BYTES (GIVEN_BYTES + IMAGES * PATCH_BYTES)
 #define WORDS (STEPS * STEP_BYTES / 16 + STEPS)
+#define PATCH_PIXELS (STEP + REACH)
+#define PLACES_OF_IMAGE(i) (STEP + (i) * PATCH_PIXELS)
 
-kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
+kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const BLOCK_T, dy),
                                                                                   OPERAND(float, parts), SIZES, int steps) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
+  local uint places[TEAMS * 2][PLACES_OF_IMAGE(IMAGES)];
   local uchar* memory = (local uchar*)store;
   LOCATE(x), LOCATE(dy), LOCATE(parts);
   const uint buffers = LOCAL_ADDRESS(store);
-  const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = item - WARPS * 32, begin = get_group_id(2) * steps * STEP;
-  const int apart = KERNEL_H / TAP_ROWS, row = get_group_id(1) % apart * TAP_ROWS, output0 = get_group_id(1) / apart * ROWS, channel0 = get_group_id(0) * NT;
-  const int given_blocks = min(ROWS / 8, (outputs - output0) / 8), blocks = min(NT / 8, (channels - channel0) / 8);
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = (item - WARPS * 32) % TEAM, begin = get_group_id(2) * steps * STEP;
+  const int team = (item - WARPS * 32) / TEAM;
+  const int apart = KERNEL_H / TAP_ROWS, row = get_group_id(1) % apart * TAP_ROWS, row0 = get_group_id(1) / apart * ROWS, column0 = get_group_id(0) * NT;
+#ifdef BLOCK_FLOAT
+  const int output0 = column0, channel0 = row0;
+#else
+  const int output0 = row0, channel0 = column0;
+#endif
+  const int given_blocks = min(OUTPUTS / 8, (outputs - output0) / 8), blocks = min(CHANNELS / 8, (channels - channel0) / 8);
   const Virtual v = sequence(h, w, oh, ow);
   float d[GROUP_TAPS][NT / 2];
 #pragma unroll
   for (int i = 0; i < GROUP_TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
-  const int side = warp / 4; /* of the outputs, or of the pixels of a step */
-  const uint left = buffers + (HALVES == 2 ? side * PARTS_OF_STEP * 16 : side * 8 * STEP) * PIXEL_BYTES;
-  const uint right = buffers + GIVEN_BYTES + (HALVES == 2 ? side * PARTS_OF_STEP * 16 : 0) * PIXEL_BYTES;
+  const int side = warp / 4; /* of the rows, or of the pixels of a step */
   Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, PHASE_OF_ROW(row), 0};
   const Image gradient = {dy, dy_stride, outputs / 8, v.height, v.width, 1, 0, 0};
-#define COPY_STEP(step, to)                                                                                                                                 \
-  copy_pixels(to, STEP * PIXEL_BYTES, gradient, v, images, output0 / 8, given_blocks, begin + (step) * STEP, STEP, worker, COPIERS, COPIERS / STEP, memory);   \
-  for (int i = 0; i < IMAGES; ++i) {                                                                                                                         \
-    const uint patch = (to) + GIVEN_BYTES + i * PATCH_BYTES;                                                                                                  \
-    const int first = begin + (step) * STEP + SHIFT_OF_ROW(v, row + ROW_OF(i)) - REACH_BEFORE;                                                               \
-    image.phase_x = PHASE_OF_IMAGE(i);                                                                                                                        \
-    copy_pixels(patch, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, blocks, first, STEP, worker, COPIERS, COPIERS / STEP, memory);                    \
-    if (REACH > 0 && worker < REACH * (NT / 8))                                                                                                               \
-      copy_pixels(patch + STEP * PIXEL_BYTES, PATCH * PIXEL_BYTES, image, v, images, channel0 / 8, blocks, first + STEP, REACH, worker, REACH * (NT / 8), NT / 8, \
-                  memory);                                                                                                                                    \
+  /* The pixels of a step: those of dy, and those of each patch of x. */
+#define FIND_PLACES(step, places)                                                                                                                           \
+  find_places(places, gradient, v, images, begin + (step) * STEP, STEP, worker, TEAM);                                                                      \
+  for (int i = 0; i < IMAGES; ++i) {                                                                                                                        \
+    const int first = begin + (step) * STEP + SHIFT_OF_ROW(v, row + ROW_OF(i)) - REACH_BEFORE;                                                              \
+    image.phase_x = PHASE_OF_IMAGE(i);                                                                                                                      \
+    find_places(places + PLACES_OF_IMAGE(i), image, v, images, first, PATCH_PIXELS, (worker + TEAM - PLACES_OF_IMAGE(i) % TEAM) % TEAM, TEAM);             \
   }
-#define MULTIPLY_TAPS(k, a, b)       \
+#define COPY_IMAGE(to, places)                                                                                                                              \
+  for (int i = 0; i < IMAGES; ++i) {                                                                                                                        \
+    const uint patch = (to) + GIVEN_BYTES + i * PATCH_BYTES;                                                                                                \
+    copy_pixels(patch, PATCH * PIXEL_BYTES, 0, image, places + PLACES_OF_IMAGE(i), channel0 / 8, blocks, STEP, worker, TEAM, SHARES, memory);    \
+    if (REACH > 0 && worker < REACH * REACH_SHARES * LINES)                                                                                                 \
+      copy_pixels(patch + STEP * PIXEL_BYTES, PATCH * PIXEL_BYTES, 0, image, places + PLACES_OF_IMAGE(i) + STEP, channel0 / 8, blocks, REACH,       \
+                  worker, REACH * REACH_SHARES * LINES, REACH_SHARES, memory);                                                                              \
+  }
+#define COPY_GIVEN(to, places) copy_pixels(to, GIVEN_BYTES / (OUTPUTS / 8), GAP, gradient, places, output0 / 8, given_blocks, STEP, worker, TEAM, SHARES, memory)
+#ifdef BLOCK_FLOAT
+#define GAP QUAD_GAP
+#define LEFT_PART(k) ((k) * PRODUCT_DEPTH * PIXEL_BYTES) /* the distance of product k of a step from the first one in the left operand, the patches */
+#define RIGHT_PART(k) ((k) * 2 * QUAD_BYTES)
+#define LEFT_TAP(i) (IMAGE(i) * PATCH_BYTES + OFFSET_OF(i) * PIXEL_BYTES)
+#define RIGHT_TAP(i) 0
+#define PLANE (PATCH * PIXEL_BYTES)
+#define SIDE_ROWS (8 * PLANE)
+  const uint left = GIVEN_BYTES, right = 0;
+#define LEFT(at) descriptor(at, 128, PLANE)
+#define RIGHT(at) descriptor(at, QUAD_BYTES, STEP / 4 * QUAD_BYTES)
+#else
+#define GAP 0
+#define LEFT_PART(k) ((k) * PRODUCT_DEPTH * PIXEL_BYTES)
+#define RIGHT_PART(k) LEFT_PART(k)
+#define LEFT_TAP(i) 0
+#define RIGHT_TAP(i) (IMAGE(i) * PATCH_BYTES + OFFSET_OF(i) * PIXEL_BYTES)
+#define SIDE_ROWS (8 * STEP * PIXEL_BYTES)
+  const uint left = 0, right = GIVEN_BYTES;
+#define LEFT(at) descriptor(at, 128, STEP * PIXEL_BYTES)
+#define RIGHT(at) descriptor(at, 128, PATCH * PIXEL_BYTES)
+#endif
+  /* The operands of this group of warps in the first buffer. */
+  const uint own_left = buffers + left + (HALVES == 2 ? side * LEFT_PART(PARTS_OF_STEP) : side * SIDE_ROWS);
+  const uint own_right = buffers + right + (HALVES == 2 ? side * RIGHT_PART(PARTS_OF_STEP) : 0);
+#define MULTIPLY_TAPS(k, a, b)           \
   for (int i = 0; i < GROUP_TAPS; ++i) \
-  MULTIPLY_PIXELS(d[i], (a) + (k) * APART(16 * PIXEL_BYTES), (b) + APART(IMAGE(i) * PATCH_BYTES + ((k) * 16 + OFFSET(i)) * PIXEL_BYTES), memory)
+  MULTIPLY_PIXELS(d[i], (a) + APART(LEFT_PART(k) + LEFT_TAP(i)), (b) + APART(RIGHT_PART(k) + RIGHT_TAP(i)), memory)
 #ifdef WGMMA
   const uint full = buffers + STEPS * STEP_BYTES, empty = full + 8 * STEPS;
   if (item == 0) {
-    bars_of_ring(full, STEPS, COPIERS);
+    bars_of_ring(full, STEPS, TEAM);
     async_fence();
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   int buffer = 0, round = 0;
   if (warp >= WARPS) {
-    GIVE_REGISTERS;
+    GIVE_REGISTERS(OF_COPIERS);
+#ifdef BLOCK_FLOAT
+    /* A team takes every second step, so that one copies while the other finds places or transposes. Of a team the copies of AHEAD steps are in flight. Only the
+       readers have the fence: here it would wait for the other copies. */
+    for (int step = team, turn = 0; step < steps + TEAMS * AHEAD; step += TEAMS, ++turn) {
+      const int ready = step - TEAMS * AHEAD;
+      if (turn >= AHEAD) COPIES_WAIT(OTHERS_IN_FLIGHT);
+      if (step < steps) { FIND_PLACES(step, places[team * 2 + turn % 2]) }
+      BARRIER_OF_TEAM(team, TEAM);
+      if (ready >= 0) {
+        transpose_quads(ready % STEPS * STEP_BYTES, given_blocks, STEP, worker, TEAM, memory);
+        bar_arrive(full + 8 * (ready % STEPS), 1);
+      }
+      if (step < steps) {
+        const uint to = buffers + step % STEPS * STEP_BYTES;
+        if (step >= STEPS) bar_wait(empty + 8 * (step % STEPS), (step / STEPS + 1) & 1);
+        COPY_GIVEN(to, places[team * 2 + turn % 2]);
+        COPY_IMAGE(to, places[team * 2 + turn % 2])
+      }
+      copies_commit();
+    }
+#else
     for (int step = 0; step < steps; ++step) {
+      FIND_PLACES(step, places[step % 2])
+      BARRIER_OF_COPIERS(128);
       if (round > 0) bar_wait(empty + 8 * buffer, (round + 1) & 1);
-      COPY_STEP(step, buffers + buffer * STEP_BYTES);
+      COPY_GIVEN(buffers + buffer * STEP_BYTES, places[step % 2]);
+      COPY_IMAGE(buffers + buffer * STEP_BYTES, places[step % 2])
       bar_arrive_after_copies(full + 8 * buffer);
       buffer = buffer + 1 == STEPS ? 0 : buffer + 1, round += buffer == 0;
     }
     copies_finish();
+#endif
     return;
   }
-  TAKE_REGISTERS;
+  TAKE_REGISTERS(OF_OTHERS);
   int before = 0;
+#ifdef BLOCK_FLOAT
+  uint rows[2][PRODUCTS_OF_SET][4];
+  local const uchar* elements = memory + (own_left - buffers) + warp % 4 * (2 * PLANE) + place_in_channels();
+#endif
   for (int step = 0; step < steps; ++step) {
     bar_wait(full + 8 * buffer, round & 1);
     async_fence();
-    const ulong a = descriptor(left + buffer * STEP_BYTES, 128, STEP * PIXEL_BYTES), b = descriptor(right + buffer * STEP_BYTES, 128, PATCH * PIXEL_BYTES);
+    const ulong b = RIGHT(own_right + buffer * STEP_BYTES);
+#ifdef BLOCK_FLOAT
+    /* A set of products is in flight while the next rows are loaded, to other registers. */
+    local const uchar* a = elements + buffer * STEP_BYTES;
+#pragma unroll
+    for (int q = 0; q < PARTS_OF_STEP * GROUP_TAPS; q += PRODUCTS_OF_SET) {
+#pragma unroll
+      for (int s = q; s < q + PRODUCTS_OF_SET; ++s)
+        rows_of_channels(rows[q / PRODUCTS_OF_SET % 2][s - q], a + LEFT_PART(s / GROUP_TAPS) + LEFT_TAP(s % GROUP_TAPS), PLANE);
+      products_begin();
+#pragma unroll
+      for (int s = q; s < q + PRODUCTS_OF_SET; ++s) MULTIPLY_ROWS(d[s % GROUP_TAPS], rows[q / PRODUCTS_OF_SET % 2][s - q], b + APART(RIGHT_PART(s / GROUP_TAPS)));
+      products_commit();
+      products_wait();
+    }
+#else
+    const ulong a = LEFT(own_left + buffer * STEP_BYTES);
     products_begin();
 #pragma unroll
     for (int k = 0; k < PARTS_OF_STEP; ++k)
@@ -503,6 +671,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       MULTIPLY_TAPS(k, a, b);
     products_commit();
     products_wait();
+#endif
     bar_arrive(empty + 8 * before, step > 0 && lane == 0);
     before = buffer;
     buffer = buffer + 1 == STEPS ? 0 : buffer + 1, round += buffer == 0;
@@ -512,10 +681,19 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #else
   for (int step = 0; step < steps; ++step) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp >= WARPS) { COPY_STEP(step, buffers) }
+    if (warp >= WARPS) { FIND_PLACES(step, places[0]) }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (warp >= WARPS) {
+      COPY_GIVEN(buffers, places[0]);
+      COPY_IMAGE(buffers, places[0])
+    }
+#ifdef BLOCK_FLOAT
+    barrier(CLK_LOCAL_MEM_FENCE);
+    transpose_quads(buffers, given_blocks, STEP, item % TEAM, TEAM, memory); /* by all, who write the same */
+#endif
     barrier(CLK_LOCAL_MEM_FENCE);
     if (warp >= WARPS) continue;
-    const ulong a = descriptor(left, 128, STEP * PIXEL_BYTES), b = descriptor(right, 128, PATCH * PIXEL_BYTES);
+    const ulong a = LEFT(own_left), b = RIGHT(own_right);
     for (int k = 0; k < PARTS_OF_STEP; ++k) MULTIPLY_TAPS(k, a, b);
   }
   if (warp >= WARPS) return;
@@ -526,9 +704,14 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   for (int i = 0; i < GROUP_TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; j += 2) {
-      const int output = output0 + (HALVES == 2 ? 0 : side * 64) + sum_row(j), channel = channel0 + sum_column(j);
-      if (output < outputs && channel < channels)
-        *(global float2*)(parts + ((ulong)(row * KERNEL_W + i) * outputs + output) * channels + channel) = (float2)(d[i][j], d[i][j + 1]);
+      const int of_row = row0 + (HALVES == 2 ? 0 : side * 64) + sum_row(j), of_column = column0 + sum_column(j);
+      global float* to = parts + (ulong)(row * KERNEL_W + i) * outputs * channels;
+#ifdef BLOCK_FLOAT
+      to += (ulong)of_column * channels + of_row;
+      if (of_row < channels && of_column < outputs) to[0] = d[i][j], to[channels] = d[i][j + 1];
+#else
+      if (of_row < outputs && of_column < channels) *(global float2*)(to + (ulong)of_row * channels + of_column) = (float2)(d[i][j], d[i][j + 1]);
+#endif
     }
 }
 

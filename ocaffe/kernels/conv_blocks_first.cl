@@ -9,7 +9,7 @@
    sum_parts    dw[output][channel][tap] = sum over (split) of the parts of backward_filter. Work-items: elements, SHARERS of each
 
    Defines: CHANNELS, KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PAD_H, PAD_W, CELL_H, CELL_W */
-#include "common.h"
+#include "block_operands.h"
 
 #ifndef CHANNELS
 #define CHANNELS 3
@@ -34,7 +34,7 @@
 #define CELL_Y(d) ((d) / (CHANNELS * CELL_W))
 #define CELL_X(d) ((d) / CHANNELS % CELL_W)
 
-kernel void image(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(bfloat, cells), int h, int w, int rows, int columns) {
+kernel void image(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(BLOCK_T, cells), int h, int w, int rows, int columns) {
   const int column = get_global_id(0), row = get_global_id(1), sample = get_global_id(2);
   if (column >= columns || row >= rows) return;
   LOCATE(x), LOCATE(cells);
@@ -49,7 +49,7 @@ kernel void image(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(bfloat, 
       const int d = block * 8 + e, py = top + CELL_Y(d), px = left + CELL_X(d), exists = d < DEPTH && py >= 0 && py < h && px >= 0 && px < w;
       each[e] = exists ? GET(SOURCE_T, x + ((ulong)(d % CHANNELS) * h + py) * w + px) : 0.0f;
     }
-    bfloat_put8(cells + (((ulong)block * rows + row) * columns + column) * 8, (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]));
+    SET8(BLOCK_T, cells + (((ulong)block * rows + row) * columns + column) * 8, (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]));
   }
 }
 
@@ -66,7 +66,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
       each[e] = row < rows && d < DEPTH && y < KERNEL_H && x < KERNEL_W ? filters[((row * CHANNELS + d % CHANNELS) * KERNEL_H + y) * KERNEL_W + x] : 0.0f;
     }
     const float8 v = (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]);
-    ((global uint4*)packed)[((ulong)(above * TAPS + tap) * parts + part) * nt + own] = narrow8(v);
+    put_filters(packed, (ulong)(above * TAPS + tap) * parts + part, nt, own, v);
   }
 }
 

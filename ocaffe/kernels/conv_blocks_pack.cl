@@ -1,6 +1,6 @@
-/* The filters of a convolution in the order of conv_blocks.cl, in bfloat16:
+/* The filters of a convolution in the order of conv_blocks.cl, in bfloat16 or rounded to TF32 (block_operands.h):
 
-     packed[tile of rows][block][step][cb / 8][nt][8]
+     packed[tile of rows][block][step][cb / LINE][nt][LINE]
 
    Rows are outputs, and the depth are channels, in blocks of cb; with `back` it is the reverse. Zeros follow rows and depths that do not exist; the depth of
    the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by phase: 4, then 3 5, 1 7, and 0 2 6 8. With
@@ -12,7 +12,7 @@
 #ifndef JOBS
 #define JOBS 1
 #endif
-#include "common.h"
+#include "block_operands.h"
 
 #define JOBS_1(X) X(0)
 #define JOBS_2(X) JOBS_1(X) X(1)
@@ -59,6 +59,6 @@ kernel void pack(EACH(FILTERS) EACH(PACKED) EACH(SIZES) int all) {
       each[e] = row >= rows || d >= depth ? 0.0f : filters[(back ? (ulong)d * rows + row : (ulong)row * depth + d) * taps + tap];
     }
     const float8 v = (float8)(each[0], each[1], each[2], each[3], each[4], each[5], each[6], each[7]);
-    ((global uint4*)packed)[((ulong)(above * taps + step) * parts + part) * nt + own] = narrow8(v);
+    put_filters(packed, (ulong)(above * taps + step) * parts + part, nt, own, v);
   }
 }

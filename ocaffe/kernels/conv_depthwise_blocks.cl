@@ -1,8 +1,9 @@
-/* Depthwise convolution on channels in blocks of 8, in bfloat16 (ocaffe/passes/blocks.py): output o depends only on channel o.
+/* Depthwise convolution on channels in blocks of 8, as in block_operands.h: output o depends only on channel o.
    Functions and defines are those of conv_depthwise_gpu.cl, for a multiplier of 1. SIGN, FUSED_RELU: fused_relu.h.
 
    A work-item computes the eight channels of a strip (strip_gpu.h) of ITEMS neighbours in a group. Item i of a block counts columns, then strips, then
    samples. Group (x, y): items, blocks. In backward_filter, group (x, y) is a slice of `part` items of a block. */
+#include "block_operands.h"
 #include "fused_relu.h"
 #include "epilogue.h"
 #include "channel_reduction.h"
@@ -42,15 +43,15 @@ INLINE float8 sum_of_group(local float8* lines, float8 v) {
 #define PASSES8(sign, element) ((int8)(PASSES4(sign, element), PASSES4(sign, (element) + 4)))
 
 /* `put` of fused_relu.h for the eight channels of a pixel. */
-INLINE float8 put8(global bfloat* to, float8 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
-  if (accumulate) v += bfloat_at8(to);
+INLINE float8 put8(global BLOCK_T* to, float8 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+  if (accumulate) v += GET8(BLOCK_T, to);
   v = select(slope * v, v, IF_FUSED_RELU(PASSES8(sign, element), v > 0.0f));
-  bfloat_put8(to, v);
+  SET8(BLOCK_T, to, v);
   return v;
 }
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const float, filter), REDUCTION_OPERANDS
-                                                                       OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(bfloat, y), SIZES, int has_bias,
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const float, filter), REDUCTION_OPERANDS
+                                                                       OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(BLOCK_T, y), SIZES, int has_bias,
                                                                        int accumulate, float slope) {
   local float8 taps[TAPS];
 #ifdef CHANNEL_REDUCTION
@@ -68,7 +69,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_R
     UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
       const int row = at_y + q, line = at_x + j * DILATION_W;
       if (!rows || !WITHIN(row, h) || !WITHIN(line, w)) continue;
-      const float8 v = bfloat_at8(x + (row * w + line) * 8);
+      const float8 v = GET8(BLOCK_T, x + (row * w + line) * 8);
       UNROLLED for (int r = 0; r < ROWS; ++r)
         if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[r] += taps[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] * v;
     }
@@ -103,8 +104,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_R
 
 #define HEIGHT BACK_ROWS(STRIDE_H)
 
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPERAND_RESTRICT(const bfloat, dy), OPERAND_RESTRICT(const float, filter),
-                                                                             SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(bfloat, dx), SIZES,
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPERAND_RESTRICT(const BLOCK_T, dy), OPERAND_RESTRICT(const float, filter),
+                                                                             SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(BLOCK_T, dx), SIZES,
                                                                              int has_bias, int accumulate, float slope) {
   local float8 taps[TAPS];
   LOCATE(dy), LOCATE(filter), LOCATE(bias), LOCATE(dx);
@@ -122,7 +123,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPE
     UNROLLED for (int p = FIRST_BACK(KERNEL_W, STRIDE_W, PAD_W, DILATION_W); p <= LAST_BACK(STRIDE_W, STRIDE_W, PAD_W); ++p) {
       const int row = top / STRIDE_H + q, line = column + p;
       if (!WITHIN(row, oh) || !WITHIN(line, ow)) continue;
-      const float8 v = bfloat_at8(dy + (row * ow + line) * 8);
+      const float8 v = GET8(BLOCK_T, dy + (row * ow + line) * 8);
       UNROLLED for (int r = 0; r < HEIGHT; ++r)
         UNROLLED for (int s = 0; s < STRIDE_W; ++s) {
           const int y = r + PAD_H - q * STRIDE_H, x = s + PAD_W - p * STRIDE_W;
@@ -140,7 +141,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPE
 }
 
 /* dw of one slice of `part` items, at dw + slice * dw_stride. With DEVICE_FENCE the last group of a block adds the slices, otherwise split_sum does. */
-kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(const bfloat, dy),
+kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const BLOCK_T, dy),
                                                                                COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(float, dw) PARTS, SIZES, int part,
                                                                                int accumulate) {
   local float8 lines[ITEMS];
@@ -153,15 +154,15 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
   for (int place = slice * part + item; place < end; place += ITEMS) {
     const int column = place % ow, top = place / ow % strips * ROWS, sample = place / ow / strips;
     const int at_y = top * STRIDE_H - PAD_H, at_x = column * STRIDE_W - PAD_W;
-    global const bfloat* given = dy + sample * dy_stride + (top * ow + column) * 8;
-    global const bfloat* image = x + sample * x_stride;
+    global const BLOCK_T* given = dy + sample * dy_stride + (top * ow + column) * 8;
+    global const BLOCK_T* image = x + sample * x_stride;
     float8 v[ROWS];
-    UNROLLED for (int r = 0; r < ROWS; ++r) v[r] = top + r < oh ? bfloat_at8(given + r * ow * 8) : (float8)(0.0f);
+    UNROLLED for (int r = 0; r < ROWS; ++r) v[r] = top + r < oh ? GET8(BLOCK_T, given + r * ow * 8) : (float8)(0.0f);
     UNROLLED for (int q = 0; q < FORWARD_ROWS(KERNEL_H, STRIDE_H, DILATION_H); ++q)
       UNROLLED for (int j = 0; j < KERNEL_W; ++j) {
         const int row = at_y + q, line = at_x + j * DILATION_W;
         if (!WITHIN(row, h) || !WITHIN(line, w)) continue;
-        const float8 pixel = bfloat_at8(image + (row * w + line) * 8);
+        const float8 pixel = GET8(BLOCK_T, image + (row * w + line) * 8);
         UNROLLED for (int r = 0; r < ROWS; ++r)
           if (IS_TAP(q - r * STRIDE_H, KERNEL_H, DILATION_H)) sum[(q - r * STRIDE_H) / DILATION_H * KERNEL_W + j] += v[r] * pixel;
       }

@@ -32,7 +32,7 @@
 #define PASSES(sign, element) GET(SIGN_T, (sign) + (element)) > 0.0f
 #define PASSES2(sign, element) GET2(SIGN_T, (sign) + (element)) > 0.0f
 #define PASSES4(sign, element) GET4(SIGN_T, (sign) + (element)) > 0.0f
-#define PASSES8(sign, element) (bfloat_at8((global const bfloat*)(sign) + (element)) > 0.0f) /* a block of channels (ocaffe/passes/blocks.py) */
+#define PASSES8(sign, element) (GET8(BLOCK_T, (global const BLOCK_T*)(sign) + (element)) > 0.0f) /* a block of channels (block_operands.h) */
 #else
 #define PASSES(sign, element) (((global const uint*)(sign))[MASK_WORD(element)] >> MASK_BIT(element) & 1u) != 0u
 #define PASSES2(sign, element) (*(global const uint2*)((global const uint*)(sign) + MASK_WORD(element)) >> (uint)MASK_BIT(element) & 1u) != 0u

@@ -1,9 +1,10 @@
-/* LRN across channels on channels in blocks of 8, in bfloat16 (ocaffe/passes/blocks.py); for the formulas, the functions and their arguments see lrn.cl.
+/* LRN across channels on channels in blocks of 8, as in block_operands.h; for the formulas, the functions and their arguments see lrn.cl.
  *
  * Defines: see lrn_across.h. SIZE is at most 9: the windows of a block, and those of its windows, reach no further than the next blocks.
  *
  * `chunk` is a multiple of 8. A work-item reads each block of its position before it writes there.
  */
+#include "block_operands.h"
 #include "lrn_across.h"
 #include "fused_relu.h"
 
@@ -35,9 +36,9 @@ INLINE float sum_around(const float* v) {
 #define ELEMENT(block) (((block) * plane + position) * 8)
 #define AT(x, block) (x + get_global_id(2) * x##_stride + ELEMENT(block))
 #define INSIDE(block) ((block) >= 0 && (block) < blocks)
-#define BLOCK_OF(x, block) (INSIDE(block) ? bfloat_at8(AT(x, block)) : (float8)(0.0f))
+#define BLOCK_OF(x, block) (INSIDE(block) ? GET8(BLOCK_T, AT(x, block)) : (float8)(0.0f))
 
-kernel void forward(OPERAND(const bfloat, x), OPERAND(bfloat, y), const int channels, const int plane, const int chunk, const float share, const float k,
+kernel void forward(OPERAND(const BLOCK_T, x), OPERAND(BLOCK_T, y), const int channels, const int plane, const int chunk, const float share, const float k,
                     const float beta) {
   LOCATE(x), LOCATE(y);
   PLACES
@@ -49,12 +50,12 @@ kernel void forward(OPERAND(const bfloat, x), OPERAND(bfloat, y), const int chan
     spread(xs + 16, BLOCK_OF(x, b + 1));
     float inverse;
     EACH_CHANNEL each[c] = xs[8 + c] * power(k + share * sum_of_squares(xs + 8 + c), beta, &inverse);
-    bfloat_put8(AT(y, b), gathered(each));
+    SET8(BLOCK_T, AT(y, b), gathered(each));
   }
 }
 
 /* Three pipeline stages: load x of block b + 2, compute the terms of block b + 1, write dx of block b. */
-kernel void backward(OPERAND(const bfloat, x), OPERAND(const bfloat, dy), SIGN OPERAND(bfloat, dx), const int channels, const int plane, const int chunk,
+kernel void backward(OPERAND(const BLOCK_T, x), OPERAND(const BLOCK_T, dy), SIGN OPERAND(BLOCK_T, dx), const int channels, const int plane, const int chunk,
                      const float share, const float k, const float beta, const int accumulate SLOPE) {
   LOCATE(x), LOCATE(dy), LOCATE(dx);
   LOCATE_SIGN;
@@ -82,7 +83,7 @@ kernel void backward(OPERAND(const bfloat, x), OPERAND(const bfloat, dy), SIGN O
     if (b < first) continue;
     EACH_CHANNEL each[c] = direct[c] - 2 * share * beta * xs[c] * sum_around(terms + 8 + c);
     float8 result = gathered(each);
-    if (accumulate) result += bfloat_at8(AT(dx, b));
-    bfloat_put8(AT(dx, b), IF_FUSED_RELU(select(slope * result, result, PASSES8(sign + get_global_id(2) * sign_stride, ELEMENT(b))), result));
+    if (accumulate) result += GET8(BLOCK_T, AT(dx, b));
+    SET8(BLOCK_T, AT(dx, b), IF_FUSED_RELU(select(slope * result, result, PASSES8(sign + get_global_id(2) * sign_stride, ELEMENT(b))), result));
   }
 }

@@ -1,9 +1,10 @@
-/* MAX and AVE pooling of H x W images over windows without dilation, on channels in blocks of 8, in bfloat16 (ocaffe/passes/blocks.py). Defines: see
+/* MAX and AVE pooling of H x W images over windows without dilation, on channels in blocks of 8, as in block_operands.h. Defines: see
  * pooling.h; FUSED_RELU: see fused_relu.h. The functions and their arguments are those of pooling_gpu.cl, with `planes` blocks instead of planes. A saved
  * index is in blocks too.
  *
  * A work-item computes the eight channels of one pixel: of y in forward, of dx in backward. Work-items: planes * pixels, samples.
  */
+#include "block_operands.h"
 #include "fused_relu.h"
 #include "pooling.h"
 
@@ -29,35 +30,35 @@
   float8 best = (float8)(-FLT_MAX);                                                \
   int8 at = (int8)(-1);                                                            \
   EACH_PIXEL {                                                                     \
-    const float8 v = bfloat_at8(x + ((at_y + q) * W + at_x + p) * 8);              \
+    const float8 v = GET8(BLOCK_T, x + ((at_y + q) * W + at_x + p) * 8);              \
     const int8 more = v > best;                                                    \
     best = select(best, v, more);                                                  \
     at = select(at, (int8)(q * KW + p), more);                                     \
   }
 
-kernel void forward(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(bfloat, y), SIZES) {
+kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T, y), SIZES) {
   LOCATE(x), LOCATE(y);
   PIXEL_ITEM(OH, OW)
   CHOOSE
-  bfloat_put8(y + sample * y_stride + (ulong)item * 8, best);
+  SET8(BLOCK_T, y + sample * y_stride + (ulong)item * 8, best);
 }
 
-kernel void forward_index(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(bfloat, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
+kernel void forward_index(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
   LOCATE(x), LOCATE(y), LOCATE(index);
   PIXEL_ITEM(OH, OW)
   CHOOSE
-  bfloat_put8(y + sample * y_stride + (ulong)item * 8, best);
+  SET8(BLOCK_T, y + sample * y_stride + (ulong)item * 8, best);
   *(global INDEX8_OF(INDEX)*)(index + sample * index_stride + (ulong)item * 8) = TO_INDEX8_OF(INDEX)(at);
 }
 #else
 #define AREA(r, c) (EXTENT((r)*SH - PH, KH, PH, H) * EXTENT((c)*SW - PW, KW, PW, W))
 
-kernel void forward(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(bfloat, y), SIZES) {
+kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T, y), SIZES) {
   LOCATE(x), LOCATE(y);
   PIXEL_ITEM(OH, OW)
   float8 sum = (float8)(0.0f);
-  EACH_PIXEL sum += bfloat_at8(x + ((at_y + q) * W + at_x + p) * 8);
-  bfloat_put8(y + sample * y_stride + (ulong)item * 8, sum / (float)AREA(row, column));
+  EACH_PIXEL sum += GET8(BLOCK_T, x + ((at_y + q) * W + at_x + p) * 8);
+  SET8(BLOCK_T, y + sample * y_stride + (ulong)item * 8, sum / (float)AREA(row, column));
 }
 #endif
 
@@ -67,7 +68,7 @@ kernel void forward(OPERAND_RESTRICT(const bfloat, x), OPERAND_RESTRICT(bfloat, 
 #define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
 #endif
 
-kernel void backward(OPERAND_RESTRICT(const bfloat, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(bfloat, dx), SIZES, int accumulate SLOPE) {
+kernel void backward(OPERAND_RESTRICT(const BLOCK_T, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(BLOCK_T, dx), SIZES, int accumulate SLOPE) {
   LOCATE(dy), LOCATE(dx);
   LOCATE_SIGN;
   PIXEL_ITEM(H, W)
@@ -82,7 +83,7 @@ kernel void backward(OPERAND_RESTRICT(const bfloat, dy), INDEX_OPERAND SIGN OPER
   for (int y = FIRST_OUT(row, KH, SH, PH); y <= last_y; ++y)
     for (int x = FIRST_OUT(column, KW, SW, PW); x <= last_x; ++x) {
       const int element = (out + y * OW + x) * 8;
-      float8 v = bfloat_at8(dy + element);
+      float8 v = GET8(BLOCK_T, dy + element);
 #if METHOD == AVE
       sum += v / (float)AREA(y, x);
 #else
@@ -94,6 +95,6 @@ kernel void backward(OPERAND_RESTRICT(const bfloat, dy), INDEX_OPERAND SIGN OPER
 #endif
     }
   dx += sample * dx_stride + (ulong)item * 8;
-  if (accumulate) sum += bfloat_at8(dx);
-  bfloat_put8(dx, IF_FUSED_RELU(select(slope * sum, sum, PASSES8(sign + sample * sign_stride, item * 8)), sum));
+  if (accumulate) sum += GET8(BLOCK_T, dx);
+  SET8(BLOCK_T, dx, IF_FUSED_RELU(select(slope * sum, sum, PASSES8(sign + sample * sign_stride, item * 8)), sum));
 }

@@ -82,10 +82,8 @@ INLINE int quad_place(int line, int quad) {
   return line / 2 * 8 + ((line ^ line >> 2) & 1) * 4 + (quad ^ (line >> 1 & 3) ^ (line >> 3 & 1) * 2 ^ (line >> 4 & 1));
 }
 
-/* Conversion of elements to a word. */
+/* Conversion of elements to a word. For MMA 1 it is `tf32` (bf16_operands.h). */
 #if MMA == 1
-/* Round to the nearest TF32 number, halves away from zero, as NVIDIA's cvt.rna. */
-INLINE uint tf32(float v) { return isnan(v) ? 0x7fc00000u : (as_uint(v) + 0x1000u) & 0xffffe000u; }
 #elif defined(__NVPTX__)
 INLINE uint two_halves(float low, float high) {
   uint r;

@@ -3,23 +3,34 @@
    NVIDIA's OpenCL compiler refuses these instructions. They are comments here, which ocaffe/cl/open_ptx.py makes instructions in the PTX. Without the
    define WGMMA they are emulated for tests: each work-item computes its own sums from local memory, and copies are loops.
 
-   An operand in local memory consists of core matrices of 8 x 8 elements, 128 contiguous bytes: eight pixels with 8 channels each, or eight outputs
-   with 8 channels each. A descriptor names the first one and two distances in bytes (PTX ISA, "Matrix descriptor", no swizzle):
-     K-major   `leading` to the next 8 of the depth, `stride` to the next 8 rows or columns
+   An operand in local memory consists of core matrices of eight lines (block_operands.h), 128 contiguous bytes: eight pixels or eight outputs, with LINE
+   channels each. A descriptor names the first one and two distances in bytes (PTX ISA, "Matrix descriptor", no swizzle):
+     K-major   `leading` to the next line of the depth, `stride` to the next 8 rows or columns
      MN-major  `leading` to the next 8 of the depth, `stride` to the next 8 rows or columns; the depth are the pixels
    So a pixel further is a descriptor 16 bytes further, and a tap of a window costs nothing.
+
+   In TF32 (BLOCK_FLOAT) wgmma would truncate what it reads from local memory, and knows no MN-major operands. The left operand, whose rows are pixels or
+   channels, is therefore in registers, where it is rounded. In local memory it has whole pixels: asynchronous copies of lines to two places took twice the
+   time. The right operand was rounded when it was written: packed filters, or the transposed gradients of transpose_quads.
 
    WGMMA  1: Hopper's instructions
    NT     columns of a product, 16, 32, 64 or 128 */
 #ifndef OCAFFE_TILE_WGMMA_H
 #define OCAFFE_TILE_WGMMA_H
 
-#include "common.h"
+#include "block_operands.h"
 
 #define WARPS 8       /* that multiply, in two groups */
 #define COPIERS 128   /* work-items of a third group, which copy */
 #define NT_ITEMS (WARPS * 32 + COPIERS)
-#define PIXEL_BYTES 16 /* of a block of channels */
+#define PIXEL_BYTES (8 * ELEMENT_BYTES) /* of a block of channels */
+#define PRODUCT_DEPTH (2 * LINE)
+
+/* A value that wgmma rounds to TF32: it ignores the 13 low bits. NaN stays NaN. */
+INLINE float before_truncation(float v) { return isnan(v) ? v : as_float(as_uint(v) + 0x1000u); }
+INLINE float4 before_truncation4(float4 v) {
+  return (float4)(before_truncation(v.x), before_truncation(v.y), before_truncation(v.z), before_truncation(v.w));
+}
 
 #ifdef WGMMA
 #define LOCAL_ADDRESS(p) ((uint)(ulong)(p))
@@ -66,23 +77,33 @@ INLINE void copy_pixel(uint to, global const void* from, int exists, local uchar
 }
 /* Arrive when the copies of this work-item by copy_pixel have ended. */
 INLINE void bar_arrive_after_copies(uint bar) { asm volatile("//@cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
+/* The copies of this work-item since the last call are a set. */
+INLINE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* Wait until at most `count` sets are in flight. */
+#define COPIES_WAIT(count) asm volatile("cp.async.wait_group " TEXT_OF(count) ";" ::: "memory")
 INLINE void copies_finish() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-/* The registers of a work-item are distributed anew: 168 at the start, then 232 in the two groups that multiply and 40 in the third. */
-#define TAKE_REGISTERS asm volatile("//@setmaxnreg.inc.sync.aligned.u32 232;" ::: "memory")
-#define GIVE_REGISTERS asm volatile("//@setmaxnreg.dec.sync.aligned.u32 40;" ::: "memory")
+/* The registers of a work-item are distributed anew: 168 at the start, then `count` in the two groups that multiply, and in the third. Twice the former and
+   the latter are 504 at most. */
+#define TAKE_REGISTERS(count) asm volatile("//@setmaxnreg.inc.sync.aligned.u32 " TEXT_OF(count) ";" ::: "memory")
+#define GIVE_REGISTERS(count) asm volatile("//@setmaxnreg.dec.sync.aligned.u32 " TEXT_OF(count) ";" ::: "memory")
 /* The value of the work-item of the warp whose number differs in the bits of `mask`. */
 INLINE float of_other_lane(float v, uint mask) {
   float r;
   asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(r) : "f"(v), "r"(mask));
   return r;
 }
-/* A barrier of the groups that multiply. */
+/* Barriers of the groups that multiply, of a warp, and of `count` work-items that copy, in two forms. */
 #define BARRIER_OF_WARPS asm volatile("bar.sync 1, 256;" ::: "memory")
+#define BARRIER_OF_LANES asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
+#define BARRIER_OF_TEAM(team, count) asm volatile("bar.sync %0, " TEXT_OF(count) ";" ::"r"(2 + team) : "memory")
+#define BARRIER_OF_COPIERS(count) asm volatile("bar.sync 2, " TEXT_OF(count) ";" ::: "memory")
 INLINE void products_begin() { asm volatile("//@wgmma.fence.sync.aligned;" ::: "memory"); }
 INLINE void products_commit() { asm volatile("//@wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Wait until at most one committed group is in flight. */
 INLINE void products_wait() { asm volatile("//@wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
+#define TEXT_OF(n) TEXT_OF_(n)
+#define TEXT_OF_(n) #n
 #define SUMS8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SUMS16 SUMS8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SUMS32 SUMS16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -95,27 +116,55 @@ INLINE void products_wait() { asm volatile("//@wgmma.wait_group.sync.aligned 1;"
 #define SUMS SUMS8
 #define IN_OUT(d) IN_OUT8(d, 0)
 #define REST "%8, %9"
+#define REST_OF_ROWS "{%8, %9, %10, %11}, %12"
 #elif NT == 32
 #define SUMS SUMS16
 #define IN_OUT(d) IN_OUT16(d, 0)
 #define REST "%16, %17"
+#define REST_OF_ROWS "{%16, %17, %18, %19}, %20"
 #elif NT == 64
 #define SUMS SUMS32
 #define IN_OUT(d) IN_OUT32(d, 0)
 #define REST "%32, %33"
+#define REST_OF_ROWS "{%32, %33, %34, %35}, %36"
 #elif NT == 128
 #define SUMS SUMS64
 #define IN_OUT(d) IN_OUT64(d, 0)
 #define REST "%64, %65"
+#define REST_OF_ROWS "{%64, %65, %66, %67}, %68"
 #endif
-#define TEXT_OF(n) TEXT_OF_(n)
-#define TEXT_OF_(n) #n
+#ifdef BLOCK_FLOAT
+#define INSTRUCTION "//@wgmma.mma_async.sync.aligned.m64n" TEXT_OF(NT) "k8.f32.tf32.tf32 {" SUMS "}, "
+/* d += the product of 64 rows, 8 of the depth and NT columns. rows: a work-item's part of the left operand. b: K-major. d: see `sum_row`. */
+#define MULTIPLY_ROWS(d, rows, b) \
+  asm volatile(INSTRUCTION REST_OF_ROWS ", 1, 1, 1;" : IN_OUT(d) : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b))
+/* Load a work-item's part of 16 rows of pixels with eight channels. `at`: its first element (place_in_rows). Place k of the depth is channel 2 k, or
+   2 k - 7 from 4 on. */
+INLINE void rows_of_pixels(uint rows[4], local const uchar* at) {
+  const float2 upper = *(local const float2*)at, lower = *(local const float2*)(at + 8 * PIXEL_BYTES);
+  rows[0] = as_uint(before_truncation(upper.x)), rows[1] = as_uint(before_truncation(lower.x));
+  rows[2] = as_uint(before_truncation(upper.y)), rows[3] = as_uint(before_truncation(lower.y));
+}
+/* The same for 16 rows of channels with eight pixels. Blocks of channels are `plane` bytes apart. `at`: see place_in_channels. */
+INLINE void rows_of_channels(uint rows[4], local const uchar* at, int plane) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rows[i] = as_uint(before_truncation(*(local const float*)(at + i % 2 * plane + i / 2 * 4 * PIXEL_BYTES)));
+}
+INLINE uint place_in_rows(void) {
+  const uint lane = get_local_id(0) % 32;
+  return lane / 4 * PIXEL_BYTES + lane % 4 * 8;
+}
+INLINE uint place_in_channels(void) {
+  const uint lane = get_local_id(0) % 32;
+  return lane % 4 * PIXEL_BYTES + lane / 4 * 4;
+}
+#else
 #define INSTRUCTION "//@wgmma.mma_async.sync.aligned.m64n" TEXT_OF(NT) "k16.f32.bf16.bf16 {" SUMS "}, "
-
 /* d += the product of 64 rows, 16 of the depth and NT columns, both K-major. d: see `sum_row`. */
 #define MULTIPLY(d, a, b, memory) asm volatile(INSTRUCTION REST ", 1, 1, 1, 0, 0;" : IN_OUT(d) : "l"(a), "l"(b))
 /* The same with both operands MN-major. */
 #define MULTIPLY_PIXELS(d, a, b, memory) asm volatile(INSTRUCTION REST ", 1, 1, 1, 1, 1;" : IN_OUT(d) : "l"(a), "l"(b))
+#endif
 /* Wait for all products; the sums are final afterwards. */
 #define FINISH(d) asm volatile("//@wgmma.wait_group.sync.aligned 0;" : IN_OUT(d)::"memory")
 
@@ -127,21 +176,30 @@ INLINE void copy_bulk(uint to, global const void* from, uint bytes, uint bar, lo
 INLINE void copy_pixel(uint to, global const void* from, int exists, local uchar* memory) {
   *(local uint4*)(memory + to) = exists ? *(global const uint4*)from : (uint4)(0);
 }
-INLINE float local_bfloat(local const uchar* memory, uint at) { return wide(*(local const bfloat*)(memory + at)); }
 /* Element (row or column mn, depth k) of an operand. */
-INLINE float operand_element(local const uchar* memory, ulong d, int mn, int k, int mn_major) {
+#ifdef BLOCK_FLOAT
+INLINE float operand_element(local const uchar* memory, ulong d, int mn, int k, int mn_major, int left) {
   const uint at = (uint)(d & 0x3fff) << 4, leading = (uint)(d >> 16 & 0x3fff) << 4, stride = (uint)(d >> 32 & 0x3fff) << 4;
-  return local_bfloat(memory, at + mn / 8 * stride + k / 8 * leading + (mn_major ? k % 8 * 16 + mn % 8 * 2 : mn % 8 * 16 + k % 8 * 2));
+  const uint of_left = mn_major ? mn / 8 * stride + k * PIXEL_BYTES + mn % 8 * 4 : mn * PIXEL_BYTES + (k < 4 ? 2 * k : 2 * k - 7) * 4;
+  const float v = *(local const float*)(memory + at + (left ? of_left : mn / 8 * stride + k / LINE * leading + mn % 8 * 16 + k % LINE * 4));
+  return as_float(as_uint(left ? before_truncation(v) : v) & 0xffffe000u);
 }
-INLINE void emulate(float* d, ulong a, ulong b, int mn_major, local const uchar* memory) {
+#else
+INLINE float operand_element(local const uchar* memory, ulong d, int mn, int k, int mn_major, int left) {
+  const uint at = (uint)(d & 0x3fff) << 4, leading = (uint)(d >> 16 & 0x3fff) << 4, stride = (uint)(d >> 32 & 0x3fff) << 4;
+  return wide(*(local const bfloat*)(memory + at + mn / 8 * stride + k / 8 * leading + (mn_major ? k % 8 * 16 + mn % 8 * 2 : mn % 8 * 16 + k % 8 * 2)));
+}
+#endif
+INLINE void emulate(float* d, ulong a, ulong b, int left_mn_major, int right_mn_major, local const uchar* memory) {
   const int item = get_local_id(0), row = item % 128 / 32 * 16 + item % 32 / 4, column = item % 4 * 2;
   for (int j = 0; j < NT / 2; ++j)
-    for (int k = 0; k < 16; ++k)
-      d[j] += operand_element(memory, a, row + j / 2 % 2 * 8, k, mn_major) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, mn_major);
+    for (int k = 0; k < PRODUCT_DEPTH; ++k)
+      d[j] += operand_element(memory, a, row + j / 2 % 2 * 8, k, left_mn_major, 1) * operand_element(memory, b, column + j / 4 * 8 + j % 2, k, right_mn_major, 0);
 }
 #define BARRIER_OF_WARPS barrier(CLK_LOCAL_MEM_FENCE)
-#define MULTIPLY(d, a, b, memory) emulate(d, a, b, 0, memory)
-#define MULTIPLY_PIXELS(d, a, b, memory) emulate(d, a, b, 1, memory)
+#define BARRIER_OF_LANES barrier(CLK_LOCAL_MEM_FENCE) /* all work-items transpose */
+#define MULTIPLY(d, a, b, memory) emulate(d, a, b, 0, 0, memory)
+#define MULTIPLY_PIXELS(d, a, b, memory) emulate(d, a, b, 1, 1, memory)
 
 #endif
 
@@ -175,26 +233,65 @@ INLINE Place place_of(const Virtual v, int at) {
 /* An image in memory, w pixels wide and h high, 1 for rows that follow each other. The virtual pixel (y, x) is pixel (y * stride + phase_y, x * stride +
    phase_x) of it. It has `blocks` blocks of channels; others are 0. */
 typedef struct {
-  global const bfloat* x;
+  global const BLOCK_T* x;
   ulong sample;
   int blocks, h, w, stride, phase_y, phase_x;
 } Image;
 
-/* Copy `count` virtual pixels from `begin` on, which may be negative, of `blocks` blocks of channels from `block` on. `to`: their place in local memory,
-   `plane` bytes for each block. `workers` work-items copy, `worker` is the number of this one. `shares` of them share the blocks of a pixel. Neighbours copy
-   neighbouring pixels. */
-INLINE void copy_pixels(uint to, uint plane, const Image image, const Virtual v, int images, int block, int blocks, int begin, int count, int worker, int workers,
-                        int shares, local uchar* memory) {
-  const ulong pixels = image.w * image.h;
-  const int each = workers / shares;
-  for (int i = worker % each; i < count; i += each) {
+/* The places of `count` virtual pixels from `begin` on, which may be negative, in an image: pixels from its start on, or MISSING. All copies of a tile or of a
+   step use one table, because a place takes more instructions than a copy. */
+#define MISSING 0xffffffffu
+INLINE void find_places(local uint* places, const Image image, const Virtual v, int images, int begin, int count, int worker, int workers) {
+  const uint sample = (uint)(image.sample / 8);
+  for (int i = worker; i < count; i += workers) {
     const Place p = place_of(v, begin + i);
     const int y = p.row * image.stride + image.phase_y, x = p.column * image.stride + image.phase_x;
     const int exists = begin + i >= 0 && p.sample < images && y < image.h && x < image.w;
-    global const bfloat* from = image.x + (exists ? p.sample * image.sample + (block * pixels + y * image.w + x) * 8 : 0);
-#pragma unroll 4
-    for (int c = worker / each; c < blocks; c += shares) copy_pixel(to + c * plane + i * PIXEL_BYTES, from + c * pixels * 8, exists && block + c < image.blocks, memory);
+    places[i] = exists ? p.sample * sample + y * image.w + x : MISSING;
   }
 }
+
+/* Copy `count` pixels of `blocks` blocks of channels from `block` on. `to`: their place in local memory. Blocks are `plane` bytes apart, and `gap` bytes follow
+   four pixels. `workers` work-items copy, `worker` is the number of this one. `shares` of them share the blocks of a pixel. Neighbours copy neighbouring
+   lines. */
+INLINE void copy_pixels(uint to, uint plane, uint gap, const Image image, local const uint* places, int block, int blocks, int count, int worker, int workers,
+                        int shares, local uchar* memory) {
+  const ulong pixels = (ulong)image.w * image.h;
+  const int each = workers / (LINES * shares), line = worker % LINES, own = worker / LINES;
+  for (int i = own % each; i < count; i += each) {
+    const uint place = places[i];
+    const int exists = place != MISSING;
+    global const BLOCK_T* from = image.x + ((exists ? place : 0u) + block * pixels) * 8 + line * LINE;
+    const uint at = to + i * PIXEL_BYTES + line * 16 + i / 4 * gap;
+#pragma unroll 4
+    for (int c = own / each; c < blocks; c += shares) copy_pixel(at + c * plane, from + c * pixels * 8, exists && block + c < image.blocks, memory);
+  }
+}
+
+#ifdef BLOCK_FLOAT
+/* The right operand of a product whose depth are pixels: core matrices with the lines of four pixels, and 16 bytes, so that eight work-items that read or write
+   together use all banks. */
+#define QUAD_GAP 16
+#define QUAD_BYTES (4 * PIXEL_BYTES + QUAD_GAP)
+
+/* Replace four pixels of eight channels by eight channels of four pixels, rounded, in blocks of `count` pixels. A work-item does one half: it reads before others
+   of its sub-group write. `workers` work-items do it. */
+INLINE void transpose_quads(uint to, int blocks, int count, int worker, int workers, local uchar* memory) {
+  const int halves = blocks * 2 * (count / 4), part = worker % 2;
+  for (int i = worker; i - worker < halves; i += workers) {
+    local uchar* quad = memory + to + i / 2 * QUAD_BYTES;
+    float4 p[4];
+    if (i < halves)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) p[j] = before_truncation4(*(local const float4*)(quad + j * PIXEL_BYTES + part * 16));
+    BARRIER_OF_LANES;
+    local float4* rows = (local float4*)(quad + part * 64);
+    if (i < halves) {
+      rows[0] = (float4)(p[0].x, p[1].x, p[2].x, p[3].x), rows[1] = (float4)(p[0].y, p[1].y, p[2].y, p[3].y);
+      rows[2] = (float4)(p[0].z, p[1].z, p[2].z, p[3].z), rows[3] = (float4)(p[0].w, p[1].w, p[2].w, p[3].w);
+    }
+  }
+}
+#endif
 
 #endif

@@ -1,4 +1,4 @@
-"""Convolution on channels in blocks of 8, in bfloat16 by Hopper's wgmma (kernels/conv_blocks.cl).
+"""Convolution on channels in blocks of 8, in bfloat16 or TF32 by Hopper's wgmma (kernels/conv_blocks.cl).
 
 Its launches require images in blocks (`Launch.blocks`); ocaffe/passes/blocks.py provides them.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref
 from ocaffe.ops.gemm_gpu import PACK_ITEMS
 
 if TYPE_CHECKING:
@@ -26,15 +26,17 @@ ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
-MAX_DEPTH = 64  # of a step of forward and backward_data
+MAX_DEPTH = 64  # of a step of forward and backward_data, in bfloat16
 PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
-FILTER_OUTPUTS = 128  # rows of backward_filter, at most
+FILTER_ROWS = 128  # of the products of backward_filter, at most
 STEP, MAX_STEPS = 64, 6  # virtual pixels of a step of backward_filter, and its buffers at most
+QUAD_BYTES = 144  # of eight channels with four pixels each (kernels/tile_wgmma.h)
 SUM_ITEMS = 256
-# An estimate of a unit: products, bytes from local memory and copied bytes in a cycle (of an H100 and its L2 cache), cycles of a step, and of the results of
-# 128 pixels with 128 outputs; of a group of backward_filter, without its steps; and of a sum of one split
+# An estimate of a unit: products of bfloat16, bytes from local memory and copied bytes in a cycle (of an H100 and its L2 cache), cycles of a step, and of the
+# results of 128 pixels with 128 outputs; of a group of backward_filter, without its steps; and of a sum of one split
 PRODUCTS, READ, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 128, 24, 40, 800
 GROUP_CYCLES, PART_CYCLES = 6000, 0.004
+COPIED_FLOATS, LEAST_FLOATS = 16, 48  # as COPIED; cycles of a product whose left operand is loaded to registers, at least
 
 
 class Tile(NamedTuple):
@@ -101,11 +103,12 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
 
 def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
     """Record the first launch of backward_filter, and return the parts: splits, taps x outputs x channels."""
-    columns, outputs = _filter_columns(rec.target, g), _filter_outputs(g)
-    steps = -(-_virtual(g) // STEP)
+    rows, columns = _filter_tile(rec.target, g)
+    all_rows, all_columns = _filter_sides(rec.target, g)
+    steps = -(-_virtual(g) // _step(rec.target))
     each = -(-steps // _filter_splits(rec.target, g))
     splits = -(-steps // each)
-    parts = rec.scratch("parts", (splits * FILTER_OUTPUTS // outputs, math.prod(g.weight_shape)))
+    parts = rec.scratch("parts", (splits * FILTER_ROWS // rows, math.prod(g.weight_shape)))
     rec.launch(
         "conv_blocks.backward_filter",
         reads=[x, dy],
@@ -113,7 +116,7 @@ def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
         args=[*_sizes(g), each],
         bf16_operands=("SOURCE", "GIVEN"),
         blocks=True,
-        size=(-(-g.group_channels // columns) * ITEMS, -(-g.group_outputs // outputs) * (g.kernel[1] // _tap_rows(g, columns)), splits),
+        size=(-(-all_columns // columns) * ITEMS, -(-all_rows // rows) * (g.kernel[1] // _tap_rows(g, columns)), splits),
         local=(ITEMS, 1, 1),
         defines=_filter_defines(rec.target, g),
     )
@@ -121,11 +124,13 @@ def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
 
 
 def _filter_defines(target: Target, g: ConvGeometry) -> dict[str, int]:
-    columns = _filter_columns(target, g)
-    buffers = min(MAX_STEPS, (target.static_local_memory - RESERVED) // _step_bytes(g, columns))
+    rows, columns = _filter_tile(target, g)
+    buffers = min(MAX_STEPS, _room(target, _places(target, g, columns)) // _step_bytes(target, g, columns))
     pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
-    work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": STEP, "STEPS": buffers, "HALVES": FILTER_OUTPUTS // _filter_outputs(g), "PAIRS": pairs}
-    return {**_window(target, g), "DIRECTION": 2, **work}
+    work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": _step(target), "STEPS": buffers, "HALVES": FILTER_ROWS // rows, "PAIRS": pairs}
+    count = 2 if buffers > 5 or (buffers == 5 and g.kernel[2] == 1) else 1
+    ahead = {"AHEAD": count, "OTHERS_IN_FLIGHT": count - 1} if target.block_type == FLOAT else {}
+    return {**_window(target, g), "DIRECTION": 2, **work, **ahead}
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, pack: Pack) -> None:
@@ -133,14 +138,15 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     tile = _tile(rec.target, g, direction)
     assert tile is not None, "possible() would not have allowed it"
     rows, depth = _rows_and_depth(g, back)
+    nbytes = rec.target.block_type.itemsize
     patch = _patch(g, tile.pixels)
-    taps = _taps_of_step(g, tile.depth)
-    patches, filters = _buffers(rec.target, patch * tile.depth * 2, taps * tile.depth * tile.outputs * 2)
+    taps = _taps_of_step(rec.target, g, tile.depth)
+    patches, filters = _buffers(_room(rec.target, patch), patch * tile.depth * nbytes, taps * tile.depth * tile.outputs * nbytes)
     work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "STEP_TAPS": taps, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
     defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
     tiles = -(-rows // tile.outputs)
     count = tiles * tile.outputs * padded(depth) // BLOCK
-    packed = rec.scratch("packed", (count * g.taps * BLOCK // 2,))
+    packed = rec.scratch("packed", (count * g.taps * BLOCK * nbytes // FLOAT.itemsize,))
     pack(rec, w, packed, tile, count)
     columns = -(-_virtual(g) // tile.pixels)
     phases = _phases(g) if back else 1
@@ -160,8 +166,9 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 
 
 def _pack(rec: Recorder, w: Ref, packed: Ref, tile: Tile, count: int, *, g: ConvGeometry, back: bool) -> None:
-    order = [*_rows_and_depth(g, back), g.taps, g.stride[1], back, tile.outputs, tile.depth]
-    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=[*order, count, count], size=(count,), local=(PACK_ITEMS,))
+    args = [*_rows_and_depth(g, back), g.taps, g.stride[1], back, tile.outputs, tile.depth, count, count]
+    defines = block_defines(rec.target)
+    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=args, size=(count,), local=(PACK_ITEMS,), defines=defines)
 
 
 def _rows_and_depth(g: ConvGeometry, back: bool) -> tuple[int, int]:
@@ -172,29 +179,38 @@ def _rows_and_depth(g: ConvGeometry, back: bool) -> tuple[int, int]:
 def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     """Return the tile that keeps the compute units busiest, or None if no patch fits local memory."""
     if direction == "backward_filter":
-        return Tile(1, FILTER_OUTPUTS, STEP) if _filter_columns(target, g) else None
+        return Tile(1, FILTER_ROWS, STEP) if _filter_tile(target, g)[1] else None
     back = direction == "backward_data"
     rows, depth = _rows_and_depth(g, back)
     widths = (128, 64, 32) if rows > 32 else (32,)
+    nbytes = target.block_type.itemsize
     tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if padded(depth) % step == 0]
+    tiles = [tile for tile in tiles if tile.depth * nbytes <= MAX_DEPTH * BFLOAT.itemsize]
+    least = LEAST_FLOATS if target.block_type == FLOAT else 0
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A tap of a step takes as long as its products or its copies, whichever takes longer."""
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
-        taps = _taps_of_step(g, tile.depth)
-        copied = 2 * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
-        product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ)  # of ROWS pixels and 16 of the depth
-        step = max(2 * tile.products * tile.depth / 16 * product, copied / COPIED) + STEP_CYCLES / taps
+        taps = _taps_of_step(target, g, tile.depth)
+        copied = nbytes * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
+        product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ, least)  # of ROWS pixels and 32 bytes of the depth
+        step = max(2 * tile.products * tile.depth * nbytes / 32 * product, copied / _copied(target)) + STEP_CYCLES / taps
         steps = padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
         return -(-groups // target.compute_units) * (steps * step + TILE_CYCLES * tile.products * tile.outputs / 128)
 
-    fitting = [tile for tile in tiles if _fits(target, _patch(g, tile.pixels) * tile.depth * 2, _taps_of_step(g, tile.depth) * tile.depth * tile.outputs * 2)]
+    def fits(tile: Tile) -> bool:
+        """Whether two buffers of each kind fit local memory."""
+        patch, taps = _patch(g, tile.pixels), _taps_of_step(target, g, tile.depth)
+        return 2 * tile.depth * (patch + taps * tile.outputs) * nbytes <= _room(target, patch)
+
+    fitting = [tile for tile in tiles if fits(tile)]
     return min(fitting, key=cycles, default=None)
 
 
-def _taps_of_step(g: ConvGeometry, depth: int) -> int:
+def _taps_of_step(target: Target, g: ConvGeometry, depth: int) -> int:
     """Return the taps of a step of forward and backward_data, several if it has a small depth. With a stride the phases have too few."""
-    return next(taps for taps in (8, 4, 3, 2, 1) if g.taps % taps == 0 and taps * depth <= MAX_DEPTH) if g.stride[1] == 1 else 1
+    most = MAX_DEPTH * BFLOAT.itemsize // target.block_type.itemsize // depth
+    return next(taps for taps in (8, 4, 3, 2, 1) if taps == 1 or (g.taps % taps == 0 and taps <= most)) if g.stride[1] == 1 else 1
 
 
 def padded(depth: int) -> int:
@@ -202,28 +218,57 @@ def padded(depth: int) -> int:
     return -(-depth // 16) * 16
 
 
-def _fits(target: Target, patch: int, step: int) -> bool:
-    """Whether two buffers of each kind fit local memory. Both sizes are bytes."""
-    return 2 * (patch + step) <= target.static_local_memory - RESERVED
+def _room(target: Target, places: int) -> int:
+    """Return the bytes of local memory for buffers, besides two tables of places."""
+    return target.static_local_memory - RESERVED - 2 * 4 * places
 
 
-def _buffers(target: Target, patch: int, step: int) -> tuple[int, int]:
-    """Return the numbers of buffers for patches and for steps that fit local memory. Both sizes are bytes."""
-    room = target.static_local_memory - RESERVED
+def _buffers(room: int, patch: int, step: int) -> tuple[int, int]:
+    """Return the numbers of buffers for patches and for steps that fit `room`. All sizes are bytes."""
     steps = min(MAX_BUFFERS, (room - 2 * patch) // step)
     return min(MAX_BUFFERS, (room - steps * step) // patch), steps
 
 
-def _filter_columns(target: Target, g: ConvGeometry) -> int:
-    """Return the channels of a group of backward_filter, whose sums must fit the registers, and two of its steps local memory; 0: none."""
-    widths = [columns for columns in (128, 64, 32, 16) if columns * g.kernel[2] <= MAX_SUMS and columns <= max(16, g.group_channels)]
-    return next((columns for columns in widths if 2 * _step_bytes(g, columns) <= target.static_local_memory - RESERVED), 0)
+def _filter_sides(target: Target, g: ConvGeometry) -> tuple[int, int]:
+    """Return the rows and the columns of backward_filter: outputs and channels, or with TF32 channels and outputs."""
+    return (g.group_channels, g.group_outputs) if target.block_type == FLOAT else (g.group_outputs, g.group_channels)
 
 
-def _step_bytes(g: ConvGeometry, columns: int) -> int:
+def _filter_tile(target: Target, g: ConvGeometry) -> tuple[int, int]:
+    """Return the rows and the columns of a group of backward_filter. Its sums must fit the registers, and two of its steps local memory; 0 columns: none.
+
+    Of at most ROWS rows, both groups of warps compute the same ones, from other pixels.
+    """
+    rows, columns = _filter_sides(target, g)
+    widths = [width for width in (128, 64, 32, 16) if width * g.kernel[2] <= MAX_SUMS and width <= max(16, columns)]
+    fitting = (width for width in widths if 2 * _step_bytes(target, g, width) <= _room(target, _places(target, g, width)))
+    return FILTER_ROWS if rows > ROWS else ROWS, next(fitting, 0)
+
+
+def _step(target: Target) -> int:
+    """Return the virtual pixels of a step of backward_filter. Floats take twice the memory."""
+    return STEP * BFLOAT.itemsize // target.block_type.itemsize
+
+
+def _step_bytes(target: Target, g: ConvGeometry, columns: int) -> int:
     """Return the bytes of a step of backward_filter: pixels of dy, and for each row of taps or for even and odd columns those of x, with their reach."""
-    images = g.stride[2] * _tap_rows(g, columns)
-    return 2 * (STEP * _filter_outputs(g) + images * (STEP + -(-(g.kernel[2] - 1) // 8) * 8) * columns)
+    rows = FILTER_ROWS if _filter_sides(target, g)[0] > ROWS else ROWS
+    step, images = _step(target), _filter_images(g, columns)
+    patch = step + -(-(g.kernel[2] - 1) // 8) * 8
+    if target.block_type == FLOAT:
+        return step // 4 * columns // 8 * QUAD_BYTES + 4 * images * patch * rows
+    return 2 * (step * rows + images * patch * columns)
+
+
+def _filter_images(g: ConvGeometry, columns: int) -> int:
+    """Return the patches of a step of backward_filter."""
+    return g.stride[2] * _tap_rows(g, columns)
+
+
+def _places(target: Target, g: ConvGeometry, columns: int) -> int:
+    """Return the places of a step of backward_filter, for each team that copies."""
+    teams = 2 if target.block_type == FLOAT else 1
+    return teams * (_step(target) + _filter_images(g, columns) * (_step(target) + g.kernel[2] - 1))
 
 
 def _tap_rows(g: ConvGeometry, columns: int) -> int:
@@ -233,21 +278,17 @@ def _tap_rows(g: ConvGeometry, columns: int) -> int:
 
 def _filter_splits(target: Target, g: ConvGeometry) -> int:
     """Return the number of splits of the pixels of backward_filter. A group takes a whole compute unit, and one unit computes several one after the other."""
-    columns, outputs = _filter_columns(target, g), _filter_outputs(g)
-    rows = _tap_rows(g, columns)
-    tiles = -(-g.group_channels // columns) * -(-g.group_outputs // outputs) * (g.kernel[1] // rows)
-    steps = -(-_virtual(g) // STEP)
-    step = max(STEP * outputs * columns * rows * g.kernel[2] / PRODUCTS, _step_bytes(g, columns) / COPIED)
+    rows, columns = _filter_tile(target, g)
+    all_rows, all_columns = _filter_sides(target, g)
+    tap_rows, nbytes = _tap_rows(g, columns), target.block_type.itemsize
+    tiles = -(-all_columns // columns) * -(-all_rows // rows) * (g.kernel[1] // tap_rows)
+    steps = -(-_virtual(g) // _step(target))
+    step = max(_step(target) * rows * columns * tap_rows * g.kernel[2] * nbytes / (2 * PRODUCTS), _step_bytes(target, g, columns) / _copied(target))
 
     def cycles(splits: int) -> float:
         return -(-tiles * splits // target.compute_units) * (-(-steps // splits) * step + GROUP_CYCLES) + splits * PART_CYCLES * math.prod(g.weight_shape)
 
     return min(range(1, min(steps, target.compute_units) + 1), key=cycles)
-
-
-def _filter_outputs(g: ConvGeometry) -> int:
-    """Return the outputs of a group of backward_filter. Of at most ROWS outputs, both groups of warps compute the same ones, from other pixels."""
-    return FILTER_OUTPUTS if g.group_outputs > ROWS else ROWS
 
 
 def _phases(g: ConvGeometry) -> int:
@@ -274,7 +315,17 @@ def _patch(g: ConvGeometry, pixels: int) -> int:
 def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
     """Return the defines of the window, and whether the instructions are Hopper's or emulated."""
     window = {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], "PAD_H": g.pad[1], "PAD_W": g.pad[2], "STRIDE": g.stride[1]}
-    return {**window, **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
+    return {**window, **block_defines(target), **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
+
+
+def _copied(target: Target) -> int:
+    """Return the copied bytes of a cycle."""
+    return COPIED_FLOATS if target.block_type == FLOAT else COPIED
+
+
+def block_defines(target: Target) -> dict[str, int]:
+    """Return the define of the type of values in blocks (kernels/block_operands.h)."""
+    return {"BLOCK_FLOAT": 1} if target.block_type == FLOAT else {}
 
 
 def _sizes(g: ConvGeometry) -> list[int]:

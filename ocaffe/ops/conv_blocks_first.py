@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
 
 MAX_DEPTH = 64  # channels of a cell: more do not pay for an image that is written and read
-PRODUCTS_PER_BYTE = 120  # multiply-adds in the time of a byte of memory, by an estimate for an H100
+PRODUCTS_PER_BYTE = 120  # multiply-adds of bfloat16 in the time of a byte of memory, by an estimate for an H100; half of them with TF32
 LOCAL = (32, 4, 1)  # a group of work-items that make an image
 SUM_LOCAL = (32, 8)  # ELEMENTS, SHARERS
 
@@ -47,7 +47,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     cell = _chosen(rec, g)
     parts = conv_blocks.filter_parts(rec, _over_cells(g, cell), _image(rec, g, cell, x), dy)
     args = [parts.shape[0], g.num_output, rec.accumulates(dw)]
-    rec.launch("conv_blocks_first.sum_parts", reads=[parts], writes=[dw], args=args, size=(dw.count, SUM_LOCAL[1]), local=SUM_LOCAL, defines=_defines(g, cell))
+    defines = _defines(rec.target, g, cell)
+    rec.launch("conv_blocks_first.sum_parts", reads=[parts], writes=[dw], args=args, size=(dw.count, SUM_LOCAL[1]), local=SUM_LOCAL, defines=defines)
 
 
 def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
@@ -66,7 +67,7 @@ def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
         cheap=True,
         size=(columns, rows, g.batch),
         local=LOCAL,
-        defines=_defines(g, cell),
+        defines=_defines(rec.target, g, cell),
     )
     return image
 
@@ -74,7 +75,7 @@ def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
 def _pack(rec: Recorder, w: Ref, packed: Ref, tile: conv_blocks.Tile, count: int, *, g: ConvGeometry, cell: Cell) -> None:
     """Record the launch that packs the filters."""
     args = [g.num_output, tile.outputs, tile.depth, count]
-    rec.launch("conv_blocks_first.pack", reads=[w], writes=[packed], args=args, size=(count,), local=(PACK_ITEMS,), defines=_defines(g, cell))
+    rec.launch("conv_blocks_first.pack", reads=[w], writes=[packed], args=args, size=(count,), local=(PACK_ITEMS,), defines=_defines(rec.target, g, cell))
 
 
 def _over_cells(g: ConvGeometry, cell: Cell) -> ConvGeometry:
@@ -94,7 +95,8 @@ def _cell(target: Target, g: ConvGeometry) -> Cell | None:
     def cost(cell: Cell) -> float:
         over = _over_cells(g, cell)
         products = over.num_output * over.positions * over.taps * conv_blocks.padded(over.channels)
-        return products / PRODUCTS_PER_BYTE + 2 * 2 * over.channels * over.pixels
+        size = target.block_type.itemsize
+        return size * (products / (2 * PRODUCTS_PER_BYTE) + 2 * over.channels * over.pixels)
 
     sides = [sorted({kernel, min(kernel, stride)}) for kernel, stride in zip(g.kernel[1:], g.stride[1:])]
     cells = [cell for cell in itertools.starmap(Cell, itertools.product(*sides)) if g.channels * math.prod(cell) <= MAX_DEPTH]
@@ -108,6 +110,6 @@ def _chosen(rec: Recorder, g: ConvGeometry) -> Cell:
     return cell
 
 
-def _defines(g: ConvGeometry, cell: Cell) -> dict[str, int]:
+def _defines(target: Target, g: ConvGeometry, cell: Cell) -> dict[str, int]:
     window = {name: value for name, value in plane_window(g).items() if not name.startswith("DILATION")}
-    return {**window, "CHANNELS": g.channels, "CELL_H": cell.height, "CELL_W": cell.width}
+    return {**window, **conv_blocks.block_defines(target), "CHANNELS": g.channels, "CELL_H": cell.height, "CELL_W": cell.width}

@@ -1,4 +1,4 @@
-"""Depthwise convolution on channels in blocks of 8, in bfloat16 (kernels/conv_depthwise_blocks.cl), between convolutions by wgmma (conv_blocks.py)."""
+"""Depthwise convolution on channels in blocks of 8 (kernels/conv_depthwise_blocks.cl), between convolutions by wgmma (conv_blocks.py)."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ops.conv_blocks import block_defines
 from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import strip_counts
@@ -45,7 +46,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, groups: int, source:
         blocks=True,
         size=(groups * ITEMS, g.channels // BLOCK),
         local=(ITEMS, 1),
-        defines=plane_window(g),
+        defines=_defines(rec.target, g),
     )
 
 
@@ -66,10 +67,14 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         blocks=True,
         size=(slices * ITEMS, blocks),
         local=(ITEMS, 1),
-        defines=plane_window(g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
+        defines=_defines(rec.target, g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
     )
     if not once:
-        sum_splits(rec, "conv_depthwise_blocks", plane_window(g), to, None, dw)
+        sum_splits(rec, "conv_depthwise_blocks", _defines(rec.target, g), to, None, dw)
+
+
+def _defines(target: Target, g: ConvGeometry) -> dict[str, int]:
+    return {**plane_window(g), **block_defines(target)}
 
 
 def _groups(g: ConvGeometry, size: tuple[int, int], step: tuple[int, int]) -> int:

@@ -22,18 +22,20 @@ Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> Schedule:
     """Change the type of such Refs, and the defines of the launches that touch them.
 
-    It skips float16, whose range is too small for diffs. The pass skips nets whose shapes depend on data:
-    their values are copied from one recording to the next.
+    It skips float16, whose range is too small for diffs. With math tf32 it changes only the order of values (blocks.py).
+    The pass skips nets whose shapes depend on data: their values are copied from one recording to the next.
     `inputs`: blobs and diffs to lower although they come from outside (ocaffe/profiling/tune.py); another schedule may have lowered them already.
     Raises NoBlocksError.
     """
-    if target.is_cpu or target.math != "bf16":
+    if target.is_cpu or target.math not in ("bf16", "tf32"):
         return schedule
     if any(isinstance(launch, Measure) for launch in schedule):
         if any(launch.blocks for launch in schedule):
             raise NoBlocksError
         return schedule
     schedule = lower_to_blocks(schedule, target)
+    if target.math != "bf16":
+        return schedule
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
     for launch in schedule:
         for index, operand in enumerate(launch.operands):

@@ -1,4 +1,6 @@
-"""Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8, in bfloat16 (kernels/tile_wgmma.h).
+"""Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8 (kernels/tile_wgmma.h).
+
+They are in bfloat16, or for math tf32 in float.
 
 Such a convolution requires this order (`Launch.blocks`). Expressions know every order. Sign masks, poolings and LRN know both, if all their operands have the
 same (`Launch.any_order`). For all other launches the value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other
@@ -15,6 +17,7 @@ from typing import Any
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, BLOCK, FLOAT, Ref, Role
+from ocaffe.ops import conv_blocks
 from ocaffe.ops.expression import Pointwise, Reduce
 
 ROLES = BF16_ROLES | {Role.SCRATCH}  # scratch: the pixels that a strided convolution reads
@@ -52,12 +55,13 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
         raise NoBlocksError
     for root in changed:
         root.blocked = True
-        for launch, index in uses[root] if root.dtype == FLOAT else []:  # the words of masks stay words
+        for launch, index in uses[root] if root.dtype == FLOAT and target.block_type == BFLOAT else []:  # the words of masks stay words
             launch.operands[index].ref.narrow()
     for launch in schedule:
         if launch in free and launch.in_blocks is not None and launch.operands[0].ref.root.blocked:
             assert launch.call is not None
             launch.call = launch.in_blocks(launch.call)
+            launch.define(**conv_blocks.block_defines(target))
     converter, result = _Converter(target, free), Schedule()
     for launch in schedule:
         result += converter.around(launch)
@@ -167,7 +171,7 @@ class _Converter:
         return [*before, launch, *after]
 
     def _like(self, ref: Ref, blocked: bool) -> Ref:
-        return Ref(f"{ref.name}.{'blocks' if blocked else 'planes'}", ref.shape, ref.role, BFLOAT if blocked else FLOAT, blocked=blocked)
+        return Ref(f"{ref.name}.{'blocks' if blocked else 'planes'}", ref.shape, ref.role, self._target.block_type if blocked else FLOAT, blocked=blocked)
 
     def _copy(self, launch: Launch, source: Ref, result: Ref) -> Launch:
         expression = Pointwise("y0 = x0", source.shape, (None,), (1, 1, 0), (), self._target)

@@ -52,6 +52,6 @@ def _joined(packs: list[Launch]) -> Launch:
     calls = [pack.final() for pack in packs]
     count = sum(int(call.scalars[-1]) for call in calls)
     scalars = (*(scalar for call in calls for scalar in call.scalars[:-1]), np.int32(count))
-    call = replace(calls[0], defines=(("JOBS", str(len(packs))),), scalars=scalars, size=(count,))
+    call = replace(calls[0], defines=(*calls[0].defines, ("JOBS", str(len(packs)))), scalars=scalars, size=(count,))
     operands = [Operand(ref, access) for access in (Access.READ, Access.WRITE) for pack in packs for ref in pack.refs(access)]
     return Launch(first.layer, first.phase, operands, call, what=PACK, origin=first)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_blocks
 from ocaffe.ops.conv_geometry import ConvGeometry
-from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.harness import blocks, execute, loaded, of_kind, stored
 from tests.ops.test_channel_blocks import draw
 
 ONE = (1, 1, 1)
@@ -68,41 +68,69 @@ def back(g: ConvGeometry, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
     return convolved(same, apart, turned)
 
 
-def recorder(device: Any, phase: str = "forward") -> Recorder:
-    rec = Recorder(replace(of_kind(device.target, "gpu"), wgmma=True, math="bf16"), train=True)
+def recorder(device: Any, math: str, phase: str = "forward") -> Recorder:
+    rec = Recorder(replace(of_kind(device.target, "gpu"), wgmma=True, math=math), train=True)
     rec.enter("conv", phase)
     return rec
-
-
-def image(name: str, size: tuple[int, ...], g: ConvGeometry, channels: int, role: Role = Role.ACTIVATION) -> Ref:
-    return Ref(name, (g.batch, channels, *size[1:]), role, BFLOAT, blocked=True)
-
-
-def stored(values: np.ndarray) -> np.ndarray:
-    return narrowed(blocks(values))
 
 
 # CPU runtimes compile each for seconds.
 FEW = ("1x1", "3x3", "3x3, odd blocks", "3x3/2", "7x1", "4x2, other paddings")
 
 
+@pytest.mark.parametrize("math, error", [("bf16", 0.004), ("tf32", 3e-6)])
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.sweep) for name in GEOMETRIES if name not in FEW)])
-def test_directions(device: Any, name: str) -> None:
+def test_directions(device: Any, name: str, math: str, error: float) -> None:
     g = GEOMETRIES[name]
-    rec = recorder(device)
+    rec = recorder(device, math)
+
+    def image(name: str, size: tuple[int, ...], channels: int, role: Role = Role.ACTIVATION) -> Ref:
+        return Ref(name, (g.batch, channels, *size[1:]), role, rec.target.block_type, blocked=True)
+
     assert all(conv_blocks.possible(rec.target, g, direction) for direction in ("forward", "backward_data", "backward_filter"))
-    x, y, dx = image("x", g.size, g, g.channels), image("y", g.out, g, g.num_output), image("dx", g.size, g, g.channels, Role.DIFF)
+    x, y, dx = image("x", g.size, g.channels), image("y", g.out, g.num_output), image("dx", g.size, g.channels, Role.DIFF)
     w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (g.num_output,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
     a, f, b, d = draw(x.shape), draw((g.num_output, g.channels, *g.kernel[1:]), 1), draw((g.num_output,), 2), draw(y.shape, 3)
-    dy = image("dy", g.out, g, g.num_output, Role.DIFF)
+    dy = image("dy", g.out, g.num_output, Role.DIFF)
     conv_blocks.forward(rec, g, x, w, bias, y)
     conv_blocks.backward_data(rec, g, dy, w, None, dx)
     conv_blocks.backward_filter(rec, g, x, dy, dw)
-    got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a), w: f, bias: b, dy: stored(d)}, [y, dx, dw])
+    got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a, x), w: f, bias: b, dy: stored(d, dy)}, [y, dx, dw])
     for got, expected in (
-        (planes(widened(got_y)), convolved(g, a, f) + b.reshape(-1, 1, 1)),
-        (planes(widened(got_dx)), back(g, d, f)),
+        (loaded(got_y), convolved(g, a, f) + b.reshape(-1, 1, 1)),
+        (loaded(got_dx), back(g, d, f)),
     ):
-        assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
+        assert np.abs(got - expected).max() <= error * np.abs(expected).max()
     expected = filters(g, a, d)
     assert np.abs(got_dw.reshape(expected.shape) - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+def to_tf32(values: np.ndarray) -> np.ndarray:
+    """Return the nearest TF32 values, halves away from zero."""
+    return ((np.ascontiguousarray(values, np.float32).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
+
+
+def test_tf32_is_rounded_not_truncated_and_nan_stays(device: Any) -> None:
+    """wgmma ignores the low bits of its operands; NVIDIA's own NaN has all bits set, so that adding half a unit would make it a number."""
+    g, rng = GEOMETRIES["3x3"], np.random.default_rng(0)
+    rec = recorder(device, "tf32")
+    x, y, dx, dy = (
+        Ref(name, (g.batch, channels, *g.size[1:]), role, blocked=True)
+        for name, channels, role in (("x", g.channels, Role.ACTIVATION), ("y", g.num_output, Role.ACTIVATION), ("dx", g.channels, Role.DIFF),
+                                     ("dy", g.num_output, Role.DIFF))
+    )  # fmt: skip
+    w, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
+    a, d = (rng.standard_normal(ref.shape).astype(np.float32) for ref in (x, dy))
+    f = rng.standard_normal((g.num_output, g.channels, *g.kernel[1:])).astype(np.float32)
+    conv_blocks.forward(rec, g, x, w, None, y)
+    conv_blocks.backward_data(rec, g, dy, w, None, dx)
+    conv_blocks.backward_filter(rec, g, x, dy, dw)
+    got = execute(rec, device.context, {x: blocks(a), w: f, dy: blocks(d)}, [y, dx, dw])
+    ra, rf, rd = to_tf32(a), to_tf32(f), to_tf32(d)
+    for found, expected in zip((loaded(got[0]), loaded(got[1]), got[2].reshape(f.shape)), (convolved(g, ra, rf), back(g, rd, rf), filters(g, ra, rd))):
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    a.view(np.uint32)[0, 3, 2, 2] = d.view(np.uint32)[0, 5, 4, 4] = 0x7FFFFFFF
+    found_y, found_dx, found_dw = execute(rec, device.context, {x: blocks(a), w: f, dy: blocks(d)}, [y, dx, dw])
+    assert np.isnan(loaded(found_y)[0, :, 1:4, 1:4]).all() and np.isnan(loaded(found_dx)[0, :, 3:6, 3:6]).all()
+    found_dw = found_dw.reshape(f.shape)
+    assert np.isnan(found_dw[:, 3]).all() and np.isnan(found_dw[5]).all() and not np.isnan(found_dw[:5, :3]).any()

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
+from ocaffe.ir.tensor import BFLOAT, Ref, Role
 from ocaffe.ops import conv_blocks_first
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.passes.bf16 import lower_to_bf16
-from tests.harness import execute, narrowed, planes, treat_as_large
+from tests.harness import execute, loaded, narrowed, stored, treat_as_large
 from tests.ops.test_channel_blocks import draw
-from tests.ops.test_conv_blocks import ONE, convolved, filters, recorder, stored
+from tests.ops.test_conv_blocks import ONE, convolved, filters, recorder
 
 
 def geometry(n: int, c: int, k: int, h: int, w: int, kernel: tuple[int, int], stride: int, pad: int) -> ConvGeometry:
@@ -37,11 +37,13 @@ FEW = ("7x7/2", "11x11/4, padded", "3x3")  # CPU runtimes compile each for secon
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.sweep) for name in GEOMETRIES if name not in FEW)])
-def test_directions(device: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize("math, error", [("bf16", 0.004), ("tf32", 3e-6)])
+def test_directions(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, math: str, error: float) -> None:
     g, narrow = GEOMETRIES[name]
+    narrow &= math == "bf16"
     if narrow:
         treat_as_large(monkeypatch, 1)
-    rec = recorder(device, "backward")
+    rec = recorder(device, math, "backward")
     ways = {way: conv_blocks_first.possible(rec.target, g, way) for way in ("forward", "backward_data", "backward_filter")}
     assert ways == {"forward": True, "backward_data": False, "backward_filter": True}
     x, y = Ref("x", (g.batch, g.channels, *g.size[1:]), Role.ACTIVATION), Ref("y", (g.batch, g.num_output, *g.out[1:]), Role.ACTIVATION)
@@ -54,16 +56,16 @@ def test_directions(device: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> 
     conv_blocks_first.backward_filter(rec, g, x, dy, dw)  # adds
     rec.launches = lower_to_bf16(rec.launches, rec.target)
     assert (x.blocked, y.blocked, dy.blocked, x.dtype == BFLOAT) == (False, True, True, narrow)
-    got_y, got_dw = execute(rec, device.context, {x: narrowed(a) if narrow else a, w: f, bias: b, dy: stored(d)}, [y, dw])
+    got_y, got_dw = execute(rec, device.context, {x: narrowed(a) if narrow else a, w: f, bias: b, dy: stored(d, dy)}, [y, dw])
     expected = convolved(g, a, f) + b.reshape(-1, 1, 1)
-    assert np.abs(planes(widened(got_y)) - expected).max() <= 0.004 * np.abs(expected).max()
+    assert np.abs(loaded(got_y) - expected).max() <= error * np.abs(expected).max()
     expected = 2 * filters(g, a, d)
     assert np.abs(got_dw.reshape(expected.shape) - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
 def test_geometries_of_other_kernels(device: Any) -> None:
     """Outputs must fill blocks. Groups, dilated windows and many channels are for other kernels."""
-    g, target = GEOMETRIES["7x7/2"][0], recorder(device).target
+    g, target = GEOMETRIES["7x7/2"][0], recorder(device, "bf16").target
     far = geometry(2, 3, 16, 20, 20, (3, 3), 1, 2)
     others = [replace(g, num_output=20), replace(g, channels=8), replace(g, channels=2, group=2), replace(far, dilation=(1, 2, 2), out=(1, 20, 20))]
     assert not any(conv_blocks_first.possible(target, other, "forward") for other in others)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, widened
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise_blocks
 from ocaffe.ops.conv_geometry import ConvGeometry
-from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.harness import execute, loaded, of_kind, stored
 from tests.ops.test_channel_blocks import draw
 
 GEOMETRIES = {
@@ -38,13 +38,14 @@ def results(g: ConvGeometry, x: np.ndarray, w: np.ndarray, dy: np.ndarray) -> tu
 
 
 @pytest.mark.parametrize("last_block", [True, False])
+@pytest.mark.parametrize("math, error", [("bf16", 0.004), ("tf32", 1e-6)])
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_directions(device: Any, name: str, last_block: bool) -> None:
+def test_directions(device: Any, name: str, math: str, error: float, last_block: bool) -> None:
     (n, c, h, w_), kernel, stride, pad, dilation = GEOMETRIES[name]
     oh, ow = ((size + 2 * pad - (kernel - 1) * dilation - 1) // stride + 1 for size in (h, w_))
     pair = lambda value: (1, value, value)  # noqa: E731
     g = ConvGeometry(n, c, c, c, (1, h, w_), (1, oh, ow), pair(kernel), pair(stride), (0, pad, pad), pair(dilation))
-    target = replace(of_kind(device.target, "gpu"), wgmma=True, math="bf16")
+    target = replace(of_kind(device.target, "gpu"), wgmma=True, math=math)
     if not last_block:
         target = replace(target, device_fence="")
     elif not target.last_block_reduction:
@@ -52,15 +53,15 @@ def test_directions(device: Any, name: str, last_block: bool) -> None:
     rec = Recorder(target, train=True)
     rec.enter("conv", "forward")
     assert conv_depthwise_blocks.possible(rec.target, g)
-    x, dx = (Ref(key, (n, c, h, w_), role, BFLOAT, blocked=True) for key, role in (("x", Role.ACTIVATION), ("dx", Role.DIFF)))
-    y, dy = (Ref(key, (n, c, oh, ow), role, BFLOAT, blocked=True) for key, role in (("y", Role.ACTIVATION), ("dy", Role.DIFF)))
+    x, dx = (Ref(key, (n, c, h, w_), role, target.block_type, blocked=True) for key, role in (("x", Role.ACTIVATION), ("dx", Role.DIFF)))
+    y, dy = (Ref(key, (n, c, oh, ow), role, target.block_type, blocked=True) for key, role in (("y", Role.ACTIVATION), ("dy", Role.DIFF)))
     w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (c,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
     a, f, b, d = draw(x.shape), draw((c, 1, kernel, kernel), 1), draw((c,), 2), draw(y.shape, 3)
     conv_depthwise_blocks.forward(rec, g, x, w, bias, y)
     conv_depthwise_blocks.backward_data(rec, g, dy, w, None, dx)
     conv_depthwise_blocks.backward_filter(rec, g, x, dy, dw)
-    got_y, got_dx, got_dw = execute(rec, device.context, {x: narrowed(blocks(a)), w: f, bias: b, dy: narrowed(blocks(d))}, [y, dx, dw])
+    got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a, x), w: f, bias: b, dy: stored(d, dy)}, [y, dx, dw])
     wanted_y, wanted_dx, wanted_dw = results(g, a, f, d)
-    for got, wanted in ((planes(widened(got_y)), wanted_y + b.reshape(-1, 1, 1)), (planes(widened(got_dx)), wanted_dx)):
-        assert np.abs(got - wanted).max() <= 0.004 * np.abs(wanted).max()
+    for got, wanted in ((loaded(got_y), wanted_y + b.reshape(-1, 1, 1)), (loaded(got_dx), wanted_dx)):
+        assert np.abs(got - wanted).max() <= error * np.abs(wanted).max()
     assert np.abs(got_dw.reshape(wanted_dw.shape) - wanted_dw).max() <= 1e-5 * np.abs(wanted_dw).max()

@@ -1,13 +1,14 @@
 """LRN on channels in blocks (kernels/lrn_blocks.cl) against the kernels for Caffe's order, which tests/layers compares with Caffe."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape
+from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ops.lrn import Response
 from tests.harness import execute, in_blocks, of_kind
 from tests.ops.test_channel_blocks import draw
@@ -15,11 +16,11 @@ from tests.ops.test_channel_blocks import draw
 RESPONSES = {"five": Response(5, 0.5, 0.75, 1.0), "nine": Response(9, 2.0, 0.6, 2.0), "one": Response(1, 1.0, 0.75, 1.0)}
 
 
-def results(device: Any, response: Response, shape: Shape, blocked: bool) -> list[np.ndarray]:
-    """Return y, dx, and dx after a second, accumulating backward pass, in Caffe's order."""
-    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+def results(device: Any, response: Response, shape: Shape, math: str) -> list[np.ndarray]:
+    """Return y, dx, and dx after a second, accumulating backward pass, in Caffe's order. `math`: that of values in blocks, or empty."""
+    rec, blocked = Recorder(replace(of_kind(device.target, "gpu"), math=math or "ieee"), train=True), bool(math)
     rec.enter("lrn", "forward")
-    dtype = BFLOAT if blocked else np.dtype(np.float32)
+    dtype = rec.target.block_type if blocked else FLOAT
     x, y = (Ref(name, shape, Role.ACTIVATION, dtype, blocked=blocked) for name in ("x", "y"))
     dy, dx, more = (Ref(name, shape, Role.DIFF, dtype, blocked=blocked) for name in ("dy", "dx", "more"))
     response.across(rec, x, y)
@@ -31,11 +32,12 @@ def results(device: Any, response: Response, shape: Shape, blocked: bool) -> lis
     return (in_blocks if blocked else execute)(rec, device.context, feeds, [y, dx, more])
 
 
+@pytest.mark.parametrize("math, error", [("bf16", 0.004), ("tf32", 1e-6)])
 @pytest.mark.parametrize("name", RESPONSES)
-def test_lrn(device: Any, name: str) -> None:
+def test_lrn(device: Any, name: str, math: str, error: float) -> None:
     for shape in ((2, 8, 3, 5), (2, 40, 5, 7)):  # one block; chunks of several
-        for got, expected in zip(results(device, RESPONSES[name], shape, True), results(device, RESPONSES[name], shape, False)):
-            assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
+        for got, expected in zip(results(device, RESPONSES[name], shape, math), results(device, RESPONSES[name], shape, "")):
+            assert np.abs(got - expected).max() <= error * np.abs(expected).max()
 
 
 def test_wide_windows_keep_caffes_order(device: Any) -> None:

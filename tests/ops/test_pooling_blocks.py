@@ -1,13 +1,14 @@
 """Pooling on channels in blocks (kernels/pooling_blocks.cl) against the kernels for Caffe's order, which tests/layers compares with Caffe."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape
+from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ops.pooling import AVE, MAX, Pool
 from tests.harness import execute, in_blocks, of_kind
 from tests.ops.test_channel_blocks import draw
@@ -21,12 +22,12 @@ POOLS = {
 }
 
 
-def results(device: Any, pool: Pool, shape: Shape, blocked: bool) -> list[np.ndarray]:
-    """Return y, dx, and dx after a second, accumulating backward pass, in Caffe's order."""
-    rec = Recorder(of_kind(device.target, "gpu"), train=True)
+def results(device: Any, pool: Pool, shape: Shape, math: str) -> list[np.ndarray]:
+    """Return y, dx, and dx after a second, accumulating backward pass, in Caffe's order. `math`: that of values in blocks, or empty."""
+    rec, blocked = Recorder(replace(of_kind(device.target, "gpu"), math=math or "ieee"), train=True), bool(math)
     rec.enter("pool", "forward")
     out = (*shape[:2], *pool.outputs)
-    dtype = BFLOAT if blocked else np.dtype(np.float32)
+    dtype = rec.target.block_type if blocked else FLOAT
     x, y = (Ref(name, size, Role.ACTIVATION, dtype, blocked=blocked) for name, size in (("x", shape), ("y", out)))
     dy, dx, more = (Ref(name, size, Role.DIFF, dtype, blocked=blocked) for name, size in (("dy", out), ("dx", shape), ("more", shape)))
     index = Ref("index", out, Role.SAVED, np.dtype(pool.index_dtype)) if pool.method == MAX else None
@@ -39,9 +40,10 @@ def results(device: Any, pool: Pool, shape: Shape, blocked: bool) -> list[np.nda
     return (in_blocks if blocked else execute)(rec, device.context, feeds, [y, dx, more])
 
 
+@pytest.mark.parametrize("math, error", [("bf16", 0.004), ("tf32", 1e-6)])
 @pytest.mark.parametrize("name", POOLS)
-def test_pooling(device: Any, name: str) -> None:
+def test_pooling(device: Any, name: str, math: str, error: float) -> None:
     pool = POOLS[name]
     shape = (3, 16, *pool.image)
-    for got, expected in zip(results(device, pool, shape, True), results(device, pool, shape, False)):
-        assert np.abs(got - expected).max() <= 0.004 * np.abs(expected).max()
+    for got, expected in zip(results(device, pool, shape, math), results(device, pool, shape, "")):
+        assert np.abs(got - expected).max() <= error * np.abs(expected).max()

@@ -1,0 +1,31 @@
+/* Operands with channels in blocks of 8 (ocaffe/passes/blocks.py), and their lines: 16 bytes of neighbouring channels of a pixel.
+
+   BLOCK_FLOAT  1: they are floats, which products round to TF32; otherwise they are in bfloat16 */
+#ifndef OCAFFE_BLOCK_OPERANDS_H
+#define OCAFFE_BLOCK_OPERANDS_H
+
+#include "common.h"
+
+#ifdef BLOCK_FLOAT
+#define BLOCK_T float
+#define LINE 4 /* channels of a line */
+#else
+#define BLOCK_T bfloat
+#define LINE 8
+#endif
+#define LINES (8 / LINE) /* of a block */
+#define ELEMENT_BYTES (16 / LINE)
+
+/* Write a block of row `own` of packed filters. They are blocks of LINES lines of `rows` rows, and this is block `block`. Of floats the first line has the even
+   channels and the second one the odd ones: a work-item then loads two neighbouring channels of a pixel for two places of a product (tile_wgmma.h). */
+INLINE void put_filters(global uint* packed, ulong block, int rows, int own, float8 v) {
+#ifdef BLOCK_FLOAT
+  global float4* to = (global float4*)packed + block * LINES * rows + own;
+  to[0] = (float4)(as_float(tf32(v.s0)), as_float(tf32(v.s2)), as_float(tf32(v.s4)), as_float(tf32(v.s6)));
+  to[rows] = (float4)(as_float(tf32(v.s1)), as_float(tf32(v.s3)), as_float(tf32(v.s5)), as_float(tf32(v.s7)));
+#else
+  ((global uint4*)packed)[block * rows + own] = narrow8(v);
+#endif
+}
+
+#endif
