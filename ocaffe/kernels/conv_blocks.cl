@@ -1,5 +1,5 @@
-/* Convolution on channels in blocks of 8, in bfloat16 or TF32 by wgmma (tile_wgmma.h). The stride is 1 and the padding smaller than the window, or the window is 3x3
-   with stride 2 and padding 1.
+/* Convolution on channels in blocks of 8, in bfloat16 or TF32 by wgmma (tile_wgmma.h). The stride is 1 and the padding smaller than the window, or the
+   window is 3x3 with stride 2 and padding 1.
 
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
    backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
@@ -17,14 +17,15 @@
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB and STEP_TAPS (channels and taps of a step), PATCHES and FILTERS (buffers of patches and
    filters), PATCH (virtual pixels of a patch: those of the tile, and those that their windows reach).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
-   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), AHEAD (steps whose copies are in flight, in TF32; OTHERS_IN_FLIGHT is
-   one less), HALVES, PAIRS (see sum_parts). The rows of the products are outputs, the
-   columns NT channels; in TF32 the rows are channels, because only the left operand can begin at any pixel. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with
-   one row sums of 128 channels fit the registers. With HALVES 1 each group of warps has other 64 rows. With 2 both have the same 64, and each has one half of the pixels of a step; their
-   sums are two splits.
+   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES, PAIRS (see sum_parts); in TF32 TEAM (work-items that copy a
+   step), AHEAD (steps of a team whose copies are in flight), OTHERS_IN_FLIGHT (one less).
+   The rows of the products are outputs, the columns NT channels. In TF32 the rows are channels and the columns NT outputs, because only the left operand can
+   begin at any pixel. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with one
+   row sums of 128 columns fit the registers. With HALVES 1 each group of warps has other 64 rows. With 2 both have the same 64, and each has one half of the
+   pixels of a step; their sums are two splits.
 
    The work-items that copy wait for buffers that the others have read.
-   Groups of backward_filter: tiles of channels, tiles of outputs times KERNEL_H / TAP_ROWS, splits of the virtual pixels. */
+   Groups of backward_filter: tiles of columns, tiles of rows times KERNEL_H / TAP_ROWS, splits of the virtual pixels. */
 #ifndef DIRECTION
 #define DIRECTION 0
 #endif
@@ -243,7 +244,7 @@ backward_data
           if (i == 0 || !REUSES_PLACES) {
             table ^= 1;
             FIND_PLACES(places[table], worker, PIXEL_COPIERS);
-            BARRIER_OF_COPIERS(96);
+            BARRIER_OF_TEAM(0, 96);
           }
           if (patch >= PATCHES) bar_wait(patch_empty + 8 * p, (patch / PATCHES + 1) & 1);
           COPY_PATCH(patches + p * PATCH_BYTES, places[table], i / (PHASED ? 1 : PHASES), worker, PIXEL_COPIERS);
@@ -497,11 +498,7 @@ backward_data
 #define OF_COPIERS 80
 #endif
 #define PRODUCTS_OF_SET (PARTS_OF_STEP * GROUP_TAPS % 4 == 0 && OF_OTHERS == 208 ? 2 : 1) /* a step has an even number of sets, which fit the registers */
-#if defined(BLOCK_FLOAT) && defined(WGMMA)
-#ifndef TEAM
-#define TEAM 64 /* work-items that copy a step */
-#endif
-#else
+#if !defined(BLOCK_FLOAT) || !defined(WGMMA)
 #undef TEAM
 #define TEAM COPIERS
 #endif
@@ -627,7 +624,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #else
     for (int step = 0; step < steps; ++step) {
       FIND_PLACES(step, places[step % 2])
-      BARRIER_OF_COPIERS(128);
+      BARRIER_OF_TEAM(0, 128);
       if (round > 0) bar_wait(empty + 8 * buffer, (round + 1) & 1);
       COPY_GIVEN(buffers + buffer * STEP_BYTES, places[step % 2]);
       COPY_IMAGE(buffers + buffer * STEP_BYTES, places[step % 2])

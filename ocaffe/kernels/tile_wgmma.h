@@ -77,7 +77,7 @@ INLINE void copy_pixel(uint to, global const void* from, int exists, local uchar
 }
 /* Arrive when the copies of this work-item by copy_pixel have ended. */
 INLINE void bar_arrive_after_copies(uint bar) { asm volatile("//@cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
-/* The copies of this work-item since the last call are a set. */
+/* The copies of this work-item since its last call are a set. */
 INLINE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* Wait until at most `count` sets are in flight. */
 #define COPIES_WAIT(count) asm volatile("cp.async.wait_group " TEXT_OF(count) ";" ::: "memory")
@@ -92,11 +92,10 @@ INLINE float of_other_lane(float v, uint mask) {
   asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(r) : "f"(v), "r"(mask));
   return r;
 }
-/* Barriers of the groups that multiply, of a warp, and of `count` work-items that copy, in two forms. */
+/* Barriers of the groups that multiply, of a warp, and of the `count` work-items of a team that copies. */
 #define BARRIER_OF_WARPS asm volatile("bar.sync 1, 256;" ::: "memory")
 #define BARRIER_OF_LANES asm volatile("bar.warp.sync 0xffffffff;" ::: "memory")
 #define BARRIER_OF_TEAM(team, count) asm volatile("bar.sync %0, " TEXT_OF(count) ";" ::"r"(2 + team) : "memory")
-#define BARRIER_OF_COPIERS(count) asm volatile("bar.sync 2, " TEXT_OF(count) ";" ::: "memory")
 INLINE void products_begin() { asm volatile("//@wgmma.fence.sync.aligned;" ::: "memory"); }
 INLINE void products_commit() { asm volatile("//@wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Wait until at most one committed group is in flight. */

@@ -36,7 +36,8 @@ SUM_ITEMS = 256
 # results of 128 pixels with 128 outputs; of a group of backward_filter, without its steps; and of a sum of one split
 PRODUCTS, READ, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 128, 24, 40, 800
 GROUP_CYCLES, PART_CYCLES = 6000, 0.004
-COPIED_FLOATS, LEAST_FLOATS = 16, 48  # as COPIED; cycles of a product whose left operand is loaded to registers, at least
+# With TF32: of a product, whose left operand is loaded to registers, without its columns and of each column; and of a tile, besides TILE_CYCLES
+ROW_CYCLES, COLUMN_CYCLES, FLOAT_TILE_CYCLES = 54, 0.2, 4000
 
 
 class Tile(NamedTuple):
@@ -128,9 +129,13 @@ def _filter_defines(target: Target, g: ConvGeometry) -> dict[str, int]:
     buffers = min(MAX_STEPS, _room(target, _places(target, g, columns)) // _step_bytes(target, g, columns))
     pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
     work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": _step(target), "STEPS": buffers, "HALVES": FILTER_ROWS // rows, "PAIRS": pairs}
-    count = 2 if buffers > 5 or (buffers == 5 and g.kernel[2] == 1) else 1
-    ahead = {"AHEAD": count, "OTHERS_IN_FLIGHT": count - 1} if target.block_type == FLOAT else {}
-    return {**_window(target, g), "DIRECTION": 2, **work, **ahead}
+    return {**_window(target, g), "DIRECTION": 2, **work, **(_teams(g, buffers) if target.block_type == FLOAT else {})}
+
+
+def _teams(g: ConvGeometry, buffers: int) -> dict[str, int]:
+    """Return the defines of the teams of copiers of backward_filter with TF32, as measured on an H100. Copies of all teams need at most the buffers."""
+    team, ahead = (64, 1) if buffers < 5 else (64, 2) if g.kernel[2] == 1 else (32, 1)
+    return {"TEAM": team, "AHEAD": ahead, "OTHERS_IN_FLIGHT": ahead - 1}
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, pack: Pack) -> None:
@@ -186,17 +191,19 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     nbytes = target.block_type.itemsize
     tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if padded(depth) % step == 0]
     tiles = [tile for tile in tiles if tile.depth * nbytes <= MAX_DEPTH * BFLOAT.itemsize]
-    least = LEAST_FLOATS if target.block_type == FLOAT else 0
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A tap of a step takes as long as its products or its copies, whichever takes longer."""
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
         taps = _taps_of_step(target, g, tile.depth)
         copied = nbytes * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
-        product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ, least)  # of ROWS pixels and 32 bytes of the depth
-        step = max(2 * tile.products * tile.depth * nbytes / 32 * product, copied / _copied(target)) + STEP_CYCLES / taps
+        product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ)  # of ROWS pixels and 32 bytes of the depth
+        if target.block_type == FLOAT:
+            product = ROW_CYCLES + COLUMN_CYCLES * tile.outputs
+        step = max(2 * tile.products * tile.depth * nbytes / 32 * product, copied / COPIED) + STEP_CYCLES / taps
         steps = padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
-        return -(-groups // target.compute_units) * (steps * step + TILE_CYCLES * tile.products * tile.outputs / 128)
+        results = TILE_CYCLES * tile.products * tile.outputs / 128 + (FLOAT_TILE_CYCLES if target.block_type == FLOAT else 0)
+        return -(-groups // target.compute_units) * (steps * step + results)
 
     def fits(tile: Tile) -> bool:
         """Whether two buffers of each kind fit local memory."""
@@ -267,7 +274,7 @@ def _filter_images(g: ConvGeometry, columns: int) -> int:
 
 def _places(target: Target, g: ConvGeometry, columns: int) -> int:
     """Return the places of a step of backward_filter, for each team that copies."""
-    teams = 2 if target.block_type == FLOAT else 1
+    teams = 4 if target.block_type == FLOAT else 1  # at most
     return teams * (_step(target) + _filter_images(g, columns) * (_step(target) + g.kernel[2] - 1))
 
 
@@ -283,7 +290,7 @@ def _filter_splits(target: Target, g: ConvGeometry) -> int:
     tap_rows, nbytes = _tap_rows(g, columns), target.block_type.itemsize
     tiles = -(-all_columns // columns) * -(-all_rows // rows) * (g.kernel[1] // tap_rows)
     steps = -(-_virtual(g) // _step(target))
-    step = max(_step(target) * rows * columns * tap_rows * g.kernel[2] * nbytes / (2 * PRODUCTS), _step_bytes(target, g, columns) / _copied(target))
+    step = max(_step(target) * rows * columns * tap_rows * g.kernel[2] * nbytes / (2 * PRODUCTS), _step_bytes(target, g, columns) / COPIED)
 
     def cycles(splits: int) -> float:
         return -(-tiles * splits // target.compute_units) * (-(-steps // splits) * step + GROUP_CYCLES) + splits * PART_CYCLES * math.prod(g.weight_shape)
@@ -316,11 +323,6 @@ def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
     """Return the defines of the window, and whether the instructions are Hopper's or emulated."""
     window = {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], "PAD_H": g.pad[1], "PAD_W": g.pad[2], "STRIDE": g.stride[1]}
     return {**window, **block_defines(target), **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
-
-
-def _copied(target: Target) -> int:
-    """Return the copied bytes of a cycle."""
-    return COPIED_FLOATS if target.block_type == FLOAT else COPIED
 
 
 def block_defines(target: Target) -> dict[str, int]:
