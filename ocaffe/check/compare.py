@@ -17,7 +17,7 @@ from ocaffe.compiler.network import Network
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.launch import Access, Launch, Measure
-from ocaffe.ir.tensor import Ref, widened
+from ocaffe.ir.tensor import Ref, from_blocks, widened
 from ocaffe.model.weights import read_weights
 
 MAX_SAMPLED_ELEMENTS = 1 << 20  # maximum number of elements that are compared per value; larger values are sampled evenly
@@ -97,7 +97,8 @@ class Side:
             slot = commands.runs - (step + 1 == len(schedule))
             for key, ref in at.get(step, ()):
                 values = commands.read(ref, slot)
-                found[key] = sample(widened(values) if ref.in_bf16 else values)
+                values = widened(values) if ref.in_bf16 else values
+                found[key] = sample(from_blocks(values) if ref.root.blocked else values)
         for index, node in enumerate(network.graph.nodes):
             for parameter in node.params:
                 if parameter.diff is not None and network.options.backward:

@@ -1,8 +1,8 @@
 """Whether a device of Hopper's generation runs wgmma, mbarriers and bulk copies, which its OpenCL compiler refuses (open_ptx.py).
 
-NVIDIA does not promise that its driver builds such programs. So the first use of tensor cores on such a device runs a small product
+NVIDIA does not promise that its driver builds such programs. So the first use of bf16 or tf32 on such a device runs a small product in bfloat16
 (ocaffe/check/wgmma.py). It runs in another process, with a limit of time. The verdict is cached by device, driver and program. Where the trial fails,
-kernels use mma.sync.
+kernels use mma.sync. Products in TF32 differ from it in the left operand alone, which is in registers.
 """
 from __future__ import annotations
 

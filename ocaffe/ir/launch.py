@@ -144,7 +144,7 @@ class Launch:
     bf16_operands: tuple[str, ...] = ()  # names in kernels/bf16_operands.h of the operands that may be bfloat16; "" or missing: float only
     any_order: bool = False  # its operands may have any order of elements in memory, if all have the same
     in_blocks: Callable[[Call], Call] | None = None  # with any_order: makes the call for channels in blocks; None: it is the same
-    blocks: bool = False  # its operands that may be bfloat16 must be, with channels in blocks (ocaffe/passes/blocks.py)
+    blocks: bool = False  # its operands that may be bfloat16 must have channels in blocks, in Target.block_type (ocaffe/passes/blocks.py)
     from_planes: bool = False  # with `blocks`: operand 0 is in Caffe's order, as a float or in bfloat16
     cheap: bool = False  # pure, one pass over memory: its result may be recomputed instead of kept
     flops: int = 0  # floating point operations of the direct algorithm, for products

@@ -30,7 +30,7 @@ class Role(Enum):
     CONSTANT = "constant"
 
 
-BLOCK = 8  # neighbouring channels of one pixel, if `Ref.blocked`: 16 bytes of bfloat16
+BLOCK = 8  # neighbouring channels of one pixel, if `Ref.blocked`: 16 bytes of bfloat16, or 32 of float
 BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # roles whose Refs may be bfloat16 in memory
 PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
 @dataclass(eq=False)
@@ -133,6 +133,12 @@ class Ref:
 def widened(array: np.ndarray) -> np.ndarray:
     """bfloat16 values as floats."""
     return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def from_blocks(array: np.ndarray) -> np.ndarray:
+    """Values with channels in blocks, in Caffe's order."""
+    n, c, *spatial = array.shape
+    return np.moveaxis(array.reshape(n, c // BLOCK, *spatial, BLOCK), -1, 2).reshape(array.shape)
 
 
 def split_axes(shape: Sequence[int], axis: int, end: int | None = None) -> tuple[int, int, int]:

@@ -298,15 +298,15 @@ backward_data
         local const uchar* a = own + SHIFT(v, begin_step + i + t) * PIXEL_BYTES;
         const ulong b = descriptor(ring + f * STEP_BYTES + t * TAP_BYTES, NT * 16, 128);
 #pragma unroll
-        for (int s = 0; s < PARTS_OF_SET; ++s)
+        for (int e = 0; e < PARTS_OF_SET; ++e)
 #pragma unroll
-          for (int m = 0; m < MB; ++m) rows_of_pixels(rows[q / PARTS_OF_SET % 2][s][m], a + (q + s) % PARTS_OF_TAP * DEPTH_BYTES + m * 64 * PIXEL_BYTES);
+          for (int m = 0; m < MB; ++m) rows_of_pixels(rows[q / PARTS_OF_SET % 2][e][m], a + (q + e) % PARTS_OF_TAP * DEPTH_BYTES + m * 64 * PIXEL_BYTES);
         products_begin();
 #pragma unroll
-        for (int s = 0; s < PARTS_OF_SET; ++s) {
-          MULTIPLY_ROWS(d[0], rows[q / PARTS_OF_SET % 2][s][0], b + (q + s) % PARTS_OF_TAP * APART(2 * NT * 16));
+        for (int e = 0; e < PARTS_OF_SET; ++e) {
+          MULTIPLY_ROWS(d[0], rows[q / PARTS_OF_SET % 2][e][0], b + (q + e) % PARTS_OF_TAP * APART(2 * NT * 16));
 #if MB == 2
-          MULTIPLY_ROWS(d[1], rows[q / PARTS_OF_SET % 2][s][1], b + (q + s) % PARTS_OF_TAP * APART(2 * NT * 16));
+          MULTIPLY_ROWS(d[1], rows[q / PARTS_OF_SET % 2][e][1], b + (q + e) % PARTS_OF_TAP * APART(2 * NT * 16));
 #endif
         }
         products_commit();
@@ -425,7 +425,7 @@ backward_data
         }
       }
 #ifdef CHANNEL_REDUCTION
-    /* Statistics, or the sums alone, of the values before they were rounded. */
+    /* Statistics, or the sums alone, of the values, before they were rounded to bfloat16. */
     const int parts = reduced_stride / ROWS, existing = min(NT, ROWS - row0);
     global float* own_part = reduced + reduced_offset + (ulong)(row0 + item) * parts + COLUMN(tile);
     channel_totals(shared, sum, item);
@@ -498,8 +498,7 @@ backward_data
 #define OF_COPIERS 80
 #endif
 #define PRODUCTS_OF_SET (PARTS_OF_STEP * GROUP_TAPS % 4 == 0 && OF_OTHERS == 208 ? 2 : 1) /* a step has an even number of sets, which fit the registers */
-#if !defined(BLOCK_FLOAT) || !defined(WGMMA)
-#undef TEAM
+#ifndef BLOCK_FLOAT
 #define TEAM COPIERS
 #endif
 #define TEAMS (COPIERS / TEAM)
@@ -563,9 +562,9 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
                   worker, REACH * REACH_SHARES * LINES, REACH_SHARES, memory);                                                                              \
   }
 #define COPY_GIVEN(to, places) copy_pixels(to, GIVEN_BYTES / (OUTPUTS / 8), GAP, gradient, places, output0 / 8, given_blocks, STEP, worker, TEAM, SHARES, memory)
+#define LEFT_PART(k) ((k) * PRODUCT_DEPTH * PIXEL_BYTES) /* from the first product of a step to product k in the left operand */
 #ifdef BLOCK_FLOAT
 #define GAP QUAD_GAP
-#define LEFT_PART(k) ((k) * PRODUCT_DEPTH * PIXEL_BYTES) /* the distance of product k of a step from the first one in the left operand, the patches */
 #define RIGHT_PART(k) ((k) * 2 * QUAD_BYTES)
 #define LEFT_TAP(i) (IMAGE(i) * PATCH_BYTES + OFFSET_OF(i) * PIXEL_BYTES)
 #define RIGHT_TAP(i) 0
@@ -576,7 +575,6 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #define RIGHT(at) descriptor(at, QUAD_BYTES, STEP / 4 * QUAD_BYTES)
 #else
 #define GAP 0
-#define LEFT_PART(k) ((k) * PRODUCT_DEPTH * PIXEL_BYTES)
 #define RIGHT_PART(k) LEFT_PART(k)
 #define LEFT_TAP(i) 0
 #define RIGHT_TAP(i) (IMAGE(i) * PATCH_BYTES + OFFSET_OF(i) * PIXEL_BYTES)

@@ -30,7 +30,7 @@
   float8 best = (float8)(-FLT_MAX);                                                \
   int8 at = (int8)(-1);                                                            \
   EACH_PIXEL {                                                                     \
-    const float8 v = GET8(BLOCK_T, x + ((at_y + q) * W + at_x + p) * 8);              \
+    const float8 v = GET8(BLOCK_T, x + ((at_y + q) * W + at_x + p) * 8);           \
     const int8 more = v > best;                                                    \
     best = select(best, v, more);                                                  \
     at = select(at, (int8)(q * KW + p), more);                                     \

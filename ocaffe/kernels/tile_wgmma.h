@@ -7,7 +7,7 @@
    channels each. A descriptor names the first one and two distances in bytes (PTX ISA, "Matrix descriptor", no swizzle):
      K-major   `leading` to the next line of the depth, `stride` to the next 8 rows or columns
      MN-major  `leading` to the next 8 of the depth, `stride` to the next 8 rows or columns; the depth are the pixels
-   So a pixel further is a descriptor 16 bytes further, and a tap of a window costs nothing.
+   So a pixel further is a descriptor 16 bytes further in bfloat16, and a tap of a window costs nothing.
 
    In TF32 (BLOCK_FLOAT) wgmma would truncate what it reads from local memory, and knows no MN-major operands. The left operand, whose rows are pixels or
    channels, is therefore in registers, where it is rounded. In local memory it has whole pixels: asynchronous copies of lines to two places took twice the
@@ -26,8 +26,8 @@
 #define PIXEL_BYTES (8 * ELEMENT_BYTES) /* of a block of channels */
 #define PRODUCT_DEPTH (2 * LINE)
 
-/* A value that wgmma rounds to TF32: it ignores the 13 low bits. NaN stays NaN. */
-INLINE float before_truncation(float v) { return isnan(v) ? v : as_float(as_uint(v) + 0x1000u); }
+/* A value that wgmma rounds to TF32: it ignores the 13 low bits. Inf and NaN stay as they are, but for a NaN that has no other bits. */
+INLINE float before_truncation(float v) { return as_float(as_uint(v) + (fabs(v) < INFINITY ? 0x1000u : 0u)); }
 INLINE float4 before_truncation4(float4 v) {
   return (float4)(before_truncation(v.x), before_truncation(v.y), before_truncation(v.z), before_truncation(v.w));
 }

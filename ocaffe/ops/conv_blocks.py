@@ -22,11 +22,11 @@ PIXELS_OF_UNIT = 8  # of results in TEST, at least. For fewer the kernels have t
 MAX_TAPS = 32  # a work-group of sum_parts has MIN_PAIRS work-items for each
 MIN_PAIRS = 32
 MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a group, in registers
-ITEMS = 12 * 32  # work-items of a group (NT_ITEMS)
+ITEMS, COPIERS = 12 * 32, 128  # work-items of a group (NT_ITEMS), and those of them that copy
 ROWS = 64  # pixels of one product
 RESERVED = 256 + 128 * 9 * 4  # bytes: the barriers, and sums of the warps for a fused channel reduction
 MAX_BUFFERS = 4
-MAX_DEPTH = 64  # of a step of forward and backward_data, in bfloat16
+MAX_DEPTH_BYTES = 128  # of a step of forward and backward_data
 PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and so one program
 FILTER_ROWS = 128  # of the products of backward_filter, at most
 STEP, MAX_STEPS = 64, 6  # virtual pixels of a step of backward_filter, and its buffers at most
@@ -134,7 +134,9 @@ def _filter_defines(target: Target, g: ConvGeometry) -> dict[str, int]:
 
 def _teams(g: ConvGeometry, buffers: int) -> dict[str, int]:
     """Return the defines of the teams of copiers of backward_filter with TF32, as measured on an H100. Copies of all teams need at most the buffers."""
-    team, ahead = (64, 1) if buffers < 5 else (64, 2) if g.kernel[2] == 1 else (32, 1)
+    reach = 2 * (g.kernel[2] - 1)  # lines of pixels beyond a step, which a team copies at once
+    team, ahead = (64, 1) if buffers < 5 else (64, 2) if g.kernel[2] == 1 or reach > 32 else (32, 1)
+    assert COPIERS // team * ahead <= buffers and reach <= team, (g, buffers)
     return {"TEAM": team, "AHEAD": ahead, "OTHERS_IN_FLIGHT": ahead - 1}
 
 
@@ -190,7 +192,7 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
     widths = (128, 64, 32) if rows > 32 else (32,)
     nbytes = target.block_type.itemsize
     tiles = [Tile(products, outputs, step) for products in (2, 1) for outputs in widths for step in (64, 32, 16) if padded(depth) % step == 0]
-    tiles = [tile for tile in tiles if tile.depth * nbytes <= MAX_DEPTH * BFLOAT.itemsize]
+    tiles = [tile for tile in tiles if tile.depth * nbytes <= MAX_DEPTH_BYTES]
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A tap of a step takes as long as its products or its copies, whichever takes longer."""
@@ -216,7 +218,7 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
 
 def _taps_of_step(target: Target, g: ConvGeometry, depth: int) -> int:
     """Return the taps of a step of forward and backward_data, several if it has a small depth. With a stride the phases have too few."""
-    most = MAX_DEPTH * BFLOAT.itemsize // target.block_type.itemsize // depth
+    most = MAX_DEPTH_BYTES // target.block_type.itemsize // depth
     return next(taps for taps in (8, 4, 3, 2, 1) if taps == 1 or (g.taps % taps == 0 and taps <= most)) if g.stride[1] == 1 else 1
 
 

@@ -1,4 +1,6 @@
-"""Lower to bf16: with `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (kernels/bf16_operands.h).
+"""Lower to bf16, and to channels in blocks (blocks.py).
+
+With `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (kernels/bf16_operands.h).
 
 Products round their operands to bfloat16 anyway. Other launches compute with floats and round their results. This halves the memory and its traffic.
 Blobs that a script reads, inputs, outputs, parameters, gradients and statistics stay float.

@@ -189,7 +189,8 @@ class Tuner:
 
     def _record(self, problem: Problem, tensors: dict[str, Ref], forced: dict[str, str]) -> tuple[Recorder, Survey]:
         survey = Survey(self.base, {**self.choices, **forced})
-        rec = Recorder(replace(self.session.device.target, tuned=survey), train=True)
+        # Kernels for channels in blocks choose their tiles themselves (ops/conv_blocks.py).
+        rec = Recorder(replace(self.session.device.target, tuned=survey, wgmma=False), train=True)
         rec.enter("tune", "forward")
         OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: tensors.setdefault(name, Ref(name, shape, Role.INPUT)))
         rec.launches = lower_to_bf16(rec.launches, rec.target, tensors.values())  # as in a net: with half the bytes, other tiles are the fastest

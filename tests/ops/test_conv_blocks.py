@@ -38,6 +38,7 @@ GEOMETRIES = {
     "3x3, odd blocks": geometry(2, 24, 40, 5, 6, 3, 3),
     "7x1": geometry(2, 16, 16, 9, 4, 7, 1),
     "5x5": geometry(1, 32, 16, 5, 7, 5, 5),
+    "1x20": padded(geometry(1, 16, 16, 2, 22, 1, 20), 0, 9),
     "4x2, other paddings": padded(geometry(2, 16, 24, 7, 6, 4, 2), 0, 1),
     "3x3, other paddings": padded(geometry(2, 8, 16, 5, 6, 3, 3), 2, 0),
 }
@@ -110,7 +111,7 @@ def to_tf32(values: np.ndarray) -> np.ndarray:
     return ((np.ascontiguousarray(values, np.float32).view(np.uint32) + 0x1000) & 0xFFFFE000).view(np.float32)
 
 
-def test_tf32_is_rounded_not_truncated_and_nan_stays(device: Any) -> None:
+def test_tf32_is_rounded_not_truncated_and_inf_and_nan_stay(device: Any) -> None:
     """wgmma ignores the low bits of its operands; NVIDIA's own NaN has all bits set, so that adding half a unit would make it a number."""
     g, rng = GEOMETRIES["3x3"], np.random.default_rng(0)
     rec = recorder(device, "tf32")
@@ -129,6 +130,10 @@ def test_tf32_is_rounded_not_truncated_and_nan_stays(device: Any) -> None:
     ra, rf, rd = to_tf32(a), to_tf32(f), to_tf32(d)
     for found, expected in zip((loaded(got[0]), loaded(got[1]), got[2].reshape(f.shape)), (convolved(g, ra, rf), back(g, rd, rf), filters(g, ra, rd))):
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    a[1, 0, 4, 3] = d[1, 0, 4, 3] = np.inf
+    found_y, found_dx, _ = execute(rec, device.context, {x: blocks(a), w: f, dy: blocks(d)}, [y, dx, dw])
+    assert np.isinf(loaded(found_y)[1, :, 3:6, 2:5]).all() and np.isinf(loaded(found_dx)[1, :, 3:6, 2:5]).all()
+    a[1, 0, 4, 3] = d[1, 0, 4, 3] = 1
     a.view(np.uint32)[0, 3, 2, 2] = d.view(np.uint32)[0, 5, 4, 4] = 0x7FFFFFFF
     found_y, found_dx, found_dw = execute(rec, device.context, {x: blocks(a), w: f, dy: blocks(d)}, [y, dx, dw])
     assert np.isnan(loaded(found_y)[0, :, 1:4, 1:4]).all() and np.isnan(loaded(found_dx)[0, :, 3:6, 3:6]).all()

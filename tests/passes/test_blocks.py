@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.check.compare import Side, compare
 from ocaffe.cl.device import Device
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.graph.build import build
@@ -114,6 +115,47 @@ def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str, c
     for key, expected in results[0].items():
         before, after = (np.abs(found[key] - expected).max() / np.abs(expected).max() for found in results[1:])
         assert after <= 3 * before + bound, (key, before, after)
+
+
+SMOOTH = {
+    "linear": convolution("c0", "data", 16, 3, bias=True) + convolution("c1", "c0", 32, 3) + convolution("c2", "c1", 16, 1) + convolution("c3", "c2", 16, 3, 2),
+    "responses": convolution("c0", "data", 16, 3, bias=True) + response("n0", "c0") + convolution("c3", "n0", 16, 1, bias=True),
+    "normalized": convolution("c0", "data", 16, 3) + normalized("c0") + convolution("c1", "c0", 32, 3) + normalized("c1") + convolution("c3", "c1", 16, 1),
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_errors_of_tf32_without_kinks(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Where no rounding makes a ReLU or a maximum choose otherwise, all gradients have TF32's error, an eighth of bfloat16's."""
+    if device.target.runtime == "pocl":
+        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
+    treat_as_large(monkeypatch, 1)
+    message, results = text_format.Parse(DATA + SMOOTH[name] + LOSS.replace("BOTTOM", "c3"), proto.NetParameter()), []
+    for math, wgmma in (("ieee", False), ("tf32", True)):
+        target = replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)
+        with gone_back(message, Device(replace(device.info, target=target), device), keep=[], seed=1) as (_, diffs):
+            results.append(diffs)
+    for key, expected in results[0].items():
+        assert np.abs(results[1][key] - expected).max() <= 0.005 * np.abs(expected).max(), key
+
+
+@pytest.mark.parametrize("math, bound", [("bf16", 0.03), ("tf32", 0.005)])
+def test_compare_sees_caffes_order(device: Device, monkeypatch: pytest.MonkeyPatch, math: str, bound: float) -> None:
+    """`ocaffe compare` reads values in blocks in Caffe's order."""
+    if device.target.runtime == "pocl":
+        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
+    treat_as_large(monkeypatch, 1)
+    text = DATA + convolution("c0", "data", 16, 3) + convolution("c1", "c0", 24, 1, bias=True) + LOSS.replace("BOTTOM", "c1")
+    sides = []
+    for chosen, wgmma in (("ieee", False), (math, True)):
+        target = replace(of_kind(device.target, "gpu"), math=chosen, wgmma=wgmma)
+        message = text_format.Parse(text, proto.NetParameter())
+        sides.append(Side(message, proto.TRAIN, Device(replace(device.info, target=target), device), plain=False))
+    assert any(launch.blocks for launch in sides[1].network.bound().recording.schedule)
+    rows = [row for row in compare(*sides) if row.error is not None]
+    assert len(rows) > 4 and all(row.error <= bound for row in rows), rows
+    for side in sides:
+        side.network.close()
 
 
 def test_few_pixels_in_test_have_kernels_that_split_the_depth() -> None:
