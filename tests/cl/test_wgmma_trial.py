@@ -47,13 +47,14 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> SimpleNam
     return made
 
 
-def test_the_first_use_of_bf16_runs_the_trial(trials: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not any(with_math(card(), math).target.wgmma for math in ("fp32", "ieee", "tf32", "fp16")) and not trials.numbers
+@pytest.mark.parametrize("math", ["bf16", "tf32"])
+def test_the_first_use_runs_the_trial(trials: SimpleNamespace, capsys: pytest.CaptureFixture[str], math: str) -> None:
+    assert not any(with_math(card(), other).target.wgmma for other in ("fp32", "ieee", "fp16")) and not trials.numbers
     for _ in range(2):
-        target = with_math(card(), "bf16").target
-        assert (target.wgmma, target.math, target.static_local_memory) == (True, "bf16", 200 * KIB)
+        target = with_math(card(), math).target
+        assert (target.wgmma, target.math, target.static_local_memory) == (True, math, 200 * KIB)
     assert trials.numbers == ["0:1"]
-    with_math(card(driver="590"), "bf16")
+    with_math(card(driver="590"), math)
     assert trials.numbers == ["0:1", "0:1"] and not capsys.readouterr().err
 
 
