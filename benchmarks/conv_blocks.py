@@ -26,10 +26,10 @@ from gpu_kernels import Runner, backward_data, backward_filter, forward, geometr
 from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref, Role, widened
+from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref, Role, from_blocks, widened
 from ocaffe.ops import conv_blocks, conv_blocks_first, conv_depthwise, conv_depthwise_blocks, conv_gpu
 from ocaffe.ops.conv_geometry import ConvGeometry
-from tests.harness import blocks, narrowed, planes
+from tests.harness import blocks, narrowed
 
 LAYERS: dict[str, tuple[int, ...]] = {  # channels, size, outputs, kernel, stride, groups, padding unless it is half of the kernel
     "resnet 64-64@56": (64, 56, 64, 3, 1, 1), "resnet 128-128@28": (128, 28, 128, 3, 1, 1), "resnet 256-256@14": (256, 14, 256, 3, 1, 1),
@@ -187,7 +187,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
             times, got = runner.times(rec, refs[named])
             if refs[named].dtype == BFLOAT:
                 got = widened(got.view(np.uint16)[: refs[named].count].reshape(refs[named].shape))
-            got = planes(got.reshape(refs[named].shape)) if refs[named].blocked else got
+            got = from_blocks(got.reshape(refs[named].shape)) if refs[named].blocked else got
             ms = 1000 * sum(times.values())
             defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product), {})
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}

@@ -18,7 +18,7 @@ from ocaffe.graph import parameters
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, widened
+from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, from_blocks, widened
 from ocaffe.ops import conv_blocks, gemm_gpu, winograd_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
@@ -41,12 +41,6 @@ def blocks(values: np.ndarray) -> np.ndarray:
     return np.moveaxis(values.reshape(n, c // BLOCK, BLOCK, *spatial), 2, -1).reshape(values.shape)
 
 
-def planes(values: np.ndarray) -> np.ndarray:
-    """Return the inverse of `blocks`."""
-    n, c, *spatial = values.shape
-    return np.moveaxis(values.reshape(n, c // BLOCK, *spatial, BLOCK), -1, 2).reshape(values.shape)
-
-
 def narrowed(values: np.ndarray) -> np.ndarray:
     """Return the nearest bfloat16 values."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
@@ -60,7 +54,7 @@ def stored(values: np.ndarray, ref: Ref) -> np.ndarray:
 
 def loaded(values: np.ndarray) -> np.ndarray:
     """Return the inverse of `stored`."""
-    return planes(widened(values) if values.dtype == BFLOAT else values)
+    return from_blocks(widened(values) if values.dtype == BFLOAT else values)
 
 
 def tiled(out: int) -> Callable[..., winograd_gpu.Tiling]:

@@ -287,10 +287,6 @@ backward_data
       bar_wait(filters_full + 8 * f, step / FILTERS & 1);
 #ifdef BLOCK_FLOAT
       local const uchar* own = left + (patch - 1) % PATCHES * PATCH_BYTES;
-#else
-      const uint own = left + (patch - 1) % PATCHES * PATCH_BYTES;
-#endif
-#ifdef BLOCK_FLOAT
       /* A set of products is in flight while the next rows are loaded, to other registers. */
 #pragma unroll
       for (int q = 0; q < STEP_TAPS * PARTS_OF_TAP; q += PARTS_OF_SET) {
@@ -313,6 +309,7 @@ backward_data
         products_wait();
       }
 #else
+      const uint own = left + (patch - 1) % PATCHES * PATCH_BYTES;
       products_begin();
 #pragma unroll
       for (int t = 0; t < STEP_TAPS; ++t) {
@@ -600,8 +597,8 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   if (warp >= WARPS) {
     GIVE_REGISTERS(OF_COPIERS);
 #ifdef BLOCK_FLOAT
-    /* A team takes every second step, so that one copies while the other finds places or transposes. Of a team the copies of AHEAD steps are in flight. Only the
-       readers have the fence: here it would wait for the other copies. */
+    /* The teams take turns, so that one copies while others find places or transpose. Of a team the copies of AHEAD steps are in flight. Only the readers have
+       the fence: here it would wait for the other copies. */
     for (int step = team, turn = 0; step < steps + TEAMS * AHEAD; step += TEAMS, ++turn) {
       const int ready = step - TEAMS * AHEAD;
       if (turn >= AHEAD) COPIES_WAIT(OTHERS_IN_FLIGHT);

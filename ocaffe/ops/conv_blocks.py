@@ -199,12 +199,13 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
         groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
         taps = _taps_of_step(target, g, tile.depth)
         copied = nbytes * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
-        product = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ)  # of ROWS pixels and 32 bytes of the depth
-        if target.block_type == FLOAT:
-            product = ROW_CYCLES + COLUMN_CYCLES * tile.outputs
+        if target.block_type == FLOAT:  # a product of ROWS pixels and 32 bytes of the depth
+            product, results = ROW_CYCLES + COLUMN_CYCLES * tile.outputs, float(FLOAT_TILE_CYCLES)
+        else:
+            product, results = max(ROWS * tile.outputs * 16 / PRODUCTS, 32 * (ROWS + tile.outputs) / READ), 0.0
+        results += TILE_CYCLES * tile.products * tile.outputs / 128
         step = max(2 * tile.products * tile.depth * nbytes / 32 * product, copied / COPIED) + STEP_CYCLES / taps
         steps = padded(depth) // tile.depth * g.taps / (_phases(g) if back else 1)
-        results = TILE_CYCLES * tile.products * tile.outputs / 128 + (FLOAT_TILE_CYCLES if target.block_type == FLOAT else 0)
         return -(-groups // target.compute_units) * (steps * step + results)
 
     def fits(tile: Tile) -> bool:
@@ -223,7 +224,7 @@ def _taps_of_step(target: Target, g: ConvGeometry, depth: int) -> int:
 
 
 def padded(depth: int) -> int:
-    """Return the depth of the products, whose instructions have a depth of 16."""
+    """Return the depth of the products: that of an instruction is 16, or 8 with TF32."""
     return -(-depth // 16) * 16
 
 
@@ -248,10 +249,15 @@ def _filter_tile(target: Target, g: ConvGeometry) -> tuple[int, int]:
 
     Of at most ROWS rows, both groups of warps compute the same ones, from other pixels.
     """
-    rows, columns = _filter_sides(target, g)
+    columns = _filter_sides(target, g)[1]
     widths = [width for width in (128, 64, 32, 16) if width * g.kernel[2] <= MAX_SUMS and width <= max(16, columns)]
     fitting = (width for width in widths if 2 * _step_bytes(target, g, width) <= _room(target, _places(target, g, width)))
-    return FILTER_ROWS if rows > ROWS else ROWS, next(fitting, 0)
+    return _filter_rows(target, g), next(fitting, 0)
+
+
+def _filter_rows(target: Target, g: ConvGeometry) -> int:
+    """Return the rows of a group of backward_filter."""
+    return FILTER_ROWS if _filter_sides(target, g)[0] > ROWS else ROWS
 
 
 def _step(target: Target) -> int:
@@ -261,8 +267,7 @@ def _step(target: Target) -> int:
 
 def _step_bytes(target: Target, g: ConvGeometry, columns: int) -> int:
     """Return the bytes of a step of backward_filter: pixels of dy, and for each row of taps or for even and odd columns those of x, with their reach."""
-    rows = FILTER_ROWS if _filter_sides(target, g)[0] > ROWS else ROWS
-    step, images = _step(target), _filter_images(g, columns)
+    rows, step, images = _filter_rows(target, g), _step(target), _filter_images(g, columns)
     patch = step + -(-(g.kernel[2] - 1) // 8) * 8
     if target.block_type == FLOAT:
         return step // 4 * columns // 8 * QUAD_BYTES + 4 * images * patch * rows

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, widened
+from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, from_blocks, widened
 from ocaffe.ops.expression import pointwise, reduce
-from tests.harness import blocks, execute, narrowed, of_kind, planes
+from tests.harness import blocks, execute, narrowed, of_kind
 
 SHAPES: list[Shape] = [(2, 16, 5, 7), (3, 8, 1, 9), (2, 24, 33, 31), (1, 16, 4), (70, 8, 3, 3), (2, 64, 40, 40), (4, 8, 80, 80)]
 
@@ -45,7 +45,7 @@ def stored(ref: Ref, values: np.ndarray) -> np.ndarray:
 
 def loaded(ref: Ref, values: np.ndarray) -> np.ndarray:
     wide = widened(values) if ref.dtype == BFLOAT else values
-    return (planes(wide) if ref.blocked else wide).astype(np.float64)
+    return (from_blocks(wide) if ref.blocked else wide).astype(np.float64)
 
 
 def close(ref: Ref, got: np.ndarray, expected: np.ndarray) -> None:

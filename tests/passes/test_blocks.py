@@ -92,6 +92,18 @@ NETS = {  # and the values that must be in blocks, at least
 }  # fmt: skip
 
 
+def emulated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip PoCL, and let values of any size be bfloat16."""
+    if device.target.runtime == "pocl":
+        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
+    treat_as_large(monkeypatch, 1)
+
+
+def of_math(device: Device, math: str, wgmma: bool) -> Device:
+    """Return the device with the kernels of GPUs and an arithmetic of products."""
+    return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)), device)
+
+
 OF_TF32 = ("residual", "responses", "inverted")  # the other nets in `-m sweep`: CPU runtimes compile each for seconds
 CASES = [
     pytest.param(name, math, bound, marks=[] if math == "bf16" or name in OF_TF32 else pytest.mark.sweep)
@@ -103,20 +115,18 @@ CASES = [
 @pytest.mark.parametrize("name, chosen, bound", CASES)
 def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str, chosen: str, bound: float) -> None:
     """The errors of gradients, relative to float multiply-adds, are as large as without blocks."""
-    if device.target.runtime == "pocl":
-        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
-    treat_as_large(monkeypatch, 1)
+    emulated(device, monkeypatch)
     monkeypatch.setattr(gemm_gpu, "tiles_for", lambda *_: gemm_gpu.TILES[-1:])
     monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
     text, wanted = NETS[name]
     message, results = text_format.Parse(text, proto.NetParameter()), []
     for math, wgmma in (("ieee", False), (chosen, False), (chosen, True)):
-        target = replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)
-        with gone_back(message, Device(replace(device.info, target=target), device), keep=[], seed=1) as (net, diffs):
+        chosen_device = of_math(device, math, wgmma)
+        with gone_back(message, chosen_device, keep=[], seed=1) as (net, diffs):
             refs = [ref for compiled in net._network._compiled.values() for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)]
             results.append(diffs)
             blocked = {ref.root for ref in refs if ref.root.blocked}
-            assert all(ref.dtype in (target.block_type, np.uint32, np.uint8) for ref in blocked)  # images, masks, indices of maxima
+            assert all(ref.dtype in (chosen_device.target.block_type, np.uint32, np.uint8) for ref in blocked)  # images, masks, indices of maxima
             assert {ref.name for ref in blocked} >= (wanted if wgmma else set()), blocked
             assert wgmma or not blocked
     for key, expected in results[0].items():
@@ -134,13 +144,10 @@ SMOOTH = {
 @pytest.mark.parametrize("name", SMOOTH)
 def test_errors_of_tf32_without_kinks(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Where no rounding makes a ReLU or a maximum choose otherwise, all gradients have TF32's error, an eighth of bfloat16's."""
-    if device.target.runtime == "pocl":
-        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
-    treat_as_large(monkeypatch, 1)
+    emulated(device, monkeypatch)
     message, results = text_format.Parse(DATA + SMOOTH[name] + LOSS.replace("BOTTOM", "c3"), proto.NetParameter()), []
     for math, wgmma in (("ieee", False), ("tf32", True)):
-        target = replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)
-        with gone_back(message, Device(replace(device.info, target=target), device), keep=[], seed=1) as (_, diffs):
+        with gone_back(message, of_math(device, math, wgmma), keep=[], seed=1) as (_, diffs):
             results.append(diffs)
     for key, expected in results[0].items():
         assert np.abs(results[1][key] - expected).max() <= 0.005 * np.abs(expected).max(), key
@@ -149,15 +156,11 @@ def test_errors_of_tf32_without_kinks(device: Device, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("math, bound", [("bf16", 0.03), ("tf32", 0.005)])
 def test_compare_sees_caffes_order(device: Device, monkeypatch: pytest.MonkeyPatch, math: str, bound: float) -> None:
     """`ocaffe compare` reads values in blocks in Caffe's order."""
-    if device.target.runtime == "pocl":
-        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
-    treat_as_large(monkeypatch, 1)
+    emulated(device, monkeypatch)
     text = DATA + convolution("c0", "data", 16, 3) + convolution("c1", "c0", 24, 1, bias=True) + LOSS.replace("BOTTOM", "c1")
     sides = []
     for chosen, wgmma in (("ieee", False), (math, True)):
-        target = replace(of_kind(device.target, "gpu"), math=chosen, wgmma=wgmma)
-        message = text_format.Parse(text, proto.NetParameter())
-        sides.append(Side(message, proto.TRAIN, Device(replace(device.info, target=target), device), plain=False))
+        sides.append(Side(text_format.Parse(text, proto.NetParameter()), proto.TRAIN, of_math(device, chosen, wgmma), plain=False))
     assert any(launch.blocks for launch in sides[1].network.bound().recording.schedule)
     rows = [row for row in compare(*sides) if row.error is not None]
     assert len(rows) > 4 and all(row.error <= bound for row in rows), rows
