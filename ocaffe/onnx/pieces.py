@@ -10,7 +10,7 @@ its terms. Cancellation inside of a piece counts too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,12 +94,12 @@ def kinds_of(model: onnx.ModelProto) -> dict[str, int]:
     return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.tensor_type.elem_type}
 
 
-def perturbed(feeds: Arrays, unit: float) -> Iterator[dict[str, np.ndarray]]:
-    """Yield SAMPLES of the inputs with random relative errors of NOISE units.
+def perturbed(feeds: Arrays, unit: float, samples: Sequence[bool] = SAMPLES) -> Iterator[dict[str, np.ndarray]]:
+    """Yield samples of the inputs with random relative errors of NOISE units. `samples` says of each whether whole numbers are perturbed.
 
     Whole numbers are exact and may be indices or flags. Only pieces that sum read the sample that perturbs them: pixels are whole numbers too.
     """
-    for seed, whole in enumerate(SAMPLES):
+    for seed, whole in enumerate(samples):
         rng = np.random.default_rng(seed)
         noise = {name: 1 + rng.standard_normal(x.shape, np.float32) * np.float32(NOISE * unit) for name, x in feeds.items()}
         with np.errstate(all="ignore"):  # of values that overflow

@@ -30,6 +30,10 @@ TOO_NEW = ("opset", "Unsupported model IR version", "NOT_IMPLEMENTED")  # parts 
 Feeds = dict[str, np.ndarray]
 
 
+class Undecided(Error):
+    """A layer that chooses cannot be compared: rounding errors of its inputs change the choice."""
+
+
 @dataclass(frozen=True)
 class Verified:
     """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors.
@@ -55,7 +59,7 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
 
     Feeds are values of the net's inputs before baked-in preprocessing. `tolerance` (a share of a blob's largest magnitude) replaces the bound of the
     rounding errors. `net` is open (`opened`) with the message of `exported`, and gets its weights. Raises Error that names the first differing blob in the
-    order of the net.
+    order of the net, and Undecided if that layer's choice depends on rounding errors.
     """
     outputs, share = exported.deployed.outputs, 0.0
     whole, worst = OnnxSession(exported.model, [info.name for info in exported.model.graph.output]), dict.fromkeys(outputs, 0.0)
@@ -99,12 +103,21 @@ def _check(
         if not error <= bound and not np.isfinite(expected[name]).all() and (magnitude > OVERFLOWS or not np.isfinite(actual).all()):
             fact = f"blob '{name}' has values in ocaffe that are not finite, for which runtimes give different results"
             raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=FINITE)
+        if not error <= bound and _chooses(blob.producer) and _undecided(parts, value, actual, feeds, unit, bound):
+            fact = f"blob '{name}' differs from the model's, but rounding errors of its inputs change it as much: it cannot be compared with these inputs"
+            raise Undecided(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=OTHER_INPUTS)
         if not error <= bound:
             limit = f"the tolerance is {tolerance:g}" if tolerance else f"rounding explains at most {bound:.2g}"
             fact = f"the first blob that differs is '{name}', by {error:.3g} of its largest magnitude; {limit}"
             raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=NOT_EQUAL)
         share = max(share, error / bound if error else 0.0)
     return share
+
+
+def _undecided(parts: OnnxSession, value: str, actual: np.ndarray, feeds: Feeds, unit: float, bound: float) -> bool:
+    """Whether rounding errors of the inputs change a choice of the model too: scores are nearly equal, or near a threshold."""
+    moved = (dict(zip(parts.names, parts.run(sample)))[PREFIX + value] for sample in perturbed(feeds, unit, CHOICES))
+    return any(not difference(other, actual) <= bound for other in moved)
 
 
 def _place(exported: Exported, node: Node) -> Any:
@@ -134,6 +147,8 @@ CHOOSING = {
     "Yolov3DetectionOutput",
 }  # fmt: skip
 OVERFLOWS = 1e30  # magnitude of a blob beside values that are not finite
+CHOICES = (False,) * 10  # samples of rounding errors; in each a choice between two equal scores changes with a probability of 1/2
+OTHER_INPUTS = "other inputs (--verify=image or .npz); --noverify writes the file without comparing"
 FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 

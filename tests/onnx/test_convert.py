@@ -16,6 +16,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli import main
+from ocaffe.cli.convert import DRAWS
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
@@ -23,7 +24,7 @@ from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import LayerWeights, Weights, write_weights
 from ocaffe.onnx.export import Exported, Options, export
-from ocaffe.onnx.verify import OnnxSession, opened, random_inputs, run_net, verify
+from ocaffe.onnx.verify import OnnxSession, Undecided, opened, random_inputs, run_net, verify
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -526,6 +527,27 @@ layer { name: "none" type: "Eltwise" bottom: "larger" bottom: "larger" top: "non
     with pytest.raises(Error, match="values in ocaffe that are not finite") as problem:
         verify(exported, [random_inputs(exported.graph)], device)
     assert "weights of a trained net" in str(problem.value)
+
+
+@pytest.mark.parametrize(("failures", "inputs", "status"), [(2, "", 0), (99, "", 1), (1, "=in.npz", 1)])
+def test_other_random_inputs_if_a_choice_is_undecided(
+    failures: int, inputs: str, status: int, small: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[np.ndarray] = []
+
+    def first_undecided(exported: Any, runs: Any, *rest: Any) -> Any:
+        seen.append(runs[0]["data"])
+        if len(seen) <= failures:
+            raise Undecided("a choice depends on rounding errors")
+        return verify(exported, runs, *rest)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ocaffe.onnx.verify.verify", first_undecided)
+    files = small()
+    np.savez("in.npz", data=np.zeros(of(files).graph.inputs[0].shape, np.float32))
+    assert main(["convert", *files, "m.onnx", f"--verify{inputs}"]) == status
+    assert len(seen) == (1 if inputs else min(failures + 1, DRAWS)) and all(np.any(seen[0] != other) for other in seen[1:])
+    assert ("depends on rounding" in capsys.readouterr().err) == bool(status)
 
 
 @pytest.mark.parametrize("ending", ["caffemodel", "caffemodel.h5"])
