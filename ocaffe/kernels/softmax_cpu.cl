@@ -1,7 +1,7 @@
 /* softmax.cl for maps on CPUs, where neighbouring positions are contiguous in memory. No defines.
  *
  * Work-items: (blocks of 16 positions of an inner row, outer), one to a group; each loops over the classes of its positions. Sums go over the
- * positions of a block in order; `total` of softmax.cl then adds the blocks.
+ * positions of a block in order; `total` of softmax.cl then adds the blocks. In softmax_of_rows it is (1, outer): the classes of a row are contiguous.
  */
 #include "softmax.h"
 #include "part_cpu.h"
@@ -33,6 +33,34 @@ KERNEL softmax(OPERAND(const float, x), OPERAND(float, y), const int classes, co
   LOCATE(y);
   BLOCK
   softmax_of_block(SCORES(x, p), SCORES(y, p), count, classes, STEP(x), STEP(y));
+}
+
+KERNEL softmax_of_rows(OPERAND(const float, x), OPERAND(float, y), const int classes, const int mid) {
+  LOCATE(x);
+  LOCATE(y);
+  const int row = get_global_id(1), whole = classes / 16 * 16;
+  x += (row / mid) * x_stride + (ulong)(row % mid) * classes;
+  y += (row / mid) * y_stride + (ulong)(row % mid) * classes;
+  float16 tops = -INFINITY, sums = 0;
+  float lanes[16], top = -INFINITY, sum = 0;
+  for (int c = 0; c < whole; c += 16) {
+    const float16 v = vload16(0, x + c);
+    tops = v > tops ? v : tops;
+  }
+  vstore16(tops, 0, lanes);
+  for (int i = 0; i < 16; i++) top = max(top, lanes[i]);
+  for (int c = whole; c < classes; c++) top = max(top, x[c]);
+  for (int c = 0; c < classes; c += 16) {
+    const int count = min(16, classes - c);
+    const float16 e = exp(load_part(x + c, count) - top);
+    store_part(e, y + c, count);
+    if (count == 16) sums += e;
+  }
+  vstore16(sums, 0, lanes);
+  for (int i = 0; i < 16; i++) sum += lanes[i];
+  for (int c = whole; c < classes; c++) sum += y[c];
+  const float share = 1 / sum;
+  for (int c = 0; c < classes; c += 16) store_part(load_part(y + c, classes - c) * share, y + c, classes - c);
 }
 
 KERNEL softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), OPERAND(float, dx), const int classes, const int inner,

@@ -107,7 +107,12 @@ class Classes:
 
 def softmax(rec: Recorder, x: Ref, y: Ref, axis: int) -> None:
     """y = exp(x) / sum of exp(x) along `axis`."""
-    Classes.of(rec, x, axis).launch(rec, "softmax", [x], [y], [], [(0, 0)])
+    classes = Classes.of(rec, x, axis)
+    if rec.target.is_cpu and classes.inner == 1 and classes.mid:
+        args, size = [classes.classes, classes.mid], (1, classes.outer)
+        rec.launch("softmax_cpu.softmax_of_rows", reads=[x], writes=[y], args=args, size=size, local=(1, 1), inplace=[(0, 0)])
+    else:
+        classes.launch(rec, "softmax", [x], [y], [], [(0, 0)])
 
 
 def softmax_backward(rec: Recorder, y: Ref, dy: Ref, dx: Ref, axis: int) -> None:
