@@ -19,6 +19,7 @@ from ocaffe.cl.feed import complete
 from ocaffe.cl.limits import check_group
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
+from ocaffe.cl.shared_memory import read_shared, write_shared
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import HOST, Access, BeginExchange, Call, Empty, EndExchange, HostCall, Launch, Measure, Schedule, Upload, roots
@@ -326,7 +327,7 @@ class OutputRing:
         self._fetched: set[int] = set()  # slots that the next transfer copies for a Fetched
         self._sent = 0.0  # time of the last transfer
         cl = session.device.cl
-        self.buffer = session.allocate(self.slots * self._size, "the outputs")
+        self.buffer = session.allocate(self.slots * self._size, "the outputs", shared=True)
         cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
 
     def place(self, ref: Ref, slot: int | None = None) -> int:
@@ -363,13 +364,15 @@ class OutputRing:
 
     def write(self, ref: Ref, array: np.ndarray) -> None:
         """Set one output of the last run. Waits."""
-        data = np.ascontiguousarray(array, ref.dtype)
-        self.session.device.cl.enqueue_copy(self.session.device.queue, self.buffer, data, dst_offset=self.place(ref), is_blocking=True)
+        data, device = np.ascontiguousarray(array, ref.dtype), self.session.device
+        if not write_shared(device, self.buffer, self.place(ref), data):
+            device.cl.enqueue_copy(device.queue, self.buffer, data, dst_offset=self.place(ref), is_blocking=True)
 
     def read(self, ref: Ref) -> np.ndarray:
         """Return a copy of one output of the last run. Waits."""
-        result = np.empty(ref.shape, ref.dtype)
-        self.session.device.cl.enqueue_copy(self.session.device.queue, result, self.buffer, src_offset=self.place(ref), is_blocking=True)
+        result, device = np.empty(ref.shape, ref.dtype), self.session.device
+        if not read_shared(device, self.buffer, self.place(ref), result):
+            device.cl.enqueue_copy(device.queue, result, self.buffer, src_offset=self.place(ref), is_blocking=True)
         return result
 
 

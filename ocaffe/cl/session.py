@@ -18,6 +18,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.feed import Feed
 from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.cl.shared_memory import can_share, read_shared, shared_buffer, write_shared
 from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.launch import Schedule, roots
@@ -114,6 +115,7 @@ class Session:
         self._persistent: dict[Ref, list[Any]] = {}
         self._sent: deque[Any] = deque()  # events; they keep the host arrays alive
         self._cl = device.cl
+        self._shares = can_share(device)
 
     # -- binding -----------------------------------------------------------------------------------------------------
 
@@ -270,8 +272,11 @@ class Session:
             fix=fix,
         )
 
-    def allocate(self, size: int, what: str, exchanged: bool = False) -> Any:
-        """Return a new buffer. `exchanged`: it is the slab for gradients, which the exchange accesses too. Raises Error if the device cannot have it."""
+    def allocate(self, size: int, what: str, exchanged: bool = False, shared: bool = False) -> Any:
+        """Return a new buffer. Raises Error if the device cannot have it.
+
+        `exchanged`: it is the slab for gradients, which the exchange accesses too. `shared`: host and device share it, if they can.
+        """
         cl, limit = self._cl, self.device.target.available_memory  # a runtime may allow more, and the first use then fails
         if size > limit:
             raise NoRoom(
@@ -281,6 +286,8 @@ class Session:
         if exchanged and self.memory is not None:
             return self.memory.allocate(max(size, 4))
         try:
+            if shared and self._shares:
+                return shared_buffer(self.device, max(size, 4))
             return cl.Buffer(self.device.context, cl.mem_flags.READ_WRITE, max(size, 4))
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
             raise NoRoom(
@@ -293,7 +300,7 @@ class Session:
     def buffers(self, root: Ref) -> list[Any]:
         """Return the buffers of a persistent root Ref, one per slot. The first call allocates them and writes the first value."""
         if root not in self._persistent:
-            made = [self.allocate(root.nbytes, root.name) for _ in range(root.slots)]
+            made = [self.allocate(root.nbytes, root.name, shared=root.role is Role.INPUT) for _ in range(root.slots)]
             self._persistent[root] = made
             for buffer in made:
                 self._fill(buffer, root)
@@ -337,7 +344,7 @@ class Session:
         item = ref.dtype.itemsize
         if ref.is_dense or not ref.count:
             result = np.empty(ref.shape, ref.dtype)
-            if ref.count:
+            if ref.count and not read_shared(self.device, buffer, offset * item, result):
                 self._cl.enqueue_copy(self.device.queue, result, buffer, src_offset=offset * item, is_blocking=True)
             return result
         span = (ref.shape[0] - 1) * ref.batch_stride + ref.dense_stride
@@ -355,6 +362,8 @@ class Session:
         if data.size != ref.count:
             raise ValueError(f"{ref.name} has {ref.count} elements, {data.size} given")
         if ref.is_dense:
+            if data.size and write_shared(self.device, buffer, offset * item, data):
+                return
             if 0 < data.nbytes <= SMALL:  # copying it takes less time than waking a thread, 50 us
                 if len(self._sent) == SENT:
                     self._sent.popleft().wait()
