@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -20,6 +21,7 @@ from ocaffe.cl.limits import check_group
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
 from ocaffe.cl.shared_memory import read_shared, write_shared
+from ocaffe.cl.task_graph import Member, TaskGraph, graphs, member_of
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import HOST, Access, BeginExchange, Call, Empty, EndExchange, HostCall, Launch, Measure, Schedule, Upload, roots
@@ -36,11 +38,19 @@ LATE = 0.05  # seconds after which outputs are sent to the host although slots a
 class CommandList:
     """A schedule on a session. `prefetchers` supplies the uploads; `run` enqueues and returns at once.
 
-    `apart`: a run may start or end at any launch and leave outputs as an earlier run wrote them.
+    `apart`: a run may start or end at any launch and leave outputs as an earlier run wrote them. `joined`: neighbouring launches run as task graphs.
     """
 
     def __init__(
-        self, session: Session, schedule: Schedule, plan: MemoryPlan, step: Ref, poison: bool = False, arena: Arena | None = None, apart: bool = False
+        self,
+        session: Session,
+        schedule: Schedule,
+        plan: MemoryPlan,
+        step: Ref,
+        poison: bool = False,
+        arena: Arena | None = None,
+        apart: bool = False,
+        joined: bool = False,
     ) -> None:
         self.session = session
         self.arena = arena or session.arena
@@ -69,20 +79,41 @@ class CommandList:
         self._words = np.zeros(step.count, np.uint32)
         self._sent: dict[str, float | int] = {}  # words in `_reads`, with the values in the step buffer
         self._sendings: deque[Any] = deque()  # events; they keep the host arrays alive
+        self.graphs: list[TaskGraph] = list(graphs(self._neighbours(), self)) if joined and not poison and not apart else []
+        self._joined = {member.step: member for graph in self.graphs for member in graph.members}
+        self._single: list[Any] = []  # the actions without graphs, which profiling needs
+
+    def _neighbours(self) -> Iterator[list[Member]]:
+        """Yield runs of neighbouring launches that can be part of a graph. Prepacking may run before all of them."""
+        run: list[Member] = []
+        for step, (launch, call) in enumerate(zip(self.schedule, self._calls)):
+            member = None if call is None else member_of(step, launch, call, self.session.device.target.device_fence)
+            if run and run[-1].launch.phase != launch.phase:  # a script may run forward and backward separately
+                yield run
+                run = []
+            if member is not None:
+                run.append(member)
+            elif not launch.prepacks_weights and not isinstance(launch, Empty):
+                yield run
+                run = []
+        yield run
 
     @property
     def texts(self) -> set[str]:
         """The texts of the generated kernels."""
-        return {call.program for call in self._calls if call is not None and call.generated}
+        return {call.program for step, call in enumerate(self._calls) if call is not None and call.generated and step not in self._joined}
 
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
-        return {self._key(call) for call in self._calls if call is not None}
+        return {key for key, _, _ in self.kernels()}
 
     def kernels(self) -> Counter[tuple[ProgramKey, str, tuple[int, ...] | None]]:
         """Return the kernels as (program, function, work-group), with their numbers of launches."""
-        return Counter((self._key(call), call.function, call.local) for call in self._calls if call is not None)
+        calls = (call for step, call in enumerate(self._calls) if call is not None and step not in self._joined)
+        found = Counter((self._key(call), call.function, call.local) for call in calls)
+        found.update((graph.key, graph.function, (1,)) for graph in self.graphs)
+        return found
 
     def _words_read(self) -> frozenset[str]:
         """Return the words of the step buffer that launches read.
@@ -108,14 +139,17 @@ class CommandList:
         """Create the kernels and set their arguments. Programs must be built. The session calls this again when the arena moves."""
         self._streams = []
         self._sent = {}  # the step buffer may be a new one
-        self._actions = [self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
+        self._single = []
+        replaced: dict[int, Any] = dict.fromkeys(self._joined, _nothing)
+        replaced |= {graph.members[-1].step: graph.bind() for graph in self.graphs}
+        self._actions = [replaced.get(step) or self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
             for life in self.plan.lives:
                 dying.setdefault(life.last, []).append(life.ref)
             self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
 
-    def _bind(self, step: int, launch: Launch, call: Call | None) -> Any:
+    def _bind(self, step: int, launch: Launch, call: Call | None, key: ProgramKey | None = None) -> Any:
         if isinstance(launch, Upload):
             if not self.session.device.target.streams(launch.operands[0].ref.root.nbytes):
                 return _UploadAction(self, launch)
@@ -134,9 +168,8 @@ class CommandList:
         assert call is not None
         local = call.local
         size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
-        used = {operand.ref.root for operand in launch.operands}
-        slots = math.lcm(*(self.outputs.slots if root in self.outputs.offsets else root.slots for root in used))
-        program = self.session.programs[self._key(call)]
+        slots = self.slots(launch)
+        program = self.session.programs[key or self._key(call)]
         kernels = []
         for slot in range(slots):
             kernel = self.session.device.cl.Kernel(program, call.function)
@@ -153,6 +186,18 @@ class CommandList:
         if launch.prepacks_weights:
             return _PrepackAction(self, launch.writes[0].root, (kernels[0], size, local))
         return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
+
+    def slots(self, launch: Launch) -> int:
+        """Return the number of runs after which a launch has the same operands again."""
+        used = {operand.ref.root for operand in launch.operands}
+        return math.lcm(*(self.outputs.slots if root in self.outputs.offsets else root.slots for root in used))
+
+    def home(self, ref: Ref) -> Hashable:
+        """Return a key of the buffer of a Ref: the outputs, a tensor of its own, or a slab."""
+        root = ref.root
+        if root in self.outputs.offsets:
+            return "outputs"
+        return root if root.persistent else self.plan.places[root][0]
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
         if ref.root in self.outputs.offsets:
@@ -258,7 +303,9 @@ class CommandList:
     def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
         """Run the launches and add each to the timeline. A step on the host is timed by the clock, between waits."""
         device = self.session.device
-        for launch, action in zip(self.schedule[start:stop], self._actions[start:stop]):
+        if self.graphs and not self._single:
+            self._single = self._bind_single()
+        for launch, action in zip(self.schedule[start:stop], (self._single or self._actions)[start:stop]):
             if not isinstance(launch, (HostCall, Measure, BeginExchange, EndExchange)):
                 timeline.add(launch, _enqueue(device, action, slot))
                 continue
@@ -268,6 +315,14 @@ class CommandList:
                 action(slot)
             finally:
                 timeline.add(launch, time.perf_counter() - begin)
+
+    def _bind_single(self) -> list[Any]:
+        """Return the actions of all launches, none of them in a graph. Builds the programs that only this needs."""
+        actions, joined = list(self._actions), self._joined.values()
+        self.session.programs.build_all(sorted({member.key for member in joined}))
+        for member in joined:
+            actions[member.step] = self._bind(member.step, member.launch, member.call, member.key)
+        return actions
 
     def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
         """Return a dense copy of a Ref of this command list. Waits. `slot` selects the copy of a ring."""

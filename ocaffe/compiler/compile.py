@@ -37,6 +37,11 @@ class Switches:
     fuse: bool = True  # OCAFFE_FUSE=0
     recompute: bool = True  # OCAFFE_RECOMPUTE=none
 
+    @property
+    def joined(self) -> bool:
+        """Whether launches may be joined to task graphs: not in a plain run, and not for a checker, which reports the launch of an access."""
+        return self.fuse and not self.separate
+
     @staticmethod
     def read() -> Switches:
         env = os.environ

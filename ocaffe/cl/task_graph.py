@@ -1,0 +1,222 @@
+"""Run consecutive launches on a CPU as one kernel, a task graph (docs/adr/0019, kernels/task_graph.h).
+
+Between two launches a runtime waits for all cores, and wakes its threads again. That takes 5 to 30 us, and cores are idle while the last work-groups
+of a launch end. In a task graph a core goes on to the next launch as soon as its operands are complete.
+
+The text of the kernel has the text of each program once, as a *part*: its functions get a prefix, and the kernels become functions that take their
+work-item's number as an argument. A table in a buffer has the arguments of each launch.
+"""
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ocaffe.cl.program import ProgramKey, program_text
+from ocaffe.cl.session import Session
+from ocaffe.ir.launch import Access, Call, Launch
+from ocaffe.ir.tensor import Ref, Role
+
+WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/task_graph.h
+GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
+OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
+MOST_PARTS = 32  # of one graph: compilers take longer for one large function than for two small ones
+
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_KERNEL = re.compile(r"^(?:SINGLE void|KERNEL|kernel(?: __attribute__\(\(.*?\)\))? void) (\w+)\(", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?:__attribute__\(\(\w+\)\) |[\w*]+[ *]+)+(\w+)\(", re.MULTILINE)
+_TYPE = re.compile(r"^typedef .*?(\w+)(?:\[[^;]*\])?;$", re.MULTILINE)
+_LOCAL = re.compile(r"^\s+local\s", re.MULTILINE)  # a local array, which only a kernel may declare
+_NO_NAMES = {"__attribute__", "defined"}
+# The arguments of a kernel are at compile time what they are here, so that helper functions need not be changed.
+_WORK_ITEM = {
+    "get_global_id(d)": "id_[d]", "get_group_id(d)": "id_[d]", "get_global_size(d)": "size_[d]", "get_num_groups(d)": "size_[d]",
+    "get_local_id(d)": "0", "get_local_size(d)": "1",
+}  # fmt: skip
+# Inlined into one kernel, some parts computed wrong values on Intel's runtime of 2026. Without an argument as wide as the vectors of the part, PoCL's
+# compiler would split these (see INLINE in common.h), and the part would take twice the time.
+_SIGNATURE = "static __attribute__((noinline)) void {}(const float16 wide_, const size_t* id_, const size_t* size_, "
+_READ = {"i4": "(int)launch[{}]", "u4": "(uint)launch[{}]", "f4": "as_float((uint)launch[{}])", "i8": "(long)launch[{}]", "u8": "launch[{}]"}
+
+
+class Part(NamedTuple):
+    """A kernel of a graph. `scalars`: numpy's codes of their types."""
+
+    key: ProgramKey
+    function: str
+    operands: int
+    scalars: tuple[str, ...]
+
+
+class Member(NamedTuple):
+    """A launch of a graph, with its step in the schedule."""
+
+    step: int
+    launch: Launch
+    call: Call
+    key: ProgramKey
+
+    @property
+    def part(self) -> Part:
+        return Part(self.key, self.call.function, len(self.launch.operands), tuple(scalar.dtype.str[1:] for scalar in self.call.scalars))
+
+
+class Commands(Protocol):
+    """The command list of a graph."""
+
+    session: Session
+
+    def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]: ...
+
+    def home(self, ref: Ref) -> Hashable: ...
+
+    def slots(self, launch: Launch) -> int: ...
+
+
+def member_of(step: int, launch: Launch, call: Call, fence: str) -> Member | None:
+    """Return the launch as part of a graph; None if its work-groups are not single work-items, or if it changes what a snapshot saves."""
+    if launch.prepacks_weights or any(ref.root.role in (Role.PARAMETER, Role.HISTORY) for ref in launch.writes):
+        return None
+    if call.local is None or math.prod(call.local) != 1 or any(scalar.dtype.str[1:] not in _READ for scalar in call.scalars):
+        return None
+    key = ProgramKey.generated([call.program]) if call.generated else ProgramKey(call.program, call.defines)
+    return None if _declares_local(key, fence) else Member(step, launch, call, key)
+
+
+class TaskGraph:
+    """The graph of some launches of a command list, in the order of the schedule. `key` is its program; `bind` makes the action that runs it."""
+
+    def __init__(self, members: Sequence[Member], commands: Commands) -> None:
+        self.members, self.commands = members, commands
+        self.parts = {part: number for number, part in enumerate(dict.fromkeys(member.part for member in members))}
+        self.homes = homes_of(members, commands)
+        fence = commands.session.device.target.device_fence
+        texts = [part_text(number, part.key, fence) for part, number in self.parts.items()]
+        names = [f"b{number}" for number in range(len(self.homes))]
+        calls = " ".join(f"case {number}: {_call(number, part)}; break;" for part, number in self.parts.items())
+        defines = [f"#define BUFFERS {''.join(f', global void* {name}' for name in names)}", f"#define LIST {', '.join(names)}", f"#define CALLS {calls}"]
+        self.key = ProgramKey.generated([*texts, *defines, '#include "task_graph.h"'])
+
+    @property
+    def function(self) -> str:
+        return "task_graph"
+
+    def bind(self) -> tuple[Any, tuple[int], tuple[int]]:
+        """Create the kernels, one per slot, and set their arguments. Return them with the number of work-items, as an action of the command list."""
+        commands, session = self.commands, self.commands.session
+        slots, cores = math.lcm(*(commands.slots(member.launch) for member in self.members)), session.device.target.compute_units
+        tables = [self._table(slot) for slot in range(slots)]
+        table = session.allocate(sum(made.nbytes for made in tables), "the table of a task graph")
+        counters = session.allocate(4 * LINE * (1 + len(self.members) * (1 + cores)), "the counters of a task graph")
+        cl, queue = session.device.cl, session.device.queue
+        cl.enqueue_copy(queue, table, np.concatenate(tables), is_blocking=True)
+        cl.enqueue_fill_buffer(queue, counters, np.int32(0), 0, counters.size)
+        kernels, width = [], tables[0].shape[1]
+        for slot in range(slots):
+            buffers: dict[Hashable, Any] = {}
+            for ref in _refs(self.members):
+                buffers.setdefault(commands.home(ref), commands.locate(ref, slot)[0])
+            kernel = cl.Kernel(session.programs[self.key], self.function)
+            scalars = map(np.int32, (len(self.members), width, slot * tables[0].size, cores))
+            kernel.set_args(table, counters, *scalars, *(buffers[home] for home in self.homes))
+            kernels.append(kernel)
+        self._alive = table, counters  # clSetKernelArg keeps no buffer alive
+        return (kernels if slots > 1 else kernels[0]), (GROUPS * cores,), (1,)
+
+    def _table(self, slot: int) -> np.ndarray:
+        """Return the words of all launches, a row for each."""
+        places, rows, spans = {home: number for number, home in enumerate(self.homes)}, [], []
+        for member in self.members:
+            call, size = member.call, (*member.call.size, 1, 1)[:3]
+            operands = [(self.commands.home(operand.ref), self.commands.locate(operand.ref, slot)[1], operand) for operand in member.launch.operands]
+            spans.append([Span.of(home, offset, operand.ref, operand.access) for home, offset, operand in operands])
+            arguments = [word for home, offset, operand in operands for word in (places[home], offset, operand.ref.batch_stride)]
+            scalars = [int(scalar.view(np.uint32)) if scalar.dtype.itemsize == 4 else int(scalar) for scalar in call.scalars]
+            rows.append([math.prod(size), *size, self.parts[member.part], needed(spans), *arguments, *scalars])
+        table = np.zeros((len(rows), max(map(len, rows))), np.uint64)
+        for row, words in zip(table, rows):
+            row[: len(words)] = words
+        return table
+
+
+class Span(NamedTuple):
+    """The bytes of an operand in its buffer."""
+
+    home: Hashable
+    begin: int
+    end: int
+    writes: bool
+
+    @classmethod
+    def of(cls, home: Hashable, offset: int, ref: Ref, access: Access) -> Span:
+        size = ref.dtype.itemsize
+        return cls(home, offset * size, (offset + ref.root_end - ref.root_offset) * size, access is not Access.READ)
+
+    def conflicts(self, other: Span) -> bool:
+        """Whether the two must keep their order."""
+        return (self.writes or other.writes) and self.home == other.home and self.begin < other.end and other.begin < self.end
+
+
+def needed(spans: Sequence[Sequence[Span]]) -> int:
+    """Return how many launches from the first one on must be complete before the last one begins. `spans`: the operands of each launch."""
+    *before, last = spans
+    conflicting = (index for index in reversed(range(len(before))) if any(one.conflicts(other) for one in last for other in before[index]))
+    return next(conflicting, -1) + 1
+
+
+def homes_of(members: Sequence[Member], commands: Commands) -> list[Hashable]:
+    """Return the buffers of all operands, in the order of their first use, by the keys of `Commands.home`."""
+    return list(dict.fromkeys(commands.home(ref) for ref in _refs(members)))
+
+
+def graphs(candidates: Iterator[Sequence[Member]], commands: Commands) -> Iterator[TaskGraph]:
+    """Yield the graphs of runs of neighbouring launches. A graph has at most as many buffers as a kernel may have arguments."""
+    most = (commands.session.device.cl_device.max_parameter_size - OTHER_ARGUMENTS) // 8
+    for run in candidates:
+        begin = 0
+        for end in range(1, len(run) + 1):
+            rest = run[begin : end + 1]
+            if end == len(run) or len(homes_of(rest, commands)) > most or len({member.part for member in rest}) > MOST_PARTS:
+                if end - begin > 1:
+                    yield TaskGraph(run[begin:end], commands)
+                begin = end
+
+
+def _refs(members: Sequence[Member]) -> Iterator[Ref]:
+    return (operand.ref for member in members for operand in member.launch.operands)
+
+
+def _call(number: int, part: Part) -> str:
+    """Return the call of a part: with three words for each operand, then the scalars."""
+    operands = [f"buffers[launch[{place}]], launch[{place + 1}], launch[{place + 2}]" for place in range(WORDS, WORDS + 3 * part.operands, 3)]
+    scalars = [_READ[code].format(place) for place, code in enumerate(part.scalars, WORDS + 3 * part.operands)]
+    return f"part{number}_{part.function}({', '.join(['(float16)0', 'id', 'size', *operands, *scalars])})"
+
+
+@functools.cache
+def _declares_local(key: ProgramKey, fence: str) -> bool:
+    return bool(_LOCAL.search(program_text(key, fence)))
+
+
+@functools.cache
+def _split(key: ProgramKey, fence: str) -> tuple[str, list[str], list[str]]:
+    """Return a program's text with functions in place of its kernels, its macros, and the names that it gives to functions and types."""
+    text = _COMMENT.sub(" ", program_text(key, fence))
+    macros, kernels = set(_MACRO.findall(text)), set(_KERNEL.findall(text))
+    text = _KERNEL.sub(lambda match: _SIGNATURE.format(match[1]), text)
+    names = kernels.union(_FUNCTION.findall(text), _TYPE.findall(text)) - macros - _NO_NAMES
+    return text, sorted(macros), sorted(names)
+
+
+def part_text(number: int, key: ProgramKey, fence: str = "") -> str:
+    """Return a program's text for a graph. Its names get a prefix, and its macros end with it."""
+    text, macros, names = _split(key, fence)
+    ends = [f"#undef {macro}" for macro in macros]
+    begins = [f"#define {macro} {value}" for macro, value in _WORK_ITEM.items()] + [f"#define {name} part{number}_{name}" for name in names]
+    after = [f"#undef {name}" for name in (*names, *(macro.partition("(")[0] for macro in _WORK_ITEM))]
+    return "\n".join([*ends, *begins, text, *after, *ends])

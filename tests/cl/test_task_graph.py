@@ -1,0 +1,157 @@
+"""Task graphs: the same results as launches one by one, the order of conflicting launches, the limits of a graph, and programs as parts of one text."""
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe import Net, proto
+from ocaffe.cl import task_graph
+from ocaffe.cl.device import Device
+from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.cl.task_graph import Span, needed, part_text
+from ocaffe.model.text import parse
+
+CONV = 'convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: "msra" } bias_filler { type: "gaussian" } }'
+NET = f"""
+layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: [2, 3, 23, 31] }} }} }}
+layer {{ name: "a" type: "Convolution" bottom: "data" top: "a" {CONV % (20, 5, 0)} }}
+layer {{ name: "pool" type: "Pooling" bottom: "a" top: "pool" pooling_param {{ kernel_size: 2 stride: 2 }} }}
+layer {{ name: "b" type: "Convolution" bottom: "pool" top: "b" {CONV % (32, 3, 1)} }}
+layer {{ name: "c" type: "Convolution" bottom: "pool" top: "c" {CONV % (16, 1, 0)} }}
+layer {{ name: "d" type: "Convolution" bottom: "c" top: "d" {CONV % (24, 3, 1)} }}
+layer {{ name: "both" type: "Concat" bottom: "b" bottom: "d" top: "both" }}
+layer {{ name: "norm" type: "LRN" bottom: "both" top: "norm" }}
+layer {{ name: "sigmoid" type: "Sigmoid" bottom: "norm" top: "sigmoid" }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "sigmoid" top: "ip" inner_product_param {{ num_output: 50 weight_filler {{ type: "msra" }} }} }}
+layer {{ name: "prob" type: "Softmax" bottom: "ip" top: "prob" }}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cpu(device: Device) -> None:
+    if not device.target.is_cpu:
+        pytest.skip("task graphs are for CPUs")
+
+
+@pytest.fixture
+def made(device: Device) -> Iterator[Callable[..., Net]]:
+    nets: list[Net] = []
+
+    def make(text: str = NET, **more: Any) -> Net:
+        nets.append(Net(parse(text, proto.NetParameter), proto.TEST, device=device, keep=[], seed=3, **more))
+        return nets[-1]
+
+    yield make
+    for net in nets:
+        net.close()
+
+
+def graphs(net: Net) -> list[task_graph.TaskGraph]:
+    return net._engine.current().commands.graphs
+
+
+def results(net: Net, runs: int = 20) -> list[np.ndarray]:
+    """Return the outputs of runs with different images, more runs than slots of outputs."""
+    images = np.random.default_rng(0).standard_normal((runs, *net.blobs["data"].shape)).astype(np.float32)
+    return [net.forward(data=image)["prob"].copy() for image in images]
+
+
+def plain(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Return the outputs without graphs. Everything else is the same."""
+    with monkeypatch.context() as change:
+        change.setattr(task_graph, "graphs", lambda candidates, commands: iter(()))
+        change.setattr("ocaffe.cl.command_list.graphs", lambda candidates, commands: iter(()))
+        net = made()
+        assert not graphs(net)
+        return results(net)
+
+
+def test_results_are_those_of_single_launches(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(made, monkeypatch)
+    net = made()
+    (graph,) = graphs(net)
+    assert len(graph.members) >= 9
+    np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
+    assert np.ptp(expected, axis=0).max() > 1e-3
+
+
+@pytest.mark.parametrize("patience", [0, 3])
+def test_work_groups_that_lose_patience(patience: int, made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without patience a work-group ends when it would wait. The others do the rest, and the next run begins with counters of 0."""
+    expected = plain(made, monkeypatch)
+    text = (importlib.resources.files("ocaffe") / "kernels/task_graph.h").read_text()
+    changed = text.replace("#define PATIENCE 4000000", f"#define PATIENCE {patience + 1}")
+    assert changed != text
+    files = "ocaffe.cl.program._kernel_file"
+    read = importlib.import_module("ocaffe.cl.program")._kernel_file
+    monkeypatch.setattr(files, lambda name: changed if name == "task_graph.h" else read(name))
+    np.testing.assert_allclose(results(made()), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_as_many_buffers_as_arguments(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(made, monkeypatch)
+    limit = graphs(made())[0].commands.session.device.cl_device.max_parameter_size
+    monkeypatch.setattr(task_graph, "OTHER_ARGUMENTS", limit - 8 * 5)
+    found = graphs(net := made())
+    assert len(found) > 1 and all(len(graph.homes) <= 5 for graph in found)
+    np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_as_many_parts_as_one_function_should_have(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(made, monkeypatch)
+    monkeypatch.setattr(task_graph, "MOST_PARTS", 2)
+    found = graphs(net := made())
+    assert len(found) > 1 and all(len(graph.parts) <= 2 for graph in found)
+    np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_profile_has_all_launches(made: Callable[..., Net]) -> None:
+    net = made()
+    expected = results(net, 1)[0]
+    names = {row.name for row in net.profile(iterations=2).layers}
+    assert {"a", "pool", "b", "c", "d", "norm", "ip", "prob"} <= names
+    np.testing.assert_array_equal(results(net, 1)[0], expected)
+
+
+def test_other_nets_have_no_graphs(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nets that run layer by layer, and plain runs."""
+    net = made()
+    net.forward(end="pool")
+    assert not graphs(net)
+    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    assert not graphs(made())
+
+
+# -- the order of launches -------------------------------------------------------------------------------------------
+
+
+def span(home: str, begin: int, end: int, writes: bool = False) -> Span:
+    return Span(home, begin, end, writes)
+
+
+def test_launches_that_a_launch_needs() -> None:
+    first, other = [span("x", 0, 8), span("slab", 0, 64, True)], [span("x", 0, 8), span("slab", 64, 96, True)]
+    assert needed([first]) == 0
+    assert needed([first, other]) == 0, "both only read x, and write different bytes"
+    assert needed([first, other, [span("slab", 32, 64), span("slab", 96, 128, True)]]) == 1, "it reads what the first one writes"
+    assert needed([first, other, [span("slab", 60, 68), span("slab", 96, 128, True)]]) == 2
+    assert needed([[span("x", 0, 8)], [span("x", 8, 16, True)], [span("x", 4, 6, True)]]) == 1, "it overwrites what the first one reads"
+    assert needed([first, [span("other slab", 0, 64, True)]]) == 0
+
+
+# -- programs as parts -----------------------------------------------------------------------------------------------
+
+DEFINES = ((), (("V", "8"), ("KH", "5"), ("KW", "5"), ("SH", "2"), ("SW", "2")))
+FAMILIES = sorted(path.name[:-3] for path in (importlib.resources.files("ocaffe") / "kernels").iterdir() if path.name.endswith("_cpu.cl"))
+
+
+def test_all_programs_of_cpus_are_parts_of_one_text(device: Device) -> None:
+    """Every family twice, with different defines: no name of one part is seen in another."""
+    keys = [ProgramKey(family, defines) for family in FAMILIES for defines in DEFINES]
+    texts = [part_text(number, key, device.target.device_fence) for number, key in enumerate(keys)]
+    Programs(device).build_all([ProgramKey.generated(texts)])
+    assert all(f"#define forward part{number}_forward" in text for number, text in enumerate(texts) if "conv_cpu" in keys[number].source)
