@@ -101,10 +101,17 @@ class Engine:
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 
-    @explained
     def current(self) -> CompiledNet:
         """Return the bound compiled net for the present shapes and options. Raises Error on a closed net."""
         self.check_open()
+        compiled, network = self.compiled, self.network
+        # A pass of a small net calls this seven times, so the usual case compares no options.
+        if compiled is None or self.shapes or self._state != (self.options, network.inferences) or compiled.commands not in network.session.command_lists:
+            return self._compiled_again()
+        return compiled
+
+    @explained
+    def _compiled_again(self) -> CompiledNet:
         if self.shapes:
             self.reshape()
         state = self.options, self.network.inferences

@@ -24,13 +24,16 @@ from ocaffe.ir.tensor import Ref, Role
 WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/task_graph.h
 GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
 OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
+FEWEST = 4  # launches of a graph: few launches wait little, and a graph is one more program
 MOST_PARTS = 32  # of one graph: compilers take longer for one large function than for two small ones
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _KERNEL = re.compile(r"^(?:SINGLE void|KERNEL|kernel(?: __attribute__\(\(.*?\)\))? void) (\w+)\(", re.MULTILINE)
 _FUNCTION = re.compile(r"^(?:__attribute__\(\(\w+\)\) |[\w*]+[ *]+)+(\w+)\(", re.MULTILINE)
-_TYPE = re.compile(r"^typedef .*?(\w+)(?:\[[^;]*\])?;$", re.MULTILINE)
+_TYPE = re.compile(r"^(?:typedef .*?|\} )(\w+)(?:\[[^;]*\])?;$", re.MULTILINE)  # on one line, or the end of a structure
+_TABLE = re.compile(r"^constant \w+ (\w+)", re.MULTILINE)
+_ENUM = re.compile(r"^enum \{(.*?)\};", re.MULTILINE | re.DOTALL)
 _LOCAL = re.compile(r"^\s+local\s", re.MULTILINE)  # a local array, which only a kernel may declare
 _NO_NAMES = {"__attribute__", "defined"}
 # The arguments of a kernel are at compile time what they are here, so that helper functions need not be changed.
@@ -182,7 +185,7 @@ def graphs(candidates: Iterator[Sequence[Member]], commands: Commands) -> Iterat
         for end in range(1, len(run) + 1):
             rest = run[begin : end + 1]
             if end == len(run) or len(homes_of(rest, commands)) > most or len({member.part for member in rest}) > MOST_PARTS:
-                if end - begin > 1:
+                if end - begin >= FEWEST:
                     yield TaskGraph(run[begin:end], commands)
                 begin = end
 
@@ -209,7 +212,8 @@ def _split(key: ProgramKey, fence: str) -> tuple[str, list[str], list[str]]:
     text = _COMMENT.sub(" ", program_text(key, fence))
     macros, kernels = set(_MACRO.findall(text)), set(_KERNEL.findall(text))
     text = _KERNEL.sub(lambda match: _SIGNATURE.format(match[1]), text)
-    names = kernels.union(_FUNCTION.findall(text), _TYPE.findall(text)) - macros - _NO_NAMES
+    members = [member.split()[0] for members in _ENUM.findall(text) for member in members.split(",") if member.strip()]
+    names = kernels.union(_FUNCTION.findall(text), _TYPE.findall(text), _TABLE.findall(text), members) - macros - _NO_NAMES
     return text, sorted(macros), sorted(names)
 
 

@@ -29,6 +29,8 @@ class Role(Enum):
     STAGING = "staging"  # a batch on its way from the host, one copy per slot of the ring
     CONSTANT = "constant"
 
+    __hash__ = object.__hash__  # members are unique. Enum's own hash is a function of Python, and a pass of a small net looks roles up 20 times.
+
 
 BLOCK = 8  # neighbouring channels of one pixel, if `Ref.blocked`: 16 bytes of bfloat16, or 32 of float
 BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # roles whose Refs may be bfloat16 in memory

@@ -230,9 +230,9 @@ def test_what_does_not_fit_is_left_out(device: Any, monkeypatch: pytest.MonkeyPa
 
     allocate = session.allocate
 
-    def refuse(size: int, what: str, exchanged: bool = False) -> Any:
+    def refuse(size: int, what: str, **more: bool) -> Any:
         if what == "the outputs":  # a few bytes
-            return allocate(size, what)
+            return allocate(size, what, **more)
         raise Error(f"'{device.name}' refused a buffer")
 
     monkeypatch.setattr(session, "allocate", refuse)
