@@ -37,6 +37,7 @@ GPU_VECTOR_WIDTH = 4  # floats: the lanes of a GPU are scalar (NVIDIA reports 1)
 MINIMUM_VERSION = (1, 2)
 FORKS = ("cpu", "intel")  # kind and runtime that run in forked processes too: Intel's CPU runtime gets its threads back
 _process = 0  # the one that opened the first device of another runtime
+_is_fork = False  # whether this process is a copy of that one
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,16 @@ class Device:
 
 def forked() -> bool:
     """Return whether this process was forked from one with an open device. A fork copies memory, but not the threads of OpenCL runtimes."""
-    return _process not in (0, os.getpid())
+    return _is_fork
+
+
+def _forked() -> None:
+    global _is_fork
+    _is_fork = _process != 0
+
+
+if hasattr(os, "register_at_fork"):  # Windows cannot fork. os.getpid() in every call would take a tenth of a small net's time in Python
+    os.register_at_fork(after_in_child=_forked)
 
 
 def check_process() -> None:

@@ -368,6 +368,8 @@ def test_forked_processes_do_not_use_opencl(device: Any, monkeypatch: pytest.Mon
     """PoCL would wait forever there."""
     made = net(device, INPUT + python("Learned", "x", "y"), caffe.TRAIN)
     monkeypatch.setattr(devices, "_process", os.getpid() + 1)
+    monkeypatch.setattr(devices, "_is_fork", devices._is_fork)
+    devices._forked()
     calls = {"forward": made.forward, "read": lambda: made.blobs["y"].data, "new": lambda: devices.Device(device.info)}
     with pytest.raises(Error, match="was forked from"):
         calls[work]()
