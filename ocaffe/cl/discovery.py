@@ -99,9 +99,26 @@ def import_pyopencl() -> ModuleType:
         else:
             os.environ["PYOPENCL_NO_CACHE"] = cache_setting
     _share_invokers(pyopencl)
+    if may_pin():
+        os.environ.setdefault("POCL_AFFINITY", "1")
     if found.folder:
         os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add untested runtimes of $PYOPENCL_HOME/.libs; our folder has the working ones
     return pyopencl
+
+
+def may_pin() -> bool:
+    """Return whether PoCL may bind each of its threads to a core of its own.
+
+    Otherwise Linux may put two threads that it wakes together on one core, and leaves them there for some milliseconds, the time of a small net. PoCL
+    takes the cores from number 0 on, and ends the process if it may not use one. So all cores must be allowed, and no limit on threads be set.
+    """
+    allowed: set[int] = getattr(os, "sched_getaffinity", lambda _: set())(0)
+    return allowed == set(range(os.cpu_count() or 0)) and int_or(os.environ.get("POCL_MAX_PTHREAD_COUNT"), len(allowed)) >= len(allowed)
+
+
+def int_or(text: str | None, default: int) -> int:
+    """Return the number in a text, or `default` if there is none."""
+    return int(text) if text and text.isdecimal() else default
 
 
 def _share_invokers(pyopencl: ModuleType) -> None:
