@@ -24,6 +24,9 @@ from ocaffe.ir.tensor import Ref, Role
 WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/task_graph.h
 GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
 OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
+# Polls that a work-group may wait, in all: a quarter of the time of the graph on one core, at 100 GFLOP/s and 1.5 ns for a poll. If two threads share a
+# core, one waits in vain while the other could compute.
+FLOPS_PER_POLL, FEWEST_POLLS = 600, 100_000
 FEWEST = 4  # launches of a graph: few launches wait little, and a graph is one more program
 MOST_PARTS = 32  # of one graph: compilers take longer for one large function than for two small ones
 
@@ -109,6 +112,11 @@ class TaskGraph:
     def function(self) -> str:
         return "task_graph"
 
+    @property
+    def patience(self) -> int:
+        """The polls that a work-group may wait."""
+        return min(max(FEWEST_POLLS, sum(member.launch.flops for member in self.members) // FLOPS_PER_POLL), 2**31 - 1)
+
     def bind(self) -> tuple[Any, tuple[int], tuple[int]]:
         """Create the kernels, one per slot, and set their arguments. Return them with the number of work-items, as an action of the command list."""
         commands, session = self.commands, self.commands.session
@@ -125,7 +133,7 @@ class TaskGraph:
             for ref in _refs(self.members):
                 buffers.setdefault(commands.home(ref), commands.locate(ref, slot)[0])
             kernel = cl.Kernel(session.programs[self.key], self.function)
-            scalars = map(np.int32, (len(self.members), width, slot * tables[0].size, cores))
+            scalars = map(np.int32, (len(self.members), width, slot * tables[0].size, cores, self.patience))
             kernel.set_args(table, counters, *scalars, *(buffers[home] for home in self.homes))
             kernels.append(kernel)
         self._alive = table, counters  # clSetKernelArg keeps no buffer alive

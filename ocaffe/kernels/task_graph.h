@@ -9,10 +9,9 @@
  * its caches, and no core is idle while another has tasks to begin.
  * A launch begins when the launches are complete whose results it reads or whose operands it overwrites. A work-group that waits has seen all tasks of
  * these launches taken, by work-groups that run. OpenCL does not promise that they continue, for example if two threads share a core. So patience is
- * limited: a work-group that has lost it ends, and the others do the rest.
+ * limited to a number of polls: a work-group that has lost it ends, and the others do the rest.
  */
 #define LINE 16 /* ints of a cache line: counters of different cores share none */
-#define PATIENCE 4000000 /* polls, some milliseconds: a scheduler's time slice */
 
 /* The words of a launch in the table. */
 #define TASKS 0
@@ -22,11 +21,12 @@
 
 /* counters, 0 before and after: the work-groups that have ended; the complete tasks of each launch; the taken tasks of each share of each launch. */
 kernel __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16))) void task_graph(
-    global const ulong* table, volatile global int* counters, const int launches, const int width, const int first, const int cores BUFFERS) {
+    global const ulong* table, volatile global int* counters, const int launches, const int width, const int first, const int cores,
+    int patience BUFFERS) {
   global void* const buffers[] = {LIST};
   const int groups = get_num_groups(0), own = get_group_id(0) * cores / groups;
   volatile global int *complete = counters + LINE, *shares = complete + LINE * launches;
-  int ready = 0, patience = PATIENCE;
+  int ready = 0;
   table += first;
   for (int j = 0; j < launches && patience; j++, shares += LINE * cores) {
     global const ulong* launch = table + j * width;
