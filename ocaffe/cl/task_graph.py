@@ -24,9 +24,9 @@ from ocaffe.ir.tensor import Ref, Role
 WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/task_graph.h
 GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
 OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
-# Polls that a work-group may wait, in all: a quarter of the time of the graph on one core, at 100 GFLOP/s and 1.5 ns for a poll. If two threads share a
-# core, one waits in vain while the other could compute.
-FLOPS_PER_POLL, FEWEST_POLLS = 600, 100_000
+# Polls that a work-group may wait, in all: a fortieth of the graph's time on one core, at 100 GFLOP/s, 10 GB/s and 2 ns for a poll, or more. MobileNet-v2
+# is fast with 30,000 and gets 160,000. If two threads share a core, one waits in vain while the other could compute.
+WORK_PER_POLL, FLOPS_PER_BYTE, FEWEST_POLLS = 8000, 10, 30_000
 FEWEST = 4  # launches of a graph: few launches wait little, and a graph is one more program
 MOST_PARTS = 32  # of one graph: compilers take longer for one large function than for two small ones
 
@@ -115,7 +115,8 @@ class TaskGraph:
     @property
     def patience(self) -> int:
         """The polls that a work-group may wait."""
-        return min(max(FEWEST_POLLS, sum(member.launch.flops for member in self.members) // FLOPS_PER_POLL), 2**31 - 1)
+        work = sum(member.launch.flops + FLOPS_PER_BYTE * sum(operand.ref.nbytes for operand in member.launch.operands) for member in self.members)
+        return min(max(FEWEST_POLLS, work // WORK_PER_POLL), 2**31 - 1)
 
     def bind(self) -> tuple[Any, tuple[int], tuple[int]]:
         """Create the kernels, one per slot, and set their arguments. Return them with the number of work-items, as an action of the command list."""
