@@ -36,6 +36,7 @@ LANES = {"nvidia": 128, "amd": 64, "intel": 8}  # fp32 lanes of one compute unit
 GPU_VECTOR_WIDTH = 4  # floats: the lanes of a GPU are scalar (NVIDIA reports 1); there the widest load of 16 bytes counts
 MINIMUM_VERSION = (1, 2)
 FORKS = ("cpu", "intel")  # kind and runtime that run in forked processes too: Intel's CPU runtime gets its threads back
+INTEL_LANES = {"corei7": 4, "corei7-avx": 8, "core-avx2": 8}  # values of CL_CONFIG_CPU_TARGET_ARCH below AVX-512
 _process = 0  # the one that opened the first device of another runtime
 _is_fork = False  # whether this process is a copy of that one
 
@@ -178,6 +179,15 @@ def _platforms(cl: Any) -> list[Any]:
         return []
 
 
+def _lanes(runtime: str, native: int) -> int:
+    """Return the floats in a vector of a CPU, at least four (SSE, NEON).
+
+    Intel's runtime compiles for the instructions in CL_CONFIG_CPU_TARGET_ARCH, but reports the processor's vectors.
+    """
+    limit = INTEL_LANES.get(os.environ.get("CL_CONFIG_CPU_TARGET_ARCH", ""), native) if runtime == "intel" else native
+    return max(4, min(native, limit))
+
+
 def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
     kind = "cpu" if device.type & cl.device_type.CPU else "gpu"
     names = {"platform": platform.name.strip(), "platform_version": platform.version.strip()}
@@ -191,8 +201,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         name=name,
         runtime=runtime,
         compute_units=device.max_compute_units,
-        # A CPU has at least four lanes (SSE, NEON).
-        vector_width=GPU_VECTOR_WIDTH if kind == "gpu" else max(4, device.native_vector_width_float),
+        vector_width=GPU_VECTOR_WIDTH if kind == "gpu" else _lanes(runtime, device.native_vector_width_float),
         max_work_group=device.max_work_group_size,
         local_memory=device.local_mem_size,
         global_memory=device.global_mem_size,

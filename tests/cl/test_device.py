@@ -312,3 +312,15 @@ def test_the_scale_of_gradients_is_a_power_of_two(monkeypatch: pytest.MonkeyPatc
         with_math(card, "fp16")
     monkeypatch.setenv("OCAFFE_GRADIENT_SCALE", "4096")
     assert with_math(card, "fp16").target.gradient_scale == 4096
+
+
+@pytest.mark.parametrize(
+    ("runtime", "native", "arch", "lanes"),
+    [
+        ("intel", 16, "", 16), ("intel", 16, "core-avx2", 8), ("intel", 16, "corei7", 4), ("intel", 8, "skx", 8),
+        ("pocl", 16, "core-avx2", 16), ("pocl", 1, "", 4),
+    ],
+)  # fmt: skip
+def test_vectors_of_a_cpu(runtime: str, native: int, arch: str, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CL_CONFIG_CPU_TARGET_ARCH", arch)
+    assert module._lanes(runtime, native) == lanes
