@@ -57,8 +57,7 @@ class Side:
         self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
         if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
             self.network.options = replace(options, backward=False)  # without a loss there is no backward pass
-        if plain:
-            self.network.switches = replace(self.network.switches, share=False)
+        self.network.switches = replace(self.network.switches, share=self.network.switches.share and not plain, single=True)
         self.network.fill_parameters()
         self._enliven()
         for file in weights:

@@ -226,6 +226,8 @@ class CommandList:
     def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
         """Enqueue the launches [start, stop). The first run after a bind may start anywhere. `slot`: the number of an earlier run to continue."""
         assert len(self._actions) == len(self.schedule), "the command list is not bound"
+        ends = {start, len(self.schedule) if stop is None else stop}
+        assert not self.graphs or all(not graph.members[0].step < end <= graph.members[-1].step for graph in self.graphs for end in ends), "a part of a graph"
         queue = self.session.device.queue
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None

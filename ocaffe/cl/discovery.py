@@ -82,6 +82,9 @@ class Discovery:
         return next((runtime for runtime in self.runtimes if (platform_name, platform_version) in runtime.platforms), None)
 
 
+PINNED = "OCAFFE_POCL_AFFINITY"  # the process that has set POCL_AFFINITY; child processes inherit both
+
+
 @functools.cache
 def import_pyopencl() -> ModuleType:
     """Import pyopencl with a loader that sees every working runtime. Call this instead of importing pyopencl.
@@ -99,8 +102,11 @@ def import_pyopencl() -> ModuleType:
         else:
             os.environ["PYOPENCL_NO_CACHE"] = cache_setting
     _share_invokers(pyopencl)
-    if may_pin():
-        os.environ.setdefault("POCL_AFFINITY", "1")
+    own = f"1 {os.getpid()}"
+    if os.environ.get(PINNED, own) != own:  # set by a process that has started this one, which may have other cores
+        os.environ.pop("POCL_AFFINITY", None)
+    if may_pin() and "POCL_AFFINITY" not in os.environ:
+        os.environ["POCL_AFFINITY"], os.environ[PINNED] = "1", own
     if found.folder:
         os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add untested runtimes of $PYOPENCL_HOME/.libs; our folder has the working ones
     return pyopencl
@@ -110,7 +116,7 @@ def may_pin() -> bool:
     """Return whether PoCL may bind each of its threads to a core of its own.
 
     Otherwise Linux may put two threads that it wakes together on one core, and leaves them there for some milliseconds, the time of a small net. PoCL
-    takes the cores from number 0 on, and ends the process if it may not use one. So all cores must be allowed, and no limit on threads be set.
+    takes the cores from number 0 on, whichever the process may use. So all cores must be allowed, and no limit on threads be set.
     """
     allowed: set[int] = getattr(os, "sched_getaffinity", lambda _: set())(0)
     return allowed == set(range(os.cpu_count() or 0)) and int_or(os.environ.get("POCL_MAX_PTHREAD_COUNT"), len(allowed)) >= len(allowed)

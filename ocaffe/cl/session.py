@@ -354,7 +354,7 @@ class Session:
         return rows.reshape(ref.shape).copy()
 
     def write(self, ref: Ref, array: np.ndarray, commands: CommandList | None = None, slot: int = 0) -> None:
-        """Write an array of the Ref's shape to the Ref. Waits for the device if the array is large."""
+        """Write an array of the Ref's shape to the Ref. Waits for the device if the array is large or the buffer shared."""
         self.note(ref.root)
         buffer, offset = self.locate(ref, commands, slot)
         item = ref.dtype.itemsize

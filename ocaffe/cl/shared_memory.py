@@ -24,7 +24,7 @@ def can_share(device: Device) -> bool:
 def shared_buffer(device: Device, size: int) -> Any:
     """Return a buffer whose `hostbuf` is an array over its bytes. A buffer over SVM has the memory as its storage (OpenCL 2.0, clCreateBuffer)."""
     cl = device.cl
-    memory = cl.fsvm_empty(device.context, (size,), np.uint8)
+    memory = cl.fsvm_empty(device.context, (size,), np.uint8, queue=device.queue)  # the queue frees it after the commands that use it
     return cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
 
 

@@ -47,7 +47,7 @@ _WORK_ITEM = {
 # Inlined into one kernel, some parts computed wrong values on Intel's runtime of 2026. Without an argument as wide as the vectors of the part, PoCL's
 # compiler would split these (see INLINE in common.h), and the part would take twice the time.
 _SIGNATURE = "static __attribute__((noinline)) void {}(const float16 wide_, const size_t* id_, const size_t* size_, "
-_READ = {"i4": "(int)launch[{}]", "u4": "(uint)launch[{}]", "f4": "as_float((uint)launch[{}])", "i8": "(long)launch[{}]", "u8": "launch[{}]"}
+_READ = {"i4": "(int)launch[{}]", "u4": "(uint)launch[{}]", "f4": "as_float((uint)launch[{}])", "u8": "launch[{}]"}
 
 
 class Part(NamedTuple):
@@ -88,7 +88,7 @@ def member_of(step: int, launch: Launch, call: Call, fence: str) -> Member | Non
     """Return the launch as part of a graph; None if its work-groups are not single work-items, or if it changes what a snapshot saves."""
     if launch.prepacks_weights or any(ref.root.role in (Role.PARAMETER, Role.HISTORY) for ref in launch.writes):
         return None
-    if call.local is None or math.prod(call.local) != 1 or any(scalar.dtype.str[1:] not in _READ for scalar in call.scalars):
+    if call.local is None or math.prod(call.local) != 1 or math.prod(call.size) >= 2**31 or any(scalar.dtype.str[1:] not in _READ for scalar in call.scalars):
         return None
     key = ProgramKey.generated([call.program]) if call.generated else ProgramKey(call.program, call.defines)
     return None if _declares_local(key, fence) else Member(step, launch, call, key)

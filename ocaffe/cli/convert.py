@@ -227,7 +227,7 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
     def runs(seed: int) -> list[Feeds]:
         batches = [None, 3] if exported.options.dynamic_batch else [None]
         drawn = [random_inputs(exported.graph, seed, batch, pixels(exported.model)) for batch in batches]
-        other = [other_batch(exported, imported.batch)[1]] if any_batch and imported.open else []
+        other = [other_batch(exported, imported.batch, seed)[1]] if any_batch and imported.open else []
         return ([inputs_from(options.verify, exported.graph)] if options.verify else drawn) + other
 
     try:

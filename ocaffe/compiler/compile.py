@@ -36,11 +36,12 @@ class Switches:
     poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
     fuse: bool = True  # OCAFFE_FUSE=0
     recompute: bool = True  # OCAFFE_RECOMPUTE=none
+    single: bool = False  # runs may stop after any launch, so none is part of a task graph
 
     @property
     def joined(self) -> bool:
         """Whether launches may be joined to task graphs: not in a plain run, and not for a checker, which reports the launch of an access."""
-        return self.fuse and not self.separate
+        return self.fuse and not self.separate and not self.single
 
     @staticmethod
     def read() -> Switches:

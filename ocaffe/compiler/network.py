@@ -192,7 +192,7 @@ class Network:
         if key not in self._compiled:
             made = compile_net(self.graph, self.group, self.session.device.target, options, self.switches, update)
             recording, placed = made.recording, made.plan
-            joined = self.session.device.target.is_cpu and not options.backward and self.switches.joined
+            joined = self.session.device.target.is_cpu and not options.backward and options.fuse and self.switches.joined
             commands = CommandList(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, options.apart, joined)
             commands.prefetchers = self.prefetchers
             self._compiled[key] = CompiledNet(recording, placed, commands, options, update)

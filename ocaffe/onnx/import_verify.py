@@ -54,12 +54,13 @@ def pixels(model: onnx.ModelProto) -> dict[str, int]:
     return {name: 2 if kind == onnx.TensorProto.BOOL else 256 for name, kind in kinds.items() if kind not in FLOATS}
 
 
-def other_batch(exported: Exported, batch: Mapping[str, int]) -> tuple[list[Feeds], Feeds]:
+def other_batch(exported: Exported, batch: Mapping[str, int], seed: int = 0) -> tuple[list[Feeds], Feeds]:
     """Draw inputs of 3 samples, or 2 if the net has 3 or more. Return batches of the net's own size, and the batch of their first samples."""
     own = {blob.name: blob.shape for blob in exported.graph.inputs}
     size = next(own[name][axis] for name, axis in batch.items())
     count = 3 if size < 3 else 2
-    parts = [random_inputs(exported.graph, seed, pixels=pixels(exported.model)) for seed in range(1, 1 + -(-count // size))]
+    first = 1 + 10 * seed
+    parts = [random_inputs(exported.graph, number, pixels=pixels(exported.model)) for number in range(first, first + -(-count // size))]
     parts = [{name: (part if name in batch else parts[0])[name] for name in own} for part in parts]
     joined = {name: np.concatenate([part[name] for part in parts], axis) for name, axis in batch.items()}
     return parts, parts[0] | {name: values.take(range(count), batch[name]) for name, values in joined.items()}

@@ -334,7 +334,7 @@ def test_where_no_process_can_be_started_runtimes_are_used_untried(monkeypatch: 
     ("allowed", "cores", "limit", "pins"), [({0, 1}, 2, None, True), ({0, 1}, 2, "2", True), ({0, 1}, 2, "1", False), ({0, 2}, 4, None, False)]
 )
 def test_threads_of_pocl_are_bound_to_cores(allowed: set[int], cores: int, limit: str | None, pins: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only if the process may use all cores: PoCL ends the process if it may not use one."""
+    """Only if the process may use all cores: PoCL takes the first ones, whichever the process may use."""
     monkeypatch.setattr(discovery.os, "sched_getaffinity", lambda _: allowed, raising=False)
     monkeypatch.setattr(discovery.os, "cpu_count", lambda: cores)
     monkeypatch.delenv("POCL_MAX_PTHREAD_COUNT", raising=False)

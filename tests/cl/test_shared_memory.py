@@ -23,6 +23,11 @@ layer { name: "data" type: "Input" top: "data" input_param { shape { dim: [2, 5]
 layer { name: "out" type: "Power" bottom: "data" top: "out" power_param { scale: 2 shift: 1 } }
 """
 
+LONG = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: [4, 32, 96, 96] } } }
+layer { name: "out" type: "Convolution" bottom: "data" top: "out" convolution_param { num_output: 64 kernel_size: 5 weight_filler { type: "msra" } } }
+"""
+
 
 def needs_sharing(device: Device) -> None:
     if not can_share(device):
@@ -62,3 +67,11 @@ def test_a_net_with_and_without(shares: bool, device: Device, monkeypatch: pytes
         assert [out[1, 4] for out in found] == [2 * value + 1 for value in range(40)]
         net.blobs["out"].data[...] = 7
         np.testing.assert_array_equal(net.blobs["out"].data, 7)
+
+
+def test_a_net_is_closed_while_it_runs(device: Device) -> None:
+    """The queue frees shared memory after the commands that use it; else PoCL's threads would write to memory that is gone."""
+    for _ in range(3):
+        with Net(parse(LONG, proto.NetParameter), proto.TEST, device=device, keep=[]) as net:
+            net._engine.forward(0, len(net.layers) - 1)
+    device.queue.finish()
