@@ -105,7 +105,7 @@ class Engine:
         """Return the bound compiled net for the present shapes and options. Raises Error on a closed net."""
         self.check_open()
         compiled, network = self.compiled, self.network
-        # A pass of a small net calls this seven times, so the usual case compares no options.
+        # A pass of a small net calls this seven times, so the usual case needs no further call.
         if compiled is None or self.shapes or self._state != (self.options, network.inferences) or compiled.commands not in network.session.command_lists:
             return self._compiled_again()
         return compiled
@@ -115,9 +115,8 @@ class Engine:
         if self.shapes:
             self.reshape()
         state = self.options, self.network.inferences
-        if self.compiled is None or state != self._state or self.compiled.commands not in self.session.command_lists:
-            self.compiled = self.network.bound(self.options)
-            self._state = state
+        self.compiled = self.network.bound(self.options)
+        self._state = state
         return self.compiled
 
     def refs(self, name: str, what: What) -> tuple[Ref | None, Ref | None]:

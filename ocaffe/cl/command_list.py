@@ -81,6 +81,8 @@ class CommandList:
         self._sendings: deque[Any] = deque()  # events; they keep the host arrays alive
         self.graphs: list[TaskGraph] = list(graphs(self._neighbours(), self)) if joined and not poison and not apart else []
         self._joined = {member.step: member for graph in self.graphs for member in graph.members}
+        # Steps at which no run may start or stop.
+        self._inside = frozenset(step for graph in self.graphs for step in range(graph.members[0].step + 1, graph.members[-1].step + 1))
         self._single: list[Any] = []  # the actions without graphs, which profiling needs
 
     def _neighbours(self) -> Iterator[list[Member]]:
@@ -226,8 +228,7 @@ class CommandList:
     def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
         """Enqueue the launches [start, stop). The first run after a bind may start anywhere. `slot`: the number of an earlier run to continue."""
         assert len(self._actions) == len(self.schedule), "the command list is not bound"
-        ends = {start, len(self.schedule) if stop is None else stop}
-        assert not self.graphs or all(not graph.members[0].step < end <= graph.members[-1].step for graph in self.graphs for end in ends), "a part of a graph"
+        assert start not in self._inside and stop not in self._inside, "a part of a graph"
         queue = self.session.device.queue
         enqueue = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None

@@ -39,7 +39,7 @@ _TABLE = re.compile(r"^constant \w+ (\w+)", re.MULTILINE)
 _ENUM = re.compile(r"^enum \{(.*?)\};", re.MULTILINE | re.DOTALL)
 _LOCAL = re.compile(r"^\s+local\s", re.MULTILINE)  # a local array, which only a kernel may declare
 _NO_NAMES = {"__attribute__", "defined"}
-# The arguments of a kernel are at compile time what they are here, so that helper functions need not be changed.
+# In a part, these functions of OpenCL read its first arguments.
 _WORK_ITEM = {
     "get_global_id(d)": "id_[d]", "get_group_id(d)": "id_[d]", "get_global_size(d)": "size_[d]", "get_num_groups(d)": "size_[d]",
     "get_local_id(d)": "0", "get_local_size(d)": "1",
@@ -97,6 +97,8 @@ def member_of(step: int, launch: Launch, call: Call, fence: str) -> Member | Non
 class TaskGraph:
     """The graph of some launches of a command list, in the order of the schedule. `key` is its program; `bind` makes the action that runs it."""
 
+    function = "task_graph"
+
     def __init__(self, members: Sequence[Member], commands: Commands) -> None:
         self.members, self.commands = members, commands
         self.parts = {part: number for number, part in enumerate(dict.fromkeys(member.part for member in members))}
@@ -107,10 +109,6 @@ class TaskGraph:
         calls = " ".join(f"case {number}: {_call(number, part)}; break;" for part, number in self.parts.items())
         defines = [f"#define BUFFERS {''.join(f', global void* {name}' for name in names)}", f"#define LIST {', '.join(names)}", f"#define CALLS {calls}"]
         self.key = ProgramKey.generated([*texts, *defines, '#include "task_graph.h"'])
-
-    @property
-    def function(self) -> str:
-        return "task_graph"
 
     @property
     def patience(self) -> int:

@@ -221,14 +221,14 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
         return "NOT VERIFIED: there is no OpenCL device"
     device = select_device(options.device or None, options.gpu or None, math=options.math)
-
     any_batch = imported and imported.batch and not imported.fixed
 
     def runs(seed: int) -> list[Feeds]:
-        batches = [None, 3] if exported.options.dynamic_batch else [None]
-        drawn = [random_inputs(exported.graph, seed, batch, pixels(exported.model)) for batch in batches]
         other = [other_batch(exported, imported.batch, seed)[1]] if any_batch and imported.open else []
-        return ([inputs_from(options.verify, exported.graph)] if options.verify else drawn) + other
+        if options.verify:
+            return [inputs_from(options.verify, exported.graph), *other]
+        batches = [None, 3] if exported.options.dynamic_batch else [None]
+        return [random_inputs(exported.graph, seed, batch, pixels(exported.model)) for batch in batches] + other
 
     try:
         if any_batch and not imported.open:
