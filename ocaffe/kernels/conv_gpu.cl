@@ -12,6 +12,7 @@
            of a row. BK is their product. BN divides NT, and STEP_CHANNELS is a multiple of NT / BN
    VECTOR  1: operands are fetched as vectors (fetch_gpu.h). For windows of one pixel and stride 1, planes of a multiple of four positions and
            a multiple of four channels. If samples do not begin at multiples of 4 elements (a view of a Concat), elements are fetched singly
+   DIRECTION  the kernel that the program has besides split_sum: 0 forward, 1 backward_data, 2 backward_filter. A compiler takes seconds for each
    DEVICE_FENCE  last-block reduction (common.h)
 
    Arguments: operands, SIZES (conv_window.h), channels of a part and number of parts (backward_filter: positions of a part), scalars.
@@ -38,6 +39,10 @@
 #define VECTOR 0
 #endif
 
+#ifndef DIRECTION
+#define DIRECTION 0
+#endif
+
 #define STEP_WINDOW (STEP_ROWS * STEP_TAPS)
 
 /* For fetching filters, and both operands of backward_filter: a work-item fetches one step of the depth of every ROWS_APART-th line.
@@ -61,13 +66,16 @@
 #define TILE_NUMBER ((get_group_id(2) % groups * get_num_groups(1) + get_group_id(1)) * get_num_groups(0) + get_group_id(0))
 #define SPLITS (get_num_groups(2) / groups)
 
+#if DIRECTION < 2
+#define backward DIRECTION
+
 /* ORIGIN: the coordinate of tap 0 of a position along one axis, in backward times the stride. TAP_AT: the coordinate of a tap. */
 #define ORIGIN(p, stride, pad) (backward ? (p) + (pad) : (p) * (stride) - (pad))
 #define TAP_AT(at, tap, stride, dilation) (backward ? ((at) - (tap) * (dilation)) / (stride) : (at) + (tap) * (dilation))
 
 #if VECTOR
 /* The sums of a tile of forward and backward_data, computed as in gemm_gpu.cl, except that columns of different samples are not contiguous. */
-INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local float* as, local float* bs, global const SOURCE_T* source, ulong source_stride,
+INLINE void gather_vectors(float acc[SUM_ROWS][TN], local float* as, local float* bs, global const SOURCE_T* source, ulong source_stride,
                            global const float* filter, const Phase f, int group, int rows, int depth, int row0, int column0, int begin, int end) {
   const int item = get_local_id(0), plane = f.positions;
   PART(a, BM, LDA, !backward, 0);
@@ -126,7 +134,7 @@ INLINE void gather_vectors(const int backward, float acc[SUM_ROWS][TN], local fl
 
 /* forward (backward = 0) and backward_data (backward = 1): both gather `source` at the taps of each position of `target`, times the filters.
    rows, depth: channels of target and source in a group; sd, sh, sw and td, th, tw: their planes. */
-INLINE void gather(const int backward, local float* as, local float* bs, global uint* counters, global float* parts, global const SOURCE_T* source, ulong source_stride,
+INLINE void gather(local float* as, local float* bs, global uint* counters, global float* parts, global const SOURCE_T* source, ulong source_stride,
                    global const float* filter, global const float* bias, ulong bias_stride, global RESULT_T* target, ulong target_stride, int target_aligned,
                    int batch, int groups, int rows, int depth, int sd, int sh, int sw, int td, int th, int tw, int split_channels,
                    int splits, int has_bias, int accumulate, float slope, global const SIGNS_T* sign, ulong sign_stride, int sign_aligned,
@@ -150,7 +158,7 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
 
   float acc[SUM_ROWS][TN];
 #if VECTOR
-  gather_vectors(backward, acc, as, bs, source, source_stride, filter, f, group, rows, depth, row0, column0, begin, end);
+  gather_vectors(acc, as, bs, source, source_stride, filter, f, group, rows, depth, row0, column0, begin, end);
 #else
   /* Filters: in memory [outputs][channels][taps]. Neighbouring work-items fetch neighbouring taps, then channels (forward) or rows (backward). */
   const int a_tap = backward ? item % STEP_WINDOW : item % BK % STEP_WINDOW;
@@ -249,15 +257,19 @@ INLINE void gather(const int backward, local float* as, local float* bs, global 
                   sign, sign_stride, sign_aligned, as, reduction, backward);
 }
 
+#if DIRECTION == 0
+
 kernel GROUP_OF_NT void forward(OPERAND_RESTRICT(const SOURCE_T, x), OPERAND_RESTRICT(const float, filter),
                                 REDUCTION_OPERANDS COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(const float, bias),
                                 OPERAND_RESTRICT(RESULT_T, y) PARTS, SIZES, int split_channels, int splits,
                                 int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA > REDUCTION_SIZE ? 2 * BK * LDA : REDUCTION_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(0, as, bs, COMPLETION_COUNTER, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
+  gather(as, bs, COMPLETION_COUNTER, x + x_offset, x_stride, filter + filter_offset, bias + bias_offset, bias_stride, y + y_offset, y_stride, (y_offset & 3) == 0, batch,
          groups, outputs, channels, d, h, w, od, oh, ow, split_channels, splits, has_bias, accumulate, slope, NO_SIGN(y), 0, 1, REDUCTION_ARGUMENT);
 }
+
+#else
 
 kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                       OPERAND_RESTRICT(const float, filter),
@@ -266,10 +278,14 @@ kernel GROUP_OF_NT void backward_data(OPERAND_RESTRICT(const SOURCE_T, dy),
                                       int splits, int has_bias, int accumulate, float slope) {
   LOCAL_TILE(as, 2 * BK * LDA > REDUCTION_SIZE ? 2 * BK * LDA : REDUCTION_SIZE);
   LOCAL_TILE(bs, 2 * BK * LDB);
-  gather(1, as, bs, COMPLETION_COUNTER, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
+  gather(as, bs, COMPLETION_COUNTER, dy + dy_offset, dy_stride, filter + filter_offset, bias + bias_offset, bias_stride, dx + dx_offset, dx_stride, (dx_offset & 3) == 0,
          batch, groups, channels, outputs, od, oh, ow, d, h, w, split_channels, splits, has_bias, accumulate, slope, IF_FUSED_RELU(sign + sign_offset, dx),
          IF_FUSED_RELU(sign_stride, 0), SIGN_ALIGNED, REDUCTION_ARGUMENT);
 }
+
+#endif
+
+#else
 
 /* Rows: outputs; columns: (channel, tap) in the order of the filters; depth: the positions of all samples, BK per step. A work-item fetches
    every BK-th position, or four neighbours (VECTOR), of its rows of dy and its columns of the image. */
@@ -408,3 +424,5 @@ kernel OF_NT void backward_filter(OPERAND_RESTRICT(const SOURCE_T, x),
   const int aligned = ((dw_place | (ulong)columns) & 3) == 0;
   tile_store(dw + dw_place, columns, outputs - row0, columns - column0, aligned, acc, accumulate, 1.0f, NO_SIGN(dw), 0, 0);
 }
+
+#endif

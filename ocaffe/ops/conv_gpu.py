@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ocaffe.ops.convolution import ConvGeometry
 
 WINOGRAD = "winograd"  # a choice besides the tiles
+DIRECTIONS = "forward", "backward_data", "backward_filter"  # DIRECTION of kernels/conv_gpu.cl
 WINDOW_STEP = 12  # maximum products per result and step, if the window leaves a choice
 TENSOR_STEP = 8  # depth of one tensor-core product
 FILTER_SUMS = 64  # maximum sums per work-item of backward_filter on tensor cores: more do not fit the registers
@@ -122,10 +123,10 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
         bf16_operands=("SOURCE", "GIVEN"),
         size=size,
         local=(tile.items, 1, 1),
-        defines={**defines(g, tile), **last_block.defines},
+        defines={**defines(g, tile, "backward_filter"), **last_block.defines},
     )
     if not once:
-        sum_splits(rec, "conv_gpu", defines(g, tile), to, None, dw)
+        sum_splits(rec, "conv_gpu", defines(g, tile, "backward_filter"), to, None, dw)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
@@ -156,10 +157,10 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
         bf16_operands=_stored(last_block, once),
         size=size,
         local=(tile.items, 1, 1),
-        defines={**gather_defines(g, tile), **last_block.defines},
+        defines={**defines(g, tile, direction), **last_block.defines},
     )
     if not once:
-        sum_splits(rec, "conv_gpu", gather_defines(g, tile), to, bias, target, samples=g.batch, inner=inner, mergeable=True)
+        sum_splits(rec, "conv_gpu", defines(g, tile, direction), to, bias, target, samples=g.batch, inner=inner, mergeable=True)
 
 
 def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[], float]) -> Choice | str:
@@ -238,20 +239,17 @@ def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:
     return replace(tile, depth=math.prod(step), levels=levels(g, tile, direction), waste=waste)
 
 
-def defines(g: ConvGeometry, tile: Tile) -> dict[str, int | str]:
-    """Return the defines: the window, the tile, the shape of a step, and whether operands are loaded as vectors (kernels/fetch_gpu.h)."""
+def defines(g: ConvGeometry, tile: Tile, direction: str) -> dict[str, int | str]:
+    """Return the defines: direction, window, tile, shape of a step, and whether operands are loaded as vectors (kernels/fetch_gpu.h).
+
+    In TF32, higher occupancy is worth a few spilled registers in forward and backward_data. docs/kernel-log.md lists the exceptions.
+    """
     shares = all(lines * tile.depth % (conv_mma.VECTOR * tile.items) == 0 for lines in (tile.rows, tile.columns))
     vector = g.pointwise and g.positions % conv_mma.VECTOR == 0 and g.group_channels % conv_mma.VECTOR == 0 and shares
-    return {**tile.defines(), **dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile))), **window(g), "VECTOR": int(vector)}
-
-
-def gather_defines(g: ConvGeometry, tile: Tile) -> dict[str, int | str]:
-    """Return the defines of forward and backward_data.
-
-    In TF32, higher occupancy is worth a few spilled registers. docs/kernel-log.md lists the exceptions.
-    """
-    limited = tile.mma == 1 and tile.item_rows * tile.item_columns == LIMITED_SUMS
-    return {**defines(g, tile), **({"REGISTERS": MAX_REGISTERS} if limited else {})}
+    limited = direction != "backward_filter" and tile.mma == 1 and tile.item_rows * tile.item_columns == LIMITED_SUMS
+    step = dict(zip(("STEP_CHANNELS", "STEP_ROWS", "STEP_TAPS"), window_step(g, tile)))
+    limit = {"REGISTERS": MAX_REGISTERS} if limited else {}
+    return {**tile.defines(), **step, **window(g), "VECTOR": int(vector), "DIRECTION": DIRECTIONS.index(direction), **limit}
 
 
 def levels(g: ConvGeometry, tile: Tile, direction: str, splits: int = 1) -> int:

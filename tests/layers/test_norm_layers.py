@@ -359,9 +359,9 @@ def test_reshape(device: Any) -> None:
         layer {{ name: 'x' type: 'Input' top: 'x' input_param {{ shape {{ dim: {} dim: 3 dim: {} dim: {} }} }} }}
         layer {{ name: 'm' type: 'MVN' bottom: 'x' top: 'm' }} layer {{ name: 'p' type: 'PReLU' bottom: 'm' top: 'm' }}
         layer {{ name: 'i' type: 'Interp' bottom: 'm' top: 'i' interp_param {{ height: 7 width: 6 }} }}
-        layer {{ name: 'n' type: 'Normalize' bottom: 'i' top: 'n' norm_param {{ across_spatial: false }} }}
-        layer {{ name: 'b' type: 'BN' bottom: 'n' top: 'b' bn_param {{ scale_filler {{ type: 'constant' value: 2 }} }} }}
-        layer {{ name: 's' type: 'SPP' bottom: 'b' top: 's' spp_param {{ pyramid_height: 2 }} }}"""
+        layer {{ name: 'b' type: 'BN' bottom: 'i' top: 'b' bn_param {{ scale_filler {{ type: 'constant' value: 2 }} }} }}
+        layer {{ name: 'n' type: 'Normalize' bottom: 'b' top: 'n' norm_param {{ across_spatial: false }} }}
+        layer {{ name: 's' type: 'SPP' bottom: 'n' top: 's' spp_param {{ pyramid_height: 2 }} }}"""  # BN after Normalize would make the scale's gradient 0
 
     def net_of(shape: Shape) -> Net:
         return Net(text_format.Parse(text.format(shape[0], *shape[2:]), proto.NetParameter()), phase=proto.TRAIN, device=device)

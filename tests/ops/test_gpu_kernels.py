@@ -462,7 +462,7 @@ def test_vectors(device: Any, tile: Tile, offset: int, gap: int) -> None:
         g = geometry(5, channels * group, outputs * group, size, (1, 1, 1), group=group)
         choice = small(g, 1 + case, tile)
         shares = all(lines * choice.tile.depth % (4 * choice.tile.items) == 0 for lines in (tile.rows, tile.columns))
-        assert bool(conv_gpu.defines(g, choice.tile)["VECTOR"]) == shares and (shares or case == 1)
+        assert bool(conv_gpu.defines(g, choice.tile, "forward")["VECTOR"]) == shares and (shares or case == 1)
         check_convolution(device, conv_gpu, g, offset=offset, gap=gap, add=case == 1, choice=choice)
 
 
