@@ -12,12 +12,17 @@ import os
 import pathlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ocaffe import log
+from ocaffe.cl import program
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
-from tests.harness import of_kind, treat_as_large
+from ocaffe.ir.target import Target
+from tests.harness import of_kind, quick_to_compile, treat_as_large
+
+CPU = 1 << 1  # CL_DEVICE_TYPE_CPU
 
 os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
 
@@ -37,6 +42,17 @@ QUICK = (
     "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py", "test_lint.py", "test_log.py", "test_progress.py", "tools",
     "zoo/test_fetch.py", "zoo/test_images.py", "zoo/test_zoo.py",
 )  # fmt: skip
+
+
+_options_of = program.options_of
+
+
+def _options_for_tests(key: program.ProgramKey, target: Target, *rest: Any) -> str:
+    on_cpu = any(info.name == target.name and info.cl_device.type & CPU for info in _devices())
+    return _options_of(key, target, *rest) + quick_to_compile(target, on_cpu)
+
+
+program.options_of = _options_for_tests
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
