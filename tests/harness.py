@@ -175,6 +175,7 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         kernel.set_args(*args, *call.scalars)
         size = call.size
         if call.local is not None:
+            assert len(call.local) < 3 or call.local[2] <= 64, f"{call.function}: groups of {call.local}, and NVIDIA allows 64 in the third axis"
             size = tuple(-(-n // m) * m for n, m in zip(size, call.local))
         cl.enqueue_nd_range_kernel(queue, kernel, size, call.local)
     queue.finish()

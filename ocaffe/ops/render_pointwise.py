@@ -27,6 +27,7 @@ from ocaffe.ops.source import BFLOAT, Port, Source, lanes, load, steps, store
 
 SEGMENT = 8192  # elements per CPU work-item: enough to hide the cost of its dispatch, few enough to balance the load of small tensors
 GROUP = 256
+DEEPEST = 64  # work-items of a group in the third axis: NVIDIA's limit
 GRID = 65535  # work-groups along the second and third axis of a grid that every device supports
 WIDTH = 4  # adjacent elements per GPU work-item: an H100 copies 3.0 TB/s with four, 2.7 TB/s with one
 SHARED_COUNTERS = 64  # elements that share 16 Philox counters
@@ -269,7 +270,7 @@ class _Body:
                 self.stores(BLOCK, "0", whole=True)
                 source.add("}")
         local = fit(items, group)
-        return source.call((1, items, math.prod(outer[:-1])), (1, local, group // local))
+        return source.call((1, items, math.prod(outer[:-1])), (1, local, min(group // local, DEEPEST)))
 
     def grid(self, columns: int, group: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the global and local size, and declare the pointers to the row of a work-item."""
