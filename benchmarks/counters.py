@@ -50,7 +50,6 @@ STATIC = 48 << 10  # bytes of local memory that CUDA allows without a request
 class Region:
     """Bytes of a buffer, before the launch and after it."""
 
-    start: int
     before: np.ndarray
     after: np.ndarray
 
@@ -59,7 +58,6 @@ class Region:
 class Recorded:
     """A launch for the second process. An argument is a scalar, or the number of a region."""
 
-    name: str
     ptx: bytes
     function: str
     groups: tuple[int, ...]
@@ -74,16 +72,16 @@ def spans(commands: CommandList, step: int, slot: int) -> list[tuple[Any, int, i
     for operand in commands.schedule[step].operands:
         buffer, offset = commands.locate(operand.ref, slot)
         ref, item = operand.ref, operand.ref.dtype.itemsize
-        length = (ref.shape[0] - 1) * ref.batch_stride + ref.dense_stride if ref.shape and not ref.is_dense else ref.count
-        found.append((buffer, offset * item, (offset + length) * item))
+        found.append((buffer, offset * item, (offset + ref.root_end - ref.root_offset) * item))
     return found
 
 
-def recorded(commands: CommandList, step: int, name: str) -> Recorded:
+def recorded(commands: CommandList, step: int) -> Recorded:
     """Run the schedule up to a launch, and then this launch. Return it."""
     session, slot = commands.session, commands.runs
-    device, launch, call = session.device, commands.schedule[step], commands._calls[step]
-    assert call is not None and call.local is not None
+    device, launch = session.device, commands.schedule[step]
+    call = launch.final()
+    assert call.local is not None
     places = spans(commands, step, slot)
     merged: list[list[Any]] = []  # overlapping operands are one region
     for buffer, start, end in sorted(places, key=lambda place: (place[0].int_ptr, place[1])):
@@ -110,8 +108,7 @@ def recorded(commands: CommandList, step: int, name: str) -> Recorded:
         arguments += [number, np.uint64((first - start) // operand.ref.dtype.itemsize), np.uint64(operand.ref.batch_stride)]
     groups = tuple(-(-size // local) for size, local in zip(call.size, call.local))
     binary = session.programs[commands._key(call)].binaries[0]
-    regions = [Region(start, *pair) for (_, start, _), pair in zip(merged, zip(before, after))]
-    return Recorded(name, binary, call.function, groups, call.local, [*arguments, *call.scalars], regions)
+    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], list(map(Region, before, after)))
 
 
 def for_cuda(ptx: bytes, function: str) -> tuple[bytes, int]:
@@ -124,7 +121,7 @@ def for_cuda(ptx: bytes, function: str) -> tuple[bytes, int]:
     size = 0
     for match in re.finditer(r"^[ \t]*\.shared (\.align \d+ \.b8) (\w+)\[(\d+)\];", text, re.MULTILINE):
         if int(match[3]) > STATIC // 2:
-            size = max(size, int(match[3])) if f"{function}" in match[2] or not size else size
+            size = max(size, int(match[3])) if function in match[2] or not size else size
             text = text.replace(match[0], "", 1)
             text = re.sub(r"^(\.address_size \d+)$", rf"\1\n.extern .shared {match[1]} {match[2]}[];", text, count=1, flags=re.MULTILINE)
     return text.encode() + b"\0", size
@@ -224,7 +221,7 @@ def measured(net: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             launch = commands.schedule[step]
             call = launch.final()
             kernel = launch.what if call.generated else call.function
-            (Path(name) / f"{len(rows):02}.pickle").write_bytes(pickle.dumps(recorded(commands, step, kernel), protocol=5))
+            (Path(name) / f"{len(rows):02}.pickle").write_bytes(pickle.dumps(recorded(commands, step), protocol=5))
             rows.append({"layer": launch.layer, "phase": launch.phase, "kernel": kernel, "ms": 1e3 * seconds, "operands": moved})
         solver.close()
         for row, values, same in zip(rows, *counters(Path(name))):
