@@ -164,7 +164,7 @@ def next_pass(network: Network, options: NetOptions) -> CompiledNet:
 def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
     """Profile forward of --model and, in the phase TRAIN, backward."""
     network = opened_net(options, stack)
-    net_options = replace(network.options, backward=network.phase == proto.TRAIN)
+    net_options = replace(network.options, backward=network.phase == proto.TRAIN, prepack_weights=network.phase == proto.TEST)
 
     def passes(count: int) -> None:
         for _ in range(count):
