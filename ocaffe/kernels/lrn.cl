@@ -36,16 +36,16 @@ kernel void forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int 
   LOCATE(x);
   LOCATE(y);
   POSITIONS
-  float xs[SIZE]; /* channels c - HALF to c + HALF */
-  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - HALF + j - 1) ? GET(SOURCE_T, AT(x, first - HALF + j - 1)) : 0;
+  float xs[SIZE]; /* channels c - REACH to c + REACH */
+  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - REACH + j - 1) ? GET(SOURCE_T, AT(x, first - REACH + j - 1)) : 0;
   for (int c = first; c < end; c++) {
-    PUSH(xs, SIZE, c + HALF < channels ? GET(SOURCE_T, AT(x, c + HALF)) : 0)
+    PUSH(xs, SIZE, c + REACH < channels ? GET(SOURCE_T, AT(x, c + REACH)) : 0)
     float inverse;
-    SET(RESULT_T, AT(y, c), xs[HALF] * power(k + share * sum_of_squares(xs), beta, &inverse));
+    SET(RESULT_T, AT(y, c), xs[REACH] * power(k + share * sum_of_squares(xs), beta, &inverse));
   }
 }
 
-/* Three pipeline stages: load x of channel c + 2 HALF, compute the term of channel c + HALF, write dx of channel c. */
+/* Three pipeline stages: load x of channel c + 2 REACH, compute the term of channel c + REACH, write dx of channel c. */
 kernel void backward(OPERAND(const SOURCE_T, x), OPERAND(const GIVEN_T, dy), SIGN OPERAND(RESULT_T, dx), const int channels, const int plane,
                      const int chunk, const float share, const float k, const float beta, const int accumulate SLOPE) {
   LOCATE(x);
@@ -53,23 +53,23 @@ kernel void backward(OPERAND(const SOURCE_T, x), OPERAND(const GIVEN_T, dy), SIG
   LOCATE_SIGN;
   LOCATE(dx);
   POSITIONS
-  float xs[SIZE];          /* x of channels c to c + 2 HALF */
-  float direct[HALF + 1];  /* dy s^-beta of channels c to c + HALF */
-  float terms[SIZE];       /* dy x s^(-beta-1) of channels c - HALF to c + HALF */
+  float xs[SIZE];          /* x of channels c to c + 2 REACH */
+  float direct[REACH + 1];  /* dy s^-beta of channels c to c + REACH */
+  float terms[SIZE];       /* dy x s^(-beta-1) of channels c - REACH to c + REACH */
   for (int j = 0; j < SIZE; j++) {
     terms[j] = 0;
-    xs[j] = j > 0 && INSIDE(first - 2 * HALF + j - 1) ? GET(SOURCE_T, AT(x, first - 2 * HALF + j - 1)) : 0;
+    xs[j] = j > 0 && INSIDE(first - 2 * REACH + j - 1) ? GET(SOURCE_T, AT(x, first - 2 * REACH + j - 1)) : 0;
   }
-  for (int j = 0; j <= HALF; j++) direct[j] = 0;
-  for (int c = first - 2 * HALF; c < end; c++) {
-    PUSH(xs, SIZE, c + 2 * HALF < channels ? GET(SOURCE_T, AT(x, c + 2 * HALF)) : 0)
+  for (int j = 0; j <= REACH; j++) direct[j] = 0;
+  for (int c = first - 2 * REACH; c < end; c++) {
+    PUSH(xs, SIZE, c + 2 * REACH < channels ? GET(SOURCE_T, AT(x, c + 2 * REACH)) : 0)
     float d = 0, term = 0;
-    if (INSIDE(c + HALF)) {
+    if (INSIDE(c + REACH)) {
       float inverse;
-      d = GET(GIVEN_T, AT(dy, c + HALF)) * power(k + share * sum_of_squares(xs), beta, &inverse);
-      term = d * xs[HALF] * inverse;
+      d = GET(GIVEN_T, AT(dy, c + REACH)) * power(k + share * sum_of_squares(xs), beta, &inverse);
+      term = d * xs[REACH] * inverse;
     }
-    PUSH(direct, (HALF + 1), d)
+    PUSH(direct, (REACH + 1), d)
     PUSH(terms, SIZE, term)
     if (c >= first) {
       float sum = 0;

@@ -17,7 +17,7 @@
 #ifndef VALUE
 #define VALUE float
 #endif
-#define HALF (SIZE / 2)
+#define REACH (SIZE / 2)
 
 /* Return s^-beta; inverse: 1 / s. */
 INLINE VALUE power(const VALUE s, const float beta, VALUE* inverse) {

@@ -15,14 +15,14 @@ INLINE float8 gathered(const float v[8]) { return (float8)(v[0], v[1], v[2], v[3
 INLINE float sum_of_squares(const float* v) {
   float sum = 0.0f;
 #pragma unroll
-  for (int j = -HALF; j <= HALF; ++j) sum += v[j] * v[j];
+  for (int j = -REACH; j <= REACH; ++j) sum += v[j] * v[j];
   return sum;
 }
 
 INLINE float sum_around(const float* v) {
   float sum = 0.0f;
 #pragma unroll
-  for (int j = -HALF; j <= HALF; ++j) sum += v[j];
+  for (int j = -REACH; j <= REACH; ++j) sum += v[j];
   return sum;
 }
 

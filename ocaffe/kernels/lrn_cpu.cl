@@ -40,9 +40,9 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, c
   LOCATE(y);
   POSITIONS
   float xs[SIZE * SPAN];
-  for (int c = -HALF - 1; c < HALF; c++) fetch(SLOT(xs, c, SIZE), AT(x, c), c >= 0 && c < channels, count);
+  for (int c = -REACH - 1; c < REACH; c++) fetch(SLOT(xs, c, SIZE), AT(x, c), c >= 0 && c < channels, count);
   for (int c = 0; c < channels; c++) {
-    fetch(SLOT(xs, c + HALF, SIZE), AT(x, c + HALF), c + HALF < channels, count);
+    fetch(SLOT(xs, c + REACH, SIZE), AT(x, c + REACH), c + REACH < channels, count);
     EACH_VECTOR {
       float16 inverse;
       const float16 p = power(window(xs + i, share, k), beta, &inverse);
@@ -51,24 +51,24 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, c
   }
 }
 
-/* Three pipeline stages: load x of channel c + 2 HALF, compute the term of channel c + HALF, write dx of channel c. */
+/* Three pipeline stages: load x of channel c + 2 REACH, compute the term of channel c + REACH, write dx of channel c. */
 KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
                 const int span, const float share, const float k, const float beta, const int accumulate) {
   LOCATE(x);
   LOCATE(dy);
   LOCATE(dx);
   POSITIONS
-  float xs[SIZE * SPAN];            /* x of channels c to c + 2 HALF */
-  float direct[(HALF + 1) * SPAN];  /* dy s^-beta of channels c to c + HALF */
-  float terms[SIZE * SPAN];         /* dy x s^(-beta-1) of channels c - HALF to c + HALF */
+  float xs[SIZE * SPAN];            /* x of channels c to c + 2 REACH */
+  float direct[(REACH + 1) * SPAN];  /* dy s^-beta of channels c to c + REACH */
+  float terms[SIZE * SPAN];         /* dy x s^(-beta-1) of channels c - REACH to c + REACH */
   for (int j = 0; j < SIZE; j++) {
     fetch(xs + j * SPAN, x, false, count);
     fetch(terms + j * SPAN, x, false, count);
   }
-  for (int c = -2 * HALF; c < channels; c++) {
-    const int middle = c + HALF, ahead = c + 2 * HALF;
+  for (int c = -2 * REACH; c < channels; c++) {
+    const int middle = c + REACH, ahead = c + 2 * REACH;
     fetch(SLOT(xs, ahead, SIZE), AT(x, ahead), ahead < channels, count);
-    float *term = SLOT(terms, middle, SIZE), *d = SLOT(direct, middle, HALF + 1);
+    float *term = SLOT(terms, middle, SIZE), *d = SLOT(direct, middle, REACH + 1);
     const float* own = SLOT(xs, middle, SIZE);
     if (middle >= 0 && middle < channels) {
       EACH_VECTOR {
@@ -85,7 +85,7 @@ KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float
       EACH_VECTOR {
         float16 sum = 0;
         for (int j = 0; j < SIZE; j++) sum += vload16(0, terms + j * SPAN + i);
-        float16 v = vload16(0, SLOT(direct, c, HALF + 1) + i) - 2 * share * beta * vload16(0, SLOT(xs, c, SIZE) + i) * sum;
+        float16 v = vload16(0, SLOT(direct, c, REACH + 1) + i) - 2 * share * beta * vload16(0, SLOT(xs, c, SIZE) + i) * sum;
         if (accumulate) v += load_part(AT(dx, c) + i, count - i);
         store_part(v, AT(dx, c) + i, count - i);
       }

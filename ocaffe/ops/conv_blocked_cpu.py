@@ -27,7 +27,7 @@ TILES = {
         Tile(6, 4, 1.0), Tile(12, 2, 1.04), Tile(7, 4, 1.04), Tile(13, 2, 1.04), Tile(8, 3, 1.06), Tile(8, 2, 1.08), Tile(7, 2, 1.1), Tile(12, 1, 1.3),
         Tile(4, 4, 1.1), Tile(4, 2, 1.2),
     ),
-    8: (Tile(6, 2, 1.0), Tile(4, 3, 1.0), Tile(4, 2, 1.2)),
+    8: (Tile(6, 2, 1.0), Tile(5, 2, 1.02), Tile(4, 3, 1.15), Tile(4, 2, 1.2)),
 }  # fmt: skip
 NARROWEST = min(tile.pixels for tiles in TILES.values() for tile in tiles)  # pixels of the smallest tile
 IMAGE = 1 << 17  # floats of x that a work-item reads for all its outputs before the next ones: they stay in the second-level cache

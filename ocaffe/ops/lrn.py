@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ocaffe.ir.launch import RELU_MASK, Call
+from ocaffe.ir.launch import RELU_MASK, BlockedForm, Call
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops.pooling import rows_of_item
@@ -48,6 +48,27 @@ class Response:
     def across(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """y = x s^-beta. The planner may choose in-place operation."""
         self._across(rec, "forward", [x], y, [], 0)
+        width = rec.channel_block
+        if width and x.shape[1] % width == 0 and self.size <= 2 * width + 1:
+            rec.launches[-1].block_form = BlockedForm(self._across_blocked)
+
+    def _across_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
+        """The same with channels in blocks (kernels/lrn_blocked_cpu.cl)."""
+        assert blocked, "x is as y"
+        samples, channels, height, width = y.shape
+        plane = height * width
+        spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
+        span = -(-plane // (spans * rec.channel_block)) * rec.channel_block
+        rec.launch(
+            "lrn_blocked_cpu.forward",
+            reads=[x],
+            writes=[y],
+            args=[channels, plane, span, self.alpha / self.size, self.k, self.beta],
+            size=(-(-plane // span), samples, 1),
+            local=(1, 1, 1),
+            defines=self._defines | {"V": rec.channel_block},
+            inplace=[(0, 0)],
+        )
 
     def across_backward(self, rec: Recorder, x: Ref, dy: Ref, dx: Ref) -> None:
         """dx from x and dy."""

@@ -69,6 +69,10 @@ NETS = {
         + layer("Pooling", "p", "q", "pooling_param { pool: AVE kernel_size: 3 stride: 1 pad: 1 }") + conv("b", "q", 32, 1)
         + layer("Pooling", "b", "r", "pooling_param { pool: AVE global_pooling: true }") + layer("InnerProduct", "r", "y", PRODUCT),
     ),
+    "LRN": (
+        (2, 16, 15, 18), conv("a", "x", 64, 3, pad=1) + layer("LRN", "a", "p", "lrn_param { alpha: 0.3 }") + conv("b", "p", 32, 1)
+        + layer("LRN", "b", "b", "lrn_param { local_size: 9 alpha: 0.3 beta: 0.6 k: 2 }") + conv("y", "b", 10, 1),
+    ),
     "Concat": (
         (2, 16, 12, 12), conv("a", "x", 32, 1) + conv("b", "a", 48, 3, pad=1) + relu("b") + conv("c", "a", 16, 5, pad=2) + layer("Concat", "b c", "s")
         + relu("s") + layer("Pooling", "s", "p", "pooling_param { kernel_size: 3 stride: 1 pad: 1 }") + conv("y", "p", 10, 1),
