@@ -103,6 +103,14 @@ class Entries:
         self.folder = _writable(root / name) if root else None
         self.cap = cap
 
+    def empty(self) -> bool:
+        """Return whether nothing is stored."""
+        if self.folder is None:
+            return True
+        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
+            return next(entries, None) is None
+        return True
+
     def load(self, key: str) -> bytes | None:
         """Return the bytes stored for this key, or None."""
         if self.folder is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
@@ -71,7 +71,7 @@ class CommandList:
         ]  # fmt: skip
         self._updates = any(schedule[index].phase == "update" for index in self._changes)
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
-        self.generated: ProgramKey | None = None  # the program with all generated kernels; set by the session
+        self.generated: Mapping[str, ProgramKey] = {}  # the programs of the generated kernels, by text; set by the session
         self._actions: list[Any] = []
         self._streams: list[_StreamAction] = []
         self._last: Any = None  # the event of the last run's last launch
@@ -130,10 +130,7 @@ class CommandList:
         return frozenset(words)
 
     def _key(self, call: Call) -> ProgramKey:
-        if call.generated:
-            assert self.generated is not None
-            return self.generated
-        return ProgramKey(call.program, call.defines)
+        return self.generated[call.program] if call.generated else ProgramKey(call.program, call.defines)
 
     # -- binding -----------------------------------------------------------------------------------------------------
 

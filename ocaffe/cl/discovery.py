@@ -151,15 +151,34 @@ def _share_invokers(pyopencl: ModuleType) -> None:
     invoker.generate_enqueue_and_set_args = shared  # type: ignore[attr-defined]
 
 
+def start_trials() -> None:
+    """Start the tests of new runtimes, without waiting. The process then imports what it needs before it calls `discover`."""
+    if sys.platform == "darwin" or _chosen_by_user():
+        return
+    verdicts = Entries("runtimes")
+    for runtime in _candidates():
+        key = _verdict_key(runtime)
+        if not runtime.problem and verdicts.load(key) is None and key not in _started and (trial := _start_trial(runtime)) is not None:
+            _started[key] = trial
+
+
+def _chosen_by_user() -> str:
+    """Return the user's setting of the loader, or ''."""
+    for variable in USER_VARIABLES:
+        value = os.environ.get(variable)
+        if value and value != os.environ.get(_OURS):
+            return f"{variable}={value}"
+    return ""
+
+
 @functools.cache
 def discover() -> Discovery:
     """Find and test the runtimes, and make the loader use those that work. Broken ones are left out with a warning."""
     if sys.platform == "darwin":
         return Discovery()
-    for variable in USER_VARIABLES:
-        value = os.environ.get(variable)
-        if value and value != os.environ.get(_OURS):
-            return Discovery(chosen_by_user=f"{variable}={value}")
+    chosen = _chosen_by_user()
+    if chosen:
+        return Discovery(chosen_by_user=chosen)
     runtimes = tuple(_try_all(list(_candidates())))
     usable = [runtime.library for runtime in runtimes if not runtime.problem]
     if sys.platform == "win32":
@@ -191,6 +210,7 @@ def vendors_folder(libraries: list[str]) -> str:
 
 
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
+_started: dict[str, subprocess.Popen[bytes]] = {}  # trials that `start_trials` has started, by the keys of their verdicts
 
 
 # Search for runtimes
@@ -326,7 +346,9 @@ def _try_all(candidates: list[Runtime]) -> Iterator[Runtime]:
     known = [None if data is None else json.loads(data) for data in stored]
     if not all(verdict or runtime.problem for runtime, verdict in zip(candidates, known)):
         log.info("opencl:0", "Testing new OpenCL runtimes, each in a separate process")
-    trials = [None if verdict or runtime.problem else _start_trial(runtime) for runtime, verdict in zip(candidates, known)]
+    trials = [
+        None if verdict or runtime.problem else _started.pop(key, None) or _start_trial(runtime) for runtime, key, verdict in zip(candidates, keys, known)
+    ]
     for runtime, key, verdict, trial in zip(candidates, keys, known, trials):
         lasts = True
         if trial is not None:

@@ -18,7 +18,7 @@ from ocaffe.cache import Entries, digest
 from ocaffe.cl import fences, open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.quirks import Quirk
-from ocaffe.cl.workers import BuildFailure, Job, Refusal, Worker, build_in_steps, worker_count
+from ocaffe.cl.workers import BuildFailure, Job, Refusal, Team, build_in_steps, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 
@@ -48,6 +48,19 @@ class ProgramKey(NamedTuple):
     def family(self) -> str:
         """The kernel family, or 'generated'."""
         return "generated" if "\n" in self.source else self.source
+
+
+def generated_programs(texts: Iterable[str], size: int) -> dict[str, ProgramKey]:
+    """Divide generated kernels among programs of about `size` characters, so that several compilers build them. Return the program of each text."""
+    parts: list[list[str]] = []
+    room = 0
+    for text in sorted(texts):
+        if room < len(text):
+            parts.append([])
+            room = size
+        parts[-1].append(text)
+        room -= len(text)
+    return {text: ProgramKey.generated(part) for part in parts for text in part}
 
 
 class BuildError(RuntimeError):
@@ -132,6 +145,7 @@ class Programs:
         self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print the compiler's messages, which are cached with the binary
         self.progress: Callable[[int, int], None] = lambda done, wanted: None  # called after each compilation, in any thread
         self._done, self._wanted = itertools.count(1), 0
+        self._team: Team | None = None  # workers that started before the programs were known
 
     def __getitem__(self, key: ProgramKey) -> Any:
         return self._built[key]
@@ -140,6 +154,16 @@ class Programs:
         """Return the compiler's messages about a built program. There are none without OCAFFE_CL_LOG=1."""
         return self._logs.get(key, "")
 
+    def expect(self, count: int, room: int) -> None:
+        """Start the workers for about `count` programs, which are not known yet. Does nothing if a program is built or in the cache already.
+
+        `room` as in `build_all`. Their contexts exist until the next `build_all` ends, or until they have waited for it too long.
+        """
+        with self._lock:
+            if self._team is None and not self._built and self._entries.empty():
+                self._team = Team(self._device, self._more_options(), self._keep)
+                self._team.grow(worker_count(count, room, self._device.context_bytes))
+
     def build_all(self, keys: Iterable[ProgramKey], room: int = 0) -> dict[ProgramKey, Any]:
         """Return every program, from memory, disk or the compiler. Raises BuildError.
 
@@ -147,7 +171,12 @@ class Programs:
         method returns.
         """
         with self._lock:  # nets of several threads share the programs
-            return self._build_all(list(dict.fromkeys(keys)), room)
+            try:
+                return self._build_all(list(dict.fromkeys(keys)), room)
+            finally:
+                if self._team is not None:
+                    self._team.close()
+                    self._team = None
 
     def _build_all(self, wanted: list[ProgramKey], room: int) -> dict[ProgramKey, Any]:
         jobs: list[Job] = []
@@ -185,25 +214,23 @@ class Programs:
 
     def _compile(self, jobs: list[Job], room: int) -> None:
         """Build in this process and, for many jobs, also in worker processes. Each takes the next job when it is free."""
-        # The generated kernels take the longest, 4 s for ResNet-50 on an H100. Begun last they would prolong the whole start.
-        queue = collections.deque(sorted(jobs, key=lambda job: job.key.family != "generated"))
+        # The generated kernels take the longest. Begun last they would prolong the whole start.
+        ordered = sorted(jobs, key=lambda job: job.key.family != "generated")
         self._done, self._wanted = itertools.count(1), len(jobs)
-        count = worker_count(len(jobs), room, self._device.context_bytes)
-        workers = [Worker(self._device, queue, self._more_options(), self._keep) for _ in range(count)]
+        self._team = team = self._team or Team(self._device, self._more_options(), self._keep)
+        team.grow(worker_count(len(jobs), room, self._device.context_bytes))
+        team.begin(ordered)
         try:
-            self._compile_all(queue)
-            for job, binary in itertools.chain.from_iterable(worker.finish() for worker in workers):
+            self._compile_all(team.queue)
+            for job, binary in team.finish():
                 program = self._from_binary(binary, job.options)
                 if program is None:
                     self._compile_here(job)
                 else:
                     self._built[job.key] = program
-            self._compile_all(queue)  # jobs of workers that were killed
+            self._compile_all(team.queue)  # jobs of workers that were killed
         except BuildFailure as failure:
             raise BuildError(failure.job.key, self._device.name, failure.text, _compiler_log(failure.message), failure.step) from None
-        finally:
-            for worker in workers:
-                worker.close()
 
     def _compile_all(self, queue: collections.deque[Job]) -> None:
         while queue:

@@ -6,8 +6,9 @@ Thus the TEST net of a solver uses the TRAIN net's memory.
 """
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import numpy as np
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import Feed
 from ocaffe.cl.pinned import Staging, is_pinned
-from ocaffe.cl.program import ProgramKey, Programs
+from ocaffe.cl.program import ProgramKey, Programs, generated_programs
 from ocaffe.cl.shared_memory import can_share, read_shared, shared_buffer, write_shared
 from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import NoRoom, shape_text
@@ -27,6 +28,8 @@ from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
+GENERATED_SIZE = 32 << 10  # characters of a program of generated kernels on a GPU. One with all of ResNet-50's took 4 s of its first start on an H100
+LAYERS_PER_PROGRAM = 5  # of large nets, about: ResNet-50 has 229 layers and 49 programs on an H100
 COMPILER_SHARE = 8  # the contexts of compilers may take an eighth of the free memory of the device, unless the user limits memory
 SMALL, SENT = 1 << 16, 8  # maximum bytes of an array that is sent without waiting; maximum number of such transfers in progress
 
@@ -37,7 +40,7 @@ class CommandList(Protocol):
     arena: Arena
     schedule: Schedule
     plan: MemoryPlan
-    generated: ProgramKey | None
+    generated: Mapping[str, ProgramKey]
 
     @property
     def texts(self) -> set[str]:
@@ -119,6 +122,14 @@ class Session:
 
     # -- binding -----------------------------------------------------------------------------------------------------
 
+    def expect(self, layers: int) -> None:
+        """Start compilers for a net of so many layers, which is not planned yet, while their contexts take longer than their programs.
+
+        Not with a memory limit, since only the plan tells what they may take.
+        """
+        if self.device.context_bytes and not self.limited:
+            self.programs.expect(layers // LAYERS_PER_PROGRAM, self.device.target.free_memory // COMPILER_SHARE)
+
     def bind(self, command_lists: Iterable[CommandList], poison: bool = False) -> None:
         """Bind new command lists to the device: build all programs together, grow the arenas, set arguments.
 
@@ -134,9 +145,9 @@ class Session:
             }  # fmt: skip
             if grown:
                 self.check_room(sum(map(sum, needed.values())))
-            texts = {text for commands in fresh for text in commands.texts}
+            generated = self._programs_of({text for commands in fresh for text in commands.texts})
             for commands in fresh:
-                commands.generated = ProgramKey.generated(sorted(texts))
+                commands.generated = generated
             # Before the slabs exist, so that the compilers' contexts can take their memory.
             self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}), self._room_of_compilers(needed))
             for arena in grown:
@@ -151,8 +162,12 @@ class Session:
     def build(self, command_lists: Sequence[CommandList], room: int) -> None:
         """Build the programs of command lists that are bound one by one later. `room`: bytes of device memory that compilers may use."""
         for commands in command_lists:
-            commands.generated = ProgramKey.generated(sorted(commands.texts))
+            commands.generated = self._programs_of(commands.texts)
         self.programs.build_all(sorted({key for commands in command_lists for key in commands.keys}), room)
+
+    def _programs_of(self, texts: set[str]) -> dict[str, ProgramKey]:
+        """Return the programs of generated kernels. A CPU has few compilers, and one program takes less of their time than several."""
+        return generated_programs(texts, sys.maxsize if self.device.target.is_cpu else GENERATED_SIZE)
 
     def settled(self) -> bool:
         """Wait for the device. Return whether it has carried out the last run of every command list, as far as the driver tells."""

@@ -10,7 +10,8 @@ processes do. Seconds for four programs of one matrix product each, on two cores
 Two processes each build as fast as one alone.
 
 On a GPU with its own memory each worker has a context, 529 MiB on an H100. There is no compiler for a device without a context.
-Therefore workers run only before the plan's slabs exist, in as many contexts as fit (Session.bind, docs/adr/0018).
+Therefore workers run only before the plan's slabs exist, in as many contexts as fit (Session.bind, docs/adr/0018). With an empty cache
+and without a limit they start before the plan (Session.expect).
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ import pickle
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from ocaffe import log
@@ -39,6 +40,7 @@ from ocaffe.cl.discovery import discover, killed_from_outside, start_child
 _FEWEST_JOBS = 5
 _FEW_WORKERS, _MAX_WORKERS = 5, 10
 _JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
+_WAIT = 60  # seconds that early workers wait for their first job, then they end
 SLACK = 32 << 20  # bytes by which contexts may exceed their room: half of the 64 MiB that docs/memory.md allows; built programs take the other half
 
 
@@ -82,6 +84,9 @@ def build_in_steps(job: Job, build: Build[Program]) -> tuple[Program, bytes]:
         raise BuildFailure(job, str(problem), ptx.decode(errors="replace"), second) from None
 
 
+Built = Callable[[Job, bytes, str], None]  # gets a job, its binary and the compiler's messages
+
+
 class _Killed(Exception):
     """A signal from outside ended a worker."""
 
@@ -107,9 +112,9 @@ class Worker:
     If a signal from outside ends the process, its present job is put back into the queue.
     """
 
-    def __init__(self, device: Device, queue: collections.deque[Job], options: str, built: Callable[[Job, bytes, str], None]) -> None:
-        """`options`: for the compiler, in addition to a job's. `built`: gets each job, its binary and the compiler's messages, in a thread of its own."""
-        self._queue, self._options, self._built = queue, options, built
+    def __init__(self, device: Device, queue: collections.deque[Job], begun: threading.Event, options: str, built: Built) -> None:
+        """`begun`: is set when the queue has jobs. `options`: for the compiler, in addition to a job's. `built` runs in a thread of its own."""
+        self._queue, self._begun, self._options, self._built = queue, begun, options, built
         self._results: list[tuple[Job, bytes]] = []
         self._failure: BuildFailure | None = None
         self._busy = self._closed = False
@@ -119,6 +124,16 @@ class Worker:
         identity = (device.cl_device.platform.version, device.cl_device.name, twins.index(device.cl_device))
         self._thread = threading.Thread(target=self._serve, args=(identity,), daemon=True)
         self._thread.start()
+
+    def runs(self) -> bool:
+        """Whether the worker starts, waits or builds."""
+        return self._thread.is_alive()
+
+    def _end(self) -> None:
+        """End a process that has no job."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
 
     def finish(self) -> list[tuple[Job, bytes]]:
         """Wait for the present job, then return all jobs that the worker built, with their binaries.
@@ -146,6 +161,8 @@ class Worker:
         with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the other processes build its jobs
             self._send(identity)
             self._receive()
+            if not self._begun.wait(_WAIT):
+                self._end()
             while (job := self._next()) is not None:
                 try:
                     said, binary = build_in_steps(job, self._build)
@@ -200,3 +217,38 @@ class Worker:
     def _receive(self) -> Any:
         assert self._process is not None and self._process.stdout is not None
         return pickle.load(self._process.stdout)
+
+
+class Team:
+    """Workers with one queue. They may start before the jobs are known: a context takes 1.6 to 2.6 s on an H100, the plan of a net about as long.
+
+    Early workers end if no job comes, because the net has an error for example.
+    """
+
+    def __init__(self, device: Device, options: str, built: Built) -> None:
+        """The arguments are as those of a Worker."""
+        self.queue: collections.deque[Job] = collections.deque()
+        self._begun = threading.Event()
+        self._workers: list[Worker] = []
+        self._start = lambda: Worker(device, self.queue, self._begun, options, built)
+
+    def grow(self, count: int) -> None:
+        """Start workers until `count` of them run."""
+        running = sum(worker.runs() for worker in self._workers)
+        self._workers += [self._start() for _ in range(count - running)]
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Give the workers their jobs. Each takes the next one when it is free."""
+        self.queue.extend(jobs)
+        self._begun.set()
+
+    def finish(self) -> Iterator[tuple[Job, bytes]]:
+        """Wait until no job is being built, and return the built ones. The queue may hold jobs again, of processes that were killed. Raises BuildFailure."""
+        for worker in self._workers:
+            yield from worker.finish()
+
+    def close(self) -> None:
+        """End all processes, so that their contexts are gone."""
+        self._begun.set()
+        for worker in self._workers:
+            worker.close()

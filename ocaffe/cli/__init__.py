@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from ocaffe import __version__, log
+from ocaffe.cl.discovery import start_trials
 from ocaffe.cli.flags import CAFFE_COMMANDS, nearest
 from ocaffe.errors import Error
 
@@ -61,6 +62,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print a script that completes commands and flags in bash, zsh or fish",
     },
 }
+ON_A_DEVICE = frozenset(
+    ("fit", "predict", "train", "test", "time", "device_query", "compare", "sweep", "tune", "selftest", "report", "extract_features", "classify", "detect")
+)
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 INTERRUPTED = 130  # exit status, as of shells
 
@@ -100,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in args
     if debug:
         args.remove("--debug")
+    if command in ON_A_DEVICE:
+        start_trials()
     module = importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}")
     try:
         return int(module.main(args) or 0)

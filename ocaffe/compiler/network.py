@@ -100,6 +100,7 @@ class Network:
         self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
         self.options = replace(options, debug=options.debug or message.debug_info)
         session.limited |= options.limit is not None
+        session.expect(len(message.layer))
         self.switches = Switches.read()
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=options.seed)
         shared = self._share(owner) if owner is not None else set()

@@ -160,6 +160,20 @@ def test_a_trial_that_is_killed_from_outside_is_no_verdict(tmp_path: Path, monke
     assert again.devices == 1 and not again.problem and len(started) == (2 if kills == 1 else 3)
 
 
+def test_trials_may_start_early(machine: Machine, working_runtime: str) -> None:
+    """`discover` then starts no other trial. With verdicts nothing starts."""
+    code = """
+count, start = [], discovery.start_child
+discovery.start_child = lambda *given, **more: (count.append(1), start(*given, **more))[1]
+discovery.start_trials()
+early = len(count)
+""" + LIST.replace('print(json.dumps({', 'print(json.dumps({"early": early, "all": len(count), ')
+    answer, _ = machine.run(code, extra=[working_runtime])
+    assert answer["early"] == answer["all"] == 1 and len(answer["devices"]) >= 1
+    answer, _ = machine.run(code, extra=[working_runtime])
+    assert answer["early"] == answer["all"] == 0 and len(answer["devices"]) >= 1
+
+
 def test_damaged_files_of_the_cache_are_repaired(machine: Machine, working_runtime: str) -> None:
     answer, _ = machine.run(extra=[working_runtime])
     (verdict,) = (machine.cache / "runtimes").iterdir()

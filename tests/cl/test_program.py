@@ -16,7 +16,7 @@ from ocaffe.cache import Entries
 from ocaffe.cl import program as module
 from ocaffe.cl import workers
 from ocaffe.cl.device import Device
-from ocaffe.cl.program import BuildError, ProgramKey, Programs, options_of, program_text
+from ocaffe.cl.program import BuildError, ProgramKey, Programs, generated_programs, options_of, program_text
 
 SOURCE = """
 #ifndef FACTOR
@@ -81,6 +81,14 @@ def test_generated_texts_make_one_program(device: Device) -> None:
     assert both.family == "generated"
     program = Programs(device).build_all([both])[both]
     assert scaled(device, program) == 3 and scaled(device, program, "shift") == 5
+
+
+def test_generated_texts_are_divided_by_their_size() -> None:
+    texts = {letter * 30 for letter in "abcde"}
+    programs = generated_programs(texts, 70)
+    assert set(programs) == texts and all(text in key.source for text, key in programs.items())
+    assert [sum(text in key.source for text in texts) for key in sorted(set(programs.values()))] == [2, 2, 1]
+    assert len(set(generated_programs(texts, 10).values())) == 5 and len(set(generated_programs(texts, 1000).values())) == 1
 
 
 # Builds and the cache
@@ -237,6 +245,36 @@ def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.Monk
             Programs(device).build_all([key(2)])
     else:
         assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
+
+
+def test_workers_start_before_the_programs_are_known(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    only_workers_build(monkeypatch)
+    programs, keys = Programs(device), [key(2), key(5)]
+    programs.expect(9, 0)
+    team = programs._team
+    assert team is not None
+    (worker,) = team._workers
+    built = programs.build_all(keys)
+    assert [scaled(device, built[k]) for k in keys] == [6, 15] and len(list(cache.iterdir())) == 2
+    assert team._workers == [worker] and worker._process.poll() is not None and programs._team is None
+    for known in (programs, Programs(device)):  # nothing is expected to be missing: built programs, or some in the cache
+        known.expect(9, 0)
+        assert known._team is None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_early_workers_without_a_job_end(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    monkeypatch.setattr(workers, "_WAIT", 60 if waits else 0)
+    programs = Programs(device)
+    programs.expect(9, 0)
+    assert programs._team is not None
+    (worker,) = programs._team._workers
+    if waits:
+        programs.build_all([])
+    worker._process.wait(30)
+    worker._thread.join(30)
+    assert not worker.runs()
+    assert scaled(device, programs.build_all([key(2)])[key(2)]) == 6
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
 
 
 def network(device: Device, limited: bool = True) -> Network:
-    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device), NetOptions(backward=False), quiet=True)
-    made.session.limited = limited
+    options = NetOptions(backward=False, limit=1 << 40 if limited else None)
+    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device), options, quiet=True)
     made.fill_parameters()
     return made
 
@@ -64,6 +64,9 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
             contexts.append(self)
             peaks.append(allocated(session) + len(contexts) * device.context_bytes)
 
+        def runs(self) -> bool:
+            return True
+
         def finish(self) -> list:
             return []
 
@@ -77,7 +80,7 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
         make(self, *arguments)  # type: ignore[arg-type]
         peaks.append(allocated(session))
 
-    monkeypatch.setattr(program, "Worker", Compiler)
+    monkeypatch.setattr(workers, "Worker", Compiler)
     monkeypatch.setattr(Session, "_make_slabs", make_slabs)
     net.bound()
     assert len(peaks) == fitting + 1, "as many contexts as fit, then the slabs"
@@ -106,6 +109,15 @@ def test_without_a_limit_compilers_have_an_eighth_of_the_free_memory(device: Dev
     monkeypatch.setattr(program.Programs, "build_all", lambda self, keys, room=0: (rooms.append(room), build_all(self, keys, room))[1])
     network(device, limited=False).bound()
     assert rooms == [device.target.free_memory // 8]
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_compilers_start_before_the_plan_only_without_a_limit(device: Device, monkeypatch: pytest.MonkeyPatch, limited: bool) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(program.Programs, "expect", lambda self, *given: asked.append(given))
+    monkeypatch.setattr(device, "context_bytes", 500 * MIB)
+    layers = len(network(device, limited=limited).message.layer)
+    assert asked == ([] if limited else [(layers // 5, device.target.free_memory // 8)])
 
 
 @pytest.mark.parametrize(
