@@ -16,6 +16,8 @@ and torch. onnxruntime and OpenVINO compute in float, on ONNX files that ocaffe 
 from __future__ import annotations
 
 import argparse
+import inspect
+import itertools
 import json
 import os
 import platform
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from ocaffe import log, proto
 from ocaffe.model.text import read_net, write_text
 
 CALM = 0.9  # share of the best calibration; below it the machine is busy
+SECONDS = 0.3  # of calls at least, before the measured ones and with them
 SIZE = 1024  # of the matrices that calibrate
 TEST_BATCHES = (1, 16)
 PEERS = ("onnxruntime", "openvino")  # of TEST
@@ -48,11 +51,20 @@ def feeds(message: Any) -> dict[str, np.ndarray]:
     return {top: (rng.integers(0, CLASSES, shape) if top == "label" else rng.standard_normal(shape)).astype(np.float32) for top, shape in shapes.items()}
 
 
+def calls(least: int) -> Iterator[int]:
+    """Yield at least `least` times, and for SECONDS: threads wake and clocks rise within some hundred calls of a small net."""
+    begin = time.perf_counter()
+    for call in itertools.count():
+        if call >= least and time.perf_counter() - begin > SECONDS:
+            return
+        yield call
+
+
 def median_ms(step: Callable[[], object], steps: int) -> float:
-    for _ in range(3):
+    for _ in calls(3):
         step()
     times = []
-    for _ in range(steps):
+    for _ in calls(steps):
         begin = time.perf_counter()
         step()
         times.append(time.perf_counter() - begin)
@@ -91,8 +103,13 @@ def onnx_file(file: str) -> str:
     return str(path)
 
 
-PEER = """
-import sys, time, statistics
+PEER = f"""
+import itertools, sys, time, statistics
+from collections.abc import Iterator
+SECONDS = {SECONDS}
+{inspect.getsource(calls)}
+"""
+PEER += """
 import numpy as np
 kind, file, values, threads, steps = sys.argv[1], sys.argv[2], dict(np.load(sys.argv[3])), int(sys.argv[4]), int(sys.argv[5])
 if kind == "onnxruntime":
@@ -106,10 +123,10 @@ else:
     options = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     request = openvino.Core().compile_model(file, "CPU", options).create_infer_request()
     run = lambda: request.infer(values)
-for _ in range(3):
+for _ in calls(3):
     run()
 times = []
-for _ in range(steps):
+for _ in calls(steps):
     begin = time.perf_counter()
     run()
     times.append(time.perf_counter() - begin)
