@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Bytes that a training step in bfloat16 moves on an H100, by a walk of the planned schedule, beside a lower bound. Needs no device.
 
-    benchmarks/bytes_moved.py [NET ...] [--batch 64] [--json FILE]
+    benchmarks/bytes_moved.py [NET ...] [--batch 64] [--counters FILE] [--json FILE]
 
 `moved`: the operands of all launches, once for each read and each write. `bound`: only products, poolings, LRN and losses, each image in two bytes and each
 parameter and gradient in four. It assumes that every expression (BatchNorm, Scale, ReLU, sums) is fused into them, with no byte of its own, and that filters
-need no packing. Both are computed. Caches can make the real traffic smaller, and the copies of tiles inside a kernel can make it larger.
+need no packing. Both are computed. Caches can make the real traffic smaller, and the copies of tiles inside a kernel can make it larger. So `measured` has the
+DRAM bytes of the longest launches in their place, from a file of benchmarks/counters.py.
 """
 from __future__ import annotations
 
@@ -63,17 +64,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nets", nargs="*", default=list(NETS), metavar="NET")
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--counters", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     log.quiet(2)
     found: dict[str, Any] = {}
-    print("| net | mma.sync, GB | blocks, GB | bound, GB | blocks / bound |\n|---|---|---|---|---|")
+    launches = json.loads(options.counters.read_text())["nets"] if options.counters else {}
+    print("| net | mma.sync, GB | blocks, GB | measured, GB | bound, GB | blocks / bound | measured / bound |\n|---|---|---|---|---|---|---|")
     for net in options.nets:
         before = moved(schedule(net, options.batch, replace(H100, wgmma=False), Switches()))
         now = moved(schedule(net, options.batch, H100, Switches()))
         least = bound(schedule(net, options.batch, replace(H100, wgmma=False), Switches(fuse=False, share=False)))
         found[net] = {"mma.sync": before, "blocks": now, "bound": least}
-        print(f"| {net} | {before / 1e9:.1f} | {now / 1e9:.1f} | {least / 1e9:.1f} | {now / least:.2f} |", flush=True)
+        real = ""
+        if net in launches:
+            found[net]["measured"] = now + sum(int(row["read"] + row["written"]) - row["operands"] for row in launches[net])
+            real = f"{found[net]['measured'] / least:.2f}"
+        columns = (f"{value / 1e9:.1f}" if value else "" for value in (before, now, found[net].get("measured"), least))
+        print(f"| {net} | {' | '.join(columns)} | {now / least:.2f} | {real} |", flush=True)
     if options.json:
         (ROOT / options.json).write_text(json.dumps({"batch": options.batch, "bytes": found}, indent=1) + "\n")
 

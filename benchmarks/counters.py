@@ -4,10 +4,11 @@
     benchmarks/counters.py [NET ...] [--batch 64] [--math bf16] [--launches 10] [--json FILE]
 
 Nsight Compute cannot see OpenCL. So a step runs up to a launch, and the PTX of its program, its arguments and the contents of its operands are written to a
-temporary folder. A second process launches the same PTX by CUDA's driver API, below `ncu`, and its results are compared with those of OpenCL.
+temporary folder. A second process launches the same PTX by CUDA's driver API, below `ncu`, and its results are compared with those of OpenCL. Operands of more
+than 64 MiB in all are zeros there, and are not compared: the bytes that a launch moves do not depend on them, and copies would take most of the time.
 
 `operands`: bytes of the operands, each moved once. `DRAM`: bytes that the memory read and wrote, with cold caches. `tensor`: share of the time in which the
-tensor cores are active. `same`: the launch by CUDA wrote what OpenCL wrote. Needs `ncu` on the PATH.
+tensor cores are active. `same`: the launch by CUDA wrote what OpenCL wrote; None: it was not compared. Needs `ncu` on the PATH.
 """
 from __future__ import annotations
 
@@ -43,15 +44,17 @@ METRICS = {
     "tensor": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
 }  # fmt: skip
 ALIGNMENT = 256  # bytes, which an operand keeps of its place
+COMPARED = 64 << 20  # bytes of a launch's operands up to which their contents are kept
 STATIC = 48 << 10  # bytes of local memory that CUDA allows without a request
 
 
 @dataclass
 class Region:
-    """Bytes of a buffer, before the launch and after it."""
+    """Bytes of a buffer, before the launch and after it, or zeros that are not compared."""
 
-    before: np.ndarray
-    after: np.ndarray
+    size: int
+    before: np.ndarray | None = None
+    after: np.ndarray | None = None
 
 
 @dataclass
@@ -97,18 +100,22 @@ def recorded(commands: CommandList, step: int) -> Recorded:
             device.cl.enqueue_copy(device.queue, array, buffer, src_offset=start, is_blocking=True)
         return arrays
 
-    commands.run(0, step)
-    before = contents()
-    commands.run(step, step + 1, slot)
-    after = contents()
-    commands.run(step + 1, None, slot)
+    regions = [Region(end - start) for _, start, end in merged]
+    if sum(region.size for region in regions) <= COMPARED:
+        commands.run(0, step)
+        for region, array in zip(regions, contents()):
+            region.before = array
+        commands.run(step, step + 1, slot)
+        for region, array in zip(regions, contents()):
+            region.after = array
+        commands.run(step + 1, None, slot)
     arguments: list[Any] = []
     for operand, (buffer, first, _) in zip(launch.operands, places):
         number, start = next((number, start) for number, (other, start, end) in enumerate(merged) if other is buffer and start <= first < max(end, start + 1))
         arguments += [number, np.uint64((first - start) // operand.ref.dtype.itemsize), np.uint64(operand.ref.batch_stride)]
     groups = tuple(-(-size // local) for size, local in zip(call.size, call.local))
     binary = session.programs[commands._key(call)].binaries[0]
-    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], list(map(Region, before, after)))
+    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], regions)
 
 
 def for_cuda(ptx: bytes, function: str) -> tuple[bytes, int]:
@@ -145,32 +152,36 @@ class Cuda:
         if status := getattr(self._library, name)(*arguments):
             raise SystemExit(f"{name}: status {status}")
 
-    def array(self, values: np.ndarray) -> ctypes.c_uint64:
-        pointer = ctypes.c_uint64()
-        self("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(values.nbytes, ALIGNMENT)))
-        self("cuMemcpyHtoD_v2", pointer, values.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(values.nbytes))
+    def array(self, region: Region) -> ctypes.c_uint64:
+        pointer, values = ctypes.c_uint64(), region.before
+        self("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(region.size, ALIGNMENT)))
+        if values is None:
+            self("cuMemsetD8_v2", pointer, 0, ctypes.c_size_t(region.size))
+        else:
+            self("cuMemcpyHtoD_v2", pointer, values.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(values.nbytes))
         return pointer
 
 
-def replay(cuda: Cuda, launch: Recorded) -> bool:
-    """Launch once. Return whether the results are those of OpenCL."""
+def replay(cuda: Cuda, launch: Recorded) -> bool | None:
+    """Launch once. Return whether the results are those of OpenCL. None: it was not compared."""
     ptx, memory = for_cuda(launch.ptx, launch.function)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     cuda("cuModuleLoadData", ctypes.byref(module), ptx)
     cuda("cuModuleGetFunction", ctypes.byref(function), module, launch.function.encode())
     if memory:
         cuda("cuFuncSetAttribute", function, 8, memory)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    pointers = [cuda.array(region.before) for region in launch.regions]
+    pointers = list(map(cuda.array, launch.regions))
     values = [pointers[value] if isinstance(value, int) else np.ctypeslib.as_ctypes_type(value.dtype)(value.item()) for value in launch.arguments]
     array = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     sizes = [(*size, 1, 1)[:3] for size in (launch.groups, launch.local)]
     cuda("cuLaunchKernel", function, *sizes[0], *sizes[1], memory, None, array, None)
     cuda("cuCtxSynchronize")
-    same = True
+    same = None if any(region.after is None for region in launch.regions) else True
     for pointer, region in zip(pointers, launch.regions):
-        found = np.empty_like(region.after)
-        cuda("cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), pointer, ctypes.c_size_t(found.nbytes))
-        same &= np.array_equal(found, region.after)
+        if region.after is not None:
+            found = np.empty_like(region.after)
+            cuda("cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), pointer, ctypes.c_size_t(found.nbytes))
+            same = same and np.array_equal(found, region.after)
         cuda("cuMemFree_v2", pointer)
     cuda("cuModuleUnload", module)
     return same
@@ -199,12 +210,13 @@ def longest(solver: Solver, most: int) -> Iterator[tuple[int, float, int]]:
         yield commands.schedule.index(launch), seconds[launch], moved_bytes(launch, wanted)
 
 
-def counters(folder: Path) -> tuple[list[dict[str, float]], list[bool]]:
+def counters(folder: Path) -> tuple[list[dict[str, float]], list[bool | None]]:
     """Run the second process below ncu. Return the counters of each launch, and whether its results are the same."""
     command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(METRICS.values()),
                sys.executable, str(Path(__file__).resolve()), "--replay", str(folder)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    same = [line.endswith("True") for line in done.stdout.splitlines() if line.startswith("same ")]
+    said = {"True": True, "False": False, "None": None}
+    same = [said[line.split()[-1]] for line in done.stdout.splitlines() if line.startswith("same ")]
     rows = list(csv.DictReader(io.StringIO("\n".join(line for line in done.stdout.splitlines() if line.startswith('"')))))
     if done.returncode or len(rows) != len(same) + 1:
         raise SystemExit(f"ncu: status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
