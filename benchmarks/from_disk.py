@@ -27,7 +27,8 @@ from ocaffe.data.writer import LmdbWriter
 from ocaffe.model.text import read_net, write_text
 
 ROWS = {  # name: (net, batch, math, sources)
-    "resnet50 bf16": ("resnet50", 64, "bf16", ("jpeg",)),
+    "resnet50 bf16": ("resnet50", 64, "bf16", ("raw", "jpeg")),
+    "resnet50 tf32": ("resnet50", 64, "tf32", ("raw",)),
     "mobilenet_v2 bf16": ("mobilenet_v2", 64, "bf16", ("jpeg",)),
     "alexnet fp32": ("alexnet", 256, "fp32", ("jpeg",)),
     "alexnet bf16": ("alexnet", 256, "bf16", ("raw", "jpeg")),
