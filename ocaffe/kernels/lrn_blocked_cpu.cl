@@ -32,7 +32,7 @@ SINGLE void forward(OPERAND(const float, x), OPERAND(float, y), int channels, in
     const int count = min(V, end - p);
     global const float* from = x + p * V;
     global float* to = y + p * V;
-    vec left[REACH], own[V], right[V], result[V], inverse; /* left: the squares before this block */
+    vec left[REACH + 1], own[V], right[V], result[V], inverse; /* left: the squares before this block */
 #pragma unroll
     for (int i = 0; i < REACH; i++) left[i] = (vec)(0);
     read_block(own, from, count);

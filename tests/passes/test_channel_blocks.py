@@ -71,7 +71,8 @@ NETS = {
     ),
     "LRN": (
         (2, 16, 15, 18), conv("a", "x", 64, 3, pad=1) + layer("LRN", "a", "p", "lrn_param { alpha: 0.3 }") + conv("b", "p", 32, 1)
-        + layer("LRN", "b", "b", "lrn_param { local_size: 9 alpha: 0.3 beta: 0.6 k: 2 }") + conv("y", "b", 10, 1),
+        + layer("LRN", "b", "b", "lrn_param { local_size: 9 alpha: 0.3 beta: 0.6 k: 2 }") + conv("c", "b", 32, 1)
+        + layer("LRN", "c", "c", "lrn_param { local_size: 1 alpha: 0.3 }") + conv("y", "c", 10, 1),
     ),
     "Concat": (
         (2, 16, 12, 12), conv("a", "x", 32, 1) + conv("b", "a", 48, 3, pad=1) + relu("b") + conv("c", "a", 16, 5, pad=2) + layer("Concat", "b c", "s")
