@@ -53,9 +53,9 @@ kernel void backward(OPERAND(const SOURCE_T, x), OPERAND(const GIVEN_T, dy), SIG
   LOCATE_SIGN;
   LOCATE(dx);
   POSITIONS
-  float xs[SIZE];          /* x of channels c to c + 2 REACH */
+  float xs[SIZE];           /* x of channels c to c + 2 REACH */
   float direct[REACH + 1];  /* dy s^-beta of channels c to c + REACH */
-  float terms[SIZE];       /* dy x s^(-beta-1) of channels c - REACH to c + REACH */
+  float terms[SIZE];        /* dy x s^(-beta-1) of channels c - REACH to c + REACH */
   for (int j = 0; j < SIZE; j++) {
     terms[j] = 0;
     xs[j] = j > 0 && INSIDE(first - 2 * REACH + j - 1) ? GET(SOURCE_T, AT(x, first - 2 * REACH + j - 1)) : 0;

@@ -58,9 +58,9 @@ KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float
   LOCATE(dy);
   LOCATE(dx);
   POSITIONS
-  float xs[SIZE * SPAN];            /* x of channels c to c + 2 REACH */
+  float xs[SIZE * SPAN];             /* x of channels c to c + 2 REACH */
   float direct[(REACH + 1) * SPAN];  /* dy s^-beta of channels c to c + REACH */
-  float terms[SIZE * SPAN];         /* dy x s^(-beta-1) of channels c - REACH to c + REACH */
+  float terms[SIZE * SPAN];          /* dy x s^(-beta-1) of channels c - REACH to c + REACH */
   for (int j = 0; j < SIZE; j++) {
     fetch(xs + j * SPAN, x, false, count);
     fetch(terms + j * SPAN, x, false, count);

@@ -57,8 +57,7 @@ class Response:
         assert blocked, "x is as y"
         samples, channels, height, width = y.shape
         plane = height * width
-        spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
-        span = -(-plane // (spans * rec.channel_block)) * rec.channel_block
+        span = self._span(rec, samples, plane, rec.channel_block)
         rec.launch(
             "lrn_blocked_cpu.forward",
             reads=[x],
@@ -81,8 +80,7 @@ class Response:
         local: tuple[int, ...]
         mask = None
         if rec.target.is_cpu:
-            spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
-            part, chunk = min(LONGEST_SPAN, -(-plane // spans // 16) * 16), channels
+            part, chunk = min(LONGEST_SPAN, self._span(rec, samples, plane, 16)), channels
             family, size, local = "lrn_cpu", (-(-plane // part), samples), (1, 1)
         else:
             part = chunk = self._chunk(rec, samples * plane, channels)
@@ -102,6 +100,12 @@ class Response:
             any_order=reaches_next,
             in_blocks=in_blocks if reaches_next else None,
         )
+
+    @staticmethod
+    def _span(rec: Recorder, samples: int, plane: int, vector: int) -> int:
+        """Return the positions per work-item of a CPU: whole vectors, and work-items for all cores."""
+        spans = -(-CPU_ITEMS * rec.target.compute_units // samples)
+        return -(-plane // (spans * vector)) * vector
 
     @staticmethod
     def _chunk(rec: Recorder, positions: int, channels: int) -> int:
