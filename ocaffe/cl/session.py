@@ -123,9 +123,9 @@ class Session:
     # -- binding -----------------------------------------------------------------------------------------------------
 
     def expect(self, layers: int) -> None:
-        """Start compilers for a net of so many layers, which is not planned yet, while their contexts take longer than their programs.
+        """Start compilers for a net of so many layers before it is planned, on a GPU with its own memory.
 
-        Not with a memory limit, since only the plan tells what they may take.
+        With a memory limit they do not start, since only the plan tells how much they may take.
         """
         if self.device.context_bytes and not self.limited:
             self.programs.expect(layers // LAYERS_PER_PROGRAM, self.device.target.free_memory // COMPILER_SHARE)
