@@ -22,7 +22,7 @@ def wrong(device: Device, *, emulated: bool = False) -> str:
     `emulated`: the program of other devices, without wgmma.
     """
     key = ProgramKey(wgmma_trial.SOURCE, (*wgmma_trial.DEFINES, *(() if emulated else ((open_ptx.DEFINE, "1"),))))
-    program = Programs(device).build_all([key])[key]
+    program = Programs(device, "trial").build_all([key])[key]  # an empty folder of other programs tells of a first start (Programs.expect)
     values = np.random.default_rng(0).integers(-9, 10, (2, 64, 16)).astype(np.float32)  # exact in bfloat16, and so are the sums
     given = (values.view(np.uint32) >> 16).astype(np.uint16).reshape(2, 64, 2, 8).transpose(0, 2, 1, 3)
     cl, flags = device.cl, device.cl.mem_flags

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,7 +104,7 @@ class Device:
         self.cl = import_pyopencl()
         self.programs: Any = None if base is None else base.programs  # shared by all sessions (ocaffe.cl.program.Programs); None: each session has its own
         self.info = info
-        self.number, self.name, self.target = info.number, info.name, info.target
+        self.number, self.name = info.number, info.name
         self.platform_name, self.platform_version, self.driver_version = info.platform_name, info.platform_version, info.driver_version
         self.cl_device = info.cl_device
         before = self._own_free() if base is None else None
@@ -112,15 +113,29 @@ class Device:
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # for transfers that overlap with kernels
         # Device memory that a context takes in any other process, a compiler for example; 0 if it takes memory of the host.
         self.context_bytes: int = 0
-        if not self.target.unified_memory:
+        if not info.target.unified_memory:
             self.context_bytes = context_bytes(before, self._own_free()) if base is None else base.context_bytes
+        self._target, self._trial, self._lock = info.target, begin_trial(info), threading.Lock()  # not earlier: its context would count as this one's
+
+    @property
+    def target(self) -> Target:
+        """What kernels may use. `info.target` is the same without wgmma, for the time before a trial ends: this property waits for it."""
+        if self._trial is not None:
+            with self._lock:
+                if self._trial is not None:
+                    self._target, self._trial = replace(self._target, wgmma=self._trial()), None
+        return self._target
+
+    @target.setter
+    def target(self, target: Target) -> None:
+        self._target, self._trial = target, None
 
     def _own_free(self) -> int | None:
-        return None if self.target.unified_memory else self.free()
+        return None if self.info.target.unified_memory else self.free()
 
     def free(self) -> int | None:
         """Return the free bytes of the device's memory now, or None if they are unknown."""
-        return free_memory(self.cl_device, self.target.kind, self.target.extensions)
+        return free_memory(self.cl_device, self.info.target.kind, self.info.target.extensions)
 
     def close(self) -> None:
         """Wait for both queues and release the context."""
@@ -292,8 +307,7 @@ def _gradient_scale() -> int:
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     """Return the device info with the arithmetic of products set to `math`, else $OCAFFE_MATH, else fp32.
 
-    Raises Error if the device does not support it, or if its matrix unit does not pass the selftest (unit_trial.py). The first use of bf16 or tf32 on
-    Hopper's generation runs a trial (wgmma_trial.py).
+    Raises Error if the device does not support it, or if its matrix unit does not pass the selftest (unit_trial.py).
     """
     math = _math(math)
     on_unit = math in TENSOR_MATHS and not info.target.tensor_cores
@@ -305,10 +319,15 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
         unit_trial.require(info.facts, info.number, unit, math)
     scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
     only = on_unit and unit_trial.running()
-    hopper = math in ("bf16", "tf32") and _capability(info.cl_device, info.target.extensions) == wgmma_trial.CAPABILITY
-    wgmma = hopper and wgmma_trial.passes(info.facts, info.number, info.target)
-    target = replace(info.target, math=math, gradient_scale=scale, matrix_unit_only=only, wgmma=wgmma)
+    target = replace(info.target, math=math, gradient_scale=scale, matrix_unit_only=only)
     return info if info.target == target else replace(info, target=target)
+
+
+def begin_trial(info: DeviceInfo) -> Callable[[], bool] | None:
+    """Start the trial of wgmma if the math of the device can use it. Return a function that waits for the verdict. None: other devices have no wgmma."""
+    if info.target.math not in ("bf16", "tf32") or _capability(info.cl_device, info.target.extensions) != wgmma_trial.CAPABILITY:
+        return None
+    return wgmma_trial.begin(info.facts, info.number, info.target)
 
 
 def with_kind(info: DeviceInfo, kind: str | None = None) -> DeviceInfo:

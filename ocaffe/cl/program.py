@@ -130,16 +130,18 @@ def options_of(key: ProgramKey, target: Target, quirks: Sequence[Quirk] = (), st
 class Programs:
     """The programs of one device. `programs[key]` returns a program that `build_all` has built."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, folder: str = "programs") -> None:
+        """`folder`: of the cache."""
         self._device = device
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
         self._logs: dict[ProgramKey, str] = {}
-        self._entries = Entries("programs")
+        self._entries = Entries(folder)
         self._lock = threading.Lock()
         # Part of the identity, because a virtual machine may hide vector units that the processor's name implies.
-        vectors = str(device.target.vector_width)
-        self._standard = fences.standard(device.cl_device) if device.target.device_fence == "SCOPE" else ""
+        target = device.info.target  # without a wait for the trial of wgmma
+        vectors = str(target.vector_width)
+        self._standard = fences.standard(device.cl_device) if target.device_fence == "SCOPE" else ""
         names = (device.name, device.driver_version, device.platform_name, device.platform_version)
         self._identity = (*names, vectors)
         self._verbose = os.environ.get("OCAFFE_CL_LOG") == "1"  # print the compiler's messages, which are cached with the binary

@@ -128,7 +128,7 @@ class Session:
         With a memory limit they do not start, since only the plan tells how much they may take.
         """
         if self.device.context_bytes and not self.limited:
-            self.programs.expect(layers // LAYERS_PER_PROGRAM, self.device.target.free_memory // COMPILER_SHARE)
+            self.programs.expect(layers // LAYERS_PER_PROGRAM, self.device.info.target.free_memory // COMPILER_SHARE)
 
     def bind(self, command_lists: Iterable[CommandList], poison: bool = False) -> None:
         """Bind new command lists to the device: build all programs together, grow the arenas, set arguments.
@@ -292,7 +292,7 @@ class Session:
 
         `exchanged`: it is the slab for gradients, which the exchange accesses too. `shared`: host and device share it, if they can.
         """
-        cl, limit = self._cl, self.device.target.available_memory  # a runtime may allow more, and the first use then fails
+        cl, limit = self._cl, self.device.info.target.available_memory  # a runtime may allow more, and the first use then fails
         if size > limit:
             raise NoRoom(
                 f"{what} needs a buffer of {size_text(size)}, '{self.device.name}' has {size_text(limit)} free",

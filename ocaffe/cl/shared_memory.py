@@ -17,7 +17,7 @@ def can_share(device: Device) -> bool:
     """Whether the device has such buffers and no memory of its own."""
     cl = device.cl
     with contextlib.suppress(cl.Error, AttributeError):  # runtimes of OpenCL 1.2 do not know the query
-        return device.target.unified_memory and bool(device.cl_device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_BUFFER)
+        return device.info.target.unified_memory and bool(device.cl_device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_BUFFER)
     return False
 
 

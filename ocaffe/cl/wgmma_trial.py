@@ -1,14 +1,15 @@
 """Whether a device of Hopper's generation runs wgmma, mbarriers and bulk copies, which its OpenCL compiler refuses (open_ptx.py).
 
 NVIDIA does not promise that its driver builds such programs. So the first use of bf16 or tf32 on such a device runs a small product in bfloat16
-(ocaffe/check/wgmma.py). It runs in another process, with a limit of time. The verdict is cached by device, driver and program. Where the trial fails,
-kernels use mma.sync. Products in TF32 differ from it in the left operand alone, which is in registers.
+(ocaffe/check/wgmma.py). It runs in another process, with a limit of time, while this one opens the net and starts compilers. The verdict is cached by
+device, driver and program. Where the trial fails, kernels use mma.sync. Products in TF32 differ from it in the left operand alone, which is in registers.
 """
 from __future__ import annotations
 
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 
 from ocaffe import log
 from ocaffe.cache import digest
@@ -89,35 +90,49 @@ kernel __attribute__((reqd_work_group_size(128, 1, 1))) void product(global cons
 DEFINES = (("LOCAL_BYTES", str(WGMMA_LOCAL_MEMORY)),)
 
 
-def passes(facts: Facts, number: str, target: Target) -> bool:
-    """Whether kernels may use wgmma on the device `number` of the list, which has the compute capability. The first call runs the trial."""
+def begin(facts: Facts, number: str, target: Target) -> Callable[[], bool]:
+    """Start the trial of the device `number` of the list, which has the compute capability, unless there is a verdict on it.
+
+    Return a function that waits for the verdict: whether kernels may use wgmma.
+    """
     if os.environ.get(VARIABLE) == "0" or target.local_memory < REPORTED:
-        return False
+        return lambda: False
     key = digest(*facts, SOURCE, *map(str, DEFINES))[:32]
-    passed = verdicts.recall(key)
-    if passed is None:
-        problem, lasts = _trial(number)
-        passed = not problem
-        file = verdicts.remember(key, passed, lasts)
+    known = verdicts.recall(key)
+    if known is not None:
+        return lambda: bool(known)
+    trial = Trial(number)
+
+    def passes() -> bool:
+        problem, lasts = trial.outcome()
+        file = verdicts.remember(key, not problem, lasts)
         if problem:
             again = f" (to try it again, delete {file})" if file else ""
             log.info("opencl:0", f"{facts[0]}: the trial of wgmma failed, products use mma.sync instead: {problem}{again}")
-    return passed
+        return not problem
+
+    return passes
 
 
-def _trial(number: str) -> tuple[str, bool]:
-    """Run the trial. Return why it failed, or '', and whether that is about the device. It is not if a signal from outside ended the process, or OTHER."""
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
-        with subprocess.Popen(_command(number), env=verdicts.environment(), stdin=subprocess.DEVNULL, stdout=said, stderr=said) as process:
+class Trial:
+    """A process that runs the trial on a device of the list."""
+
+    def __init__(self, number: str) -> None:
+        self._said = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(_command(number), env=verdicts.environment(), stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said)
+
+    def outcome(self) -> tuple[str, bool]:
+        """Wait. Return why the trial failed, or '', and whether that is about the device. It is not if a signal from outside ended the process, or OTHER."""
+        with self._said, self._process as process:
             try:
                 status = process.wait(SECONDS)
             except subprocess.TimeoutExpired:
                 return f"no answer for {SECONDS} s", True
             finally:
                 process.kill()
-        said.seek(0)
-        last = said.read().strip().split("\n")[-1]
-    return f"exit status {status}{': ' if last else ''}{last}" if status else "", status not in OTHER and not killed_from_outside(process)
+            self._said.seek(0)
+            last = self._said.read().strip().split("\n")[-1]
+        return f"exit status {status}{': ' if last else ''}{last}" if status else "", status not in OTHER and not killed_from_outside(process)
 
 
 def _command(number: str) -> list[str]:

@@ -183,13 +183,14 @@ def training_device(param: Any, options: argparse.Namespace, world: World = ALON
 
 def announced(device: Device) -> Device:
     """Log Caffe's line for the mode, and the device. Return the device."""
-    if device.target.is_cpu:
+    target = device.info.target  # without a wait for the trial of wgmma
+    if target.is_cpu:
         log.info("caffe.cpp:197", "Use CPU.")
     else:
         log.info("caffe.cpp:204", f"Using GPUs {device.number}")
     log.info("caffe.cpp:218", f"Device {device.number}: {device.name} ({device.platform_name}, driver {device.driver_version})")
-    if device.target.tuned.choices:
-        log.info("caffe.cpp:218", f"Tuned choices of kernels: {device.target.tuned}")
+    if target.tuned.choices:
+        log.info("caffe.cpp:218", f"Tuned choices of kernels: {target.tuned}")
     return device
 
 
