@@ -67,6 +67,7 @@ class Recorded:
     local: tuple[int, ...]
     arguments: list[Any]
     regions: list[Region]
+    registers: int  # at most, of a work-item; 0: as many as the compiler likes
 
 
 def spans(commands: CommandList, step: int, slot: int) -> list[tuple[Any, int, int]]:
@@ -115,7 +116,8 @@ def recorded(commands: CommandList, step: int) -> Recorded:
         arguments += [number, np.uint64((first - start) // operand.ref.dtype.itemsize), np.uint64(operand.ref.batch_stride)]
     groups = tuple(-(-size // local) for size, local in zip(call.size, call.local))
     binary = session.programs[commands._key(call)].binaries[0]
-    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], regions)
+    registers = 0 if call.generated else int(dict(call.defines).get("REGISTERS", 0))
+    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], regions, registers)
 
 
 def for_cuda(ptx: bytes, function: str) -> tuple[bytes, int]:
@@ -166,7 +168,9 @@ def replay(cuda: Cuda, launch: Recorded) -> bool | None:
     """Launch once. Return whether the results are those of OpenCL. None: it was not compared."""
     ptx, memory = for_cuda(launch.ptx, launch.function)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    cuda("cuModuleLoadData", ctypes.byref(module), ptx)
+    # A kernel whose warps exchange registers (setmaxnreg) waits forever if it was built for more registers than it divides.
+    names, values_of = (ctypes.c_int * 1)(0), (ctypes.c_void_p * 1)(launch.registers)  # CU_JIT_MAX_REGISTERS
+    cuda("cuModuleLoadDataEx", ctypes.byref(module), ptx, int(launch.registers > 0), names, values_of)
     cuda("cuModuleGetFunction", ctypes.byref(function), module, launch.function.encode())
     if memory:
         cuda("cuFuncSetAttribute", function, 8, memory)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -119,7 +119,7 @@ class Device:
 
     @property
     def target(self) -> Target:
-        """What kernels may use. `info.target` is the same without wgmma, for the time before a trial ends: this property waits for it."""
+        """The properties that kernels are chosen by. `info.target` has them without wgmma, before its trial ends. This property waits for the trial."""
         if self._trial is not None:
             with self._lock:
                 if self._trial is not None:

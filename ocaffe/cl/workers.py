@@ -23,6 +23,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ocaffe import log
@@ -42,6 +43,7 @@ _FEW_WORKERS, _MAX_WORKERS = 5, 10
 _JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
 _WAIT = 60  # seconds that early workers wait for their first job, then they end
 SLACK = 32 << 20  # bytes by which contexts may exceed their room: half of the 64 MiB that docs/memory.md allows; built programs take the other half
+_LOAD = Path("/proc/loadavg")  # Linux
 
 
 class Job(NamedTuple):
@@ -101,9 +103,22 @@ def worker_count(jobs: int, room: int, context: int) -> int:
         return 0
     cores = os.cpu_count() or 1
     ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    idle = cores - round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else cores
+    idle = cores - _busy()
     fitting = (room + SLACK) // context if context else _MAX_WORKERS
     return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
+
+
+def _busy() -> int:
+    """Return the number of cores that other threads of the machine use: the mean of the last minute, or the present number if it is smaller.
+
+    The mean alone keeps counting a process that has just ended, such as the previous training.
+    """
+    mean = round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
+    try:
+        running, _, _ = _LOAD.read_text(encoding="ascii").split()[3].partition("/")  # proc(5): threads that run now, and this one is one of them
+        return min(mean, max(int(running) - 1, 0))
+    except (OSError, ValueError, IndexError):
+        return mean
 
 
 class Worker:

@@ -278,13 +278,19 @@ def test_early_workers_without_a_job_end(device: Device, many: None, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "jobs, cores, affinity, load, count",
+    "jobs, cores, affinity, load, running, count",
     [
-        (4, 64, 64, 0.0, 0), (5, 64, 64, 0.0, 2), (8, 64, 64, 0.0, 4), (16, 64, 64, 0.0, 5), (36, 64, 64, 0.0, 9), (90, 64, 64, 0.0, 10), (40, 64, 3, 20.0, 2),
-        (40, 2, 2, 0.4, 1), (40, 2, 2, 3.7, 0), (40, 1, 1, 0.0, 0),
+        (4, 64, 64, 0.0, 1, 0), (5, 64, 64, 0.0, 1, 2), (8, 64, 64, 0.0, 1, 4), (16, 64, 64, 0.0, 1, 5), (36, 64, 64, 0.0, 1, 9), (90, 64, 64, 0.0, 1, 10),
+        (40, 64, 3, 20.0, 9, 2), (40, 2, 2, 0.4, 3, 1), (40, 2, 2, 3.7, 3, 0), (40, 2, 2, 3.7, 1, 1), (40, 2, 2, 3.7, 0, 1),
+        (40, 2, 2, 3.7, None, 0), (40, 1, 1, 0.0, 1, 0),
     ],
 )  # fmt: skip
-def test_workers_are_for_many_programs_and_idle_cores(monkeypatch, jobs: int, cores: int, affinity: int, load: float, count: int) -> None:
+def test_workers_are_for_many_programs_and_idle_cores(
+    monkeypatch, tmp_path: Path, jobs: int, cores: int, affinity: int, load: float, running: int | None, count: int
+) -> None:
+    if running is not None:
+        (tmp_path / "loadavg").write_text(f"{load:.2f} 9.00 9.00 {running}/345 6789\n")
+    monkeypatch.setattr(workers, "_LOAD", tmp_path / "loadavg")
     monkeypatch.setattr(workers.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
     monkeypatch.setattr(workers.os, "getloadavg", lambda: (load, 9.0, 9.0), raising=False)
@@ -293,9 +299,9 @@ def test_workers_are_for_many_programs_and_idle_cores(monkeypatch, jobs: int, co
 
 @pytest.mark.parametrize("room, count", [(0, 0), (496, 0), (497, 1), (1799, 3), (3318, 6), (1 << 20, 9)])
 def test_contexts_of_workers_fit_into_the_plan(monkeypatch, room: int, count: int) -> None:
+    monkeypatch.setattr(workers, "_busy", lambda: 0)
     monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(workers.os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
     assert workers.worker_count(36, room << 20, 529 << 20) == count
 
 
