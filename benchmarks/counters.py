@@ -22,7 +22,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,6 @@ class Recorded:
     local: tuple[int, ...]
     arguments: list[Any]
     regions: list[Region]
-    registers: int  # at most, of a work-item; 0: as many as the compiler likes
 
 
 def spans(commands: CommandList, step: int, slot: int) -> list[tuple[Any, int, int]]:
@@ -116,17 +115,17 @@ def recorded(commands: CommandList, step: int) -> Recorded:
         arguments += [number, np.uint64((first - start) // operand.ref.dtype.itemsize), np.uint64(operand.ref.batch_stride)]
     groups = tuple(-(-size // local) for size, local in zip(call.size, call.local))
     binary = session.programs[commands._key(call)].binaries[0]
-    registers = 0 if call.generated else int(dict(call.defines).get("REGISTERS", 0))
-    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], regions, registers)
+    return Recorded(binary, call.function, groups, call.local, [*arguments, *call.scalars], regions)
 
 
-def for_cuda(ptx: bytes, function: str) -> tuple[bytes, int]:
+def for_cuda(ptx: bytes, function: str, groups: Sequence[int]) -> tuple[bytes, int]:
     """Return PTX that CUDA takes, and the bytes of local memory that a launch must request.
 
-    OpenCL's registers of the environment hold the global offset, which is 0. CUDA refuses more than 48 KiB of static local memory, so the function's
-    array becomes the launch's.
+    OpenCL's registers of the environment hold offsets, which are 0, and from %envreg6 on the number of work-groups. CUDA refuses more than 48 KiB of static
+    local memory, so the function's array becomes the launch's.
     """
-    text = re.sub(r"%envreg\d+", "0", ptx.decode().rstrip("\0").replace(", texmode_independent", ""))
+    counts = {f"%envreg{6 + axis}": str(count) for axis, count in enumerate((*groups, 1, 1)[:3])}
+    text = re.sub(r"%envreg\d+", lambda match: counts.get(match[0], "0"), ptx.decode().rstrip("\0").replace(", texmode_independent", ""))
     size = 0
     for match in re.finditer(r"^[ \t]*\.shared (\.align \d+ \.b8) (\w+)\[(\d+)\];", text, re.MULTILINE):
         if int(match[3]) > STATIC // 2:
@@ -166,11 +165,9 @@ class Cuda:
 
 def replay(cuda: Cuda, launch: Recorded) -> bool | None:
     """Launch once. Return whether the results are those of OpenCL. None: it was not compared."""
-    ptx, memory = for_cuda(launch.ptx, launch.function)
+    ptx, memory = for_cuda(launch.ptx, launch.function, launch.groups)
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    # A kernel whose warps exchange registers (setmaxnreg) waits forever if it was built for more registers than it divides.
-    names, values_of = (ctypes.c_int * 1)(0), (ctypes.c_void_p * 1)(launch.registers)  # CU_JIT_MAX_REGISTERS
-    cuda("cuModuleLoadDataEx", ctypes.byref(module), ptx, int(launch.registers > 0), names, values_of)
+    cuda("cuModuleLoadData", ctypes.byref(module), ptx)
     cuda("cuModuleGetFunction", ctypes.byref(function), module, launch.function.encode())
     if memory:
         cuda("cuFuncSetAttribute", function, 8, memory)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
