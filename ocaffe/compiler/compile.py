@@ -36,19 +36,20 @@ class Switches:
     poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
     fuse: bool = True  # OCAFFE_FUSE=0
     recompute: bool = True  # OCAFFE_RECOMPUTE=none
+    join: bool = True  # OCAFFE_JOIN=0: no launch is part of a task graph
     single: bool = False  # runs may stop after any launch, so none is part of a task graph
 
     @property
     def joined(self) -> bool:
         """Whether launches may be joined to task graphs: not in a plain run, and not for a checker, which reports the launch of an access."""
-        return self.fuse and not self.separate and not self.single
+        return self.join and self.fuse and not self.separate and not self.single
 
     @staticmethod
     def read() -> Switches:
         env = os.environ
         plan = env.get("OCAFFE_PLAN")
         return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0",
-                        env.get("OCAFFE_RECOMPUTE") != "none")  # fmt: skip
+                        env.get("OCAFFE_RECOMPUTE") != "none", env.get("OCAFFE_JOIN") != "0")  # fmt: skip
 
 
 @dataclass(frozen=True)

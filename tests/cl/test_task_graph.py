@@ -116,12 +116,15 @@ def test_a_profile_has_all_launches(made: Callable[..., Net]) -> None:
 
 
 def test_other_nets_have_no_graphs(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nets that run layer by layer, and plain runs."""
+    """Nets that run layer by layer, plain runs, and those of a switch."""
     net = made()
     net.forward(end="pool")
     assert not graphs(net)
-    monkeypatch.setenv("OCAFFE_FUSE", "0")
-    assert not graphs(made())
+    for switch in ("OCAFFE_FUSE", "OCAFFE_JOIN"):
+        with monkeypatch.context() as change:
+            change.setenv(switch, "0")
+            assert not graphs(made())
+    assert graphs(made())
 
 
 # -- the order of launches -------------------------------------------------------------------------------------------
