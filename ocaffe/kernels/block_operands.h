@@ -16,7 +16,14 @@
 #define LINES (8 / LINE) /* of a block */
 #define ELEMENT_BYTES (16 / LINE)
 
-/* Write a block of row `own` of packed filters. They are blocks of LINES lines of `rows` rows, and this is block `block`. Of floats the first line has the even
+/* Column n of a product belongs to this row of the filters. Of the columns of a work-item (sum_column in tile_wgmma.h), LINE then belong to neighbouring rows:
+   it reads and writes the results of a pixel in whole lines. */
+INLINE int row_of_column(int n) {
+  const int owner = n % 8 / 2;
+  return n / (4 * LINE) * (4 * LINE) + owner % (LINE / 2) * 8 + owner / (LINE / 2) * LINE + n % (4 * LINE) / 8 * 2 + n % 2;
+}
+
+/* Write a block of column `own` of packed filters. They are blocks of LINES lines of `rows` rows, and this is block `block`. Of floats the first line has the even
    channels and the second one the odd ones: a work-item then loads two neighbouring channels of a pixel for two places of a product (tile_wgmma.h). */
 INLINE void put_filters(global uint* packed, ulong block, int rows, int own, float8 v) {
 #ifdef BLOCK_FLOAT

@@ -111,24 +111,39 @@ INLINE Virtual sequence(int h, int w, int oh, int ow) {
 #define WORDS ((PATCHES * PATCH_BYTES + FILTERS * STEP_BYTES) / 16 + PATCHES + FILTERS)
 #define REUSES_PLACES (PHASES == 1 || DIRECTION == 1) /* all patches of a tile have the same pixels */
 #define PIXEL_COPIERS 96 /* the last of the COPIERS copies filters */
-#define TOGETHER (NT / 8 < 8 ? NT / 8 : 8) /* results of a pixel that are read before they are written */
+#define GROUPS (NT / (4 * LINE)) /* lines of results that a work-item has of a pixel */
+#ifdef FUSED_RELU
+#define MOST_TOGETHER (FUSED_RELU == 2 ? 2 : 4)
+#else
+#define MOST_TOGETHER 4
+#endif
+#define TOGETHER (GROUPS < MOST_TOGETHER ? GROUPS : MOST_TOGETHER) /* of them that are read before they are written, of two pixels */
 #ifdef WGMMA
 #define SHARERS WARPS /* with a sum of one channel */
 #else
 #define SHARERS (WARPS * 8)
 #endif
 
+#define SUM(j, lower) ((j) / 2 * 4 + 2 * (lower) + (j) % 2) /* the index of value j of a pixel: of the upper one, or of the lower one of the two */
 #define PARTS_OF_TAP (CB / PRODUCT_DEPTH)
 #define PARTS_OF_SET (STEP_TAPS * PARTS_OF_TAP % 4 == 0 && PARTS_OF_TAP % 2 == 0 ? 2 : 1) /* so that a step has an even number of sets */
-/* Two neighbouring results. */
+/* A line of results, and the operand of a fused ReLU for it: its values, or a word of the mask for each. */
+typedef union { uint4 all; uint word[4]; } Line;
 #ifdef BLOCK_FLOAT
-typedef float2 Pair;
-#define WIDE_PAIR(v) (v)
-#define NARROW_PAIR(v) (v)
+typedef uint4 Words;
+#define WIDE_OF(line, c) as_float(line.word[c])
 #else
-typedef uint Pair;
-#define WIDE_PAIR(v) wide2(v)
-#define NARROW_PAIR(v) narrow2(v)
+typedef uint8 Words;
+#define WIDE_OF(line, c) as_float((c) % 2 ? line.word[(c) / 2] & 0xffff0000u : line.word[(c) / 2] << 16)
+#endif
+#if defined(FUSED_RELU) && FUSED_RELU == 2
+typedef union { Words all; uint word[LINE]; } Signs;
+#define LOAD_SIGNS(signs, sign, element) signs.all = *(global const Words*)((global const uint*)(sign) + MASK_WORD(element))
+#define PASSING(signs, c, element) (signs.word[c] >> MASK_BIT(element) & 1u)
+#else
+typedef Line Signs;
+#define LOAD_SIGNS(signs, sign, element) signs.all = *(global const uint4*)((global const BLOCK_T*)(sign) + (element))
+#define PASSING(signs, c, element) (WIDE_OF(signs, c) > 0.0f)
 #endif
 
 /* Steps of CB channels, a multiple of 16: zeros follow an odd number of blocks. */
@@ -143,21 +158,34 @@ typedef uint Pair;
 #endif
 
 #ifdef CHANNEL_REDUCTION
-/* Add up values of the work-items for each of the NT channels: two of each work-item for each j / 4. The result of channel c is at shared[c * (SHARERS + 1)]. */
+/* The channel of value j of a work-item. */
+#define CHANNEL(j) ((j) / LINE * (4 * LINE) + item % 4 % (LINE / 2) * 8 + item % 4 / (LINE / 2) * LINE + (j) % LINE)
+
+/* Add up the values of the work-items for each of the NT channels. The result of channel c is at shared[c * (SHARERS + 1)]. `sum` changes. */
 INLINE void channel_totals(local float* shared, float sum[NT / 4], int item) {
 #ifdef WGMMA
-#pragma unroll
-  for (int j = 0; j < NT / 4; ++j)
-#pragma unroll
-    for (int mask = 4; mask < 32; mask *= 2) sum[j] += of_other_lane(sum[j], mask);
-  const int sharer = item / 32, has = item % 32 < 4;
+  /* Eight work-items of a warp have the same channels. Each adds up an eighth of them. */
+  int own = 0;
+#define HALVE(count, mask)                                                      \
+  {                                                                             \
+    const int upper = item & (mask);                                            \
+    own += upper ? (count) : 0;                                                 \
+    _Pragma("unroll") for (int j = 0; j < (count); ++j) {                       \
+      const float kept = upper ? sum[(count) + j] : sum[j];                     \
+      sum[j] = kept + of_other_lane(upper ? sum[j] : sum[(count) + j], (mask)); \
+    }                                                                           \
+  }
+  HALVE(NT / 8, 16)
+  HALVE(NT / 16, 8)
+  HALVE(NT / 32, 4)
+  const int sharer = item / 32, has = 1, count = NT / 32;
 #else
-  const int sharer = item / 4, has = item < WARPS * 32;
+  const int own = 0, sharer = item / 4, has = item < WARPS * 32, count = NT / 4;
 #endif
   BARRIER_OF_WARPS;
   if (has)
 #pragma unroll
-    for (int j = 0; j < NT / 4; ++j) shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1) + sharer] = sum[j];
+    for (int j = 0; j < count; ++j) shared[CHANNEL(own + j) * (SHARERS + 1) + sharer] = sum[j];
   BARRIER_OF_WARPS;
   if (item < NT) {
     float total = 0.0f;
@@ -366,22 +394,29 @@ backward_data
 #pragma unroll
     for (int j = 0; j < NT / 4; ++j) sum[j] = 0.0f;
 #endif
-    /* Loads precede stores: the compiler does not move a load over a store, so that each would wait for memory. */
-    const int own = item % 4 * 2, steps = min(NT, ROWS - row0) / 8, apart = pixels * 8;
+    /* Of each group of 4 * LINE channels a work-item has a line: of this block, from this channel on (row_of_column). */
+    const int own_block = item % 4 % (LINE / 2), own_channel = item % 4 / (LINE / 2) * LINE, existing_blocks = min(NT, ROWS - row0) / 8, apart = pixels * (4 * LINE);
     if (has_bias)
 #pragma unroll
-      for (int j = 0; j < NT / 8; ++j)
-        if (j < steps) {
-          const int row = row0 + j * 8 + own;
-          const float2 factor = (float2)(FACTOR(bias, row), FACTOR(bias, row + 1)), offset = (float2)(OFFSET(bias, row), OFFSET(bias, row + 1));
+      for (int g = 0; g < GROUPS; ++g)
+        if (g * (LINE / 2) + own_block < existing_blocks)
 #pragma unroll
-          for (int i = 0; i < MB; ++i)
+          for (int c = 0; c < LINE; ++c) {
+            const int row = row0 + g * (4 * LINE) + own_block * 8 + own_channel + c;
+            const float factor = FACTOR(bias, row), offset = OFFSET(bias, row);
 #pragma unroll
-            for (int k = 4 * j; k < 4 * j + 4; k += 2) d[i][k] = d[i][k] * factor.x + offset.x, d[i][k + 1] = d[i][k + 1] * factor.y + offset.y;
-        }
+            for (int i = 0; i < MB; ++i)
+#pragma unroll
+              for (int lower = 0; lower < 2; ++lower) d[i][SUM(g * LINE + c, lower)] = d[i][SUM(g * LINE + c, lower)] * factor + offset;
+          }
     int exists[MB][2];
 #pragma unroll
-    for (int i = 0; i < MB; ++i)
+    for (int i = 0; i < MB; ++i) {
+      int element[2];
+      global BLOCK_T* to[2];
+#ifdef FUSED_RELU
+      global const SIGN_T* signs[2];
+#endif
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
         const Place p = place_of(v, BEGIN(tile) + (warp / 4 * MB + i) * 64 + sum_row(2 * lower));
@@ -390,37 +425,54 @@ backward_data
 #else
         const int pixel = p.row * v.width + p.column, within = 1;
 #endif
-        exists[i][lower] = warp < WARPS && p.column < v.width && p.row < v.height && p.sample < images && within;
-        if (!exists[i][lower]) continue;
-        const int element = (row0 / 8 * pixels + pixel) * 8 + own;
-        global BLOCK_T* to = y + p.sample * y_stride + element;
-#pragma unroll
-        for (int first_j = 0; first_j < NT / 8; first_j += TOGETHER) {
-          Pair old[TOGETHER];
-          int2 passes[TOGETHER];
-#pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) old[t] = (Pair)(0), passes[t] = (int2)(0);
-          if (accumulate)
-#pragma unroll
-            for (int t = 0; t < TOGETHER; ++t)
-              if (first_j + t < steps) old[t] = *(global const Pair*)(to + (ulong)(first_j + t) * apart);
-#pragma unroll
-          for (int t = 0; t < TOGETHER; ++t)
-            if (first_j + t < steps) passes[t] = IF_FUSED_RELU((PASSES2(sign + p.sample * sign_stride, element + (first_j + t) * apart)), (int2)(0));
-#pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) {
-            const int j = first_j + t;
-            float2 value = (float2)(d[i][4 * j + 2 * lower], d[i][4 * j + 2 * lower + 1]) + WIDE_PAIR(old[t]);
-            value = select(slope * value, value, IF_FUSED_RELU(passes[t], value > 0.0f));
-            const Pair pair = NARROW_PAIR(value);
-            if (j < steps) *(global Pair*)(to + (ulong)j * apart) = pair; /* one instruction, which needs no branch */
-#ifdef CHANNEL_REDUCTION
-            sum[2 * j] += value.x, sum[2 * j + 1] += value.y;
-            d[i][4 * j + 2 * lower] = value.x, d[i][4 * j + 2 * lower + 1] = value.y;
+        exists[i][lower] = warp < WARPS && p.column < v.width && p.row < v.height && p.sample < images && within && own_block < existing_blocks;
+        const ulong sample = exists[i][lower] ? p.sample : 0;
+        element[lower] = exists[i][lower] ? ((row0 / 8 + own_block) * pixels + pixel) * 8 + own_channel : 0;
+        to[lower] = y + sample * y_stride + element[lower];
+#ifdef FUSED_RELU
+        signs[lower] = sign + sample * sign_stride;
 #endif
-          }
-        }
       }
+      /* Loads precede stores: the compiler does not move a load over a store, so that each would wait for memory. They have no conditions: around a branch
+         it would not have several in flight. Of a result that does not exist, another element is read. */
+#pragma unroll
+      for (int first_g = 0; first_g < GROUPS; first_g += TOGETHER) {
+        Line old[2 * TOGETHER];
+        Signs passes[2 * TOGETHER];
+#define LOWER (n / TOGETHER) /* of result n */
+#define GROUP (first_g + n % TOGETHER)
+#define EXISTS (exists[i][LOWER] && GROUP * (LINE / 2) + own_block < existing_blocks)
+        if (accumulate)
+#pragma unroll
+          for (int n = 0; n < 2 * TOGETHER; ++n) old[n].all = *(global const uint4*)(to[LOWER] + (EXISTS ? GROUP * apart : 0));
+#ifdef FUSED_RELU
+#pragma unroll
+        for (int n = 0; n < 2 * TOGETHER; ++n) LOAD_SIGNS(passes[n], signs[LOWER], element[LOWER] + (EXISTS ? GROUP * apart : 0));
+#endif
+#pragma unroll
+        for (int n = 0; n < 2 * TOGETHER; ++n)
+          if (EXISTS) {
+            Line line;
+            float before = 0.0f;
+#pragma unroll
+            for (int c = 0; c < LINE; ++c) {
+              float value = d[i][SUM(GROUP * LINE + c, LOWER)];
+              if (accumulate) value += WIDE_OF(old[n], c);
+              value = IF_FUSED_RELU(PASSING(passes[n], c, element[LOWER] + GROUP * apart), value > 0.0f) ? value : slope * value;
+#ifdef CHANNEL_REDUCTION
+              sum[GROUP * LINE + c] += value, d[i][SUM(GROUP * LINE + c, LOWER)] = value;
+#endif
+#ifdef BLOCK_FLOAT
+              line.word[c] = as_uint(value);
+#else
+              if (c % 2) line.word[c / 2] = narrow2((float2)(before, value));
+              before = value;
+#endif
+            }
+            *(global uint4*)(to[LOWER] + GROUP * apart) = line.all;
+          }
+      }
+    }
 #ifdef CHANNEL_REDUCTION
     /* Statistics, or the sums alone, of the values, before they were rounded to bfloat16. */
     const int parts = reduced_stride / ROWS, existing = min(NT, ROWS - row0);
@@ -434,13 +486,13 @@ backward_data
     if (item < existing) own_part[0] = values, own_part[reduced_stride] = shared[item * (SHARERS + 1)] * inverse;
 #pragma unroll
     for (int j = 0; j < NT / 4; ++j) {
-      const float mean = shared[(j / 2 * 8 + item % 4 * 2 + j % 2) * (SHARERS + 1)] * inverse;
+      const float mean = shared[CHANNEL(j) * (SHARERS + 1)] * inverse;
       sum[j] = 0.0f;
 #pragma unroll
       for (int i = 0; i < MB; ++i)
 #pragma unroll
         for (int lower = 0; lower < 2; ++lower) {
-          const float deviation = exists[i][lower] ? d[i][j / 2 * 4 + 2 * lower + j % 2] - mean : 0.0f;
+          const float deviation = exists[i][lower] ? d[i][SUM(j, lower)] - mean : 0.0f;
           sum[j] += deviation * deviation;
         }
     }

@@ -58,7 +58,7 @@ kernel void pack(OPERAND_RESTRICT(const float, filters), OPERAND_RESTRICT(uint, 
   if (i >= count) return;
   LOCATE(filters), LOCATE(packed);
   const int blocks = (DEPTH + 15) / 16 * 16 / cb, parts = cb / 8, own = i % nt, part = i / nt % parts, above = i / (nt * parts);
-  const int row = above / blocks * nt + own, d0 = above % blocks * cb + part * 8;
+  const int row = above / blocks * nt + row_of_column(own), d0 = above % blocks * cb + part * 8;
   for (int tap = 0; tap < TAPS; ++tap) {
     float each[8];
     for (int e = 0; e < 8; ++e) {

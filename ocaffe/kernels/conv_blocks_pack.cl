@@ -50,7 +50,7 @@ kernel void pack(EACH(FILTERS) EACH(PACKED) EACH(SIZES) int all) {
   global uint* packed = 0;
   EACH(CHOOSE)
   const int blocks = (depth + 15) / 16 * 16 / cb, parts = cb / 8, own = i % nt, part = i / nt % parts, above = i / (nt * parts);
-  const int row = above / blocks * nt + own, d0 = above % blocks * cb + part * 8;
+  const int row = above / blocks * nt + row_of_column(own), d0 = above % blocks * cb + part * 8;
   for (int step = 0; step < taps; ++step) {
     const int tap = stride == 2 ? (int)(0x862071534ul >> 4 * step) & 15 : back ? taps - 1 - step : step;
     float each[8];
