@@ -247,7 +247,7 @@ backward_data
 #endif
 #define FIND_PLACES(places, worker, workers) find_places(places, image, v, images, BEGIN(tile) - BELOW(v), count, worker, workers)
 #define COPY_PATCH(to, places, block, worker, workers) \
-  copy_pixels(to, PLANE, 0, image, places, (block) * (CB / 8), CB / 8, count, worker, workers, 1, memory)
+  copy_pixels(to, PLANE, image, places, (block) * (CB / 8), CB / 8, count, worker, workers, memory)
 #ifdef WGMMA
   const uint bars = ring + FILTERS * STEP_BYTES;
   const uint patch_full = bars, patch_empty = bars + 8 * PATCHES, filters_full = bars + 16 * PATCHES, filters_empty = filters_full + 8 * FILTERS;
@@ -523,7 +523,7 @@ backward_data
 #define ROW_OF(i) (i)
 #define REACH (KERNEL_W - 1) /* pixels of a patch beyond those of a step, and how many of them are before it */
 #define REACH_BEFORE PAD_W
-#define SHIFT_OF_ROW(v, row) (((row) - PAD_H) * (v).pitch)
+#define ROWS_FURTHER(row) ((row) - PAD_H)
 #define PHASE_OF_ROW(row) 0
 #define PHASE_OF_IMAGE(i) 0
 #define IMAGE(i) ((i) / KERNEL_W)
@@ -533,7 +533,7 @@ backward_data
 #define ROW_OF(i) 0
 #define REACH 1
 #define REACH_BEFORE 1
-#define SHIFT_OF_ROW(v, row) ((row) == 0 ? -(v).pitch : 0)
+#define ROWS_FURTHER(row) (-((row) == 0))
 #define PHASE_OF_ROW(row) ((row) != 1)
 #define PHASE_OF_IMAGE(i) (i)
 #define IMAGE(i) ((i) != 1)
@@ -566,13 +566,13 @@ backward_data
 #define REACH_SHARES (CHANNELS / 8 * LINES * REACH <= TEAM ? CHANNELS / 8 : TEAM / (REACH * LINES + !REACH))
 #define STEP_BYTES (GIVEN_BYTES + IMAGES * PATCH_BYTES)
 #define WORDS (STEPS * STEP_BYTES / 16 + STEPS)
-#define PATCH_PIXELS (STEP + REACH)
-#define PLACES_OF_IMAGE(i) (STEP + (i) * PATCH_PIXELS)
+#define PIXELS (STEP * LINES > TEAM ? STEP * LINES / TEAM : 1) /* of a step that a work-item copies */
+#define GIVEN_PLANE (GIVEN_BYTES / (OUTPUTS / 8))
+#define IMAGE_PLANE (PATCH * PIXEL_BYTES)
 
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const BLOCK_T, dy),
                                                                                   OPERAND(float, parts), SIZES, int steps) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
-  local uint places[TEAMS * 2][PLACES_OF_IMAGE(IMAGES)];
   local uchar* memory = (local uchar*)store;
   LOCATE(x), LOCATE(dy), LOCATE(parts);
   const uint buffers = LOCAL_ADDRESS(store);
@@ -594,23 +594,44 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   const int side = warp / 4; /* of the rows, or of the pixels of a step */
   Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, PHASE_OF_ROW(row), 0};
   const Image gradient = {dy, dy_stride, outputs / 8, v.height, v.width, 1, 0, 0};
-  /* The pixels of a step: those of dy, and those of each patch of x. */
-#define FIND_PLACES(step, places)                                                                                                                           \
-  find_places(places, gradient, v, images, begin + (step) * STEP, STEP, worker, TEAM);                                                                      \
-  for (int i = 0; i < IMAGES; ++i) {                                                                                                                        \
-    const int first = begin + (step) * STEP + SHIFT_OF_ROW(v, row + ROW_OF(i)) - REACH_BEFORE;                                                              \
-    image.phase_x = PHASE_OF_IMAGE(i);                                                                                                                      \
-    find_places(places + PLACES_OF_IMAGE(i), image, v, images, first, PATCH_PIXELS, (worker + TEAM - PLACES_OF_IMAGE(i) % TEAM) % TEAM, TEAM);             \
+  /* The pixels of a step: those of dy, and those of each patch of x. A work-item copies PIXELS of each, and perhaps one that the windows reach beyond the
+     step. It copies lines of every SHARES-th block of channels, or of every REACH_SHARES-th. */
+  const int line = worker % LINES, own = worker / LINES, own_pixel = own % (STEP / PIXELS), share = own / (STEP / PIXELS);
+  const int reaches = REACH > 0 && own < REACH * REACH_SHARES, own_reach = STEP + own % (REACH + !REACH), reach_share = own / (REACH + !REACH);
+  uint of_given[PIXELS], of_image[IMAGES][PIXELS], of_reach[IMAGES];
+#define FIND(found, i, at)                                                                     \
+  {                                                                                            \
+    const Place p = place_of(v, at);                                                           \
+    _Pragma("unroll") for (int i = 0; i < IMAGES; ++i) {                                       \
+      image.phase_x = PHASE_OF_IMAGE(i);                                                       \
+      found = (at) < 0 ? MISSING : pixel_of(image, p, ROWS_FURTHER(row + ROW_OF(i)), images);  \
+    }                                                                                          \
   }
-#define COPY_IMAGE(to, places)                                                                                                                              \
-  for (int i = 0; i < IMAGES; ++i) {                                                                                                                        \
-    const uint patch = (to) + GIVEN_BYTES + i * PATCH_BYTES;                                                                                                \
-    copy_pixels(patch, PATCH * PIXEL_BYTES, 0, image, places + PLACES_OF_IMAGE(i), channel0 / 8, blocks, STEP, worker, TEAM, SHARES, memory);    \
-    if (REACH > 0 && worker < REACH * REACH_SHARES * LINES)                                                                                                 \
-      copy_pixels(patch + STEP * PIXEL_BYTES, PATCH * PIXEL_BYTES, 0, image, places + PLACES_OF_IMAGE(i) + STEP, channel0 / 8, blocks, REACH,       \
-                  worker, REACH * REACH_SHARES * LINES, REACH_SHARES, memory);                                                                              \
+#define FIND_PLACES(step)                                                                      \
+  {                                                                                            \
+    const int first = begin + (step) * STEP;                                                   \
+    _Pragma("unroll") for (int n = 0; n < PIXELS; ++n) {                                       \
+      const int at = first + own_pixel + n * (STEP / PIXELS);                                  \
+      of_given[n] = pixel_of(gradient, place_of(v, at), 0, images);                            \
+      FIND(of_image[i][n], i, at - REACH_BEFORE)                                               \
+    }                                                                                          \
+    if (reaches) FIND(of_reach[i], i, first + own_reach - REACH_BEFORE)                        \
   }
-#define COPY_GIVEN(to, places) copy_pixels(to, GIVEN_BYTES / (OUTPUTS / 8), GAP, gradient, places, output0 / 8, given_blocks, STEP, worker, TEAM, SHARES, memory)
+#define COPY_STEP(to)                                                                                                                                        \
+  {                                                                                                                                                          \
+    _Pragma("unroll") for (int n = 0; n < PIXELS; ++n) {                                                                                                     \
+      const int pixel = own_pixel + n * (STEP / PIXELS);                                                                                                     \
+      copy_lines((to) + share * GIVEN_PLANE + pixel * PIXEL_BYTES + pixel / 4 * GAP, GIVEN_PLANE, gradient, of_given[n], line, output0 / 8 + share, OUTPUTS / 8, \
+                 SHARES, given_blocks - share, SKIP, memory);                                                                                                \
+      _Pragma("unroll") for (int i = 0; i < IMAGES; ++i)                                                                                                     \
+        copy_lines((to) + GIVEN_BYTES + i * PATCH_BYTES + share * IMAGE_PLANE + pixel * PIXEL_BYTES, IMAGE_PLANE, image, of_image[i][n], line,               \
+                   channel0 / 8 + share, CHANNELS / 8, SHARES, blocks - share, SKIP, memory);                                                                \
+    }                                                                                                                                                        \
+    if (reaches)                                                                                                                                             \
+      _Pragma("unroll") for (int i = 0; i < IMAGES; ++i)                                                                                                     \
+        copy_lines((to) + GIVEN_BYTES + i * PATCH_BYTES + reach_share * IMAGE_PLANE + own_reach * PIXEL_BYTES, IMAGE_PLANE, image, of_reach[i], line,        \
+                   channel0 / 8 + reach_share, CHANNELS / 8, REACH_SHARES, blocks - reach_share, SKIP, memory);                                              \
+  }
 #define LEFT_PART(k) ((k) * PRODUCT_DEPTH * PIXEL_BYTES) /* from the first product of a step to product k in the left operand */
 #ifdef BLOCK_FLOAT
 #define GAP QUAD_GAP
@@ -654,7 +675,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
     for (int step = team, turn = 0; step < steps + TEAMS * AHEAD; step += TEAMS, ++turn) {
       const int ready = step - TEAMS * AHEAD;
       if (turn >= AHEAD) COPIES_WAIT(OTHERS_IN_FLIGHT);
-      if (step < steps) { FIND_PLACES(step, places[team * 2 + turn % 2]) }
+      if (step < steps) FIND_PLACES(step)
       BARRIER_OF_TEAM(team, TEAM);
       if (ready >= 0) {
         transpose_quads(ready % STEPS * STEP_BYTES, given_blocks, STEP, worker, TEAM, memory);
@@ -663,18 +684,15 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       if (step < steps) {
         const uint to = buffers + step % STEPS * STEP_BYTES;
         if (step >= STEPS) bar_wait(empty + 8 * (step % STEPS), (step / STEPS + 1) & 1);
-        COPY_GIVEN(to, places[team * 2 + turn % 2]);
-        COPY_IMAGE(to, places[team * 2 + turn % 2])
+        COPY_STEP(to)
       }
       copies_commit();
     }
 #else
     for (int step = 0; step < steps; ++step) {
-      FIND_PLACES(step, places[step % 2])
-      BARRIER_OF_TEAM(0, 128);
+      FIND_PLACES(step)
       if (round > 0) bar_wait(empty + 8 * buffer, (round + 1) & 1);
-      COPY_GIVEN(buffers + buffer * STEP_BYTES, places[step % 2]);
-      COPY_IMAGE(buffers + buffer * STEP_BYTES, places[step % 2])
+      COPY_STEP(buffers + buffer * STEP_BYTES)
       bar_arrive_after_copies(full + 8 * buffer);
       buffer = buffer + 1 == STEPS ? 0 : buffer + 1, round += buffer == 0;
     }
@@ -725,11 +743,9 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #else
   for (int step = 0; step < steps; ++step) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (warp >= WARPS) { FIND_PLACES(step, places[0]) }
-    barrier(CLK_LOCAL_MEM_FENCE);
     if (warp >= WARPS) {
-      COPY_GIVEN(buffers, places[0]);
-      COPY_IMAGE(buffers, places[0])
+      FIND_PLACES(step)
+      COPY_STEP(buffers)
     }
 #ifdef BLOCK_FLOAT
     barrier(CLK_LOCAL_MEM_FENCE);

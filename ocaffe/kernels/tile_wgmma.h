@@ -237,34 +237,37 @@ typedef struct {
   int blocks, h, w, stride, phase_y, phase_x;
 } Image;
 
-/* The places of `count` virtual pixels from `begin` on, which may be negative, in an image: pixels from its start on, or MISSING. All copies of a tile or of a
-   step use one table, because a place takes more instructions than a copy. */
+/* The place in an image of a virtual pixel `rows` rows further: the number of pixels from the image's start, or MISSING. */
 #define MISSING 0xffffffffu
-INLINE void find_places(local uint* places, const Image image, const Virtual v, int images, int begin, int count, int worker, int workers) {
-  const uint sample = (uint)(image.sample / 8);
-  for (int i = worker; i < count; i += workers) {
-    const Place p = place_of(v, begin + i);
-    const int y = p.row * image.stride + image.phase_y, x = p.column * image.stride + image.phase_x;
-    const int exists = begin + i >= 0 && p.sample < images && y < image.h && x < image.w;
-    places[i] = exists ? p.sample * sample + y * image.w + x : MISSING;
-  }
+INLINE uint pixel_of(const Image image, const Place p, int rows, int images) {
+  const int y = (p.row + rows) * image.stride + image.phase_y, x = p.column * image.stride + image.phase_x;
+  return p.sample < images && (uint)y < (uint)image.h && (uint)x < (uint)image.w ? p.sample * (uint)(image.sample / 8) + y * image.w + x : MISSING;
 }
 
-/* Copy `count` pixels of `blocks` blocks of channels from `block` on. `to`: their place in local memory. Blocks are `plane` bytes apart, and `gap` bytes follow
-   four pixels. `workers` work-items copy, `worker` is the number of this one. `shares` of them share the blocks of a pixel. Neighbours copy neighbouring
-   lines. */
-INLINE void copy_pixels(uint to, uint plane, uint gap, const Image image, local const uint* places, int block, int blocks, int count, int worker, int workers,
-                        int shares, local uchar* memory) {
-  const ulong pixels = (ulong)image.w * image.h;
-  const int each = workers / (LINES * shares), line = worker % LINES, own = worker / LINES;
-  for (int i = own % each; i < count; i += each) {
-    const uint place = places[i];
-    const int exists = place != MISSING;
-    global const BLOCK_T* from = image.x + ((exists ? place : 0u) + block * pixels) * 8 + line * LINE;
-    const uint at = to + i * PIXEL_BYTES + line * 16 + i / 4 * gap;
-#pragma unroll 4
-    for (int c = own / each; c < blocks; c += shares) copy_pixel(at + c * plane, from + c * pixels * 8, exists && block + c < image.blocks, memory);
-  }
+/* The places of `count` virtual pixels from `begin` on, which may be negative. All copies of a tile use one table. */
+INLINE void find_places(local uint* places, const Image image, const Virtual v, int images, int begin, int count, int worker, int workers) {
+  for (int i = worker; i < count; i += workers) places[i] = begin + i < 0 ? MISSING : pixel_of(image, place_of(v, begin + i), 0, images);
+}
+
+/* Copy line `line` of a pixel, of every `step`-th of `count` blocks of channels from `block` on. Those from number `existing` on are filled with zeros, or with
+   SKIP stay as they are. `to`: their place in local memory, `plane` bytes apart. */
+enum { FILL, SKIP };
+INLINE void copy_lines(uint to, uint plane, const Image image, uint place, int line, int block, int count, int step, int existing, int skip, local uchar* memory) {
+  const ulong apart = (ulong)image.w * image.h * 8;
+  const int exists = place != MISSING;
+  global const BLOCK_T* from = image.x + (exists ? place : 0u) * 8ul + block * apart + line * LINE;
+  to += line * 16;
+#pragma unroll
+  for (int c = 0; c < count; c += step)
+    if (skip == FILL || c < existing) copy_pixel(to + c * plane, from + c * apart, exists && c < existing, memory);
+}
+
+/* Copy `count` pixels of `blocks` blocks of channels from `block` on. `to`: their place in local memory. Blocks are `plane` bytes apart. `workers` work-items
+   copy, `worker` is the number of this one. Neighbours copy neighbouring lines. */
+INLINE void copy_pixels(uint to, uint plane, const Image image, local const uint* places, int block, int blocks, int count, int worker, int workers,
+                        local uchar* memory) {
+  for (int i = worker / LINES; i < count; i += workers / LINES)
+    copy_lines(to + i * PIXEL_BYTES, plane, image, places[i], worker % LINES, block, blocks, 1, image.blocks - block, FILL, memory);
 }
 
 #ifdef BLOCK_FLOAT

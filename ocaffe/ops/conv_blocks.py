@@ -126,7 +126,7 @@ def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
 
 def _filter_defines(target: Target, g: ConvGeometry) -> dict[str, int]:
     rows, columns = _filter_tile(target, g)
-    buffers = min(MAX_STEPS, _room(target, _places(target, g, columns)) // _step_bytes(target, g, columns))
+    buffers = min(MAX_STEPS, _room(target) // _step_bytes(target, g, columns))
     pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
     work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": _step(target), "STEPS": buffers, "HALVES": FILTER_ROWS // rows, "PAIRS": pairs}
     return {**_window(target, g), "DIRECTION": 2, **work, **(_teams(g, buffers) if target.block_type == FLOAT else {})}
@@ -228,7 +228,7 @@ def padded(depth: int) -> int:
     return -(-depth // 16) * 16
 
 
-def _room(target: Target, places: int) -> int:
+def _room(target: Target, places: int = 0) -> int:
     """Return the bytes of local memory for buffers, besides two tables of places."""
     return target.static_local_memory - RESERVED - 2 * 4 * places
 
@@ -251,7 +251,7 @@ def _filter_tile(target: Target, g: ConvGeometry) -> tuple[int, int]:
     """
     columns = _filter_sides(target, g)[1]
     widths = [width for width in (128, 64, 32, 16) if width * g.kernel[2] <= MAX_SUMS and width <= max(16, columns)]
-    fitting = (width for width in widths if 2 * _step_bytes(target, g, width) <= _room(target, _places(target, g, width)))
+    fitting = (width for width in widths if 2 * _step_bytes(target, g, width) <= _room(target))
     return _filter_rows(target, g), next(fitting, 0)
 
 
@@ -277,12 +277,6 @@ def _step_bytes(target: Target, g: ConvGeometry, columns: int) -> int:
 def _filter_images(g: ConvGeometry, columns: int) -> int:
     """Return the patches of a step of backward_filter."""
     return g.stride[2] * _tap_rows(g, columns)
-
-
-def _places(target: Target, g: ConvGeometry, columns: int) -> int:
-    """Return the places of a step of backward_filter, for each team that copies."""
-    teams = 4 if target.block_type == FLOAT else 1  # at most
-    return teams * (_step(target) + _filter_images(g, columns) * (_step(target) + g.kernel[2] - 1))
 
 
 def _tap_rows(g: ConvGeometry, columns: int) -> int:
