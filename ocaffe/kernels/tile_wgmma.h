@@ -258,8 +258,8 @@ INLINE void copy_lines(uint to, uint plane, const Image image, uint place, int l
   global const BLOCK_T* from = image.x + (exists ? place : 0u) * 8ul + block * apart + line * LINE;
   to += line * 16;
 #pragma unroll
-  for (int c = 0; c < count; c += step)
-    if (skip == FILL || c < existing) copy_pixel(to + c * plane, from + c * apart, exists && c < existing, memory);
+  for (int c = 0; c < count; c += step, from += step * apart)
+    if (skip == FILL || c < existing) copy_pixel(to + c * plane, from, exists && c < existing, memory);
 }
 
 /* Copy `count` pixels of `blocks` blocks of channels from `block` on. `to`: their place in local memory. Blocks are `plane` bytes apart. `workers` work-items
