@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.check.compare import Side, compare
+from ocaffe.cl import wgmma_trial
 from ocaffe.cl.device import Device
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.graph.build import build
@@ -101,7 +102,10 @@ def emulated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of_math(device: Device, math: str, wgmma: bool) -> Device:
     """Return the device with the kernels of GPUs and an arithmetic of products."""
-    return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)), device)
+    with pytest.MonkeyPatch.context() as patch:
+        if not wgmma:
+            patch.setenv(wgmma_trial.VARIABLE, "0")  # of a device that has it, too
+        return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)), device)
 
 
 OF_TF32 = ("residual", "responses", "inverted")  # the other nets in `-m sweep`: CPU runtimes compile each for seconds
