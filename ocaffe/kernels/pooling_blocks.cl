@@ -2,6 +2,8 @@
  * pooling.h; FUSED_RELU: see fused_relu.h. The functions and their arguments are those of pooling_gpu.cl, with `planes` blocks instead of planes. A saved
  * index is in blocks too.
  *
+ * Images of one pixel, y of a global pooling, may be floats.
+ *
  * A work-item computes the eight channels of one pixel: of y in forward, of dx in backward. Work-items: planes * pixels, samples.
  */
 #include "block_operands.h"
@@ -36,29 +38,29 @@
     at = select(at, (int8)(q * KW + p), more);                                     \
   }
 
-kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T, y), SIZES) {
+kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(RESULT_T, y), SIZES) {
   LOCATE(x), LOCATE(y);
   PIXEL_ITEM(OH, OW)
   CHOOSE
-  SET8(BLOCK_T, y + sample * y_stride + (ulong)item * 8, best);
+  SET8(RESULT_T, y + sample * y_stride + (ulong)item * 8, best);
 }
 
-kernel void forward_index(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
+kernel void forward_index(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(RESULT_T, y), OPERAND_RESTRICT(INDEX, index), SIZES) {
   LOCATE(x), LOCATE(y), LOCATE(index);
   PIXEL_ITEM(OH, OW)
   CHOOSE
-  SET8(BLOCK_T, y + sample * y_stride + (ulong)item * 8, best);
+  SET8(RESULT_T, y + sample * y_stride + (ulong)item * 8, best);
   *(global INDEX8_OF(INDEX)*)(index + sample * index_stride + (ulong)item * 8) = TO_INDEX8_OF(INDEX)(at);
 }
 #else
 #define AREA(r, c) (EXTENT((r)*SH - PH, KH, PH, H) * EXTENT((c)*SW - PW, KW, PW, W))
 
-kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T, y), SIZES) {
+kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(RESULT_T, y), SIZES) {
   LOCATE(x), LOCATE(y);
   PIXEL_ITEM(OH, OW)
   float8 sum = (float8)(0.0f);
   EACH_PIXEL sum += GET8(BLOCK_T, x + ((at_y + q) * W + at_x + p) * 8);
-  SET8(BLOCK_T, y + sample * y_stride + (ulong)item * 8, sum / (float)AREA(row, column));
+  SET8(RESULT_T, y + sample * y_stride + (ulong)item * 8, sum / (float)AREA(row, column));
 }
 #endif
 
@@ -68,7 +70,7 @@ kernel void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(BLOCK_T
 #define INDEX_OPERAND OPERAND_RESTRICT(const INDEX, index),
 #endif
 
-kernel void backward(OPERAND_RESTRICT(const BLOCK_T, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(BLOCK_T, dx), SIZES, int accumulate SLOPE) {
+kernel void backward(OPERAND_RESTRICT(const SOURCE_T, dy), INDEX_OPERAND SIGN OPERAND_RESTRICT(BLOCK_T, dx), SIZES, int accumulate SLOPE) {
   LOCATE(dy), LOCATE(dx);
   LOCATE_SIGN;
   PIXEL_ITEM(H, W)
@@ -83,7 +85,7 @@ kernel void backward(OPERAND_RESTRICT(const BLOCK_T, dy), INDEX_OPERAND SIGN OPE
   for (int y = FIRST_OUT(row, KH, SH, PH); y <= last_y; ++y)
     for (int x = FIRST_OUT(column, KW, SW, PW); x <= last_x; ++x) {
       const int element = (out + y * OW + x) * 8;
-      float8 v = GET8(BLOCK_T, dy + element);
+      float8 v = GET8(SOURCE_T, dy + element);
 #if METHOD == AVE
       sum += v / (float)AREA(y, x);
 #else

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,15 @@ def in_blocks(call: Call) -> Call:
     planes, _, height, width, out_height, out_width = (int(scalar) for scalar in call.scalars[:6])
     blocks, pixels = planes // BLOCK, height * width if call.function == "backward" else out_height * out_width
     return replace(call, program="pooling_blocks", scalars=(np.int32(blocks), *call.scalars[1:]), size=(blocks * pixels, call.size[1]))
+
+
+def whole_in_blocks(image: Pair, planes: int, call: Call) -> Call:
+    """Return the call of kernels/pooling_blocks.cl for a call of pooling_plane.cl. The window is a define there."""
+    defines = {**dict(call.defines), "KH": str(image[0]), "KW": str(image[1]), "SH": "1", "SW": "1"}
+    del defines["GROUP"]
+    rest = call.scalars[3:] if call.function == "backward" else ()
+    sizes = [np.int32(value) for value in (planes, 0, *image, 1, 1)]
+    return in_blocks(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)))
 
 
 @dataclass(frozen=True)
@@ -157,12 +167,14 @@ class Pool:
             family, defines = "pooling", self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        strip = family == "pooling_gpu"
+        form: Callable[[Call], Call] | None = in_blocks if family == "pooling_gpu" else None
+        if self.whole and not cpu and self.method == AVE and len(self.image) == 2 and math.prod(self.image) <= STRIP_TAPS:
+            form = partial(whole_in_blocks, (self.image[0], self.image[1]), planes)
         mask = RELU_MASK if function == "backward" and family in FUSED_RELU_FAMILIES else None
         rec.launch(
             f"{family}.{function}", reads=[*reads, mask], writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=forward,
             bf16_operands=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in FUSED_RELU_FAMILIES and function != "mask" else (),
-            any_order=strip, in_blocks=in_blocks if strip else None,
+            any_order=form is not None, in_blocks=form,
         )  # fmt: skip
 
     def _defines(self) -> Mapping[str, object]:

@@ -58,7 +58,7 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
         for launch, index in uses[root] if root.dtype == FLOAT and target.block_type == BFLOAT else []:  # the words of masks stay words
             launch.operands[index].ref.narrow()
     for launch in schedule:
-        if launch in free and launch.in_blocks is not None and launch.operands[0].ref.root.blocked:
+        if launch in free and launch.in_blocks is not None and any(root.blocked for root in _ordered(launch)):
             assert launch.call is not None
             launch.call = launch.in_blocks(launch.call)
             launch.define(**conv_blocks.block_defines(target))
@@ -105,12 +105,17 @@ def _tied(free: Iterable[Launch]) -> list[set[Ref]]:
     """Return the sets of values that must have one order: sign masks with their values, the operands of a pooling."""
     groups: list[set[Ref]] = []
     for launch in free:
-        merged = {operand.ref.root for operand in launch.operands}
+        merged = _ordered(launch)
         for group in [group for group in groups if group & merged]:
             merged |= group
             groups.remove(group)
         groups.append(merged)
     return groups
+
+
+def _ordered(launch: Launch) -> set[Ref]:
+    """Return the operands whose elements have another order in blocks. Images of one pixel have not: a kernel takes them as they are."""
+    return {operand.ref.root for operand in launch.operands if len(operand.ref.shape) < 3 or math.prod(operand.ref.shape[2:]) > 1}
 
 
 def _group(root: Ref, tied: Iterable[set[Ref]]) -> set[Ref]:

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
+from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role, Shape
 from ocaffe.ops.pooling import AVE, MAX, Pool
 from tests.harness import execute, in_blocks, of_kind
 from tests.ops.test_channel_blocks import draw
@@ -18,6 +19,7 @@ POOLS = {
     "max 3x3 padded": Pool(MAX, (3, 3), (2, 2), (1, 1), (8, 9), (5, 5)),
     "max 3x3 stride 1": Pool(MAX, (3, 3), (1, 1), (1, 1), (6, 5), (6, 5)),
     "ave 3x3 padded": Pool(AVE, (3, 3), (2, 2), (1, 1), (8, 9), (5, 5)),
+    "whole": Pool(AVE, (7, 5), (1, 1), (0, 0), (7, 5), (1, 1)),
     "one pixel": Pool(AVE, (1, 1), (2, 2), (0, 0), (8, 9), (4, 5)),
 }
 
@@ -27,15 +29,20 @@ def results(device: Any, pool: Pool, shape: Shape, math: str) -> list[np.ndarray
     rec, blocked = Recorder(replace(of_kind(device.target, "gpu"), math=math or "ieee"), train=True), bool(math)
     rec.enter("pool", "forward")
     out = (*shape[:2], *pool.outputs)
-    dtype = rec.target.block_type if blocked else FLOAT
-    x, y = (Ref(name, size, Role.ACTIVATION, dtype, blocked=blocked) for name, size in (("x", shape), ("y", out)))
-    dy, dx, more = (Ref(name, size, Role.DIFF, dtype, blocked=blocked) for name, size in (("dy", out), ("dx", shape), ("more", shape)))
+    ordered = blocked and prod(pool.outputs) > 1  # an image of one pixel has one order, and stays in float
+    dtype, result = (rec.target.block_type if yes else FLOAT for yes in (blocked, ordered))
+    x, y = Ref("x", shape, Role.ACTIVATION, dtype, blocked=blocked), Ref("y", out, Role.ACTIVATION, result, blocked=ordered)
+    dy, dx, more = (Ref(name, size, Role.DIFF, kind, blocked=yes) for name, size, kind, yes in
+                    (("dy", out, result, ordered), ("dx", shape, dtype, blocked), ("more", shape, dtype, blocked)))  # fmt: skip
     index = Ref("index", out, Role.SAVED, np.dtype(pool.index_dtype)) if pool.method == MAX else None
     pool.forward(rec, x, y, index)
     rec.enter("pool", "backward")
     pool.backward(rec, dy, index, dx)
     rec._written.add(more)
     pool.backward(rec, dy, index, more)
+    for launch in rec.launches:
+        types = {name: operand.ref.dtype for name, operand in zip(launch.bf16_operands, launch.operands) if name}
+        launch.define(**{f"{name}_T": "bfloat" for name, dtype in types.items() if dtype == BFLOAT})
     feeds = {x: draw(shape), dy: draw(out, 1), more: draw(shape, 2)}
     return (in_blocks if blocked else execute)(rec, device.context, feeds, [y, dx, more])
 
