@@ -50,6 +50,13 @@ def chosen(launch: Launch) -> Ref | None:
     return launch.operands[1].ref
 
 
+def is_linear_scatter(launch: Launch) -> bool:
+    """Whether a launch is AVE's backward pass alone: operand 1 gets, or adds up, a linear function of operand 0. Its last scalar is `accumulate`."""
+    call = launch.call
+    return (call is not None and call.program.startswith("pooling") and call.function == "backward" and ("METHOD", str(AVE)) in call.defines
+            and not launch.has_fused_relu and len(launch.operands) == 2)  # fmt: skip
+
+
 def in_blocks(call: Call) -> Call:
     """Return the call of kernels/pooling_blocks.cl for a call of pooling_gpu.cl: a work-item for each block of channels of a pixel."""
     planes, _, height, width, out_height, out_width = (int(scalar) for scalar in call.scalars[:6])

@@ -14,6 +14,7 @@ from typing import Any
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
+from ocaffe.passes.add_before_scatter import add_before_scatter
 from ocaffe.passes.bf16 import lower_to_bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
 from ocaffe.passes.channel_blocks import divide_channels
@@ -81,6 +82,7 @@ def pipeline(
         (fuse, fuse_epilogues, {own, floats, *rewrites}, {own}),  # a residual sum is written into the memory of its input
         (share, elide_concat_copies, {floats, *rewrites}, {own}),
         (share, elide_copies, {floats, *rewrites}, {own}),
+        (fuse, add_before_scatter, {masks, floats, *rewrites}, set()),
         (fuse, fuse_relu_backward, {masks, floats, *rewrites}, {own}),
         (fuse, fuse_channel_reductions, {masks, floats, *rewrites}, set()),
         (share, partial(pack_sign_masks, target=target, everywhere=budget is not None), {masks, floats, *rewrites}, {masks}),
