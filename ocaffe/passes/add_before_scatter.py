@@ -6,60 +6,67 @@ and the second one adds to the first. Scattering is linear. So the product of th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.launch import Access, Launch, Schedule
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.pooling import is_linear_scatter
 
 
 def add_before_scatter(schedule: Schedule) -> Schedule:
     """The schedule without the first of two such launches, if nothing uses its result in between."""
-    uses: dict[Ref, list[Launch]] = defaultdict(list)
-    for launch in schedule:
+    uses: dict[Ref, list[int]] = defaultdict(list)
+    for step, launch in enumerate(schedule):
         for root in {operand.ref.root for operand in launch.operands}:
-            uses[root].append(launch)
+            uses[root].append(step)
     gone: set[int] = set()
-    for second in filter(is_linear_scatter, schedule):
+    for step, second in enumerate(schedule):
+        if not is_linear_scatter(second):
+            continue
         users = uses[second.operands[-1].ref.root]
-        place = users.index(second)
-        if place > 0 and _join(users[place - 1], second, uses):
-            gone.add(id(users.pop(place - 1)))
-    return [launch for launch in schedule if id(launch) not in gone]
+        place = users.index(step)
+        if place > 0 and _join(schedule, users[place - 1], step, uses):
+            gone.add(users.pop(place - 1))
+    return [launch for step, launch in enumerate(schedule) if step not in gone]
 
 
-def _join(first: Launch, second: Launch, uses: Mapping[Ref, Sequence[Launch]]) -> bool:
-    """Let the launch before `second` add to the operand of `first`. Return whether it can, so that `first` is not needed."""
-    if not is_linear_scatter(first) or not _same_result(first, second):
+def _join(schedule: Schedule, before: int, step: int, uses: Mapping[Ref, list[int]]) -> bool:
+    """Let the maker of the gradient that launch `step` scatters add to the gradient that launch `before` scatters.
+
+    Return whether it can, so that `before` is not needed.
+    """
+    first, second = schedule[before], schedule[step]
+    if not is_linear_scatter(first) or not _adds(first, second):
         return False
     (sum_, result), (added, _) = first.operands, second.operands
-    makers = [launch for launch in uses[added.ref.root] if launch is not second]
-    if len(makers) != 1 or makers[0].epilogue is None or len(uses[sum_.ref.root]) != 2:
+    sum_uses, (made, *others) = uses[sum_.ref.root], uses[added.ref.root]
+    maker = schedule[made]
+    if others != [step] or made < before or sum_uses[-1] != before or maker.epilogue is None:
         return False
-    maker = makers[0]
     index = next(index for index, operand in enumerate(maker.operands) if operand.ref.root is added.ref.root)
     written = maker.operands[index]
-    if written.access is not Access.WRITE or not _same(written.ref, added.ref) or not _same(sum_.ref, added.ref, root=False):
+    if written.access is not Access.WRITE or not _place(written.ref) == _place(added.ref) == _place(sum_.ref):
         return False
-    maker.operands[index] = Operand(sum_.ref, Access.MODIFY)
-    assert maker.epilogue is not None
+    maker.operands[index] = replace(sum_, access=Access.MODIFY)
     maker.set_scalar(maker.epilogue.accumulate, np.int32(1))
-    second.operands[:] = [replace(added, ref=sum_.ref), replace(second.operands[-1], access=result.access)]
+    second.operands[:] = [sum_, result]
     second.set_scalar(-1, np.int32(0))
+    sum_uses[-1:] = [made, step]
     return True
 
 
-def _same_result(first: Launch, second: Launch) -> bool:
-    """Whether `second` adds to what `first` wrote, by the same call."""
+def _adds(first: Launch, second: Launch) -> bool:
+    """Whether `second` adds to what `first` wrote, by the same call but for its last scalar."""
     assert first.call is not None and second.call is not None
-    one, other = (replace(launch.call, scalars=launch.call.scalars[:-1]) for launch in (first, second) if launch.call is not None)
     into, adds = first.operands[-1], second.operands[-1]
-    return one == other and into.access is Access.WRITE and adds.access is Access.MODIFY and _same(into.ref, adds.ref)
+    accesses = into.access is Access.WRITE and adds.access is Access.MODIFY
+    same = into.ref.root is adds.ref.root and _place(into.ref) == _place(adds.ref)
+    return accesses and same and replace(first.call, scalars=(*first.call.scalars[:-1], second.call.scalars[-1])) == second.call
 
 
-def _same(x: Ref, y: Ref, root: bool = True) -> bool:
-    """Whether two views are the same elements of one root, or of two roots."""
-    return (x.root is y.root or not root) and (x.root_offset, x.shape, x.batch_stride, x.dtype) == (y.root_offset, y.shape, y.batch_stride, y.dtype)
+def _place(ref: Ref) -> tuple[object, ...]:
+    """Return the elements of its root that a view has."""
+    return ref.root_offset, ref.shape, ref.batch_stride, ref.dtype
