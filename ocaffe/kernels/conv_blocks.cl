@@ -157,10 +157,10 @@ typedef Line Signs;
 #define ROWS channels
 #endif
 
-#ifdef CHANNEL_REDUCTION
-/* The channel of value j of a work-item. */
+/* The channel of value j of a work-item, within its tile (row_of_column). */
 #define CHANNEL(j) ((j) / LINE * (4 * LINE) + item % 4 % (LINE / 2) * 8 + item % 4 / (LINE / 2) * LINE + (j) % LINE)
 
+#ifdef CHANNEL_REDUCTION
 /* Add up the values of the work-items for each of the NT channels. The result of channel c is at shared[c * (SHARERS + 1)]. `sum` changes. */
 INLINE void channel_totals(local float* shared, float sum[NT / 4], int item) {
 #ifdef WGMMA
@@ -402,7 +402,7 @@ backward_data
         if (g * (LINE / 2) + own_block < existing_blocks)
 #pragma unroll
           for (int c = 0; c < LINE; ++c) {
-            const int row = row0 + g * (4 * LINE) + own_block * 8 + own_channel + c;
+            const int row = row0 + CHANNEL(g * LINE + c);
             const float factor = FACTOR(bias, row), offset = OFFSET(bias, row);
 #pragma unroll
             for (int i = 0; i < MB; ++i)

@@ -2,9 +2,9 @@
 
      packed[tile of rows][block][step][cb / LINE][nt][LINE]
 
-   Rows are outputs, and the depth are channels, in blocks of cb; with `back` it is the reverse. Zeros follow rows and depths that do not exist; the depth of
-   the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by phase: 4, then 3 5, 1 7, and 0 2 6 8. With
-   `back` and a stride of 1 they are mirrored, so that backward_data is forward with other sizes.
+   Rows are outputs, in each tile in the order of row_of_column, and the depth are channels, in blocks of cb; with `back` it is the reverse. Zeros follow rows
+   and depths that do not exist; the depth of the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by
+   phase: 4, then 3 5, 1 7, and 0 2 6 8. With `back` and a stride of 1 they are mirrored, so that backward_data is forward with other sizes.
 
    A work-item makes the 8 elements of one row in each step, so that neighbours write neighbouring lines and each reads its taps from one line.
 

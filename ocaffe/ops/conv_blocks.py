@@ -229,7 +229,7 @@ def padded(depth: int) -> int:
 
 
 def _room(target: Target, places: int = 0) -> int:
-    """Return the bytes of local memory for buffers, besides two tables of places."""
+    """Return the bytes of local memory for buffers, besides two tables of places, which only forward and backward_data have."""
     return target.static_local_memory - RESERVED - 2 * 4 * places
 
 
