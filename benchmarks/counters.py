@@ -225,7 +225,7 @@ def counters(folder: Path) -> tuple[list[dict[str, float]], list[bool | None]]:
 
 
 def measured(net: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    solver = solver_of(net, options.batch, select_device(options.device, math=options.math), True)
+    solver = solver_of(net, options.batch, select_device(options.device, math=options.math), "auto")
     solver.step(3)
     (commands,) = solver.session.command_lists
     rows: list[dict[str, Any]] = []

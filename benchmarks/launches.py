@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Where the time of a training step goes: the launches of a zoo net's schedule with their times on the device, grouped by kernel.
 
-    benchmarks/launches.py [--device SPEC] [--math MATH] [--recompute cheap|none] [--top N] [--json FILE] [--html FILE] NET:BATCH
+    benchmarks/launches.py [--device SPEC] [--math MATH] [--recompute auto|cheap|none] [--top N] [--json FILE] [--html FILE] NET:BATCH
 
 `ocaffe time --solver --profile` for the zoo's nets on constant data.
 """
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("net")
     parser.add_argument("--device")
     parser.add_argument("--math")
-    parser.add_argument("--recompute", default="cheap", choices=("cheap", "none"))
+    parser.add_argument("--recompute", default="auto", choices=("auto", "cheap", "none"))
     parser.add_argument("--top", type=int, default=30)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--json")
@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     log.quiet(2)
     net, batch = options.net.split(":")
-    solver = solver_of(net, int(batch), select_device(options.device, math=options.math), options.recompute == "cheap")
+    solver = solver_of(net, int(batch), select_device(options.device, math=options.math), options.recompute)
     profile = measure(solver.session, options.net, solver.network.graph.nodes, solver.step, options.steps)
     print("\n".join(profile.summary()))
     groups = defaultdict(lambda: [0.0, 0, 0, 0])

@@ -29,7 +29,7 @@ from ocaffe.solver.solver import Solver  # noqa: E402
 MIB = 1 << 20
 
 
-def solver_of(net: str, batch: int, device, recompute: bool) -> Solver:
+def solver_of(net: str, batch: int, device, recompute: str) -> Solver:
     message = phase_net(upgrade_net(read_net(str(ROOT / f"ocaffe/zoo/nets/{net}/train_val.prototxt"))), proto.TRAIN)
     for layer in message.layer:
         if layer.type == "Data":
@@ -70,10 +70,10 @@ def measure(net: str, batch: int, spec: str | None, steps: int) -> dict[str, obj
     solvers = {}
     for kind in times:
         before = used_mib()
-        solvers[kind] = solver_of(net, batch, device, kind == "cheap")
+        solvers[kind] = solver_of(net, batch, device, kind)
         solvers[kind].step(2)
         device.queue.finish()
-        variant = solvers[kind]._train_nets()[0]
+        variant = solvers[kind].train_nets()[0]
         row[f"plan_{kind}_mib"] = (variant.plan.total + fixed_bytes([variant.recording.schedule])) / MIB
         row[f"device_{kind}_mib"] = used_mib() - before
     for _ in range(5):

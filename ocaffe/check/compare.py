@@ -53,7 +53,7 @@ class Side:
     """The net on one device. `plain`: without fusion and recompute, and with separate memory for every value."""
 
     def __init__(self, message: Any, phase: int, device: Device, plain: bool, weights: Sequence[str] = (), seed: int = 1) -> None:
-        options = NetOptions(backward=True, hold_gradients=True, fuse=not plain, recompute=not plain, seed=seed)
+        options = NetOptions(backward=True, hold_gradients=True, fuse=not plain, recompute="none" if plain else "auto", seed=seed)
         self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
         if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
             self.network.options = replace(options, backward=False)  # without a loss there is no backward pass

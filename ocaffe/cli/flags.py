@@ -105,7 +105,7 @@ def math_flag(parser: Parser) -> None:
 
 def memory_flags(parser: Parser) -> None:
     parser.flag("memory_limit", "", "memory limit on the device: bytes, a number with K, M or G, or auto (the free memory); recomputes to stay below it")
-    parser.flag("recompute", "cheap", "values to recompute in backward instead of keeping them", choices=("cheap", "none"))
+    parser.flag("recompute", "auto", "values to recompute in backward; auto: none if a GPU has the memory, else cheap ones", choices=("auto", "cheap", "none"))
 
 
 def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in place of the files'") -> None:

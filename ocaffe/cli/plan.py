@@ -154,8 +154,8 @@ def _planned(parts: list[Part], target: Target) -> list[Planned]:
     beside = bytes_beside([part.compiled(target, limit=None).recording.schedule for part in parts]) if limited else [0] * len(parts)
     nets = []
     for part, size in zip(parts, beside):
-        plain = part.net_options.backward and part.net_options.recompute
-        bound = part.compiled(target, recompute=False, limit=None).plan.lower_bound if plain else None
+        plain = part.net_options.backward and part.net_options.recompute != "none"
+        bound = part.compiled(target, recompute="none", limit=None).plan.lower_bound if plain else None
         made = part.compiled(target, beside=size)
         nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, made.plan.lower_bound if bound is None else bound, made.microbatch))
     return nets
@@ -163,7 +163,7 @@ def _planned(parts: list[Part], target: Target) -> list[Planned]:
 
 def _net_options(options: Any, target: Target, backward: bool) -> NetOptions:
     limit = memory_limit(options.memory_limit, target.free_memory)
-    return NetOptions(backward=backward, recompute=options.recompute != "none", limit=limit, prepack_weights=not backward)
+    return NetOptions(backward=backward, recompute=options.recompute, limit=limit, prepack_weights=not backward)
 
 
 def _plan_net(options: Any, data: AssumedData) -> Job:

@@ -85,7 +85,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
     stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
-    network = Network(net, phase, Session(device), NetOptions(backward=True, recompute=options.recompute != "none", limit=limit))
+    network = Network(net, phase, Session(device), NetOptions(backward=True, recompute=options.recompute, limit=limit))
     stack.callback(network.close)
     network.fill_parameters()
     network.start_prefetch()
@@ -186,7 +186,7 @@ def profile_solver(options: argparse.Namespace, stack: contextlib.ExitStack) -> 
     stack.callback(device.close)
     solver = Solver(
         param, device, file=options.solver, level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
-        memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute != "none",
+        memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute,
     )  # fmt: skip
     stack.callback(solver.close)
     return measure(solver.session, pathlib.Path(options.solver).name, solver.network.graph.nodes, solver.step, options.iterations)

@@ -25,6 +25,7 @@ from ocaffe.passes.optimise import Applied, optimise, pipeline
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
 BUDGET_SHARES = (1.0, 0.97, 0.94)  # shares of the recycled memory's limit that recompute aims at: a plan may slightly exceed its bound
+KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def _within_limit(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
 ) -> CompiledSchedule:
     job = _Job(graph, group, target, options, switches, update)
+    if (kept := job.kept()) is not None:
+        return kept
     found = job.compiled()
     if options.limit is None or job.excess(found) <= 0:
         return found
@@ -178,7 +181,16 @@ class _Job:
 
     @property
     def may_recompute(self) -> bool:
-        return self.options.recompute and self.switches.recompute and self.switches.share and not self.options.apart
+        return self.options.recompute != "none" and self.switches.recompute and self.switches.share and not self.options.apart
+
+    def kept(self) -> CompiledSchedule | None:
+        """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it."""
+        options, target = self.options, self.target
+        if options.recompute != "auto" or not options.backward or target.unified_memory or not self.may_recompute:
+            return None
+        found = self.compiled(keep=True)
+        allowed = min(target.global_memory // KEEP_PART, target.available_memory, target.global_memory if options.limit is None else options.limit)
+        return found if options.beside + fixed_bytes([found.recording.schedule]) + found.plan.total <= allowed else None
 
     def budget(self, found: CompiledSchedule) -> int:
         """Return the bytes of the limit that remain for recycled memory."""
@@ -197,11 +209,12 @@ class _Job:
             if found.plan.total <= budget:
                 return
 
-    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None) -> CompiledSchedule:
+    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledSchedule:
         options, switches = self.options, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
-        fuse, recomputes, share = options.fuse and switches.fuse and free, options.recompute and switches.recompute and free, switches.share and free
+        fuse, share = options.fuse and switches.fuse and free, switches.share and free
+        recomputes = options.recompute != "none" and switches.recompute and free and not keep
         given = replace(options, microbatch=microbatch, fuse=fuse)
         prepacked = self.graph.prepacked if options.prepack_weights and free else None
         passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, budget=budget, prepacked=prepacked)

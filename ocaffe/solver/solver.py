@@ -18,7 +18,7 @@ from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import within
 from ocaffe.graph.exchange import Exchanges
-from ocaffe.graph.options import NetOptions
+from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -69,7 +69,7 @@ class Solver:
         stages: Sequence[str] = (),
         allow_unknown_fields: bool = False,
         memory_limit: int | None = None,
-        recompute: bool = True,
+        recompute: Recompute = "auto",
         world: World = ALONE,
         exchange: str = "auto",
         gradient_bits: int = 32,
@@ -78,7 +78,7 @@ class Solver:
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
-        `memory_limit`: bytes on the device for the whole job. `recompute`: recompute cheap values in backward. `world`: the ranks that train together.
+        `memory_limit`: bytes on the device for the whole job. `recompute`: the values that backward recomputes. `world`: the ranks that train together.
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
         `batch`: the batch size of the TRAIN net, 0 for that of the file. `prepare`: changes the message of a net for a phase.
         """

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,12 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli.flags import memory_limit
+from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.errors import Error
+from ocaffe.graph.build import build
+from ocaffe.graph.options import NetOptions, Recompute
+from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.ops import gemm_gpu
 from ocaffe.solver.solver import Solver
@@ -65,12 +71,29 @@ def equal(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> boo
 
 
 def test_same_bits_in_less_memory(device: Any) -> None:
-    kept, without, fixed = trained(device, recompute=False)
+    kept, without, fixed = trained(device, recompute="none")
     cheap, usual, _ = trained(device)
     assert usual < without and equal(cheap, kept)
     limit = fixed + int(0.75 * usual)
     limited, recycled, _ = trained(device, memory_limit=limit)
     assert fixed + recycled <= limit and equal(limited, kept)
+
+
+def test_a_gpu_keeps_all_values_if_it_has_the_memory() -> None:
+    param = deep_solver()
+    graph = build(param.net_param, proto.TRAIN)
+
+    def recycled(recompute: Recompute, gpu: Target, limit: int | None = None) -> int:
+        options = NetOptions(recompute=recompute, limit=limit)
+        return compile_net(graph, ParameterGroup(graph.params), gpu, options, Switches()).plan.total
+
+    large = Target(kind="gpu", unified_memory=False, global_memory=1 << 30, free_memory=1 << 30)
+    kept, cheap = recycled("none", large), recycled("cheap", large)
+    assert cheap < kept == recycled("auto", large)
+    for gpu in (replace(large, global_memory=7 * kept), replace(large, free_memory=kept), replace(large, unified_memory=True)):
+        assert recycled("auto", gpu) == cheap
+    fixed = fixed_bytes([compile_net(graph, ParameterGroup(graph.params), large, NetOptions(), Switches()).recording.schedule])
+    assert recycled("auto", large, limit=fixed + cheap) == cheap
 
 
 def test_refused_before_the_first_iteration(device: Any) -> None:
@@ -81,12 +104,12 @@ def test_refused_before_the_first_iteration(device: Any) -> None:
 def test_the_batch_that_is_named_fits(device: Any) -> None:
     param, limit = deep_solver(), 2_500_000
     with pytest.raises(Error, match="are allowed") as refused:
-        Solver(param, device, memory_limit=limit, recompute=False)
+        Solver(param, device, memory_limit=limit, recompute="none")
     batch = int(re.search(r"batch_size (\d+) \(it is 4\)", str(refused.value))[1])
     assert 1 <= batch < 4
     for shape in param.net_param.layer[0].dummy_data_param.shape:
         shape.dim[0] = batch
-    solver = Solver(param, device, memory_limit=limit, recompute=False)
+    solver = Solver(param, device, memory_limit=limit, recompute="none")
     assert needed(solver) <= limit
     solver.close()
 
