@@ -12,7 +12,10 @@
    A stride of 2 divides x into four images, the phases: those of even and odd rows and columns. A tap belongs to one of them. forward copies a patch of each
    phase. A tile of backward_data belongs to one phase of dx, and has the taps of that phase.
 
-   Defines: KERNEL_H, KERNEL_W, PAD_H, PAD_W, STRIDE (2 only with 3x3), NT (tile_wgmma.h)
+   A convolution may have groups of channels: those of a group are whole blocks, and so are its outputs. A tile belongs to one group. The sizes `channels` and
+   `outputs` are those of a group.
+
+   Defines: KERNEL_H, KERNEL_W, PAD_H, PAD_W, STRIDE (2 only with 3x3), NT (tile_wgmma.h), CHANNEL_GROUPS
    DIRECTION  0 forward, 1 backward_data, 2 backward_filter and sum_parts
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB and STEP_TAPS (channels and taps of a step), PATCHES and FILTERS (buffers of patches and
    filters), PATCH (virtual pixels of a patch: those of the tile, and those that their windows reach).
@@ -25,7 +28,7 @@
    pixels of a step; their sums are two splits.
 
    The work-items that copy wait for buffers that the others have read.
-   Groups of backward_filter: tiles of columns, tiles of rows times KERNEL_H / TAP_ROWS, splits of the virtual pixels. */
+   Work-groups of backward_filter: tiles of columns, tiles of rows times KERNEL_H / TAP_ROWS, splits of the virtual pixels times CHANNEL_GROUPS. */
 #ifndef DIRECTION
 #define DIRECTION 0
 #endif
@@ -37,6 +40,9 @@
 #endif
 #ifndef STRIDE
 #define STRIDE 1
+#endif
+#ifndef CHANNEL_GROUPS
+#define CHANNEL_GROUPS 1
 #endif
 #ifndef NT
 #define NT 64
@@ -202,7 +208,7 @@ INLINE int pixels_until(const Virtual v, int end) {
   return (image * v.height + min(row, v.height)) * v.width + (row < v.height ? min(end % v.pitch, v.width) : 0);
 }
 
-/* `work` tiles of the result. Each of `columns` tiles of virtual pixels has `tiles` tiles of outputs. PHASED: all tiles of a phase follow each other, those
+/* `work` tiles of the result. Each of `columns` tiles of virtual pixels has `tiles` tiles of outputs, as many of each group of channels. PHASED: all tiles of a phase follow each other, those
    of the phase with the most taps are first. */
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void
 #if DIRECTION == 0
@@ -230,6 +236,7 @@ backward_data
   const uint left = patches + (BELOW(v) + warp / 4 * (64 * MB)) * PIXEL_BYTES;
 #endif
   const ulong filters = (ulong)TAP_BYTES / 4 * blocks * TAPS; /* of a tile, in words */
+#define CHANNEL_GROUP(tile) (CHANNEL_GROUPS == 1 ? 0 : (tile) % tiles / (tiles / CHANNEL_GROUPS))
 #define COLUMN(tile) ((tile) / tiles % columns)
 #define BEGIN(tile) (COLUMN(tile) * (128 * MB))
 #if PHASED
@@ -245,6 +252,7 @@ backward_data
 #else
   Image image = {x, x_stride, DEPTH / 8, TAPS == 1 ? 1 : oh, TAPS == 1 ? oh * ow : ow, 1, 0, 0};
 #endif
+#define SOURCE_OF(tile) (x + (ulong)CHANNEL_GROUP(tile) * (DEPTH / 8) * image.h * image.w * 8)
 #define FIND_PLACES(places, worker, workers) find_places(places, image, v, images, BEGIN(tile) - BELOW(v), count, worker, workers)
 #define COPY_PATCH(to, places, block, worker, workers) \
   copy_pixels(to, PLANE, image, places, (block) * (CB / 8), CB / 8, count, worker, workers, memory)
@@ -263,7 +271,8 @@ backward_data
     const int worker = item - WARPS * 32;
     if (worker < PIXEL_COPIERS) {
       int table = 0;
-      for (int tile = first; tile < work; tile += groups)
+      for (int tile = first; tile < work; tile += groups) {
+        image.x = SOURCE_OF(tile);
         for (int i = 0; i < blocks * (PHASED ? 1 : PHASES); ++i, ++patch) {
           const int p = patch % PATCHES;
 #if PHASES > 1 && !PHASED
@@ -278,6 +287,7 @@ backward_data
           COPY_PATCH(patches + p * PATCH_BYTES, places[table], i / (PHASED ? 1 : PHASES), worker, PIXEL_COPIERS);
           bar_arrive_after_copies(patch_full + 8 * p);
         }
+      }
       copies_finish();
     } else if (worker == PIXEL_COPIERS) {
       for (int tile = first; tile < work; tile += groups)
@@ -365,6 +375,7 @@ backward_data
     bar_arrive(filters_empty + 8 * ((step + FILTERS - 1) % FILTERS), lane == 0);
     bar_arrive(patch_empty + 8 * ((patch + PATCHES - 1) % PATCHES), lane == 0);
 #else
+    image.x = SOURCE_OF(tile);
     for (int block = 0; block < blocks; ++block)
       for (int i = 0; i < STEPS(tile); i += STEP_TAPS) {
         const int copies = warp >= WARPS && (PHASED ? i == 0 : BEGINS_PHASE(i));
@@ -388,7 +399,7 @@ backward_data
       }
 #endif
 
-    const int row0 = tile % tiles * NT;
+    const int group = CHANNEL_GROUP(tile), row0 = (tile % tiles - group * (tiles / CHANNEL_GROUPS)) * NT, channel0 = group * ROWS + row0;
 #ifdef CHANNEL_REDUCTION
     float sum[NT / 4];
 #pragma unroll
@@ -402,8 +413,8 @@ backward_data
         if (g * (LINE / 2) + own_block < existing_blocks)
 #pragma unroll
           for (int c = 0; c < LINE; ++c) {
-            const int row = row0 + CHANNEL(g * LINE + c);
-            const float factor = FACTOR(bias, row), offset = OFFSET(bias, row);
+            const int channel = channel0 + CHANNEL(g * LINE + c);
+            const float factor = FACTOR(bias, channel), offset = OFFSET(bias, channel);
 #pragma unroll
             for (int i = 0; i < MB; ++i)
 #pragma unroll
@@ -427,7 +438,7 @@ backward_data
 #endif
         exists[i][lower] = warp < WARPS && p.column < v.width && p.row < v.height && p.sample < images && within && own_block < existing_blocks;
         const ulong sample = exists[i][lower] ? p.sample : 0;
-        element[lower] = exists[i][lower] ? ((row0 / 8 + own_block) * pixels + pixel) * 8 + own_channel : 0;
+        element[lower] = exists[i][lower] ? ((channel0 / 8 + own_block) * pixels + pixel) * 8 + own_channel : 0;
         to[lower] = y + sample * y_stride + element[lower];
 #ifdef FUSED_RELU
         signs[lower] = sign + sample * sign_stride;
@@ -475,8 +486,8 @@ backward_data
     }
 #ifdef CHANNEL_REDUCTION
     /* Statistics, or the sums alone, of the values, before they were rounded to bfloat16. */
-    const int parts = reduced_stride / ROWS, existing = min(NT, ROWS - row0);
-    global float* own_part = reduced + reduced_offset + (ulong)(row0 + item) * parts + COLUMN(tile);
+    const int parts = reduced_stride / (ROWS * CHANNEL_GROUPS), existing = min(NT, ROWS - row0);
+    global float* own_part = reduced + reduced_offset + (ulong)(channel0 + item) * parts + COLUMN(tile);
     channel_totals(shared, sum, item);
 #if CHANNEL_REDUCTION == 3
     if (item < existing) *own_part = shared[item * (SHARERS + 1)];
@@ -576,7 +587,8 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   local uchar* memory = (local uchar*)store;
   LOCATE(x), LOCATE(dy), LOCATE(parts);
   const uint buffers = LOCAL_ADDRESS(store);
-  const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = (item - WARPS * 32) % TEAM, begin = get_group_id(2) * steps * STEP;
+  const int item = get_local_id(0), warp = item / 32, lane = item % 32, worker = (item - WARPS * 32) % TEAM;
+  const int group = get_group_id(2) % CHANNEL_GROUPS, split = get_group_id(2) / CHANNEL_GROUPS, begin = split * steps * STEP;
   const int team = (item - WARPS * 32) / TEAM;
   const int apart = KERNEL_H / TAP_ROWS, row = get_group_id(1) % apart * TAP_ROWS, row0 = get_group_id(1) / apart * ROWS, column0 = get_group_id(0) * NT;
 #ifdef BLOCK_FLOAT
@@ -592,6 +604,7 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
 #pragma unroll
     for (int j = 0; j < NT / 2; ++j) d[i][j] = 0.0f;
   const int side = warp / 4; /* of the rows, or of the pixels of a step */
+  x += (ulong)group * channels * h * w, dy += (ulong)group * outputs * oh * ow;
   Image image = {x, x_stride, channels / 8, TAPS == 1 ? 1 : h, TAPS == 1 ? h * w : w, STRIDE, PHASE_OF_ROW(row), 0};
   const Image gradient = {dy, dy_stride, outputs / 8, v.height, v.width, 1, 0, 0};
   /* The pixels of a step: those of dy, and those of each patch of x. A work-item copies PIXELS of each, and perhaps one that the windows reach beyond the
@@ -759,13 +772,13 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
   if (warp >= WARPS) return;
 #endif
   /* Tap after tap, so that a warp writes whole sectors of 32 bytes. */
-  parts += (get_group_id(2) * HALVES + (HALVES == 2 ? side : 0)) * parts_stride;
+  parts += (split * HALVES + (HALVES == 2 ? side : 0)) * parts_stride + (ulong)group * outputs * channels;
 #pragma unroll
   for (int i = 0; i < GROUP_TAPS; ++i)
 #pragma unroll
     for (int j = 0; j < NT / 2; j += 2) {
       const int of_row = row0 + (HALVES == 2 ? 0 : side * 64) + sum_row(j), of_column = column0 + sum_column(j);
-      global float* to = parts + (ulong)(row * KERNEL_W + i) * outputs * channels;
+      global float* to = parts + (ulong)(row * KERNEL_W + i) * (CHANNEL_GROUPS * outputs) * channels;
 #ifdef BLOCK_FLOAT
       to += (ulong)of_column * channels + of_row;
       if (of_row < channels && of_column < outputs) to[0] = d[i][j], to[channels] = d[i][j + 1];

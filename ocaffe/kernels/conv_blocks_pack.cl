@@ -2,7 +2,7 @@
 
      packed[tile of rows][block][step][cb / LINE][nt][LINE]
 
-   Rows are outputs, in each tile in the order of row_of_column, and the depth are channels, in blocks of cb; with `back` it is the reverse. Zeros follow rows
+   Rows are outputs, in each tile in the order of row_of_column; the tiles of a group of channels follow each other, and the depth are channels, in blocks of cb; with `back` it is the reverse. Zeros follow rows
    and depths that do not exist; the depth of the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by
    phase: 4, then 3 5, 1 7, and 0 2 6 8. With `back` and a stride of 1 they are mirrored, so that backward_data is forward with other sizes.
 
@@ -50,7 +50,9 @@ kernel void pack(EACH(FILTERS) EACH(PACKED) EACH(SIZES) int all) {
   global uint* packed = 0;
   EACH(CHOOSE)
   const int blocks = (depth + 15) / 16 * 16 / cb, parts = cb / 8, own = i % nt, part = i / nt % parts, above = i / (nt * parts);
-  const int row = above / blocks * nt + row_of_column(own), d0 = above % blocks * cb + part * 8;
+  const int tiles = (rows + nt - 1) / nt, group = above / blocks / tiles; /* of channels */
+  const int row = above / blocks % tiles * nt + row_of_column(own), d0 = above % blocks * cb + part * 8;
+  filters += (ulong)group * rows * depth * taps;
   for (int step = 0; step < taps; ++step) {
     const int tap = stride == 2 ? (int)(0x862071534ul >> 4 * step) & 15 : back ? taps - 1 - step : step;
     float each[8];

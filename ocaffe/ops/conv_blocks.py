@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PIXELS_OF_UNIT = 8  # of results in TEST, at least. For fewer the kernels have too few groups; mma.sync splits the depth of its products
 MAX_TAPS = 32  # a work-group of sum_parts has MIN_PAIRS work-items for each
 MIN_PAIRS = 32
+GROUP_CHANNELS = 32  # of a group of channels, at least: fewer leave columns of a product unused
 MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a group, in registers
 ITEMS, COPIERS = 12 * 32, 128  # work-items of a group (NT_ITEMS), and those of them that copy
 ROWS = 64  # pixels of one product
@@ -58,7 +59,7 @@ Pack = Callable[[Recorder, Ref, Ref, Tile, int], None]
 
 def possible(target: Target, g: ConvGeometry, direction: str) -> bool:
     """Whether the kernel of `direction` computes the geometry on this device."""
-    if not target.wgmma or g.group > 1 or g.taps > MAX_TAPS:
+    if not target.wgmma or g.taps > MAX_TAPS or (g.group > 1 and min(g.group_channels, g.group_outputs) < GROUP_CHANNELS):
         return False
     flat = g.size[0] == g.out[0] == g.kernel[0] == g.stride[0] == max(g.dilation) == 1
     blocked = g.group_channels % BLOCK == g.group_outputs % BLOCK == 0
@@ -88,7 +89,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    parts, count = filter_parts(rec, g, x, dy), g.group_outputs * g.group_channels
+    parts, count = filter_parts(rec, g, x, dy), g.num_output * g.group_channels
     defines = _filter_defines(rec.target, g)
     pairs = defines["PAIRS"]
     rec.launch(
@@ -117,7 +118,7 @@ def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
         args=[*_sizes(g), each],
         bf16_operands=("SOURCE", "GIVEN"),
         blocks=True,
-        size=(-(-all_columns // columns) * ITEMS, -(-all_rows // rows) * (g.kernel[1] // _tap_rows(g, columns)), splits),
+        size=(-(-all_columns // columns) * ITEMS, -(-all_rows // rows) * (g.kernel[1] // _tap_rows(g, columns)), splits * g.group),
         local=(ITEMS, 1, 1),
         defines=_filter_defines(rec.target, g),
     )
@@ -151,7 +152,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     patches, filters = _buffers(_room(rec.target, patch), patch * tile.depth * nbytes, taps * tile.depth * tile.outputs * nbytes)
     work = {"NT": tile.outputs, "MB": tile.products, "CB": tile.depth, "STEP_TAPS": taps, "PATCH": patch, "PATCHES": patches, "FILTERS": filters}
     defines = {**_window(rec.target, g), "DIRECTION": int(back), **work}
-    tiles = -(-rows // tile.outputs)
+    tiles = g.group * -(-rows // tile.outputs)
     count = tiles * tile.outputs * padded(depth) // BLOCK
     packed = rec.scratch("packed", (count * g.taps * BLOCK * nbytes // FLOAT.itemsize,))
     pack(rec, w, packed, tile, count)
@@ -196,7 +197,7 @@ def _tile(target: Target, g: ConvGeometry, direction: str) -> Tile | None:
 
     def cycles(tile: Tile) -> float:
         """Return the cycles of the busiest unit. A tap of a step takes as long as its products or its copies, whichever takes longer."""
-        groups = -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
+        groups = g.group * -(-_virtual(g) // tile.pixels) * -(-rows // tile.outputs) * (_phases(g) if back else 1)
         taps = _taps_of_step(target, g, tile.depth)
         copied = nbytes * tile.depth * (tile.outputs + (1 if back else _phases(g)) * _patch(g, tile.pixels) / g.taps)
         if target.block_type == FLOAT:  # a product of ROWS pixels and 32 bytes of the depth
@@ -289,7 +290,7 @@ def _filter_splits(target: Target, g: ConvGeometry) -> int:
     rows, columns = _filter_tile(target, g)
     all_rows, all_columns = _filter_sides(target, g)
     tap_rows, nbytes = _tap_rows(g, columns), target.block_type.itemsize
-    tiles = -(-all_columns // columns) * -(-all_rows // rows) * (g.kernel[1] // tap_rows)
+    tiles = g.group * -(-all_columns // columns) * -(-all_rows // rows) * (g.kernel[1] // tap_rows)
     steps = -(-_virtual(g) // _step(target))
     step = max(_step(target) * rows * columns * tap_rows * g.kernel[2] * nbytes / (2 * PRODUCTS), _step_bytes(target, g, columns) / COPIED)
 
@@ -323,7 +324,8 @@ def _patch(g: ConvGeometry, pixels: int) -> int:
 def _window(target: Target, g: ConvGeometry) -> dict[str, int]:
     """Return the defines of the window, and whether the instructions are Hopper's or emulated."""
     window = {"KERNEL_H": g.kernel[1], "KERNEL_W": g.kernel[2], "PAD_H": g.pad[1], "PAD_W": g.pad[2], "STRIDE": g.stride[1]}
-    return {**window, **block_defines(target), **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
+    groups = {"CHANNEL_GROUPS": g.group} if g.group > 1 else {}
+    return {**window, **groups, **block_defines(target), **({"WGMMA": 1} if target.runtime == "nvidia" else {})}
 
 
 def block_defines(target: Target) -> dict[str, int]:

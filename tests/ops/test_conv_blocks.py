@@ -41,6 +41,10 @@ GEOMETRIES = {
     "1x20": padded(geometry(1, 16, 16, 2, 22, 1, 20), 0, 9),
     "4x2, other paddings": padded(geometry(2, 16, 24, 7, 6, 4, 2), 0, 1),
     "3x3, other paddings": padded(geometry(2, 8, 16, 5, 6, 3, 3), 2, 0),
+    "3x3, two groups": replace(geometry(2, 80, 96, 5, 6, 3, 3), group=2),
+    "1x1, three groups": replace(geometry(3, 120, 96, 5, 7, 1, 1), group=3),
+    "5x5, two groups": replace(geometry(1, 64, 64, 4, 5, 5, 5), group=2),
+    "3x3/2, two groups": replace(geometry(2, 80, 96, 9, 6, 3, 3, 2), group=2),
 }
 
 
@@ -50,16 +54,29 @@ def windows_of(g: ConvGeometry, x: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(wider, g.kernel[1:], (2, 3))[:, :, :: g.stride[1], :: g.stride[2]]
 
 
+def of_groups(function: Any, g: ConvGeometry, axes: tuple[int, int, int], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return `function` of each group of channels. `axes`: those of the channels in `a`, in `b` and in the result."""
+    one = replace(g, channels=g.group_channels, num_output=g.group_outputs, group=1)
+    parts = zip(np.split(a, g.group, axes[0]), np.split(b, g.group, axes[1]))
+    return np.concatenate([function(one, *operands) for operands in parts], axes[2])
+
+
 def convolved(g: ConvGeometry, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    if g.group > 1:
+        return of_groups(convolved, g, (1, 0, 1), x, w)
     return np.einsum("nchwyx,kcyx->nkhw", windows_of(g, x), w.astype(np.float64))
 
 
 def filters(g: ConvGeometry, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    if g.group > 1:
+        return of_groups(filters, g, (1, 1, 0), x, dy)
     return np.einsum("nchwyx,nkhw->kcyx", windows_of(g, x), dy.astype(np.float64))
 
 
 def back(g: ConvGeometry, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return the gradient of x: between the elements of dy are stride - 1 zeros."""
+    if g.group > 1:
+        return of_groups(back, g, (1, 0, 1), dy, w)
     turned = np.ascontiguousarray(w[:, :, ::-1, ::-1].transpose(1, 0, 2, 3))
     places = (size + 2 * pad - kernel + 1 for size, pad, kernel in zip(g.size[1:], g.pad[1:], g.kernel[1:]))
     apart = np.zeros((g.batch, g.num_output, *places), np.float64)
@@ -76,7 +93,7 @@ def recorder(device: Any, math: str, phase: str = "forward") -> Recorder:
 
 
 # CPU runtimes compile each for seconds.
-FEW = ("1x1", "3x3", "3x3, odd blocks", "3x3/2", "7x1", "4x2, other paddings")
+FEW = ("1x1", "3x3", "3x3, odd blocks", "3x3/2", "7x1", "4x2, other paddings", "3x3, two groups")
 
 
 @pytest.mark.parametrize("math, error", [("bf16", 0.004), ("tf32", 3e-6)])
@@ -91,7 +108,7 @@ def test_directions(device: Any, name: str, math: str, error: float) -> None:
     assert all(conv_blocks.possible(rec.target, g, direction) for direction in ("forward", "backward_data", "backward_filter"))
     x, y, dx = image("x", g.size, g.channels), image("y", g.out, g.num_output), image("dx", g.size, g.channels, Role.DIFF)
     w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (g.num_output,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
-    a, f, b, d = draw(x.shape), draw((g.num_output, g.channels, *g.kernel[1:]), 1), draw((g.num_output,), 2), draw(y.shape, 3)
+    a, f, b, d = draw(x.shape), draw((g.num_output, g.group_channels, *g.kernel[1:]), 1), draw((g.num_output,), 2), draw(y.shape, 3)
     dy = image("dy", g.out, g.num_output, Role.DIFF)
     conv_blocks.forward(rec, g, x, w, bias, y)
     conv_blocks.backward_data(rec, g, dy, w, None, dx)
