@@ -235,14 +235,17 @@ class _Body:
         return plain and all(port.inner <= 1 for port in self.ports) and any(not port.strides[-2] for port in self.reads)
 
     def gpu_blocks(self, group: int) -> Call:
-        """Return the kernel for channels in blocks: a work-item computes some pixels of a block, and loads values per channel once."""
+        """Return the kernel for channels in blocks: a work-item computes some pixels of a block, and loads values per channel once.
+
+        The last rows are first: the launch before has just written them, and a cache may still have them.
+        """
         source, outer = self.source, self.sizes[:-1]
         items = -(-outer[-1] // PIXELS)
         source.argument("int", "middle", outer[-1])
         source.argument("int", "items", items)
         source.splat(self.scalars, BLOCK)
         source.argument("int", "rows", math.prod(outer[:-1]))
-        source.add("const int row = get_global_id(2), first = get_global_id(1);", "if (first >= items || row >= rows) return;")
+        source.add("const int row = rows - 1 - (int)get_global_id(2), first = get_global_id(1);", "if (first >= items || row < 0) return;")
         rows = source.index(outer[:-1], "row", "i")
         steady = [port for port in self.reads if not port.strides[-2]]
         for port in steady:

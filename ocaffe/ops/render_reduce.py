@@ -391,7 +391,8 @@ class _Gpu(_Body):
     def call_blocks(self, group: int) -> Call:
         """Return the kernel for channels in blocks. A work-group has one block and chunk; LANES neighbouring work-items share the channels of a row.
 
-        With all channels of a block a work-item would need so many registers that few work-items fit a compute unit.
+        With all channels of a block a work-item would need so many registers that few work-items fit a compute unit. The rows of the chunks
+        alternate, so that all work-groups read neighbouring rows at a time, and a cache has the last ones for the next launch.
         """
         source, what, kind = self.source, self.what, vector("float", WIDE)
         rows = -(-self.rows // what.chunks)
@@ -400,7 +401,7 @@ class _Gpu(_Body):
             f"const int id = get_local_id(0), lane = id % {LANES}, y = id / {LANES}, height = get_local_size(0) / {LANES}, chunk = get_group_id(0) % chunks;",
             "const int rest = get_group_id(0) / chunks, k = rest;",
         )
-        self.chunk(WIDE)
+        source.add("const int row_first = chunk * height, apart = height * chunks;")
         self.keep("k", self.ports)
         source.splat(what.scalars, WIDE)
         steady = [port for port in self.inputs if not any(port.strides[d] for d in self.row_axes)]
@@ -413,9 +414,9 @@ class _Gpu(_Body):
         source.add("int row = row_first + y;")
         self.place_row()
         if several:
-            source.add(f"for (int block = row_first; block < row_last; block += {RUN} * height) {{", f"const int stop = min(block + {RUN} * height, row_last);")
+            source.add(f"for (int block = 0; block < rows; block += {RUN} * apart) {{", f"const int stop = min(block + {RUN} * apart, rows);")
         else:
-            source.add("const int stop = row_last;")
+            source.add("const int stop = rows;")
         self.run(WIDE)
         source.add("while (row < stop) {")
         self.add_rows([port for port in self.inputs if port not in steady])
@@ -456,15 +457,15 @@ class _Gpu(_Body):
         return source.call((what.chunks * self.kept * local,), (local,))
 
     def place_row(self) -> None:
-        """Declare the coordinates at0, at1, .. of `row` and those of `height` rows, by which they advance without divisions."""
+        """Declare the coordinates at0, at1, .. of `row` and those of `apart` rows, by which they advance without divisions."""
         sizes = [self.what.space.sizes[d] for d in self.row_axes]
-        for of, prefix in (("row", "first"), ("height", "by")):
+        for of, prefix in (("row", "first"), ("apart", "by")):
             names = self.source.index(sizes, of, prefix)
             if prefix == "first":
                 self.source.add(*(f"int at{d} = {name};" for d, name in enumerate(names)))
 
     def add_rows(self, ports: Sequence[Port]) -> None:
-        """Add up the values of some rows of blocks, `height` apart from each other, and advance `row` behind them.
+        """Add up the values of some rows of blocks, `apart` rows from each other, and advance `row` behind them.
 
         Their loads come first, because the compiler moves no load over a branch. A load past the end repeats the first row.
         """
@@ -472,7 +473,7 @@ class _Gpu(_Body):
         sizes = [self.what.space.sizes[d] for d in self.row_axes]
         ahead = max(1, VECTORS_AHEAD // max(1, len(ports)))
         for n in range(ahead):
-            source.add(f"const bool counts{n} = row + {n} * height < stop;")
+            source.add(f"const bool counts{n} = row + {n} * apart < stop;")
             for port in ports:
                 offset = source.offset(port.name, [port.strides[d] for d in self.row_axes], [f"at{d}" for d in range(len(sizes))])
                 place = f"k_{port.name}{offset}" if n == 0 else f"counts{n} ? k_{port.name}{offset} : q_{port.name}_0"
@@ -486,7 +487,7 @@ class _Gpu(_Body):
             source.add(*self.what.formula.code(WIDE))
             self.add()
             source.add("}")
-        source.add(f"row += {ahead} * height;")
+        source.add(f"row += {ahead} * apart;")
 
     def join(self, rank: str, count: str) -> None:
         """Store the values of this chunk. Only the last work-group to finish continues.
