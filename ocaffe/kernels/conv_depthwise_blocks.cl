@@ -17,6 +17,7 @@
 #define TAPS (KERNEL_H * KERNEL_W)
 #define UNROLLED _Pragma("unroll")
 #define SIZES int batch, int channels, int h, int w, int oh, int ow
+#define SHARERS (ITEMS / 8) /* of the work-items, with the sum of one channel */
 #define WITHIN(i, size) ((uint)(i) < (uint)(size))
 
 /* The filters of a block: taps[tap] has those of the eight channels. */
@@ -25,17 +26,32 @@ INLINE void load_taps(local float8* taps, global const float* filter, int block)
   barrier(CLK_LOCAL_MEM_FENCE);
 }
 
-/* Return the sum of v over the work-items of the group, added as a tree. */
+/* Return the sum of the values of ITEMS / SHARERS work-items for one channel: of each work-item for another part of them and of the eight channels. */
+INLINE float share_of(local float8* lines, float8 v) {
+  const int item = get_local_id(0);
+  float share = 0.0f;
+  lines[item] = v;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  UNROLLED for (int n = 0; n < ITEMS / SHARERS; ++n) share += ((local const float*)lines)[n * ITEMS + item];
+  return share;
+}
+
+/* Return the sum of v over the work-items of the group. */
 INLINE float8 sum_of_group(local float8* lines, float8 v) {
+  local float* shares = (local float*)lines;
   const int item = get_local_id(0);
   barrier(CLK_LOCAL_MEM_FENCE);
-  lines[item] = v;
-  for (int apart = ITEMS / 2; apart > 0; apart /= 2) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (item < apart) lines[item] += lines[item + apart];
+  const float share = share_of(lines, v);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  shares[item] = share;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (item < 8) {
+    float total = 0.0f;
+    for (int n = 0; n < SHARERS; ++n) total += shares[n * 8 + item];
+    shares[ITEMS + item] = total;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  return lines[0];
+  return lines[ITEMS / 8];
 }
 
 #define OFFSET8(bias, block) (has_bias ? vload8(block, bias) : (float8)(0.0f))
@@ -144,7 +160,8 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPE
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const BLOCK_T, dy),
                                                                                COMPLETION_COUNTER_OPERAND OPERAND_RESTRICT(float, dw) PARTS, SIZES, int part,
                                                                                int accumulate) {
-  local float8 lines[ITEMS];
+  local float8 lines[2][ITEMS];
+  local float shares[TAPS][ITEMS];
   LOCATE(x), LOCATE(dy), LOCATE(dw);
   const int item = get_local_id(0), slice = get_group_id(0), block = get_group_id(1), strips = (oh + ROWS - 1) / ROWS;
   const int end = min(batch * strips * ow, (slice + 1) * part);
@@ -173,17 +190,17 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_filter(O
   const int slices = get_num_groups(0);
   global float* all = parts + (ulong)block * slices * (8 * TAPS);
 #endif
-  UNROLLED for (int t = 0; t < TAPS; ++t) {
-    sum_of_group(lines, sum[t]);
-    if (item < 8) {
-      const float own = ((local const float*)lines)[item];
+  UNROLLED for (int t = 0; t < TAPS; ++t) shares[t][item] = share_of(lines[t % 2], sum[t]);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int i = item; i < 8 * TAPS; i += ITEMS) {
+    float own = 0.0f;
+    for (int n = 0; n < SHARERS; ++n) own += shares[i % TAPS][n * 8 + i / TAPS];
 #ifdef DEVICE_FENCE
-      all[(slice * 8 + item) * TAPS + t] = own;
+    all[slice * (8 * TAPS) + i] = own;
 #else
-      global float* to = dw + slice * dw_stride + (block * 8 + item) * TAPS + t;
-      *to = own + (accumulate ? *to : 0.0f);
+    global float* to = dw + slice * dw_stride + block * (8 * TAPS) + i;
+    *to = own + (accumulate ? *to : 0.0f);
 #endif
-    }
   }
 #ifdef DEVICE_FENCE
   IS_LAST_BLOCK(DEVICE_FENCE, counters + block, slices, &vote, last);

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_TAPS = 9  # backward_filter keeps eight sums for each in registers
 ITEMS = 128  # work-items of a group
-GROUPS_PER_UNIT = 4  # of backward_filter, which keep a device busy
+GROUPS_PER_UNIT = 6  # of backward_filter, which keep a device busy
 STORED = ("SOURCE", "", "", "RESULT")  # operands in blocks of forward and backward_data
 
 
