@@ -58,13 +58,15 @@ class Bias(IntEnum):
 class EpilogueScalars:
     """The scalars of a product's epilogue, as an operation passes them to `Recorder.launch` among `args`.
 
-    `activation`: NO_ACTIVATION, or its slope alone for kernels without bounds. `fusable`: passes may change these scalars.
+    `activation`: NO_ACTIVATION, or its slope alone for kernels without bounds. `fusable`: passes may change these scalars. `bounds`: with the define BOUNDS
+    the kernel has the bounds, too, as its last scalars.
     """
 
     has_bias: bool
     accumulate: bool
     activation: tuple[float, ...] = NO_ACTIVATION
     fusable: bool = True
+    bounds: bool = False
 
 
 class Epilogue(NamedTuple):
@@ -73,6 +75,7 @@ class Epilogue(NamedTuple):
     bias: int
     accumulate: int
     activation: tuple[int, ...]
+    bounds: bool = False  # as in EpilogueScalars
 
 
 @dataclass(frozen=True)

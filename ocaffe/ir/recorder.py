@@ -288,7 +288,7 @@ def _without_names(args: Sequence[Any]) -> tuple[tuple[np.generic, ...], Epilogu
         first = len(scalars)
         scalars += [scalar(bool(arg.has_bias)), scalar(bool(arg.accumulate)), *(np.float32(value) for value in arg.activation)]
         if arg.fusable:
-            epilogue = Epilogue(first, first + 1, tuple(range(first + 2, len(scalars))))
+            epilogue = Epilogue(first, first + 1, tuple(range(first + 2, len(scalars))), arg.bounds)
     return tuple(scalars), epilogue
 
 

@@ -217,7 +217,7 @@ forward
 backward_data
 #endif
 (OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const uint, packed), REDUCTION_OPERANDS SIGN OPERAND_RESTRICT(const float, bias), OPERAND(BLOCK_T, y), SIZES,
- int tiles, int columns, int work, int has_bias, int accumulate, float slope) {
+ int tiles, int columns, int work, int has_bias, int accumulate, SLOPE_OR_ACTIVATION) {
   local uint4 store[WORDS] __attribute__((aligned(128)));
   local uint places[2][PATCH]; /* of this tile, while others still read those of the last one */
 #ifdef CHANNEL_REDUCTION
@@ -470,6 +470,7 @@ backward_data
               float value = d[i][SUM(GROUP * LINE + c, LOWER)];
               if (accumulate) value += WIDE_OF(old[n], c);
               value = IF_FUSED_RELU(PASSING(passes[n], c, element[LOWER] + GROUP * apart), value > 0.0f) ? value : slope * value;
+              value = BOUNDED_IF_DEFINED(float, value);
 #ifdef CHANNEL_REDUCTION
               sum[GROUP * LINE + c] += value, d[i][SUM(GROUP * LINE + c, LOWER)] = value;
 #endif

@@ -59,16 +59,17 @@ INLINE float8 sum_of_group(local float8* lines, float8 v) {
 #define PASSES8(sign, element) ((int8)(PASSES4(sign, element), PASSES4(sign, (element) + 4)))
 
 /* `put` of fused_relu.h for the eight channels of a pixel. */
-INLINE float8 put8(global BLOCK_T* to, float8 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+INLINE float8 put8(global BLOCK_T* to, float8 v, int accumulate, SLOPE_OR_ACTIVATION, global const SIGNS_T* sign, int element) {
   if (accumulate) v += GET8(BLOCK_T, to);
   v = select(slope * v, v, IF_FUSED_RELU(PASSES8(sign, element), v > 0.0f));
+  v = BOUNDED_IF_DEFINED(float8, v);
   SET8(BLOCK_T, to, v);
   return v;
 }
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_RESTRICT(const BLOCK_T, x), OPERAND_RESTRICT(const float, filter), REDUCTION_OPERANDS
                                                                        OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(BLOCK_T, y), SIZES, int has_bias,
-                                                                       int accumulate, float slope) {
+                                                                       int accumulate, SLOPE_OR_ACTIVATION) {
   local float8 taps[TAPS];
 #ifdef CHANNEL_REDUCTION
   local float8 lines[ITEMS];
@@ -92,7 +93,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_R
   const float8 factor = FACTOR8(bias, block), offset = OFFSET8(bias, block);
   y += sample * y_stride + ((ulong)(block * oh + top) * ow + column) * 8;
   UNROLLED for (int r = 0; r < ROWS; ++r) {
-    if (r < rows) sum[r] = put8(y + r * ow * 8, sum[r] * factor + offset, accumulate, slope, NO_SIGN(y), 0);
+    if (r < rows) sum[r] = put8(y + r * ow * 8, sum[r] * factor + offset, accumulate, GIVEN_SLOPE_OR_ACTIVATION, NO_SIGN(y), 0);
   }
 #ifdef CHANNEL_REDUCTION
   const float8 values = CHANNEL_REDUCTION == 1 ? sum_of_group(lines, (float8)(rows)) : (float8)(1.0f);
@@ -122,7 +123,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void forward(OPERAND_R
 
 kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPERAND_RESTRICT(const BLOCK_T, dy), OPERAND_RESTRICT(const float, filter),
                                                                              SIGN OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(BLOCK_T, dx), SIZES,
-                                                                             int has_bias, int accumulate, float slope) {
+                                                                             int has_bias, int accumulate, SLOPE_OR_ACTIVATION) {
   local float8 taps[TAPS];
   LOCATE(dy), LOCATE(filter), LOCATE(bias), LOCATE(dx);
   LOCATE_SIGN;
@@ -153,7 +154,7 @@ kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void backward_data(OPE
   UNROLLED for (int r = 0; r < HEIGHT; ++r)
     UNROLLED for (int s = 0; s < STRIDE_W; ++s)
       if (top + r < h && left + s < w)
-        put8(dx + (r * w + s) * 8, sum[r][s] * factor + offset, accumulate, slope, signs, element + (r * w + s) * 8);
+        put8(dx + (r * w + s) * 8, sum[r][s] * factor + offset, accumulate, GIVEN_SLOPE_OR_ACTIVATION, signs, element + (r * w + s) * 8);
 }
 
 /* dw of one slice of `part` items, at dw + slice * dw_stride. With DEVICE_FENCE the last group of a block adds the slices, otherwise split_sum does. */

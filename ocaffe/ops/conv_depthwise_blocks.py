@@ -41,7 +41,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, groups: int, source:
         f"conv_depthwise_blocks.{direction}",
         reads=[source, w, slot, w if bias is None else bias],
         writes=[to],
-        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(to), SLOPE_ONLY)],
+        args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(to), SLOPE_ONLY, bounds=True)],
         bf16_operands=STORED,
         blocks=True,
         size=(groups * ITEMS, g.channels // BLOCK),

@@ -114,6 +114,8 @@ class _Epilogues:
             self._lay(y, x.root)
         else:
             return
+        if len(activation) > 1:
+            self._bound(product)
         for number, value in enumerate(activation):
             self._set(product, lambda epilogue, number=number: epilogue.activation[number], np.float32(value))  # type: ignore[misc]
         self.gone.add(step)
@@ -122,7 +124,18 @@ class _Epilogues:
         """Whether a product's epilogue has all these scalars."""
         launch = self.schedule[step]
         assert launch.epilogue is not None
-        return len(activation) <= len(launch.epilogue.activation)
+        return len(activation) <= len(launch.epilogue.activation) or launch.epilogue.bounds
+
+    def _bound(self, step: int) -> None:
+        """Give a product's epilogue scalars for bounds, if it has none."""
+        for launch in (self.schedule[part] for part in self._parts(step)):
+            epilogue = launch.epilogue
+            assert epilogue is not None and launch.call is not None
+            if len(epilogue.activation) < len(NO_ACTIVATION):
+                first = len(launch.call.scalars)
+                bounds = NO_ACTIVATION[1:]
+                launch.define(*map(np.float32, bounds), BOUNDS=1)
+                launch.epilogue = epilogue._replace(activation=(*epilogue.activation, *range(first, first + len(bounds))))
 
     def _ends(self, root: Ref, step: int, product: int) -> bool:
         """Whether `step` is the only launch that reads `root` after `product`."""
