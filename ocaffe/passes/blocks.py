@@ -48,7 +48,7 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
     for group in tied:
         if wanted & group:
             wanted |= group
-    wanted |= _companions(uses, wanted)
+    wanted |= _companions(uses, wanted, free)
     changed = [root for root in uses if root in wanted and all(_may_change(other, uses[other], free) for other in _group(root, tied))]
     required = [launch.operands[index].ref for launch in schedule if launch.blocks for index in _in_blocks(launch)]
     if not all(_is_image(ref) if ref.root.dtype == FLOAT else ref.root in changed for ref in required):
@@ -73,11 +73,18 @@ def not_in_blocks(schedule: Schedule) -> list[Launch]:
     return [launch for launch in schedule if launch.blocks and not all(launch.operands[index].ref.root.blocked for index in _in_blocks(launch))]
 
 
-def _companions(uses: Mapping[Ref, Sequence[Use]], wanted: set[Ref]) -> set[Ref]:
-    """Return values that only expressions use, one of them together with a wanted value: an expression of one order needs no transposition."""
+def _companions(uses: Mapping[Ref, Sequence[Use]], wanted: set[Ref], free: set[Launch]) -> set[Ref]:
+    """Return values that only expressions use, one of them together with a wanted value: an expression of one order needs no transposition.
+
+    A launch for both orders may use them, too, if it has no other operand in either, as a pooling of whole planes.
+    """
     found: set[Ref] = set()
-    free = [root for root in uses if root not in wanted and all(_knows(launch, index) for launch, index in uses[root])]
-    while more := {root for root in free if root not in found and any(_beside(launch, root, wanted | found) for launch, _ in uses[root])}:
+
+    def knows(launch: Launch, index: int) -> bool:
+        return _knows(launch, index) or (launch in free and _ordered(launch) == {launch.operands[index].ref.root})
+
+    able = [root for root in uses if root not in wanted and all(knows(launch, index) for launch, index in uses[root])]
+    while more := {root for root in able if root not in found and any(_beside(launch, root, wanted | found) for launch, _ in uses[root])}:
         found |= more
     return found
 

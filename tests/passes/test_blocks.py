@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.api.net import Net
 from ocaffe.check.compare import Side, compare
 from ocaffe.cl import wgmma_trial
 from ocaffe.cl.device import Device
@@ -39,6 +40,10 @@ def normalized(name: str) -> str:
 
 def relu(name: str) -> str:
     return f'layer {{ name: "{name}/relu" type: "ReLU" bottom: "{name}" top: "{name}" }}'
+
+
+def clip(name: str) -> str:
+    return f'layer {{ name: "{name}/clip" type: "Clip" bottom: "{name}" top: "{name}/clip" clip_param {{ min: 0 max: 0.4 }} }}'
 
 
 def pool(name: str, bottom: str) -> str:
@@ -78,6 +83,16 @@ NETS = {  # and the values that must be in blocks, at least
         + convolution("d2", "c2", 24, 3, 2, bias=True, group=24) + relu("d2") + convolution("c3", "d2", 16, 1) + LOSS.replace("BOTTOM", "c3"),
         {"wide", "d", "c1", "c2", "d2", "c3"},
     ),
+    "groups": (
+        DATA + convolution("c0", "data", 64, 3, bias=True) + relu("c0") + convolution("c1", "c0", 80, 3, bias=True, group=2) + relu("c1")
+        + convolution("c2", "c1", 64, 3, 2, group=2) + normalized("c2") + relu("c2") + convolution("c3", "c2", 16, 1) + LOSS.replace("BOTTOM", "c3"),
+        {"c0", "c1", "c2", "c3"},
+    ),
+    "bounded": (
+        DATA + convolution("c0", "data", 16, 3) + normalized("c0") + clip("c0") + convolution("c1", "c0/clip", 24, 3, 2) + normalized("c1") + clip("c1")
+        + LOSS.replace("BOTTOM", "c1/clip"),
+        {"c1", "c1/clip"},
+    ),
     "axis": (
         DATA + convolution("c0", "data", 16, 3) + relu("c0") + reshape("apart", "c0", (2, 2, 16, 14, 16))
         + convolution("c1", "apart", 16, 3, bias=True).replace("group: 1", "group: 1 axis: 2") + reshape("together", "c1", (4, 16, 14, 16))
@@ -108,7 +123,7 @@ def of_math(device: Device, math: str, wgmma: bool) -> Device:
         return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)), device)
 
 
-OF_TF32 = ("residual", "responses", "inverted")  # the other nets in `-m sweep`: CPU runtimes compile each for seconds
+OF_TF32 = ("residual", "responses", "inverted", "groups")  # the other nets in `-m sweep`: CPU runtimes compile each for seconds
 CASES = [
     pytest.param(name, math, bound, marks=[] if math == "bf16" or name in OF_TF32 else pytest.mark.sweep)
     for math, bound in (("bf16", 0.03), ("tf32", 0.1)) for name in NETS
@@ -155,6 +170,23 @@ def test_errors_of_tf32_without_kinks(device: Device, monkeypatch: pytest.Monkey
             results.append(diffs)
     for key, expected in results[0].items():
         assert np.abs(results[1][key] - expected).max() <= 0.005 * np.abs(expected).max(), key
+
+
+@pytest.mark.parametrize("math, bound", [("bf16", 0.03), ("tf32", 0.005)])
+def test_a_clip_is_part_of_the_convolution_before_it(device: Device, monkeypatch: pytest.MonkeyPatch, math: str, bound: float) -> None:
+    """In TEST. In TRAIN backward needs the values between."""
+    emulated(device, monkeypatch)
+    text = DATA.replace("dim: 4", "dim: 8") + convolution("c0", "data", 16, 3, bias=True) + clip("c0")
+    text += convolution("c1", "c0/clip", 24, 1, bias=True) + clip("c1")
+    text += convolution("d", "c1/clip", 24, 3, bias=True, group=24) + clip("d") + convolution("c2", "d/clip", 16, 1, bias=True) + clip("c2")
+    images, found = np.random.default_rng(0).standard_normal((8, 3, 14, 16)).astype(np.float32), []
+    for chosen, wgmma in (("ieee", False), (math, True)):
+        with Net(text_format.Parse(text, proto.NetParameter()), proto.TEST, keep=[], seed=1, device=of_math(device, chosen, wgmma)) as net:
+            found.append(net.forward(data=images)["c2/clip"].copy())
+            schedules = [compiled.recording.schedule for compiled in net._network._compiled.values()]
+            assert not wgmma or not any("fmin" in launch.what for schedule in schedules for launch in schedule)
+    assert found[0].min() == 0 and found[0].max() == np.float32(0.4)
+    assert np.abs(found[1] - found[0]).max() <= bound
 
 
 @pytest.mark.parametrize("math, bound", [("bf16", 0.03), ("tf32", 0.005)])
