@@ -217,7 +217,7 @@ class _Job:
         recomputes = options.recompute != "none" and switches.recompute and free and not keep
         given = replace(options, microbatch=microbatch, fuse=fuse)
         prepacked = self.graph.prepacked if options.prepack_weights and free else None
-        passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, budget=budget, prepacked=prepacked)
+        passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked)
         without = replace(self.target, wgmma=False)  # whose kernels require channels in blocks, for which a pass provides
         try:
             recording = record(self.graph, self.group, self.target if fuse and share else without, given, self.update)

@@ -4,7 +4,6 @@
    forward          y[pixel][output]   = sum over (block, tap, channel) of x * packed
    backward_data    dx[pixel][channel] = sum over (block, tap, output) of dy * packed
    backward_filter  parts[split][tap][output][channel] = sum over (pixel of the split) of dy * x
-   sum_parts        dw[output][channel][tap] = sum over (split) of parts
 
    `packed`: the filters in the order of conv_blocks_pack.cl, in tiles of NT rows and blocks of CB of the depth.
    Images lie in memory as N, C / 8, H, W, 8 (Ref.blocked). All pixels of a batch are one sequence of virtual pixels.
@@ -16,11 +15,11 @@
    `outputs` are those of a group.
 
    Defines: KERNEL_H, KERNEL_W, PAD_H, PAD_W, STRIDE (2 only with 3x3), NT (tile_wgmma.h), CHANNEL_GROUPS
-   DIRECTION  0 forward, 1 backward_data, 2 backward_filter and sum_parts
+   DIRECTION  0 forward, 1 backward_data, 2 backward_filter; conv_blocks_sum.cl adds up its parts
    forward, backward_data: MB (a tile has 128 MB virtual pixels), CB and STEP_TAPS (channels and taps of a step), PATCHES and FILTERS (buffers of patches and
    filters), PATCH (virtual pixels of a patch: those of the tile, and those that their windows reach).
    The columns of the products are NT outputs. A work-group has several tiles: it copies operands of the next one while it writes results.
-   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES, PAIRS (see sum_parts); in TF32 TEAM (work-items that copy a
+   backward_filter: STEP (virtual pixels that are copied at a time), STEPS (buffers), HALVES; in TF32 TEAM (work-items that copy a
    step), AHEAD (steps of a team whose copies are in flight), OTHERS_IN_FLIGHT (one less).
    The rows of the products are outputs, the columns NT channels. In TF32 the rows are channels and the columns NT outputs, because only the left operand can
    begin at any pixel. A work-group has the taps of TAP_ROWS rows of the window, 1 or all: the patch of a row has few pixels more than the step, and with one
@@ -208,8 +207,8 @@ INLINE int pixels_until(const Virtual v, int end) {
   return (image * v.height + min(row, v.height)) * v.width + (row < v.height ? min(end % v.pitch, v.width) : 0);
 }
 
-/* `work` tiles of the result. Each of `columns` tiles of virtual pixels has `tiles` tiles of outputs, as many of each group of channels. PHASED: all tiles of a phase follow each other, those
-   of the phase with the most taps are first. */
+/* `work` tiles of the result. Each of `columns` tiles of virtual pixels has `tiles` tiles of outputs, as many of each group of channels. PHASED: all tiles of a
+   phase follow each other, those of the phase with the most taps are first. */
 kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void
 #if DIRECTION == 0
 forward
@@ -520,9 +519,6 @@ backward_data
 #ifndef HALVES
 #define HALVES 1
 #endif
-#ifndef PAIRS
-#define PAIRS 32
-#endif
 #ifndef TAP_ROWS
 #define TAP_ROWS 1
 #endif
@@ -787,21 +783,5 @@ kernel __attribute__((reqd_work_group_size(NT_ITEMS, 1, 1))) void backward_filte
       if (of_row < outputs && of_column < channels) *(global float2*)(to + (ulong)of_row * channels + of_column) = (float2)(d[i][j], d[i][j + 1]);
 #endif
     }
-}
-
-/* dw = the sum of the parts. A work-group has PAIRS pairs of an output and a channel, `count` in all, and a work-item for each of their taps. */
-kernel __attribute__((reqd_work_group_size(PAIRS * TAPS, 1, 1))) void sum_parts(OPERAND_RESTRICT(const float, parts), OPERAND_RESTRICT(float, dw), int splits, int count,
-                                                                                int accumulate) {
-  local float sums[PAIRS * TAPS];
-  LOCATE(parts), LOCATE(dw);
-  const int item = get_local_id(0), tap = item / PAIRS, pair = get_group_id(0) * PAIRS + item % PAIRS;
-  float sum = 0.0f;
-  if (pair < count)
-#pragma unroll 8
-    for (int s = 0; s < splits; ++s) sum += parts[s * parts_stride + (ulong)tap * count + pair];
-  sums[item % PAIRS * TAPS + tap] = sum;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  const ulong i = (ulong)get_group_id(0) * (PAIRS * TAPS) + item;
-  if (i < (ulong)count * TAPS) dw[i] = sums[item] + (accumulate ? dw[i] : 0.0f);
 }
 #endif

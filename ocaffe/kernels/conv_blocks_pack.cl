@@ -2,37 +2,16 @@
 
      packed[tile of rows][block][step][cb / LINE][nt][LINE]
 
-   Rows are outputs, in each tile in the order of row_of_column; the tiles of a group of channels follow each other, and the depth are channels, in blocks of cb; with `back` it is the reverse. Zeros follow rows
-   and depths that do not exist; the depth of the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by
+   Rows are outputs, in each tile in the order of row_of_column, and the depth are channels, in blocks of cb; with `back` it is the reverse. The tiles of a group
+   of channels follow each other. Zeros follow rows and depths that do not exist; the depth of the products is a multiple of 16. A step is a tap. With a stride of 2, which has 3x3 taps, they are ordered by
    phase: 4, then 3 5, 1 7, and 0 2 6 8. With `back` and a stride of 1 they are mirrored, so that backward_data is forward with other sizes.
 
    A work-item makes the 8 elements of one row in each step, so that neighbours write neighbouring lines and each reads its taps from one line.
 
    A launch packs the filters of JOBS convolutions. Job n has the first count_n work-items after those of the jobs before it. */
-#ifndef JOBS
-#define JOBS 1
-#endif
 #include "block_operands.h"
+#include "jobs.h"
 
-#define JOBS_1(X) X(0)
-#define JOBS_2(X) JOBS_1(X) X(1)
-#define JOBS_3(X) JOBS_2(X) X(2)
-#define JOBS_4(X) JOBS_3(X) X(3)
-#define JOBS_5(X) JOBS_4(X) X(4)
-#define JOBS_6(X) JOBS_5(X) X(5)
-#define JOBS_7(X) JOBS_6(X) X(6)
-#define JOBS_8(X) JOBS_7(X) X(7)
-#define JOBS_9(X) JOBS_8(X) X(8)
-#define JOBS_10(X) JOBS_9(X) X(9)
-#define JOBS_11(X) JOBS_10(X) X(10)
-#define JOBS_12(X) JOBS_11(X) X(11)
-#define JOBS_13(X) JOBS_12(X) X(12)
-#define JOBS_14(X) JOBS_13(X) X(13)
-#define JOBS_15(X) JOBS_14(X) X(14)
-#define JOBS_16(X) JOBS_15(X) X(15)
-#define OF_JOBS_(n) JOBS_##n
-#define OF_JOBS(n) OF_JOBS_(n)
-#define EACH OF_JOBS(JOBS)
 #define FILTERS(n) OPERAND_RESTRICT(const float, filters##n),
 #define PACKED(n) OPERAND_RESTRICT(uint, packed##n),
 #define SIZES(n) int rows##n, int depth##n, int taps##n, int stride##n, int back##n, int nt##n, int cb##n, int count##n,

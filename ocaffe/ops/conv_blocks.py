@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ocaffe.ops.conv_geometry import ConvGeometry
 
 PIXELS_OF_UNIT = 8  # of results in TEST, at least. For fewer the kernels have too few groups; mma.sync splits the depth of its products
-MAX_TAPS = 32  # a work-group of sum_parts has MIN_PAIRS work-items for each
+MAX_TAPS = 32  # a work-group of sum_parts has the sums of all taps of MIN_PAIRS pairs of an output and a channel in local memory
 MIN_PAIRS = 32
 GROUP_CHANNELS = 32  # of a group of channels, at least: fewer leave columns of a product unused
 MAX_SUMS = 3 * 128  # of backward_filter: for all columns and the taps of a group, in registers
@@ -32,7 +32,7 @@ PATCH_GRAIN = 64  # virtual pixels: patches of similar images have one size, and
 FILTER_ROWS = 128  # of the products of backward_filter, at most
 STEP, MAX_STEPS = 64, 6  # virtual pixels of a step of backward_filter, and its buffers at most
 QUAD_BYTES = 144  # of eight channels with four pixels each (kernels/tile_wgmma.h)
-SUM_ITEMS = 256
+SUM_ITEMS = 9 * MIN_PAIRS  # of a work-group of sum_parts: one for each sum of a 3 x 3 window
 # An estimate of a unit: products of bfloat16, bytes from local memory and copied bytes in a cycle (of an H100 and its L2 cache), cycles of a step, and of the
 # results of 128 pixels with 128 outputs; of a group of backward_filter, without its steps; and of a sum of one split
 PRODUCTS, READ, COPIED, STEP_CYCLES, TILE_CYCLES = 2048, 128, 24, 40, 800
@@ -89,18 +89,16 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    parts, count = filter_parts(rec, g, x, dy), g.num_output * g.group_channels
-    defines = _filter_defines(rec.target, g)
-    pairs = defines["PAIRS"]
-    rec.launch(
-        "conv_blocks.sum_parts",
-        reads=[parts],
-        writes=[dw],
-        args=[parts.shape[0], count, rec.accumulates(dw)],
-        size=(-(-count // pairs) * pairs * g.taps,),
-        local=(pairs * g.taps,),
-        defines=defines,
-    )
+    sum_parts(rec, filter_parts(rec, g, x, dy), dw, g.taps)
+
+
+def sum_parts(rec: Recorder, parts: Ref, dw: Ref, taps: int) -> None:
+    """dw = the sum of the parts: splits, taps x outputs x channels."""
+    count, pairs = dw.count // taps, max(MIN_PAIRS, SUM_ITEMS // taps // MIN_PAIRS * MIN_PAIRS)
+    items = -(-count // pairs) * SUM_ITEMS
+    args = [parts.shape[0], count, taps, rec.accumulates(dw), items, items]
+    defines = {"ITEMS": SUM_ITEMS, "MIN_PAIRS": MIN_PAIRS, "MAX_TAPS": MAX_TAPS}
+    rec.launch("conv_blocks_sum.sum_parts", reads=[parts], writes=[dw], args=args, size=(items,), local=(SUM_ITEMS,), defines=defines)
 
 
 def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
@@ -128,8 +126,7 @@ def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
 def _filter_defines(target: Target, g: ConvGeometry) -> dict[str, int]:
     rows, columns = _filter_tile(target, g)
     buffers = min(MAX_STEPS, _room(target) // _step_bytes(target, g, columns))
-    pairs = max(MIN_PAIRS, SUM_ITEMS // g.taps // MIN_PAIRS * MIN_PAIRS)
-    work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": _step(target), "STEPS": buffers, "HALVES": FILTER_ROWS // rows, "PAIRS": pairs}
+    work = {"NT": columns, "TAP_ROWS": _tap_rows(g, columns), "STEP": _step(target), "STEPS": buffers, "HALVES": FILTER_ROWS // rows}
     return {**_window(target, g), "DIRECTION": 2, **work, **(_teams(g, buffers) if target.block_type == FLOAT else {})}
 
 

@@ -30,6 +30,7 @@ from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute, recompute_to_fit
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
+from ocaffe.passes.sum_batches import batch_sums
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 
 
@@ -67,12 +68,14 @@ class Applied:
 
 
 def pipeline(
-    target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, budget: int | None = None, prepacked: dict[Any, Ref] | None = None
+    target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, limited: bool = False, budget: int | None = None,
+    prepacked: dict[Any, Ref] | None = None,
 ) -> list[Pass]:
     """The passes of a compilation, in order.
 
-    `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `budget`: recompute more, until the recycled memory
-    has this lower bound in bytes, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict holds them for all shapes of a net.
+    `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `limited`: there is a memory limit. `budget`: recompute
+    more, until the recycled memory has this lower bound in bytes, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict holds
+    them for all shapes of a net.
     """
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
     once, inputs = Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
@@ -93,6 +96,7 @@ def pipeline(
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse and prepacked is not None, partial(divide_channels, target=target), {inputs}, set()),  # after all fusions: it replaces kernels
         (fuse, batch_packs, set(), set()),
+        (fuse and not limited, batch_sums, set(), set()),  # its parts need memory
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # last of all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
     ]

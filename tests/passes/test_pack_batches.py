@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.passes import pack_batches
+from ocaffe.passes import jobs, pack_batches
 
 
 def pack(filters: Ref, phase: str = "forward", count: int = 64) -> Launch:
@@ -32,8 +32,8 @@ def test_one_launch_for_each_phase() -> None:
 
 
 def test_limits() -> None:
-    schedule = [pack(filters(str(i))) for i in range(pack_batches.MOST + 1)]
-    assert [len(launch.reads) for launch in pack_batches.batch_packs(schedule)] == [pack_batches.MOST, 1]
+    schedule = [pack(filters(str(i))) for i in range(jobs.MOST_JOBS + 1)]
+    assert [len(launch.reads) for launch in pack_batches.batch_packs(schedule)] == [jobs.MOST_JOBS, 1]
     half = pack_batches.MOST_BYTES // 2 // 16
     schedule = [pack(filters(str(i)), count=half) for i in range(3)]
     assert [len(launch.reads) for launch in pack_batches.batch_packs(schedule)] == [2, 1]
