@@ -8,15 +8,16 @@
 #define FACTOR(bias, o) (has_bias == 2 ? bias[bias##_stride + (o)] : 1.0f)
 
 
-/* The fused activation: a ReLU with a slope, then a lower and an upper bound. NaN stays NaN. Kernels of CPUs support the bounds, and those for channels in blocks
+/* The fused activation: a ReLU with a slope, then a lower and an upper bound. NaN stays NaN. Kernels of CPUs support the bounds. Those for channels in blocks do
    with the define BOUNDS: two more instructions for each result take a GPU about 1 % of a convolution's time. */
 #define ACTIVATION float slope, float low, float high
 #define GIVEN_ACTIVATION slope, low, high
 #define NO_ACTIVATION 1.0f, -INFINITY, INFINITY
 #define ACTIVATION_IF(done) (done) ? slope : 1.0f, (done) ? low : -INFINITY, (done) ? high : INFINITY /* applied to the last part of a sum only */
 
-/* v between the bounds. */
-#define BOUNDED(T, v) ((v) < (T)(low) ? (T)(low) : (v) > (T)(high) ? (T)(high) : (v))
+/* v between the bounds. The upper one comes last, as in a Clip by itself, so that it wins if the lower one is larger. */
+#define RAISED(T, v) ((v) < (T)(low) ? (T)(low) : (v))
+#define BOUNDED(T, v) (RAISED(T, v) > (T)(high) ? (T)(high) : RAISED(T, v))
 
 #ifdef BOUNDS
 #define SLOPE_OR_ACTIVATION ACTIVATION
