@@ -16,7 +16,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.launch import Schedule
+from ocaffe.ir.launch import Measure, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
@@ -184,11 +184,16 @@ class _Job:
         return self.options.recompute != "none" and self.switches.recompute and self.switches.share and not self.options.apart
 
     def kept(self) -> CompiledSchedule | None:
-        """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it."""
+        """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it.
+
+        Nets that measure shapes as they run recompute: their values are copied from one recording to the next, which must keep the same ones.
+        """
         options, target = self.options, self.target
-        if options.recompute != "auto" or not options.backward or target.unified_memory or not self.may_recompute:
+        if options.recompute != "auto" or not options.backward or target.is_cpu or target.unified_memory or not self.may_recompute:
             return None
         found = self.compiled(keep=True)
+        if any(isinstance(launch, Measure) for launch in found.recording.schedule):
+            return None
         allowed = min(target.global_memory // KEEP_PART, target.available_memory, target.global_memory if options.limit is None else options.limit)
         return found if options.beside + fixed_bytes([found.recording.schedule]) + found.plan.total <= allowed else None
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ocaffe.graph.microbatch import Microbatch
 
@@ -42,6 +42,9 @@ class NetOptions:
     late_rows: int = 0
     statistics_ranks: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.recompute in get_args(Recompute), f"recompute is {self.recompute!r}, not one of {get_args(Recompute)}"
 
     def keeps(self, name: str) -> bool:
         return "*" in self.keep or name in self.keep

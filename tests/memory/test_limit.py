@@ -72,7 +72,7 @@ def equal(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> boo
 
 def test_same_bits_in_less_memory(device: Any) -> None:
     kept, without, fixed = trained(device, recompute="none")
-    cheap, usual, _ = trained(device)
+    cheap, usual, _ = trained(device, recompute="cheap")
     assert usual < without and equal(cheap, kept)
     limit = fixed + int(0.75 * usual)
     limited, recycled, _ = trained(device, memory_limit=limit)
@@ -94,6 +94,20 @@ def test_a_gpu_keeps_all_values_if_it_has_the_memory() -> None:
         assert recycled("auto", gpu) == cheap
     fixed = fixed_bytes([compile_net(graph, ParameterGroup(graph.params), large, NetOptions(), Switches()).recording.schedule])
     assert recycled("auto", large, limit=fixed + cheap) == cheap
+
+
+def test_nets_that_measure_shapes_recompute() -> None:
+    """Their values are copied from one recording to the next, so both must keep the same ones."""
+    text = deep_solver().net_param
+    text.layer.add(name="selector", type="DummyData", top=["selector"]).dummy_data_param.shape.add(dim=[4])
+    last = next(layer for layer in reversed(text.layer) if layer.type == "Dropout").top[0]
+    text.layer.add(name="some", type="Filter", bottom=[last, "selector"], top=["some"])
+    text.layer.add(name="sum", type="Reduction", bottom=["some"], top=["sum"], loss_weight=[1])
+    graph, found = build(text, proto.TRAIN), {}
+    gpu = Target(kind="gpu", unified_memory=False, global_memory=1 << 30, free_memory=1 << 30)
+    for recompute in ("none", "cheap", "auto"):
+        found[recompute] = compile_net(graph, ParameterGroup(graph.params), gpu, NetOptions(recompute=recompute), Switches()).plan.total
+    assert found["auto"] == found["cheap"] < found["none"]
 
 
 def test_refused_before_the_first_iteration(device: Any) -> None:
