@@ -117,7 +117,10 @@ def _totals(job: Job) -> list[Total]:
 
 
 def _target(options: Any) -> Target:
-    """Return the target of the device, if one is given, else a generic one. The plan depends on it only in details."""
+    """Return the target of the device, if one is given, else a generic CPU.
+
+    A GPU with enough memory of its own keeps more values (ADR 20). Else the plan depends on the device only in details.
+    """
     if options.device or options.gpu:
         from ocaffe.cl.device import select_device
 
@@ -208,7 +211,7 @@ def _summary(job: Job) -> Iterator[str]:
     for net in job.nets:
         yield from report(net.name, net.recording.schedule, net.plan)
         if net.plain != net.plan.lower_bound:
-            yield f"  without recomputation the lower bound is {size_text(net.plain)}"
+            yield f"  without recomputation the lower bound is {size_text(net.plain)}; a GPU with 8 times as much memory recomputes nothing"
         if net.microbatch is not None:
             yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.count} microbatches"
         again = _recomputed_flops(net)

@@ -37,7 +37,7 @@ IMAGES = {
     "mobilenet_yolov3_lite": (3, 416, 416), "yolo_shapes": (3, 128, 128),
 }  # fmt: skip
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
-              max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
+              global_memory=80 << 30, free_memory=80 << 30, max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
 TARGETS = {
     "cpu": Target(max_allocation=1 << 40, vector_width=16),
     "gpu": Target(kind="gpu", compute_units=60, vector_width=4, max_allocation=1 << 40, unified_memory=False),

@@ -21,7 +21,7 @@ from ocaffe.solver.update import Updater
 
 ZOO = Path(__file__).parents[2] / "ocaffe/zoo/nets"
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
-              max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
+              global_memory=80 << 30, free_memory=80 << 30, max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
 BATCH = 64
 IMAGES = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224)}
 
