@@ -237,8 +237,12 @@ class Network:
         # Values by the Ref that needs them. They are read before binding, because binding may move the arena.
         values = {new.recording.step: old.commands.read(old.recording.step)}
         for was, wants in zip(old.commands.living(measured.step), new.commands.living(measured.step), strict=True):
-            if wants is not None and was is not None and wants is not was and wants.role is not Role.CONSTANT and wants not in values:
-                values[wants] = old.commands.read(was, old.commands.runs)
+            if wants is None or wants is was or wants.role is Role.CONSTANT or wants in values:
+                continue
+            if was is None:
+                fact = f"with its new shape, the plan needs '{wants.name}', which the plan for the old shape has dropped to keep the memory limit"
+                raise measured.layer.error(fact, "a larger --memory-limit")
+            values[wants] = old.commands.read(was, old.commands.runs)
         self.bound(old.options, old.update)
         new.commands.runs = old.commands.runs
         new.commands.outputs.turn(new.commands.runs)

@@ -110,6 +110,28 @@ def test_nets_that_measure_shapes_recompute() -> None:
     assert found["auto"] == found["cheap"] < found["none"]
 
 
+def test_a_plan_for_new_shapes_never_reads_dropped_values(device: Any) -> None:
+    """Fewer samples behind a Filter need less memory, so that the plan for them would keep values that the limited one has dropped."""
+
+    def convolved(name: str, bottom: str) -> str:
+        filters = 'num_output: 8 kernel_size: 3 pad: 1 weight_filler { type: "msra" }'
+        layers = f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{ {filters} }} }}'
+        return layers + f'layer {{ name: "{name}t" type: "TanH" bottom: "{name}" top: "{name}t" }}'
+
+    text = """layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [16, 8, 28, 28] } } }
+        layer { name: "all" type: "Input" top: "all" input_param { shape { dim: 16 } } }"""
+    text += convolved("a", "x") + convolved("b", "at") + convolved("c", "bt") + 'layer { name: "some" type: "Filter" bottom: "ct" bottom: "all" top: "some" }'
+    text += convolved("d", "some") + convolved("e", "dt") + convolved("f", "et")
+    text += 'layer { name: "sum" type: "Reduction" bottom: "ft" top: "sum" loss_weight: 1 }'
+    message = text_format.Parse(text, proto.NetParameter())
+    images = np.random.default_rng(0).standard_normal((16, 8, 28, 28)).astype(np.float32)
+    with Net(message, proto.TRAIN, keep=[], device=device, memory_limit=2_600_000) as net:
+        net.forward(x=images, all=np.ones(16, np.float32))
+        net.backward()
+        with pytest.raises(Error, match="needs 'a', which the plan for the old shape has dropped"):
+            net.forward(x=images, all=(np.arange(16) < 4).astype(np.float32))
+
+
 def test_refused_before_the_first_iteration(device: Any) -> None:
     with pytest.raises(Error, match=r"TRAIN net needs .* are allowed(?s:.*)batch_size"):
         Solver(deep_solver(), device, memory_limit=900_000)
