@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import HOST, Access, Launch, Operand, Schedule
+from ocaffe.ir.launch import HOST, Access, Launch, Measure, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
@@ -123,6 +123,8 @@ class Recomputation:
             possible = self._reachable(root, self.first_use[root], cheap=True) is not None
             if possible and self._traffic(root) <= MAX_TRAFFIC_RATIO * root.nbytes:
                 self.dropped.add(root)
+        if any(isinstance(launch, Measure) for launch in schedule):
+            return  # the choice does not depend on shapes that change: the next plan must not need a value that this one drops
         least = sum(root.nbytes for root in self.dropped) / MIN_SHARE_DIVISOR
         for root in [root for root in self.dropped if root.nbytes < least]:
             self.dropped.discard(root)  # recomputation reads it instead

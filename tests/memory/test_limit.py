@@ -14,7 +14,7 @@ from ocaffe.api.net import Net
 from ocaffe.cli.flags import memory_limit
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.errors import Error
-from ocaffe.graph.build import build
+from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
@@ -108,6 +108,34 @@ def test_nets_that_measure_shapes_recompute() -> None:
     for recompute in ("none", "cheap", "auto"):
         found[recompute] = compile_net(graph, ParameterGroup(graph.params), gpu, NetOptions(recompute=recompute), Switches()).plan.total
     assert found["auto"] == found["cheap"] < found["none"]
+
+
+def test_plans_for_all_shapes_recompute_the_same_values_before_them() -> None:
+    """A value below 1/128 of what could be freed is kept, but not if a Filter changes how much that is."""
+    text = """layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [16, 8, 28, 28] } } }
+        layer { name: "v" type: "Input" top: "v" input_param { shape { dim: [2, 1, 28, 28] } } }
+        layer { name: "all" type: "Input" top: "all" input_param { shape { dim: 16 } } }
+        layer { name: "small" type: "Convolution" bottom: "v" top: "small" convolution_param { num_output: 1 kernel_size: 3 pad: 1 } }
+        layer { name: "abs" type: "TanH" bottom: "small" top: "t" } layer { name: "power" type: "Power" bottom: "t" top: "p" power_param { scale: 2 shift: 1 } }
+        layer { name: "small2" type: "Convolution" bottom: "p" top: "small2" convolution_param { num_output: 1 kernel_size: 3 pad: 1 } }
+        layer { name: "loss" type: "Reduction" bottom: "small2" top: "loss" loss_weight: 1 }
+        layer { name: "some" type: "Filter" bottom: "x" bottom: "all" top: "some" }"""
+    below = "some"
+    for i in range(8):
+        text += f"""layer {{ name: "c{i}" type: "Convolution" bottom: "{below}" top: "c{i}" convolution_param {{ num_output: 8 kernel_size: 3 pad: 1 }} }}
+            layer {{ name: "t{i}" type: "TanH" bottom: "c{i}" top: "t{i}" }}
+            layer {{ name: "p{i}" type: "Power" bottom: "t{i}" top: "p{i}" power_param {{ scale: 2 shift: 1 }} }}"""
+        below = f"p{i}"
+    text += f'layer {{ name: "sum" type: "Reduction" bottom: "{below}" top: "sum" loss_weight: 1 }}'
+    graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
+    layer = next(node.layer for node in graph.nodes if node.name == "some")
+    found = []
+    for samples in (16, 4):
+        layer.extent = (samples,)
+        infer_shapes(graph, {top: top.shape for node in graph.nodes if not node.bottoms for top in node.tops})
+        schedule = compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(), Switches()).recording.schedule
+        found.append(any(ref.name == "p again" for launch in schedule for ref in (*launch.reads, *launch.writes)))
+    assert found == [True, True]
 
 
 def test_a_plan_for_new_shapes_never_reads_dropped_values(device: Any) -> None:
