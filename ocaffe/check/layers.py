@@ -235,7 +235,7 @@ def masked_net(x: Arrays, got: Arrays) -> Arrays:
 
 def blocked_net(x: Arrays, got: Arrays) -> Arrays:
     a = convolve(x["x0"], x["a/0"], x["a/1"], pad=2)
-    b = convolve(convolve(a, x["d/0"], x["d/1"], pad=1, group=64), x["b/0"], x["b/1"], group=2)
+    b = convolve(convolve(a, x["d/0"], x["d/1"], pad=1, group=32), x["b/0"], x["b/1"], pad=1)
     return {"y": convolve(lrn(pool(b, 2, 2, 0, False), 5, 0.5, 0.75, False), x["y/0"], x["y/1"])}
 
 
@@ -265,13 +265,19 @@ def cases() -> list[Case]:
             normal(x0=(2, 8, 15, 18), c_0=(8, 8, 3, 3), c_1=(8,), y_0=(5, 8, 1, 1), y_1=(5,)), masked_net, ("x0", "c/0", "c/1", "y/0", "y/1"),
         ),
         Case(
-            "channels in blocks", layer("Convolution", "x0", "a", "convolution_param { num_output: 64 kernel_size: 5 pad: 2 }")
-            + layer("Convolution", "a", "d", "convolution_param { num_output: 64 kernel_size: 3 pad: 1 group: 64 }")
-            + layer("Convolution", "d", "b", "convolution_param { num_output: 64 kernel_size: 1 group: 2 }")
+            "channels in blocks", layer("Convolution", "x0", "a", "convolution_param { num_output: 32 kernel_size: 5 pad: 2 }")
+            + layer("Convolution", "a", "d", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 group: 32 }")
+            + layer("Convolution", "d", "b", "convolution_param { num_output: 32 kernel_size: 3 pad: 1 }")
             + layer("Pooling", "b", "p", "pooling_param { kernel_size: 2 stride: 2 }") + layer("LRN", "p", "n", "lrn_param { local_size: 5 alpha: 0.5 }")
             + layer("Convolution", "n", "y", "convolution_param { num_output: 5 kernel_size: 1 }"),
-            normal(x0=(1, 16, 24, 26), a_0=(64, 16, 5, 5), a_1=(64,), d_0=(64, 1, 3, 3), d_1=(64,), b_0=(64, 32, 1, 1), b_1=(64,), y_0=(5, 64, 1, 1), y_1=(5,)),
+            normal(x0=(1, 16, 24, 26), a_0=(32, 16, 5, 5), a_1=(32,), d_0=(32, 1, 3, 3), d_1=(32,), b_0=(32, 32, 3, 3), b_1=(32,), y_0=(5, 32, 1, 1), y_1=(5,)),
             blocked_net, phase="TEST",
+        ),
+        Case(
+            "groups of channels in blocks", layer("Convolution", "x0", "a", "convolution_param { num_output: 64 kernel_size: 3 pad: 1 }")
+            + layer("Convolution", "a", "y", "convolution_param { num_output: 64 kernel_size: 1 group: 2 }"),
+            normal(x0=(2, 16, 9, 11), a_0=(64, 16, 3, 3), a_1=(64,), y_0=(64, 32, 1, 1), y_1=(64,)),
+            lambda x, got: {"y": convolve(convolve(x["x0"], x["a/0"], x["a/1"], pad=1), x["y/0"], x["y/1"], group=2)}, ("x0", "a/0", "a/1", "y/0", "y/1"),
         ),
         Case(
             "signs as bits", layer("Eltwise", "x0 x1", "s") + layer("ReLU", "s", "s")
