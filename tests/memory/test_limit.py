@@ -111,7 +111,7 @@ def test_nets_that_measure_shapes_recompute() -> None:
 
 
 def test_plans_for_all_shapes_recompute_the_same_values_before_them() -> None:
-    """A value below 1/128 of what could be freed is kept, but not if a Filter changes how much that is."""
+    """A value below 1/128 of all droppable bytes is kept, but not if a Filter changes that sum."""
     text = """layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [16, 8, 28, 28] } } }
         layer { name: "v" type: "Input" top: "v" input_param { shape { dim: [2, 1, 28, 28] } } }
         layer { name: "all" type: "Input" top: "all" input_param { shape { dim: 16 } } }
