@@ -96,7 +96,7 @@ def pipeline(
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse and prepacked is not None, partial(divide_channels, target=target), {inputs}, set()),  # after all fusions: it replaces kernels
         (fuse, batch_packs, set(), set()),
-        (fuse and not limited, batch_sums, set(), set()),  # its parts need memory
+        (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # last of all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
     ]

@@ -8,8 +8,8 @@ from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.passes.jobs import MOST_JOBS, joined
 
 SUM = "conv_blocks_sum.sum_parts"
-MOST_EACH = 32 << 20  # bytes of the parts of a job: more take longer than a launch
-MOST_BYTES = 48 << 20  # of all parts of a launch
+MOST_EACH = 16 << 20  # bytes of the parts of a job: more take longer than a launch
+MOST_BYTES = 96 << 20  # of all parts of a launch
 
 
 def batch_sums(schedule: Schedule) -> Schedule:
