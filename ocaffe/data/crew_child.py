@@ -28,7 +28,7 @@ def main() -> None:
         while message := tasks.recv(_MESSAGE):
             slot, number, frame, part = pickle.loads(message)
             try:
-                result = stage.write(frame, part, memory[slot * size : (slot + 1) * size])
+                result = stage.write(pickle.loads(frame), part, memory[slot * size : (slot + 1) * size])
             except Exception:  # the parent tries again, and raises it
                 result = None
             results.sendall(pickle.dumps((slot, number, result)))

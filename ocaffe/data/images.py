@@ -87,7 +87,7 @@ class DatumStore(Store):
         return self._reader.find(records)
 
     def sent(self, found: Any) -> Any:
-        return found._replace(content=None)
+        return found if found.content is None else found._replace(content=None)
 
     def alike(self, found: Sequence[Any]) -> Alike | None:
         if self._reader.size(found[0]) > SMALL:
