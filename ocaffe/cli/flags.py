@@ -5,9 +5,11 @@ import argparse
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from ocaffe.errors import Error
+from ocaffe.ir.target import MATHS
 
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
@@ -45,15 +47,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"ocaffe {command}", description=description, allow_abbrev=False, formatter_class=_Help)
 
-    def flag(self, name: str, default: Any = "", help: str = "", choices: Sequence[str] | None = None) -> None:
-        """Add a flag with the type of its default. A default of False makes a switch with --no<name>."""
+    def flag(self, name: str, default: Any = "", help: str = "", choices: Sequence[str] | None = None, least: int | None = None) -> None:
+        """Add a flag with the type of its default. A default of False makes a switch with --no<name>. `least`: of the numbers that may be given."""
         spellings = [dashes + spelled for spelled in dict.fromkeys((name.replace("_", "-"), name)) for dashes in ("--", "-")]
         if default is False:
             self.add_argument(*spellings, dest=name, action="store_true", default=False, help=help)
             negative = [dashes + "no" + spelled.lstrip("-") for spelled in spellings for dashes in ("--", "-")]
             self.add_argument(*dict.fromkeys(negative), dest=name, action="store_false", default=False, help=argparse.SUPPRESS)
         else:
-            self.add_argument(*spellings, dest=name, type=type(default), default=default, help=help or " ", choices=choices)
+            kind = type(default) if least is None else partial(_at_least, least)
+            self.add_argument(*spellings, dest=name, type=kind, default=default, help=help or " ", choices=choices)
 
     def parse(self, argv: Sequence[str], intermixed: bool = False) -> argparse.Namespace:
         """Parse the flags. `intermixed`: files may be between them.
@@ -86,7 +89,14 @@ class Parser(argparse.ArgumentParser):
             flags = {spelling(action) for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS}
             near = nearest("--" + unknown[1].lstrip("-").replace("_", "-"), flags)
             fix = f"did you mean {near[0]}? {fix}" if near else fix
-        raise Error(message, place=self.prog, fix=fix)
+        raise Error(re.sub(r"(argument -[^\s/:]+)/[^\s:]+", r"\1", message), place=self.prog, fix=fix)  # one spelling of the flag
+
+
+def _at_least(least: int, text: str) -> int:
+    """Return the whole number in `text`."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {least}")
+    return int(text)
 
 
 def device_flags(parser: Parser) -> None:
@@ -100,7 +110,8 @@ def kind_flag(parser: Parser) -> None:
 
 
 def math_flag(parser: Parser) -> None:
-    parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (matrix units)")
+    parser.flag("math", "", "arithmetic of products: fp32 (as exact as float; default), ieee (only float multiply-adds), tf32, bf16, fp16 (matrix units)",
+                choices=MATHS)  # fmt: skip
 
 
 def memory_flags(parser: Parser) -> None:
@@ -109,7 +120,7 @@ def memory_flags(parser: Parser) -> None:
 
 
 def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in place of the files'") -> None:
-    parser.flag("batch", 0, what)
+    parser.flag("batch", 0, what, least=1)
 
 
 def shape_flag(parser: Parser) -> None:

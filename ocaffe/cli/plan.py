@@ -21,7 +21,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.target import Target
+from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
 from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
@@ -32,6 +32,7 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 
 STAGES = ("net", "graph", "schedule")
+CPU_MATHS = [math for math in MATHS if math not in TENSOR_MATHS]
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Planned:
     plan: MemoryPlan
     plain: int
     microbatch: Microbatch | None
+    limited: bool
 
 
 @dataclass
@@ -129,6 +131,9 @@ def _target(options: Any) -> Target:
             return device.target
         finally:
             device.close()
+    if options.math not in ("", *CPU_MATHS):
+        fact = f"--math {options.math} without a device: the plan is that of a CPU, which has only {', '.join(CPU_MATHS)}"
+        raise Error(fact, place="ocaffe plan", fix="add --device, or leave --math out")
     return Target(max_allocation=1 << 40)
 
 
@@ -160,7 +165,8 @@ def _planned(parts: list[Part], target: Target) -> list[Planned]:
         plain = part.net_options.backward and part.net_options.recompute != "none"
         bound = part.compiled(target, recompute="none", limit=None).plan.lower_bound if plain else None
         made = part.compiled(target, beside=size)
-        nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, made.plan.lower_bound if bound is None else bound, made.microbatch))
+        least = made.plan.lower_bound if bound is None else bound
+        nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, least, made.microbatch, limited))
     return nets
 
 
@@ -211,7 +217,8 @@ def _summary(job: Job) -> Iterator[str]:
     for net in job.nets:
         yield from report(net.name, net.recording.schedule, net.plan)
         if net.plain != net.plan.lower_bound:
-            yield f"  without recomputation the lower bound is {size_text(net.plain)}; a GPU with 8 times as much memory recomputes nothing"
+            larger = "" if net.limited else "; a GPU with 8 times as much memory recomputes nothing"
+            yield f"  without recomputation the lower bound is {size_text(net.plain)}{larger}"
         if net.microbatch is not None:
             yield f"  the batch is split: the layers up to '{net.graph.nodes[net.microbatch.cut].name}' run in {net.microbatch.count} microbatches"
         again = _recomputed_flops(net)

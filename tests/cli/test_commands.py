@@ -178,6 +178,22 @@ def test_plan_without_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
         return int(json.loads(pathlib.Path("plan.json").read_text())["total_bytes"])
 
     assert total("--recompute=none") > 1.1 * total() == 1.1 * total("--recompute=cheap")
+    capsys.readouterr()
+    assert total("--memory-limit=1G") and "recomputes nothing" not in capsys.readouterr().out  # a limited plan recomputes on GPUs too
+    assert total() and "a GPU with 8 times as much memory recomputes nothing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags, fact", [
+    (["--math=bf16"], "--math bf16 without a device: the plan is that of a CPU, which has only fp32, ieee"),
+    (["--math=tf16"], "argument --math: invalid choice: 'tf16'"),
+    (["--batch=-4"], "argument --batch: '-4' is not a whole number of at least 1"),
+    (["--batch", "0"], "argument --batch: '0' is not a whole number of at least 1"),
+    (["--level=x"], "argument --level: invalid int value: 'x'"),
+])  # fmt: skip
+def test_plan_refuses_wrong_values(flags: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--solver", "files/solver.prototxt", *flags]) == 1
+    text = capsys.readouterr().err
+    assert fact in text and "fix: " in text
 
 
 def test_json_log(spec: str) -> None:
