@@ -69,8 +69,8 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
     `beside`: bytes that other nets of the job keep. `batch`: the size that fits (0: none) and the present one. `tried`: the savings that were tried.
     """
     refs = {*(life.ref for life in plan.live_at(plan.peak_step)), *(ref for ref in roots(schedule) if ref.persistent)}
-    largest = sorted(refs, key=lambda ref: -ref.nbytes * ref.slots)[:5]
-    names = ", ".join(f"{ref.name} ({shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
+    largest = sorted(refs, key=lambda ref: (-ref.nbytes * ref.slots, ref.name, ref.role.value))[:5]
+    names = ", ".join(f"{ref.name} ({ref.role.value}, {shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
     fixed, (fits, present) = fixed_bytes([schedule]) + beside, batch
     return NoRoom(
         f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
