@@ -2,16 +2,16 @@
 """Whole steps of the zoo's nets on CPU runtimes, compared with PyTorch and, in TEST, onnxruntime and OpenVINO.
 
     benchmarks/cpu.py [--only NET ...] [--phase TRAIN TEST] [--batch N ...] [--device SPEC ...] [--threads 2] [--rounds 2] [--steps 10]
-                      [--peer FILE | --no-torch | --alone] [--python FILE] [--json FILE]
+                      [--no-torch | --alone] [--python FILE] [--json FILE]
 
 Every contender (ocaffe on each of the devices, the peers) runs the same prototxt, data in memory, in a separate
 process, alternating: A B C A B C. TRAIN is forward, backward and SGD's update; TEST is forward with a read-back of the
 outputs. A figure is the median over rounds of each round's median, ms; PyTorch's is the better of its two memory
 formats. Before and after each run numpy multiplies matrices. If it reaches less than 90 % of its best rate, the run was
 disturbed and is repeated in up to --repeats further rounds; `disturbed` marks figures that stay disturbed. --json adds
-its rows to those of the file. --alone: no peers, for several batches. --peer (or $OCAFFE_TORCH_PEER) is the script that
-runs a prototxt in PyTorch; --no-torch leaves it out. --python: the interpreter with the packages onnxruntime, openvino
-and torch. onnxruntime and OpenVINO compute in float, on ONNX files that ocaffe writes.
+its rows to those of the file. --alone: no peers, for several batches. --no-torch leaves PyTorch out. --python: the
+interpreter with the packages onnxruntime, openvino, torch, protobuf and numpy. PyTorch runs the prototxt eagerly
+(torch_net.py). onnxruntime and OpenVINO compute in float, on ONNX files that ocaffe writes.
 """
 from __future__ import annotations
 
@@ -132,6 +132,19 @@ for _ in calls(steps):
     times.append(time.perf_counter() - begin)
 print('{"ms": %f}' % (1e3 * statistics.median(times)))
 """
+TORCH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import torch_net
+from ocaffe import proto
+from ocaffe.model.text import read_net
+file, phase, layout, threads, steps, classes = sys.argv[2:]
+torch.set_num_threads(int(threads))
+way = torch_net.Way("strict", layout, "eager")
+ms = torch_net.measure(read_net(file), getattr(proto, phase), way, int(steps), 3, int(classes), "cpu", copies=phase == "TEST")
+print('{"ms": %f}' % ms)
+"""
 
 
 def calibration() -> float:
@@ -152,8 +165,8 @@ def contenders(file: str, phase: str, options: argparse.Namespace) -> dict[str, 
     if options.alone:
         return found
     for layout in ("nchw", "nhwc") if options.torch else ():
-        peer = [options.python, options.peer, file, "--phase", phase, "--layout", layout, "--threads", str(options.threads)]
-        found[layout] = [*peer, "--iters", str(options.steps), "--classes", str(CLASSES), "--json"]
+        beside = str(Path(__file__).resolve().parent)
+        found[layout] = [options.python, "-c", TORCH, beside, file, phase, layout, str(options.threads), str(options.steps), str(CLASSES)]
     if phase == "TEST":
         values = Path(file).with_suffix(".npz")
         np.savez(values, **feeds(read_net(file)))  # type: ignore[arg-type]
@@ -231,7 +244,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2, help="further rounds for disturbed runs")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--peer", default=os.environ.get("OCAFFE_TORCH_PEER", str(ROOT.parent / "shared/bench/torch_peer.py")))
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--no-torch", dest="torch", action="store_false")
@@ -242,8 +254,9 @@ def main() -> None:
     if options.run:
         print(json.dumps({"ms": ocaffe_ms(options.run, options.phase[0], options.device[0], options.steps)}))
         return
-    if not options.alone and options.torch and not Path(options.peer).exists():
-        raise SystemExit(f"{options.peer} does not exist: name the script that runs a prototxt in PyTorch with --peer or OCAFFE_TORCH_PEER")
+    for package in [] if options.alone else [*(["torch"] if options.torch else []), *(PEERS if "TEST" in options.phase else [])]:
+        if subprocess.run([options.python, "-c", f"import {package}"], capture_output=True, check=False).returncode:
+            raise SystemExit(f"{options.python} has no package {package}: install it, name another interpreter with --python, or use --no-torch or --alone")
     head = ["net", "phase", "batch", *(f"{name}, ms" for name in (*options.device, "PyTorch nchw", "nhwc", "onnxruntime", "OpenVINO"))]
     print(f"| {' | '.join([*head, '/ PyTorch', '/ better of both', 'images/s', 'disturbed'])} |\n{'|---' * (len(head) + 4)}|")
     for net in options.only:
