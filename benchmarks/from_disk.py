@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Whole trainings from a database, by the command line, against the same training with its data on the device: ms per iteration.
 
-    benchmarks/from_disk.py [--device DEVICE] [--iterations 240] [--display 60] [--images 2048] [--json FILE] [ROW ...]
+    benchmarks/from_disk.py [--device DEVICE] [--iterations 1000] [--display 100] [--images 2048] [--json FILE] [ROW ...]
 
 `resident` trains on constants, which stay on the device (DummyData). `raw` and `jpeg` read an LMDB of 3 x 256 x 256 images, as Datums or as JPEG files of
 quality 90 with as much detail as photographs. `wait` is the share of the time that the training waited for data, from its log. The first display, in which
-kernels are built and queues fill, is left out; the figure is the median of the others.
+kernels are built and queues fill, is left out; the figure is the median of the others. In short runs the processes that decode images start too late.
 """
 import argparse
 import json
@@ -83,10 +83,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
     parser.add_argument("--device", default="", help="as for ocaffe train")
-    parser.add_argument("--iterations", type=int, default=240)
-    parser.add_argument("--display", type=int, default=40)
+    parser.add_argument("--iterations", type=int, default=1000)
+    parser.add_argument("--display", type=int, default=100)
     parser.add_argument("--images", type=int, default=2048)
-    parser.add_argument("--json", help="write the figures to this file")
+    parser.add_argument("--json", help="adds the figures to those of this file")
     options = parser.parse_args()
     log.quiet()
     print(f"{'':<20}{'data':<10}{'ms':>8}{'ratio':>8}{'wait':>7}")
@@ -102,7 +102,9 @@ def main() -> None:
                 ratio = figures["ms"] / found["resident"]["ms"]
                 print(f"{row:<20}{kind:<10}{figures['ms']:8.1f}{ratio:8.2f}{figures['wait']:6} %{figures['named']}", flush=True)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+        file = pathlib.Path(options.json)
+        known = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps(known | results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seconds from the command `ocaffe train` to its first iteration, with empty caches (ocaffe's, the runtime's and Python's bytecode) and with full ones.
 
-    benchmarks/start.py [--only NET ...] [--device SPEC] [--runs 3] [--json FILE]
+    benchmarks/start.py [--only NET ...] [--device SPEC] [--math fp32] [--runs 3] [--json FILE]
 
 The zoo's nets with their data in memory, at the batch of benchmarks/resident.py. Warm: the median of the runs after the
 cold one. --json adds its rows to those of the file.
@@ -24,9 +24,9 @@ from ocaffe import proto
 from ocaffe.model.text import write_text
 
 
-def seconds(solver: Path, device: str | None, caches: dict[str, str]) -> float:
+def seconds(solver: Path, device: str | None, math: str, caches: dict[str, str]) -> float:
     """Seconds from the command to the line of iteration 0."""
-    command = [sys.executable, "-m", "ocaffe", "train", "--solver", str(solver), *(["--device", device] if device else [])]
+    command = [sys.executable, "-m", "ocaffe", "train", "--solver", str(solver), "--math", math, *(["--device", device] if device else [])]
     environment = {**os.environ, **caches, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     begin = time.perf_counter()
@@ -48,11 +48,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=["lenet", "resnet50"], choices=list(BATCHES), metavar="NET")
     parser.add_argument("--device")
+    parser.add_argument("--math", default="fp32")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json")
     options = parser.parse_args()
     print("| net | batch | device | cold, s | warm, s |\n|---|---|---|---|---|")
     rows = []
+    name = (options.device or "") + (f", {options.math}" if options.math != "fp32" else "")
     for net in options.only:
         with tempfile.TemporaryDirectory() as folder:
             param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, max_iter=1 << 20, display=1, snapshot_after_train=False)
@@ -60,10 +62,10 @@ def main() -> None:
             solver = Path(folder) / "solver.prototxt"
             solver.write_text(write_text(param))
             caches = {name: f"{folder}/{name}" for name in ("OCAFFE_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "PYTHONPYCACHEPREFIX")}
-            cold = seconds(solver, options.device, caches)
-            warm = statistics.median(seconds(solver, options.device, caches) for _ in range(options.runs))
-        rows.append({"net": net, "batch": BATCHES[net], "device": options.device or "", "cold_s": cold, "warm_s": warm})
-        print(f"| {net} | {BATCHES[net]} | {options.device or ''} | {cold:.1f} | {warm:.2f} |", flush=True)
+            cold = seconds(solver, options.device, options.math, caches)
+            warm = statistics.median(seconds(solver, options.device, options.math, caches) for _ in range(options.runs))
+        rows.append({"net": net, "batch": BATCHES[net], "device": name, "cold_s": cold, "warm_s": warm})
+        print(f"| {net} | {BATCHES[net]} | {name} | {cold:.1f} | {warm:.2f} |", flush=True)
     if options.json:
         file = ROOT / options.json
         known = {(row["net"], row["device"]): row for row in (json.loads(file.read_text()) if file.exists() else [])}
