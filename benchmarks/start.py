@@ -3,14 +3,16 @@
 
     benchmarks/start.py [--only NET ...] [--device SPEC] [--math fp32] [--runs 3] [--json FILE]
 
-The zoo's nets with their data in memory, at the batch of benchmarks/resident.py. Warm: the median of the runs after the
-cold one. --json adds its rows to those of the file.
+The zoo's nets with their data in memory, at the batch of benchmarks/resident.py. Three figures: with all caches empty;
+with bytecode alone, which pip writes when it installs a package; and with full caches, the median of --runs. --json
+adds its rows to those of the file.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from resident import BATCHES, ROOT, constant, resident  # first: it makes ocaffe
 
 from ocaffe import proto
 from ocaffe.model.text import write_text
+
+PROGRAMS, BYTECODE = ("OCAFFE_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH"), "PYTHONPYCACHEPREFIX"  # variables that name the folders of caches
 
 
 def seconds(solver: Path, device: str | None, math: str, caches: dict[str, str]) -> float:
@@ -52,20 +56,23 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json")
     options = parser.parse_args()
-    print("| net | batch | device | cold, s | warm, s |\n|---|---|---|---|---|")
+    print("| net | batch | device | all caches empty, s | with bytecode, s | warm, s |\n|---|---|---|---|---|---|")
     rows = []
-    name = (options.device or "") + (f", {options.math}" if options.math != "fp32" else "")
+    device = (options.device or "") + (f", {options.math}" if options.math != "fp32" else "")
     for net in options.only:
         with tempfile.TemporaryDirectory() as folder:
             param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, max_iter=1 << 20, display=1, snapshot_after_train=False)
             param.net_param.CopyFrom(constant(resident(net, BATCHES[net], proto.TRAIN)))
             solver = Path(folder) / "solver.prototxt"
             solver.write_text(write_text(param))
-            caches = {name: f"{folder}/{name}" for name in ("OCAFFE_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH", "PYTHONPYCACHEPREFIX")}
+            caches = {name: f"{folder}/{name}" for name in (*PROGRAMS, BYTECODE)}
             cold = seconds(solver, options.device, options.math, caches)
+            for name in PROGRAMS:
+                shutil.rmtree(caches[name], ignore_errors=True)
+            installed = seconds(solver, options.device, options.math, caches)
             warm = statistics.median(seconds(solver, options.device, options.math, caches) for _ in range(options.runs))
-        rows.append({"net": net, "batch": BATCHES[net], "device": name, "cold_s": cold, "warm_s": warm})
-        print(f"| {net} | {BATCHES[net]} | {name} | {cold:.1f} | {warm:.2f} |", flush=True)
+        rows.append({"net": net, "batch": BATCHES[net], "device": device, "cold_s": cold, "installed_s": installed, "warm_s": warm})
+        print(f"| {net} | {BATCHES[net]} | {device} | {cold:.1f} | {installed:.1f} | {warm:.2f} |", flush=True)
     if options.json:
         file = ROOT / options.json
         known = {(row["net"], row["device"]): row for row in (json.loads(file.read_text()) if file.exists() else [])}
