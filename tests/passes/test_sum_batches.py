@@ -40,8 +40,8 @@ def test_sums_wait_for_the_last_one_before_a_use() -> None:
 def test_limits_of_sums() -> None:
     schedule = [total(gradient(str(i))) for i in range(jobs.MOST_JOBS + 1)]
     assert [len(launch.writes) for launch in sum_batches.batch_sums(schedule)] == [jobs.MOST_JOBS, 1]
-    third = sum_batches.MOST_BYTES // 3 // 256
-    assert [len(launch.writes) for launch in sum_batches.batch_sums([total(gradient(str(i)), third) for i in range(4)])] == [3, 1]
+    each, most = sum_batches.MOST_EACH // 256, sum_batches.MOST_BYTES // sum_batches.MOST_EACH
+    assert [len(launch.writes) for launch in sum_batches.batch_sums([total(gradient(str(i)), each) for i in range(most + 1)])] == [most, 1]
     large = total(gradient("large"), sum_batches.MOST_EACH // 256 + 1)
     small = [total(gradient(str(i))) for i in range(2)]
     assert [len(launch.writes) for launch in sum_batches.batch_sums([small[0], large, small[1]])] == [1, 2]
