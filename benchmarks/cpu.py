@@ -142,7 +142,7 @@ from ocaffe.model.text import read_net
 file, phase, layout, threads, steps, classes = sys.argv[2:]
 torch.set_num_threads(int(threads))
 way = torch_net.Way("strict", layout, "eager")
-ms = torch_net.measure(read_net(file), getattr(proto, phase), way, int(steps), 3, int(classes), "cpu", copies=phase == "TEST")
+ms = torch_net.measure(read_net(file), getattr(proto, phase), way, int(steps), 3, int(classes), "cpu")
 print('{"ms": %f}' % ms)
 """
 

@@ -213,8 +213,8 @@ def made_step(net: TorchNet, given: list[torch.Tensor], way: Way) -> Callable[[]
 
 
 def measure(message: Any, phase: int, way: Way, steps: int, warm: int, classes: int, place: str = "cuda", copies: bool = False) -> float:
-    """Return ms of a step. Without `copies` steps are queued, and the mean counts. With them each step copies a batch of images from pinned memory and reads
-    its result, and the median counts."""
+    """Return ms of a step. On a GPU without `copies` steps are queued, and the mean counts. With them each step copies a batch of images from pinned memory
+    and reads its result, and the median counts. On a CPU the median counts too, because other processes disturb single steps."""
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     layout: Any = LAYOUTS[way.layout]
@@ -237,8 +237,9 @@ def measure(message: Any, phase: int, way: Way, steps: int, warm: int, classes: 
 
     run(warm)
     times = []
-    for _ in range(steps if copies else 1):
+    each = 1 if copies or place == "cpu" else steps
+    for _ in range(steps // each):
         begin = time.perf_counter()
-        run(1 if copies else steps)
+        run(each)
         times.append(time.perf_counter() - begin)
-    return 1000 * statistics.median(times) / (1 if copies else steps)
+    return 1000 * statistics.median(times) / each
