@@ -188,12 +188,12 @@ class _State:
         batch = plan(index)
         if batch.space is None or batch.space > self.size:
             return None
-        starts, frame = range(0, len(batch.found), self.part), pickle.dumps(batch.frame)
+        starts, place, frame = range(0, len(batch.found), self.part), self.slots.index(slot), pickle.dumps(batch.frame)
         slot.index, slot.batch, slot.failed, slot.missing, slot.staged = index, batch, False, len(starts), [None] * len(starts)
         for number, start in enumerate(starts):
             images = tuple(range(start, min(start + self.part, len(batch.found))))
             part = Part(images, tuple(self.sent(batch.found[n]) for n in images))
-            messages.append(pickle.dumps((self.slots.index(slot), number, frame, part)))
+            messages.append(pickle.dumps((place, number, frame, part)))
         return slot
 
     def results_of(self, index: int) -> list[Any] | None:
