@@ -125,7 +125,7 @@ class Engine:
         If in-place layers work on a blob, several Refs have its name. A recording for whole passes reads the last one
         and writes the first one; for a diff, the reverse. A recording that runs layer by layer (`apart`) reads and
         writes the value of the layer that ran last. In Caffe all these values share one buffer.
-        Raises Error if the blob's memory is recycled.
+        Raises Error if the blob has no memory of its own.
         """
         if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.commands.outputs.offsets:
             return output, output
@@ -138,8 +138,12 @@ class Engine:
         source, target = last if last is not None else first, first if first is not None else last
         if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
             source = target  # an output that is not kept: the diff that the user sets
+        if what == "data" and source is None:
+            raise Error(f"blob '{name}' has no memory, because its layer is fused with the next one", fix=f"Net(..., keep=['{name}'])")
         if source is not None and not source.persistent:
             raise Error(f"the memory of blob '{name}' is reused by other blobs", fix=f"Net(..., keep=['{name}'])")
+        if what == "data" and target is not None and not target.persistent:
+            target = source  # an output that is computed in place: its first value has no memory of its own, and the next pass overwrites it
         return source, target
 
     def readable(self, name: str) -> bool:

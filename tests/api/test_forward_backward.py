@@ -287,3 +287,27 @@ def test_two_inputs_reshaped_one_after_the_other(device: Any) -> None:
         net.blobs[name].reshape(4, 3)
         net.blobs[name].data[...] = 3
     assert (net.forward()["c"] == 6).all()
+
+
+def test_a_fused_blob_that_is_not_kept_is_refused(device: Any) -> None:
+    """BatchNorm, Scale and ReLU are one launch, so `bn` has no memory that could be read."""
+    fused = NET.replace('type: "ReLU" bottom: "conv" top: "conv"', 'type: "BatchNorm" bottom: "conv" top: "bn" batch_norm_param { use_global_stats: false }')
+    fused = fused.replace('layer { name: "pool" type: "Pooling" bottom: "conv"', """layer { name: "scale" type: "Scale" bottom: "bn" top: "scale" }
+layer { name: "relu2" type: "ReLU" bottom: "scale" top: "scale" }
+layer { name: "pool" type: "Pooling" bottom: "scale" """)
+    small = net(device, fused, keep=[])
+    small.forward(data=image())
+    with pytest.raises(Error, match="blob 'bn' has no memory"):
+        _ = small.blobs["bn"].data
+    assert net(device, fused, keep=["bn"]).forward(blobs=["bn"], data=image())["bn"].any()
+
+
+def test_a_script_changes_an_output_that_is_computed_in_place(device: Any) -> None:
+    """The first value of the blob has no memory. The next pass overwrites the change."""
+    head = NET[: NET.index('layer { name: "pool"')]
+    small = net(device, head, keep=[])
+    found = small.forward(data=image())["conv"]
+    expected = found.copy()
+    found /= 2
+    np.testing.assert_array_equal(small.blobs["conv"].data, expected / 2)
+    np.testing.assert_array_equal(small.forward(data=image())["conv"], expected)
