@@ -132,8 +132,9 @@ def cpu_table() -> str:
 
 
 def start_table() -> str:
-    rows = [[TITLES[row["net"]], str(row["batch"]), row["device"], f"{row['warm_s']:.1f} s", f"{row['cold_s']:.1f} s"] for row in read("start")]
-    return table(["net", "batch", "device", "warm", "empty caches"], rows)
+    rows = [[TITLES[row["net"]], str(row["batch"]), row["device"], *(f"{row[key]:.1f} s" for key in ("warm_s", "installed_s", "cold_s"))]
+            for row in read("start")]  # fmt: skip
+    return table(["net", "batch", "device", "warm", "with bytecode", "empty caches"], rows)
 
 
 def gpu_table(phase: str) -> str:
