@@ -60,12 +60,12 @@ def probe(cl: Any) -> dict[str, Any]:
 
 
 def serve_builds(cl: Any, out: Any) -> None:
-    """Read the device's identity, then pairs (OpenCL C or a binary, options).
+    """Read the device's identity and whether binaries are wanted, then pairs (OpenCL C or a binary, options).
 
-    Answer each pair with (True, (binary, compiler's messages)) or (False, build log).
+    Answer each pair with (True, (binary or b"", compiler's messages)) or (False, build log).
     """
     requests = sys.stdin.buffer
-    platform_version, device_name, index = pickle.load(requests)
+    platform_version, device_name, index, wanted = pickle.load(requests)
     same = [
         device
         for platform in cl.get_platforms()
@@ -85,7 +85,7 @@ def serve_builds(cl: Any, out: Any) -> None:
         try:
             program = cl.Program(context, source) if isinstance(source, str) else cl.Program(context, [device], [source])
             program.build(options)
-            answer: tuple[bool, Any] = (True, (program.binaries[0], program.get_build_info(device, cl.program_build_info.LOG)))
+            answer: tuple[bool, Any] = (True, (program.binaries[0] if wanted else b"", program.get_build_info(device, cl.program_build_info.LOG)))
         except cl.Error as error:
             answer = (False, str(error))
         program = None  # released at once, because a driver may load it to the device

@@ -18,7 +18,7 @@ from ocaffe.cache import Entries, digest
 from ocaffe.cl import fences, open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.quirks import Quirk
-from ocaffe.cl.workers import BuildFailure, Job, Refusal, Team, build_in_steps, worker_count
+from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, Job, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 
@@ -189,7 +189,7 @@ class Programs:
                 job = Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
                 said = self._entries.load(_messages(job)) if self._verbose else b""
                 binary = None if said is None else self._entries.load(job.entry)
-                program = None if binary is None else self._from_binary(binary, job.options)
+                program = None if binary is None else self._again(job, binary)
                 if program is None or said is None:
                     jobs.append(job)
                 else:
@@ -200,13 +200,15 @@ class Programs:
             self._entries.trim()
         return {key: self._built[key] for key in wanted}
 
-    def _from_binary(self, binary: bytes, options: str) -> Any | None:
-        """Return a program from a stored binary, or None if the driver rejects it.
+    def _again(self, job: Job, binary: bytes) -> Any | None:
+        """Return a program from its binary, or from the cache of the runtime. None: the driver rejects the binary.
 
         This happens if the driver was replaced by one with the same version.
         """
+        context, device = self._device.context, self._device.cl_device
         with contextlib.suppress(self._cl.Error):
-            return self._build(self._cl.Program(self._device.context, [self._device.cl_device], [binary]), options)
+            program = self._cl.Program(context, job.text) if binary == IN_RUNTIME else self._cl.Program(context, [device], [binary])
+            return self._build(program, job.options)
         return None
 
     def _build(self, program: Any, options: str) -> Any:
@@ -225,7 +227,7 @@ class Programs:
         try:
             self._compile_all(team.queue)
             for job, binary in team.finish():
-                program = self._from_binary(binary, job.options)
+                program = self._again(job, binary)
                 if program is None:
                     self._compile_here(job)
                 else:
@@ -255,7 +257,7 @@ class Programs:
             self._build(program, options + self._more_options())
         except self._cl.Error as error:
             raise Refusal(str(error)) from None
-        return program, program.binaries[0]
+        return program, IN_RUNTIME if caches_programs(self._device) else program.binaries[0]
 
     def _is_nvidia(self) -> bool:
         return "cl_nv_compiler_options" in self._device.cl_device.extensions.split()

@@ -58,6 +58,18 @@ class Refusal(Exception):
     """A compiler rejected a text or a binary, or crashed. The argument is its message."""
 
 
+IN_RUNTIME = b"in the cache of the runtime"  # in place of a binary
+
+
+def caches_programs(device: Device) -> bool:
+    """Return whether the runtime has a cache of programs that is better than ours.
+
+    For a binary PoCL compiles all kernels for any size of a work-group, which takes four times as long as the rest of a build. At its first launch it
+    compiles each kernel again, for the size of that launch. Its own cache has these kernels.
+    """
+    return device.info.target.runtime == "pocl" and os.environ.get("POCL_KERNEL_CACHE") != "0"  # the variable switches its cache off
+
+
 class BuildFailure(Exception):
     """A job that does not build. `text` is what the compiler read: OpenCL C, or PTX in the second step. `step`: which step, of a job with two."""
 
@@ -136,7 +148,8 @@ class Worker:
         self._lock = threading.Lock()
         self._process = start_child("build", dict(os.environ), discover().folder, stderr=subprocess.DEVNULL)
         twins = [twin for twin in device.cl_device.platform.get_devices() if twin.name == device.cl_device.name]
-        identity = (device.cl_device.platform.version, device.cl_device.name, twins.index(device.cl_device))
+        self._stored = not caches_programs(device)
+        identity = (device.cl_device.platform.version, device.cl_device.name, twins.index(device.cl_device), self._stored)
         self._thread = threading.Thread(target=self._serve, args=(identity,), daemon=True)
         self._thread.start()
 
@@ -172,7 +185,7 @@ class Worker:
             with contextlib.suppress(OSError):  # unsent data is lost
                 self._process.__exit__(None, None, None)
 
-    def _serve(self, identity: tuple[str, str, int]) -> None:
+    def _serve(self, identity: tuple[str, str, int, bool]) -> None:
         with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the other processes build its jobs
             self._send(identity)
             self._receive()
@@ -203,7 +216,7 @@ class Worker:
         if not fine:
             raise Refusal(answer)
         binary, said = answer
-        return said, binary
+        return said, binary if self._stored else IN_RUNTIME
 
     def _killed(self) -> bool:
         """Wait for the end of a process that does not answer any more. Return whether a signal from outside ended it."""

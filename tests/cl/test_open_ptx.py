@@ -103,6 +103,7 @@ def builder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_second_step_builds_the_opened_binary(builder: None, device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The binaries of other drivers are no PTX. Here a binary is 'opened' by another one, of a program with another factor."""
+    monkeypatch.setenv("POCL_KERNEL_CACHE", "0")  # else there are no binaries of PoCL (workers.caches_programs)
     other = ProgramKey(SOURCE, (("FACTOR", "7"),))
     Programs(device).build_all([other])
     [path] = cache.iterdir()

@@ -106,6 +106,25 @@ def test_defines_reach_the_kernel_and_programs_are_kept(device: Device, cache: P
     assert [scaled(device, fresh[k]) for k in keys] == [6, 15, 6]
 
 
+@pytest.mark.parametrize("worker", [False, True])
+def test_pocl_keeps_programs_in_its_own_cache(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, worker: bool) -> None:
+    """A binary would make PoCL compile all kernels for any size. The entry says that a program was built, so that no worker starts for it again."""
+    monkeypatch.setattr(module, "worker_count", lambda *_: int(worker))
+    if worker:
+        only_workers_build(monkeypatch)
+    own = device.info.target.runtime == "pocl"
+    for switch, kept in (("1", own), ("0", False)):
+        monkeypatch.setenv("POCL_KERNEL_CACHE", switch)
+        one = key(f"{switch} + 3")
+        before = set(cache.iterdir()) if cache.exists() else set()
+        assert scaled(device, Programs(device).build_all([one])[one]) == 3 * (int(switch) + 3)
+        [path] = set(cache.iterdir()) - before
+        assert (Entries("programs").load(path.name) == workers.IN_RUNTIME) == kept
+        with monkeypatch.context() as warm:
+            forbid_compiling(warm)
+            assert scaled(device, Programs(device).build_all([one])[one]) == 3 * (int(switch) + 3)
+
+
 @pytest.mark.parametrize("damage", ["removed", "truncated", "foreign"])
 def test_a_useless_cache_entry_is_rebuilt_and_replaced(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     Programs(device).build_all([key(2)])
