@@ -471,7 +471,14 @@ class Engine:
         running = {ref for launch in recording.schedule[: recording.forward_end] for ref in launch.writes if ref.root.role is Role.PARAMETER}
         statistics = [(ref, self.read(ref)) for ref in running]
         self.slot = self.current().commands.runs
-        self._run_forward(0, len(network.graph.nodes) - 1)
+        layers = [node.layer for node in network.graph.nodes]
+        for layer in layers:
+            layer.repeats = True
+        try:
+            self._run_forward(0, len(layers) - 1)
+        finally:
+            for layer in layers:
+                layer.repeats = False
         for ref, value in statistics:
             self.write(ref, value)
         if network.sources:

@@ -37,7 +37,7 @@ class DetectionEvaluate(Layer):
     has_backward = False
     inplace_top = False
     _sizes: Sequence[Size] | None = None
-    _at = 0  # the next entry of `_sizes`
+    _at = _first = 0  # the next entry of `_sizes`, and the first one of the present pass
     _rows: np.ndarray  # of the top in the present pass
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -79,6 +79,7 @@ class DetectionEvaluate(Layer):
         inputs, output = [bottom.data for bottom in bottoms], tops[0].data
 
         def measure(commands: Any) -> tuple[int]:
+            self._at = self._first = self._first if self.repeats else self._at
             detections, truth = (commands.read(ref).reshape(ref.shape[2:]) for ref in inputs)
             self._rows = self.evaluate(detections, truth)
             return (len(self.classes) + len(detections) - len(self._rows),)

@@ -44,6 +44,8 @@ class HDF5Output(Layer):
         refs = [bottom.data for bottom in bottoms]
 
         def run(commands: Any) -> None:
+            if self.repeats:
+                return  # the rows are in the file
             self.write([commands.read(ref).reshape(ref.shape + (1,) * (AXES - len(ref.shape))) for ref in refs])
 
         rec.host(run, reads=refs, what="HDF5Output")

@@ -102,7 +102,8 @@ class SegAccuracy(Layer):
             raise self.error(fact, f"labels from 0 to {self.classes - 1}, or seg_accuracy_param {{ ignore_label: {wrong[0]} }}")
         counts = np.bincount(labels * self.classes + predicted, minlength=self.classes**2).reshape(self.classes, -1)
         assert self.counts is not None
-        self.counts = counts if p.reset else self.counts + counts
-        self.whole = self.whole + counts
+        if not self.repeats:
+            self.counts = counts if p.reset else self.counts + counts
+            self.whole = self.whole + counts
         found = figures(self.counts)
         return np.array([found.accuracy, found.class_accuracy, np.nan_to_num(found.iou, nan=1.0).mean()], np.float32)

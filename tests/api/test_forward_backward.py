@@ -5,6 +5,7 @@ import pathlib
 import shutil
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -311,3 +312,37 @@ def test_a_script_changes_an_output_that_is_computed_in_place(device: Any) -> No
     found /= 2
     np.testing.assert_array_equal(small.blobs["conv"].data, expected / 2)
     np.testing.assert_array_equal(small.forward(data=image())["conv"], expected)
+
+
+def test_a_repeated_pass_writes_and_counts_nothing(device: Any, tmp_path: pathlib.Path) -> None:
+    """The first diff of a TEST net repeats the last pass with other launches."""
+    file, sizes = tmp_path / "out.h5", tmp_path / "sizes.txt"
+    sizes.write_text("a 10 20\nb 30 40\nc 50 60\n")
+    outputs = NET + f"""
+layer {{ name: "label" type: "Input" top: "label" input_param {{ shape {{ dim: 2 dim: 1 dim: 3 dim: 3 }} }} }}
+layer {{ name: "out" type: "HDF5Output" bottom: "score" bottom: "label" hdf5_output_param {{ file_name: "{file}" }} }}
+layer {{ name: "seg" type: "SegAccuracy" bottom: "score" bottom: "label" top: "seg" seg_accuracy_param {{ reset: false }} }}
+layer {{ name: "found" type: "Input" top: "found" top: "true" input_param {{ shape {{ dim: [1, 1, 1, 7] }} shape {{ dim: [1, 1, 1, 8] }} }} }}
+layer {{ name: "det" type: "DetectionEvaluate" bottom: "found" bottom: "true" top: "det"
+  detection_evaluate_param {{ num_classes: 2 background_label_id: 0 name_size_file: "{sizes}" resize_param {{ height: 8 width: 8 }} }} }}
+"""
+    found = np.array([0, 1, 0.9, 0.1, 0.1, 0.5, 0.5], np.float32).reshape(1, 1, 1, 7)
+    true = np.array([0, 1, 0, 0.1, 0.1, 0.5, 0.5, 0], np.float32).reshape(1, 1, 1, 8)
+    results = []
+    for reads in (False, True):
+        with net(device, outputs, seed=1) as small:
+            seen = []
+            for number in range(3):
+                out = small.forward(data=image() * (number + 1), label=np.full((2, 1, 3, 3), number, np.float32), found=found, true=true)
+                seen.append({name: out[name].copy() for name in ("seg", "det")})
+                if reads and number == 1:
+                    assert small.blobs["conv"].diff.shape == (2, 4, 6, 6)
+            layers: dict[str, Any] = {node.name: node.layer for node in small._network.graph.nodes}
+            results.append((seen, layers["seg"].whole, layers["det"]._at))
+        with h5py.File(file) as rows:
+            assert rows["data"].shape[0] == 6
+            results[-1][0].append({"rows": rows["data"][:]})
+    for first, second in zip(*(result[0] for result in results)):
+        for name in first:
+            np.testing.assert_allclose(first[name], second[name], rtol=1e-5, err_msg=name)
+    assert np.array_equal(results[0][1], results[1][1]) and results[0][2] == results[1][2]
