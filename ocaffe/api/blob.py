@@ -163,7 +163,7 @@ class Blob:
 
     @property
     def data(self) -> np.ndarray:
-        """Writable values. Raises Error if other blobs reuse the blob's memory; then name it in `keep` of the Net."""
+        """Writable values. Raises Error if the blob has no memory of its own; then name it in `keep` of the Net."""
         mirror = self._mirror("data")
         return np.zeros(self.shape, np.float32) if mirror is None else mirror.array()
 

@@ -79,7 +79,9 @@ class DetectionEvaluate(Layer):
         inputs, output = [bottom.data for bottom in bottoms], tops[0].data
 
         def measure(commands: Any) -> tuple[int]:
-            self._at = self._first = self._first if self.repeats else self._at
+            if self.repeats:
+                self._at = self._first
+            self._first = self._at
             detections, truth = (commands.read(ref).reshape(ref.shape[2:]) for ref in inputs)
             self._rows = self.evaluate(detections, truth)
             return (len(self.classes) + len(detections) - len(self._rows),)
