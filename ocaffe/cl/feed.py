@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.cl.device import Device
-from ocaffe.cl.pinned import pinned
+from ocaffe.cl.pinned import is_pinned, pinned, pinned_in_place
 from ocaffe.data.prefetch import Batch, Prefetcher
+from ocaffe.data.shared_blocks import SharedBlocks
+from ocaffe.data.source import Source
 
 OPEN = 2  # number of batches that the device may still read when the next one is requested
 BLOCKS = 4 + OPEN  # blocks of the prefetcher: 4 batches that are ready or being read, besides those in transfer
@@ -30,23 +33,29 @@ class Feed:
 
     def __init__(self) -> None:
         self._blocks: list[np.ndarray] = []
+        self._shared: SharedBlocks | None = None
         self._open: deque[tuple[Any, Batch, Prefetcher]] = deque()
         self._ahead: Ahead | None = None
         self._now: Any = None  # the buffer that the last run reads
         self._past: Any = None  # an event that completes when all runs before the last one are done
 
-    def blocks(self, device: Device, nbytes: int) -> list[np.ndarray]:
-        """Return pinned blocks of `nbytes` for a new prefetcher. The previous prefetcher must be closed.
+    def blocks(self, device: Device, source: Source) -> list[np.ndarray]:
+        """Return pinned blocks for a new prefetcher of `source`. The previous prefetcher must be closed.
 
-        Waits until no transfer reads the blocks.
+        Waits until no transfer reads the blocks. Processes of the source can write to the blocks if the driver pins shared memory.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.event.wait()
         while self._open:
             self._open.popleft()[0].wait()
-        if not self._blocks or self._blocks[0].nbytes != nbytes:
-            self._blocks = [pinned(device, (nbytes,), np.uint8) for _ in range(BLOCKS)]
+        if self._shared is not None and self._shared.size == source.nbytes:
+            return list(self._shared.own)
+        if self._shared is None and (shared := _shared(device, source)) is not None:
+            self._shared = source.shared = shared
+            return list(shared.own)
+        if not self._blocks or self._blocks[0].nbytes != source.nbytes:
+            self._blocks = [pinned(device, (source.nbytes,), np.uint8) for _ in range(BLOCKS)]
         return self._blocks
 
     def take(self, device: Device, prefetcher: Prefetcher, buffer: Any, timed: bool = False) -> Any:
@@ -95,6 +104,17 @@ class Feed:
         """Forget all transfers. OpenCL keeps the memory of transfers in progress."""
         self._ahead = None
         self._open.clear()
+
+
+def _shared(device: Device, source: Source) -> SharedBlocks | None:
+    """Return pinned blocks that processes of the source can write to, or None if it has none, or if the driver does not pin shared memory."""
+    if not source.spare:
+        return None
+    try:
+        blocks = SharedBlocks(source.nbytes, BLOCKS, source.spare, partial(pinned_in_place, device))
+    except OSError:  # the system refuses the file, or its map
+        return None
+    return blocks if all(is_pinned(device, block) for block in blocks.own) else None
 
 
 def _send(cl: Any, queue: Any, buffer: Any, block: np.ndarray, after: Any) -> Any:

@@ -4,6 +4,7 @@ Copies from other memory pass through a small buffer of the driver, page by page
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -44,7 +45,7 @@ def pinned(device: Device, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def pinned_in_place(device: Device, memory: np.ndarray) -> np.ndarray:
-    """Pin existing memory, for example memory that several processes share. Return an array over it, which keeps it pinned.
+    """Pin existing memory, for example memory that several processes share. Return an array over it, which keeps it alive and pinned.
 
     Returns `memory` itself for a device without its own memory, and if the driver refuses or maps it elsewhere.
     """
@@ -57,15 +58,30 @@ def pinned_in_place(device: Device, memory: np.ndarray) -> np.ndarray:
         array, _ = cl.enqueue_map_buffer(device.upload_queue, buffer, flags, 0, memory.shape, memory.dtype, is_blocking=True)
     except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
         return memory
-    return array if array.ctypes.data == memory.ctypes.data else memory
+    return np.asarray(_InPlace(array, buffer)) if array.ctypes.data == memory.ctypes.data else memory
+
+
+class _InPlace:
+    """The base of an array over memory that is pinned in place.
+
+    A map of PyOpenCL does not keep the memory below it alive, but the buffer does. The driver must have unmapped the memory before it is freed.
+    """
+
+    def __init__(self, array: np.ndarray, buffer: Any) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self._map, self._buffer = array.base, buffer
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the context may be lost
+            self._map.release().wait()
 
 
 def is_pinned(device: Device, array: np.ndarray) -> bool:
-    """Return whether an array came from `pinned`, or is a view of such an array."""
+    """Return whether an array came from `pinned` or `pinned_in_place`, or is a view of such an array."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return isinstance(base, device.cl.MemoryMap)
+    return isinstance(base, (device.cl.MemoryMap, _InPlace))
 
 
 class Staging:

@@ -337,7 +337,7 @@ class Network:
             source = self.sources.get(node.name)
             if source is not None and source not in self.prefetchers:
                 device = self.session.device
-                blocks = self.session.feed(source).blocks(device, source.nbytes) if device.target.streams(source.nbytes) else None
+                blocks = self.session.feed(source).blocks(device, source) if device.target.streams(source.nbytes) else None
                 self.prefetchers[source] = Prefetcher(source, RING + 1, self.cursor[node.name], self.stride, blocks=blocks, log=log.info)
 
     def advance(self) -> None:

@@ -8,25 +8,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import mmap
 import os
 import pickle
 import select
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ocaffe import log
 from ocaffe.data.effort import COPY, Effort
+from ocaffe.data.shared_blocks import SharedBlocks
 from ocaffe.data.workers import cores
 from ocaffe.errors import Error
 
@@ -86,17 +85,26 @@ class Stage(Protocol):
         """Write the images of a part to the memory of the batch. After an exception the caller stages the batch itself."""
 
 
+def processes(most: int) -> int:
+    """Return the number of processes of a crew of at most `most`."""
+    return max(FEWEST, min(most, cores() - cores() // _SPARED))
+
+
+def blocks_ahead(most: int, batch: int) -> int:
+    """Return the number of batches that a crew of at most `most` processes writes at the same time."""
+    return 2 + -(-_QUEUED * processes(most) // batch)
+
+
 class Crew:
     """Processes for a source. Several threads may call the methods. If a process dies, the caller stages the images itself."""
 
-    def __init__(self, stage: Stage, most: int, batch: int, size: int, sent: Callable[[Any], Any], effort: Effort, step: int = 1) -> None:
+    def __init__(self, stage: Stage, most: int, batch: int, blocks: SharedBlocks, sent: Callable[[Any], Any], effort: Effort, step: int = 1) -> None:
         """There are at most `most` processes, and one per core less one core in eight.
 
-        A batch has `batch` images, and usually at most `size` bytes; larger ones are left to the caller. `sent` prepares a found record for another
-        process. `effort` counts the work. Every `step`-th batch is requested ahead. Raises OSError.
+        A batch has `batch` images. Processes write batches to spare `blocks`; larger batches are left to the caller. `sent` prepares a found record for
+        another process. `effort` counts the work. Every `step`-th batch is requested ahead. Raises OSError.
         """
-        count = max(FEWEST, min(most, cores() - cores() // _SPARED))
-        self._state = _State(stage, count, batch, size, sent, effort, step)
+        self._state = _State(stage, processes(most), batch, blocks, sent, effort, step)
         self._finalizer = weakref.finalize(self, _State.stop, self._state)  # the thread must not reference the crew, or the finalizer would never run
         threading.Thread(target=self._state.run, name="ocaffe crew", daemon=True).start()
 
@@ -115,7 +123,31 @@ class Crew:
 
     def copy(self, index: int, block: np.ndarray, size: int) -> bool:
         """Copy the first `size` bytes of a batch that has results to `block`, and free its memory. Return False if the caller must stage the batch."""
-        return self._state.copy(index, block, size)
+        with self._state.held(index) as slot:
+            if slot is not None:
+                self._state.copy(slot, block, size)
+        return slot is not None
+
+    @contextlib.contextmanager
+    def staged(self, index: int, block: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, list[Any] | None]]:
+        """Wait for a batch of `size` bytes that was taken. The context's values are the memory for the batch, and the results of its parts in order.
+
+        If there are no results, the memory is `block`, and the caller must stage the batch. If processes cannot write to `block`, the batch is copied
+        to it. Otherwise the memory is exchanged for `block` when the context ends without an exception.
+        """
+        results, state = self.results(index), self._state
+        with state.held(index) as slot:
+            if slot is None or results is None:
+                yield block, None
+            elif state.blocks.place(block) is None:
+                state.copy(slot, block, size)
+                yield block, results
+            else:
+                state.count(slot)
+                memory = slot.memory
+                yield memory, results
+                state.blocks.exchange(block, memory)
+                slot.memory = block
 
     def close(self) -> None:
         """End the processes."""
@@ -137,23 +169,20 @@ class _Slot:
 class _State:
     """State shared by the thread and the crew. The condition variable `changed` protects it."""
 
-    def __init__(self, stage: Stage, count: int, batch: int, size: int, sent: Callable[[Any], Any], effort: Effort, step: int) -> None:
-        self.count, self.size, self.sent, self.effort, self.step = count, size, sent, effort, step
+    def __init__(self, stage: Stage, count: int, batch: int, blocks: SharedBlocks, sent: Callable[[Any], Any], effort: Effort, step: int) -> None:
+        self.processes, self.blocks, self.sent, self.effort, self.step = count, blocks, sent, effort, step
         theirs = copy.copy(stage)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
         self.part = max(1, min(_LARGEST_PART, -(-batch // count)), min(_USUAL_PART, -(-batch // 2)))
-        slots = 2 + -(-_QUEUED * count // batch)
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []
         self.working = self.closed = False
         self.reason = ""  # of the end of the processes, for the log
         self.tasks, their_tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.results, their_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        memory = _shared(slots * self.size)
-        shared = np.frombuffer(mmap.mmap(memory.fileno(), slots * self.size), np.uint8)
-        self.slots = [_Slot(shared[at : at + self.size]) for at in range(0, slots * self.size, self.size)]
-        self._theirs = their_tasks, their_results, memory
+        self.slots = [_Slot(block) for block in blocks.spare]
+        self._theirs = their_tasks, their_results
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -186,9 +215,10 @@ class _State:
         if slot is None or not self.working:
             return None
         batch = plan(index)
-        if batch.space is None or batch.space > self.size:
+        if batch.space is None or batch.space > self.blocks.size:
             return None
-        starts, place, frame = range(0, len(batch.found), self.part), self.slots.index(slot), pickle.dumps(batch.frame)
+        starts, frame = range(0, len(batch.found), self.part), pickle.dumps(batch.frame)
+        place = self.slots.index(slot), self.blocks.place(slot.memory)
         slot.index, slot.batch, slot.failed, slot.missing, slot.staged = index, batch, False, len(starts), [None] * len(starts)
         for number, start in enumerate(starts):
             images = tuple(range(start, min(start + self.part, len(batch.found))))
@@ -207,19 +237,31 @@ class _State:
                 return None
             return slot.staged
 
-    def copy(self, index: int, block: np.ndarray, size: int) -> bool:
+    @contextlib.contextmanager
+    def held(self, index: int) -> Iterator[_Slot | None]:
+        """Keep the memory of a batch that has results until the context ends. It is free then. The value is None if other batches were taken meanwhile."""
         with self.changed:
             slot = self._of(index)
-            if slot is None or slot.missing or slot.failed:  # other batches were taken meanwhile
-                return False
-            slot.missing = 1
+            if slot is not None and not slot.missing and not slot.failed:
+                slot.missing = 1
+            else:
+                slot = None
+        try:
+            yield slot
+        finally:
+            if slot is not None:
+                with self.changed:
+                    slot.index, slot.missing, slot.batch, slot.staged = _NONE, 0, None, []
+
+    def copy(self, slot: _Slot, block: np.ndarray, size: int) -> None:
         begin = time.perf_counter()
         block[:size] = slot.memory[:size]
-        for seconds in (*(each.seconds for each in slot.staged), {COPY: time.perf_counter() - begin}):
-            self.effort.add(seconds)
-        with self.changed:
-            slot.index, slot.missing, slot.batch, slot.staged = _NONE, 0, None, []
-        return True
+        self.count(slot)
+        self.effort.add({COPY: time.perf_counter() - begin})
+
+    def count(self, slot: _Slot) -> None:
+        for each in slot.staged:
+            self.effort.add(each.seconds)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -238,11 +280,11 @@ class _State:
         self.results.close()
 
     def _start(self) -> None:
-        theirs = [end.fileno() for end in self._theirs]
+        theirs = [*(end.fileno() for end in self._theirs), self.blocks.file]
         places = [*map(str, sys.path), str(CHILD.parents[2])]  # the last one has this package: an editable install is found by a hook, not by a path
-        command = [sys.executable, "-I", "-S", str(CHILD), json.dumps(places), *map(str, theirs), str(self.size)]
+        command = [sys.executable, "-I", "-S", str(CHILD), json.dumps(places), *map(str, theirs), str(self.blocks.size)]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        for _ in range(self.count):
+        for _ in range(self.processes):
             if not self.closed:
                 self.children.append(
                     subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=theirs, env=environment)
@@ -253,6 +295,8 @@ class _State:
             child.stdin.close()
         self._close_theirs()
         self._waiting = len(self.children)
+        for slot in self.slots:  # before there is a request; it takes 25 ms for 40 MB
+            slot.memory = self.blocks.pin(slot.memory)
 
     def _close_theirs(self) -> None:
         """Close what only the processes use, so that they find out when this process ends."""
@@ -292,10 +336,3 @@ class _State:
             child.kill()
             with contextlib.suppress(OSError):  # unsent data is lost
                 child.__exit__(None, None, None)
-
-
-def _shared(size: int) -> BinaryIO:
-    """Return a file in memory that other processes can map. The system frees it with the last process that has it."""
-    file: Any = open(os.memfd_create("ocaffe"), "r+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
-    file.truncate(size)
-    return cast(BinaryIO, file)

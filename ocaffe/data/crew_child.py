@@ -26,9 +26,9 @@ def main() -> None:
     with contextlib.suppress(OSError):  # the parent has ended
         results.sendall(pickle.dumps((-1, 0, None)))
         while message := tasks.recv(_MESSAGE):
-            slot, number, frame, part = pickle.loads(message)
+            (slot, place), number, frame, part = pickle.loads(message)
             try:
-                result = stage.write(pickle.loads(frame), part, memory[slot * size : (slot + 1) * size])
+                result = stage.write(pickle.loads(frame), part, memory[place : place + size])
             except Exception:  # the parent tries again, and raises it
                 result = None
             results.sendall(pickle.dumps((slot, number, result)))

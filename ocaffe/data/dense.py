@@ -1,7 +1,9 @@
 """The source of a DenseImageData layer (SegNet): images, each with a label image, whose pixels are labels."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -127,12 +129,14 @@ class DenseImageSource(StagedSource):
             batch, crew = self._taken(index)
             if batch.info.nbytes > block.nbytes:
                 return batch.info
-            if crew is None or crew.results(index) is None or not crew.copy(index, block, batch.info.nbytes):
-                put = self._stager.putter(batch.frame, block)
-                self._threads.run(partial(self._stage, batch, n, put) for n in range(self.batch))
-            if self.labels:
-                self._check_labels(batch, block)
-            return batch.info
+            staged = contextlib.nullcontext((block, None)) if crew is None else crew.staged(index, block, batch.info.nbytes)
+            with staged as (memory, results):
+                if results is None:
+                    put = self._stager.putter(batch.frame, memory)
+                    self._threads.run(partial(self._stage, batch, n, put) for n in range(self.batch))
+                if self.labels:
+                    self._check_labels(batch, memory)
+            return batch.info if memory is block else replace(batch.info, block=memory)
 
     def _plan(self, index: int) -> Batch:
         positions = self.share.positions(index, self.batch)

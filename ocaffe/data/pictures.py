@@ -4,6 +4,7 @@ A worker reads, decodes and crops whole records, so that their bytes stay in its
 """
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -138,20 +139,24 @@ class PictureSource(StagedSource):
             layout = batch.frame.layout
             if layout.nbytes > block.nbytes:
                 return batch.info
-            if batch.alike is not None:
-                self._cut(batch, batch.alike, block)
-            else:
-                results = crew.results(index) if crew is not None else None
-                if crew is not None and results is not None and crew.copy(index, block, layout.nbytes):
-                    self._write(batch, [], block, [problem for result in results for problem in result.problems])
+            staged = crew.staged(index, block, layout.nbytes) if crew is not None and batch.alike is None else contextlib.nullcontext((block, None))
+            with staged as (memory, results):
+                if batch.alike is not None:
+                    self._cut(batch, batch.alike, memory)
+                elif results is not None:
+                    self._write(batch, [], memory, [problem for result in results for problem in result.problems])
                 else:
-                    self._write(batch, self._parts(batch), block, [])
-            labels = layout.labels(block)
-            wrong = self.wrong_label(1, labels)
-            if wrong is not None:
-                n = wrong[0] // layout.label_count
-                raise self.store.fault(wrong[1], batch.records[n], batch.found[n])
-            return batch.info
+                    self._write(batch, self._parts(batch), memory, [])
+                self._check_labels(batch, memory)
+            return batch.info if memory is block else replace(batch.info, block=memory)
+
+    def _check_labels(self, batch: Batch, block: np.ndarray) -> None:
+        """Raise Error with the record's place at a label that a reader does not accept."""
+        layout = batch.frame.layout
+        wrong = self.wrong_label(1, layout.labels(block))
+        if wrong is not None:
+            n = wrong[0] // layout.label_count
+            raise self.store.fault(wrong[1], batch.records[n], batch.found[n])
 
     def _plan(self, index: int) -> Batch:
         """Return the batch number `index` with the places of its records."""

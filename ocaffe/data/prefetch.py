@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ocaffe.data.shared_blocks import address
 from ocaffe.data.source import BatchInfo, Source
 
 Log = Callable[[str, str], None]
@@ -98,11 +99,11 @@ class Prefetcher:
         if self.wait_seconds > _PATIENCE:
             self.source.hurry(state.step)
 
-    def recycle(self, batch: Batch, block: np.ndarray | None = None) -> None:
-        """Return the block of `batch` to the prefetcher, or `block` in its place (the same memory, mapped again)."""
+    def recycle(self, batch: Batch) -> None:
+        """Return the block of `batch` to the prefetcher."""
         state = self._state
         with state.changed:
-            state.recycle(batch.memory, block)
+            state.recycle(batch.memory)
             state.changed.notify_all()
 
     def seek(self, index: int) -> None:
@@ -145,25 +146,24 @@ class _State:
     def wanted(self) -> bool:
         return not self.failed and len(self.ready) < self.depth and (self.fixed is None or len(self.free) > 0)
 
-    def recycle(self, memory: np.ndarray, block: np.ndarray | None = None) -> None:
-        """Add `memory`, or `block` in its place, to the free blocks.
+    def recycle(self, memory: np.ndarray) -> None:
+        """Add `memory` to the free blocks.
 
         If the caller supplied the blocks, other memory was allocated for one large batch. Such memory is dropped.
         """
         if self.fixed is None or address(memory) in self.fixed:
-            if block is not None and self.fixed is not None:
-                self.fixed.discard(address(memory))
-                self.fixed.add(address(block))
-            self.free.append(memory if block is None else block)
+            self.free.append(memory)
+
+    def exchange(self, memory: np.ndarray, other: np.ndarray) -> None:
+        """The source has kept block `memory`, and `other` is in its place."""
+        if self.fixed is not None:
+            self.fixed.discard(address(memory))
+            self.fixed.add(address(other))
 
     def close(self) -> None:
         with self.changed:
             self.closed = True
             self.changed.notify_all()
-
-
-def address(block: np.ndarray) -> int:
-    return int(block.__array_interface__["data"][0])
 
 
 def _work(state: _State) -> None:
@@ -183,7 +183,9 @@ def _work(state: _State) -> None:
             batch = problem
         with state.changed:
             used = batch.memory if isinstance(batch, Batch) else None
-            if memory is not None and (used is None or (state.fixed is not None and used is not memory)):
+            if memory is not None and isinstance(batch, Batch) and batch.info.block is not None:
+                state.exchange(memory, batch.info.block)
+            elif memory is not None and (used is None or (state.fixed is not None and used is not memory)):
                 state.recycle(memory)
             if generation == state.generation:
                 state.ready[index] = batch
@@ -199,4 +201,6 @@ def _fill(state: _State, index: int, memory: np.ndarray) -> Batch:
     if info.nbytes > memory.nbytes:
         memory = np.empty(info.nbytes, np.uint8)
         info = state.source.fill(index, memory)
+    if info.block is not None:
+        memory = info.block
     return Batch(index, info, memory[: info.nbytes], memory)

@@ -7,6 +7,7 @@ whole state, so a run that resumes at batch k reads the same batches.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ocaffe.data.effort import Effort
+from ocaffe.data.shared_blocks import SharedBlocks
 from ocaffe.errors import Error, Place, within
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.launch import Access, Operand, Upload
@@ -30,11 +32,15 @@ SAMPLE, SKIP, RECORDS, FILES, _, AUGMENT, CHANGES, PARTNERS = range(8)  # the fi
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """The result of `fill`: the shapes of the tops (empty if they never change), the size of the batch, and log lines for it."""
+    """The result of `fill`: the shapes of the tops (empty if they never change), the size of the batch, and log lines for it.
+
+    `block`: the memory with the batch if it is not the caller's block. The source has kept the caller's block in exchange.
+    """
 
     shapes: tuple[Shape, ...]
     nbytes: int
     notes: tuple[Note, ...] = ()
+    block: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Source(ABC):
     key: tuple[int, int] = (0, 0)  # of the random numbers (key_of)
     share = Share()  # of the records
     notes: tuple[Note, ...] = ()  # log lines for the opening of the source
+    shared: SharedBlocks | None = None  # the blocks of its consumer, if the source asked for `spare` blocks and other processes can write to them
 
     def __init__(self, place: Place | None = None, layer: str | None = None) -> None:
         """`place` and `layer` go into error messages."""
@@ -75,6 +82,11 @@ class Source(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Size of a block for a batch of `shapes`."""
+
+    @property
+    def spare(self) -> int:
+        """The number of shared blocks that the source could exchange for those of `fill`."""
+        return 0
 
     @abstractmethod
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe import log
-from ocaffe.data.crew import FEWEST, POSSIBLE, Crew, Planned, Stage
+from ocaffe.data.crew import FEWEST, POSSIBLE, Crew, Planned, Stage, blocks_ahead
 from ocaffe.data.effort import Effort
 from ocaffe.data.order import Order
+from ocaffe.data.shared_blocks import SharedBlocks
 from ocaffe.data.source import Source
 from ocaffe.data.store import Store
 from ocaffe.data.workers import Workers
@@ -59,13 +60,22 @@ class StagedSource(Source):
         with self._finding:
             return list(self.store.find(records))
 
+    @property
+    def spare(self) -> int:
+        return blocks_ahead(self.workers.count, self.batch) if self._can_hurry and self.space == self.nbytes else 0
+
+    @property
+    def _can_hurry(self) -> bool:
+        return POSSIBLE and self.worth_processes and self.store.portable and self.workers.count >= FEWEST
+
     def hurry(self, step: int = 1) -> None:
         """Let processes do the work of the threads, if that is faster. They start in the background."""
-        if self._hurried or not (POSSIBLE and self.worth_processes and self.store.portable and self.workers.count >= FEWEST):
+        if self._hurried or not self._can_hurry:
             return
         self._hurried = True
         try:
-            self._crew = Crew(self._stager, self.workers.count, self.batch, self.space, self.store.sent, self.effort, step)
+            blocks = self.shared or SharedBlocks(self.space, 0, blocks_ahead(self.workers.count, self.batch))
+            self._crew = Crew(self._stager, self.workers.count, self.batch, blocks, self.store.sent, self.effort, step)
         except OSError as problem:  # too many open files, or no memory
             log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 

@@ -1,7 +1,9 @@
 """Batches that are sent ahead: the right batch is in the right buffer in any order of calls, and never too early."""
 from __future__ import annotations
 
+import mmap
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.feed import BLOCKS, Feed
 from ocaffe.cl.pinned import is_pinned
 from ocaffe.data.prefetch import Prefetcher
+from ocaffe.data.shared_blocks import address
+from ocaffe.data.source import BatchInfo
 from ocaffe.errors import Error
 from tests.data.test_prefetch import Counter, until
 from tests.harness import of_its_own
@@ -29,7 +33,7 @@ class Runs:
         self.start(0)
 
     def start(self, index: int) -> None:
-        self.prefetcher = Prefetcher(self.source, 5, index, blocks=self.feed.blocks(self.device, self.source.nbytes))
+        self.prefetcher = Prefetcher(self.source, 5, index, blocks=self.feed.blocks(self.device, self.source))
 
     def run(self, slot: int, ahead: bool = True) -> None:
         """Do one run; its batch is copied to a separate buffer."""
@@ -189,10 +193,54 @@ def test_nothing_reads_the_blocks_of_a_new_prefetcher(device: Device, made: list
     for slot in range(3):
         runs.run(slot)
     runs.prefetcher.close()
-    blocks = runs.feed.blocks(runs.device, 64)
-    assert runs.feed.blocks(runs.device, 64) is blocks and not runs.feed._open and runs.feed._ahead is None
-    assert runs.feed.blocks(runs.device, 128)[0].nbytes == 128
+    blocks = runs.feed.blocks(runs.device, runs.source)
+    assert runs.feed.blocks(runs.device, runs.source) is blocks and not runs.feed._open and runs.feed._ahead is None
+    assert runs.feed.blocks(runs.device, Larger())[0].nbytes == 128
     assert runs.seen() == [0, 1, 2]
+
+
+class Larger(Counter):
+    """A source of larger batches."""
+
+    @property
+    def nbytes(self) -> int:
+        return 128
+
+
+class Sharing(Counter):
+    """A source whose processes have blocks. It exchanges each block for the one before."""
+
+    spare = 1
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        assert self.shared is not None
+        if not self.filled:
+            self.kept = self.shared.pin(self.shared.spare[0])
+        info = super().fill(index, self.kept)
+        self.shared.exchange(block, self.kept)
+        self.kept, kept = block, self.kept
+        return replace(info, block=kept)
+
+
+def test_pinned_blocks_are_shared_with_processes(device: Device, made: list[Runs]) -> None:
+    source = Sharing()
+    runs = start(made, device, source)
+    for slot in range(7):
+        runs.run(slot)
+        assert is_pinned(runs.device, runs.feed._open[-1][1].block)
+    runs.prefetcher.close()
+    assert source.shared is not None
+    blocks = runs.feed.blocks(runs.device, source)
+    assert len({address(block) for block in (*blocks, source.kept)}) == BLOCKS + 1
+    assert {source.shared.place(block) for block in (*blocks, source.kept)} == {mmap.PAGESIZE * n for n in range(BLOCKS + 1)}
+    assert runs.seen() == list(range(7))
+
+
+def test_a_driver_that_does_not_pin_shared_memory(device: Device, made: list[Runs], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.cl.feed.pinned_in_place", lambda device, memory: memory)
+    source = Sharing()
+    blocks = Feed().blocks(of_its_own(device), source)
+    assert source.shared is None and len(blocks) == BLOCKS and all(is_pinned(device, block) for block in blocks)
 
 
 def test_closing_with_a_batch_on_its_way(device: Device) -> None:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from ocaffe.cl import pinned as module
 from ocaffe.cl.device import Device
-from ocaffe.cl.pinned import Staging, is_pinned, pinned
+from ocaffe.cl.pinned import Staging, is_pinned, pinned, pinned_in_place
 from ocaffe.cl.session import Session
 from ocaffe.ir.tensor import Ref, Role
 from tests.harness import of_its_own
@@ -33,6 +35,25 @@ def test_it_lives_as_long_as_the_array(device: Device) -> None:
     gc.collect()
     row[...] = 2
     assert row.sum() == 70
+
+
+def test_memory_that_is_pinned_in_place_lives_as_long_as_the_array(device: Device) -> None:
+    own = of_its_own(device)
+    file = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+    alive, block = weakref.ref(file), np.frombuffer(file, np.uint8)[mmap.PAGESIZE : 2 * mmap.PAGESIZE]
+    array = pinned_in_place(own, block)
+    assert is_pinned(own, array) and array.ctypes.data == block.ctypes.data
+    row = array[5:]
+    del file, block, array
+    gc.collect()
+    buffer = own.cl.Buffer(own.context, own.cl.mem_flags.READ_WRITE, row.nbytes)
+    row[...] = 7
+    own.cl.enqueue_copy(own.queue, buffer, row)
+    assert alive() is not None and (read(own, buffer, row.nbytes) == 7).all()
+    own.close()
+    del row
+    gc.collect()
+    assert alive() is None
 
 
 def test_what_counts_as_pinned(device: Device) -> None:

@@ -21,6 +21,7 @@ import ocaffe
 from ocaffe import proto
 from ocaffe.data.images import ImageSource
 from ocaffe.data.prefetch import Prefetcher
+from ocaffe.data.shared_blocks import SharedBlocks, address
 from ocaffe.data.source import Share
 from ocaffe.errors import Error
 from ocaffe.model.blob import write_blobproto
@@ -47,8 +48,12 @@ def until(condition: Callable[[], Any]) -> None:
 def hurried() -> Iterator[Callable[..., ImageSource]]:
     made: list[ImageSource] = []
 
-    def make(path: str, batch: int, step: int = 1, **fields: Any) -> ImageSource:
+    def make(path: str, batch: int, step: int = 1, shared: int = 0, **fields: Any) -> ImageSource:
+        """`shared`: the number of blocks of the consumer that the processes can write to."""
         made.append(source(path, batch, workers=3, **fields))
+        if shared:
+            assert made[-1].spare > 0
+            made[-1].shared = SharedBlocks(made[-1].nbytes, shared, made[-1].spare)
         made[-1].hurry(step)
         assert made[-1]._crew is not None
         until(lambda: made[-1]._crew.ready)  # type: ignore[union-attr]
@@ -91,6 +96,48 @@ def test_same_bytes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path,
     for index in (9, 10, 3, 30, 4, 5):  # after a jump the processes may be busy with other batches
         assert same(plain, crew, index)
     assert crew._crew is not None and crew._crew.ready and sum(crew.effort.seconds().values()) > 0
+
+
+def test_processes_write_to_the_blocks_of_the_consumer(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    """No batch is copied. The consumer has as many blocks as before, each is in one place, and a new prefetcher has them, too."""
+    path = write(tmp_path / "db", [jpeg(n) for n in range(12)])
+    plain, made = source(path, 5, transform=RANDOM), hurried(path, 5, shared=4, transform=RANDOM)
+    assert made.shared is not None and made._crew is not None
+    state = made._crew._state
+    state.copy = None  # type: ignore[assignment, method-assign]  # a call would fail
+    first = {address(block) for block in made.shared.own}
+    for start in (0, 20):
+        prefetcher = Prefetcher(made, 5, start, blocks=list(made.shared.own))
+        for index in range(start, start + 20):
+            batch = prefetcher.get()
+            assert same(plain, plain, index, batch.block)
+            prefetcher.recycle(batch)
+        prefetcher.close()
+        own, theirs = ({address(block) for block in blocks} for blocks in (made.shared.own, [slot.memory for slot in state.slots]))
+        assert len(own) == 4 and len(theirs) == len(state.slots) == made.spare and not own & theirs
+        assert own != first
+        assert made._crew.ready
+
+
+def test_an_error_exchanges_no_block(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [b"bad" if n == 4 else jpeg(n) for n in range(12)])
+    plain, made = source(path, 3, transform=RANDOM), hurried(path, 3, shared=2, transform=RANDOM)
+    assert made.shared is not None and made._crew is not None
+    block = made.shared.own[0]
+    for _ in range(3):
+        with pytest.raises(Error, match=r"record 4 \(key '00000004'\)"):
+            made.fill(1, block)
+        assert made.shared.own[0] is block and all(slot.memory is not block for slot in made._crew._state.slots)
+    info = made.fill(0, block)
+    assert info.block is not None and info.block is not block and made.shared.own[0] is info.block
+    assert same(plain, plain, 0, info.block)
+
+
+def test_blocks_of_another_consumer_are_copied_to(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
+    plain, made = source(path, 3, transform=RANDOM), hurried(path, 3, shared=2, transform=RANDOM)
+    block = np.empty(made.nbytes, np.uint8)
+    assert made.fill(0, block).block is None and same(plain, plain, 0, block)
 
 
 def test_only_batches_that_are_taken_are_requested(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -104,9 +105,38 @@ def test_own_blocks_are_used_in_turn() -> None:
         assert [batch.memory is block for batch, block in zip(batches, blocks)] == [True] * 3
         time.sleep(0.02)
         assert source.filled == [0, 1, 2]  # no block is free
-        anew = np.zeros(64, np.uint8)
-        prefetcher.recycle(batches[0], anew)
-        assert prefetcher.get().memory is anew
+        prefetcher.recycle(batches[0])
+        assert prefetcher.get().memory is blocks[0]
+    finally:
+        prefetcher.close()
+
+
+class Exchanger(Counter):
+    """A source that keeps the block of each batch, and returns the block of the batch before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = np.zeros(64, np.uint8)
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        info = super().fill(index, self.kept)
+        block, self.kept = self.kept, block
+        return replace(info, block=block)
+
+
+def test_a_source_may_exchange_a_block() -> None:
+    source, blocks = Exchanger(), [np.zeros(64, np.uint8) for _ in range(2)]
+    prefetcher = Prefetcher(source, 5, blocks=blocks)
+    try:
+        for turn in range(4):
+            batches = [prefetcher.get() for _ in range(2)]
+            time.sleep(0.01)
+            assert len(source.filled) == 2 * turn + 2  # no block is free
+            assert len({id(batch.memory) for batch in batches} | {id(source.kept)}) == 3
+            assert [int(batch.block[0]) for batch in batches] == [2 * turn, 2 * turn + 1]
+            prefetcher.seek(2 * turn + 2)  # nothing is ready, so that no block is lost or used twice
+            for batch in batches:
+                prefetcher.recycle(batch)
     finally:
         prefetcher.close()
 
