@@ -37,6 +37,7 @@ _LARGEST_PART = 16  # images; a part takes milliseconds
 _USUAL_PART = 8  # images of a part of a small batch, half of it at most; the messages of a part take the parent a tenth of a millisecond
 _QUEUED = 32  # images per process that are requested ahead
 _PIXELS = 1 << 29  # of images that all processes decode at the same time; a pixel takes 3 bytes, or 7 in other formats than JPEG
+_MESSAGE = 1 << 20  # bytes of a result at most
 _LOOK = 0.2  # seconds between looks whether a process has died
 _NONE = -(1 << 62)
 _END = 2.0  # seconds that processes get to end
@@ -269,9 +270,15 @@ class _State:
         """The function of the thread: start the processes, and receive their results until they are to end."""
         try:
             self._start()
-            while not self.closed and all(child.poll() is None for child in self.children):
+            message, looked = memoryview(bytearray(_MESSAGE)), -_LOOK
+            while not self.closed:
+                # Not for each message: a look at 14 processes takes the interpreter's lock 14 times, for which this thread may wait each time.
+                if time.monotonic() - looked >= _LOOK:
+                    if any(child.poll() is not None for child in self.children):
+                        break
+                    looked = time.monotonic()
                 if select.select([self.results], [], [], _LOOK)[0]:
-                    self._receive(self.results.recv(1 << 20))
+                    self._receive(message[: self.results.recv_into(message)])
         except (OSError, ValueError, EOFError, pickle.UnpicklingError) as problem:  # ValueError: the socket was closed
             self.reason = self.reason or f": {problem}"
         if not self.closed:
@@ -303,7 +310,7 @@ class _State:
         for end in self._theirs:
             end.close()
 
-    def _receive(self, message: bytes) -> None:
+    def _receive(self, message: memoryview) -> None:
         number, part, result = pickle.loads(message) if message else (-1, 0, None)
         with self.changed:
             if not message:
@@ -316,7 +323,8 @@ class _State:
             slot.missing -= 1
             slot.staged[part] = result
             slot.failed |= result is None  # the caller's own try will raise the exception
-            self.changed.notify_all()
+            if not slot.missing:
+                self.changed.notify_all()
 
     def _break(self) -> None:
         """Let callers stage their batches themselves."""

@@ -25,8 +25,9 @@ def main() -> None:
     memory = np.frombuffer(mmap.mmap(descriptor, os.fstat(descriptor).st_size), np.uint8)
     with contextlib.suppress(OSError):  # the parent has ended
         results.sendall(pickle.dumps((-1, 0, None)))
-        while message := tasks.recv(_MESSAGE):
-            (slot, place), number, frame, part = pickle.loads(message)
+        message = memoryview(bytearray(_MESSAGE))  # one for all requests: the memory of a new one would be mapped each time
+        while received := tasks.recv_into(message):
+            (slot, place), number, frame, part = pickle.loads(message[:received])
             try:
                 result = stage.write(pickle.loads(frame), part, memory[place : place + size])
             except Exception:  # the parent tries again, and raises it
