@@ -31,17 +31,27 @@ float sum_of_squares(const float* ring) {
 #define AT(x, channel) (x + get_global_id(2) * x##_stride + (long)(channel) * plane + position)
 #define INSIDE(channel) ((channel) >= 0 && (channel) < channels)
 
+/* The channels of one turn. All are loaded before the first one is used, or the loop would wait for each load. */
+#define TURN 16
+#define HALO (SIZE - 1)
+
 kernel void forward(OPERAND(const SOURCE_T, x), OPERAND(RESULT_T, y), const int channels, const int plane, const int chunk,
                     const float share, const float k, const float beta) {
   LOCATE(x);
   LOCATE(y);
   POSITIONS
-  float xs[SIZE]; /* channels c - REACH to c + REACH */
-  for (int j = 0; j < SIZE; j++) xs[j] = j > 0 && INSIDE(first - REACH + j - 1) ? GET(SOURCE_T, AT(x, first - REACH + j - 1)) : 0;
-  for (int c = first; c < end; c++) {
-    PUSH(xs, SIZE, c + REACH < channels ? GET(SOURCE_T, AT(x, c + REACH)) : 0)
-    float inverse;
-    SET(RESULT_T, AT(y, c), xs[REACH] * power(k + share * sum_of_squares(xs), beta, &inverse));
+  float xs[HALO + TURN]; /* channels c - REACH to c + REACH + TURN - 1 */
+  for (int j = 0; j < HALO; j++) xs[j] = INSIDE(first - REACH + j) ? GET(SOURCE_T, AT(x, first - REACH + j)) : 0;
+  for (int c = first; c < end; c += TURN) {
+#pragma unroll
+    for (int j = 0; j < TURN; j++) xs[HALO + j] = c + REACH + j < channels ? GET(SOURCE_T, AT(x, c + REACH + j)) : 0;
+#pragma unroll
+    for (int j = 0; j < TURN; j++) {
+      float inverse;
+      if (c + j < end) SET(RESULT_T, AT(y, c + j), xs[REACH + j] * power(k + share * sum_of_squares(xs + j), beta, &inverse));
+    }
+#pragma unroll
+    for (int j = 0; j < HALO; j++) xs[j] = xs[TURN + j];
   }
 }
 
