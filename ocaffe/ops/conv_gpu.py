@@ -41,6 +41,7 @@ WINDOW_STEP = 12  # maximum products per result and step, if the window leaves a
 TENSOR_STEP = 8  # depth of one tensor-core product
 FILTER_SUMS = 64  # maximum sums per work-item of backward_filter on tensor cores: more do not fit the registers
 LIMITED_SUMS = 64  # work-items with this many sums get a register limit; without it they take up to 172
+ROWS_96 = Tile(96, 128, 12, 8, 48, 8)  # 31 TFLOP/s for AlexNet's conv1 on an H100, and tiles of 64 rows 28; for pointwise filters it was slower
 LEVEL_SUMS = 32  # maximum sums per work-item that leave registers for a second level (kernels/tile_gpu.h)
 LEVEL_DEPTH = 256  # minimum products per sum for which a second level pays
 
@@ -222,8 +223,15 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
         return able and tile.item_rows * tile.item_columns <= most
 
     fitting = [tile for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)] or fma_tiles(family_of(target))  # with matrix_unit_only none may fit
+    if target.runtime == "nvidia" and direction == "forward" and shallow_rows(g):
+        fitting.append(ROWS_96)
     direct = [with_step(g, tile, direction) for tile in fitting]
     return [*direct, *conv_patch_mma.tiles(target, g, direction)]
+
+
+def shallow_rows(g: ConvGeometry) -> bool:
+    """Whether a first layer has a multiple of 96 outputs that tiles of 64 rows do not divide, such as AlexNet's conv1."""
+    return g.group_channels < TENSOR_STEP and g.group_outputs % ROWS_96.rows == 0 and g.group_outputs % 64 != 0
 
 
 def with_step(g: ConvGeometry, tile: Tile, direction: str = "forward") -> Tile:

@@ -631,6 +631,20 @@ def test_convolution_with_several_work_items_per_column(device: Any) -> None:
     check_convolution(device, conv_gpu, g, choice=small(g, 1, tile))
 
 
+def test_a_first_layer_with_96_outputs(device: Any) -> None:
+    """AlexNet's conv1: a tile has as many rows as the layer has outputs."""
+    g = geometry(2, 3, 96, (1, 47, 51), (1, 11, 11), stride=(1, 4, 4))
+    check_convolution(device, conv_gpu, g, choice=small(g, 1, conv_gpu.ROWS_96))
+    first = geometry(64, 3, 96, (1, 227, 227), (1, 11, 11), stride=(1, 4, 4))
+    others = (replace(first, num_output=64), replace(first, num_output=192), geometry(64, 16, 96, (1, 112, 112), (1, 1, 1)))
+    names = [[str(tile) for tile in conv_gpu.tiles(H100, g, "forward")] for g in (first, *others)]
+    assert ["96x128x11 by 12x8" in each for each in names] == [True, False, False, False]
+    rec = recorder(H100)
+    conv_gpu.forward(rec, first, *(Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", first.input_shape), ("w", first.weight_shape))), None,
+                     Ref("y", first.output_shape, Role.ACTIVATION))  # fmt: skip
+    assert dict(rec.launches[0].call.defines)["BM"] == "96"
+
+
 def test_convolution_by_its_own_choice(device: Any) -> None:
     check_convolution(device, conv_gpu, geometry(2, 6, 5, (1, 9, 8), (1, 3, 3), pad=(0, 1, 1)))
 
