@@ -1,11 +1,12 @@
-"""Child process for two jobs: test a runtime, which may abort the process, and build programs, because compilers hold one lock per process.
+"""Child process for three jobs: test a runtime, which may abort the process, and build programs or launch kernels, because compilers hold one lock per process.
 
-Run it as a file: `python child.py probe|build SYS_PATH PYOPENCL_HOME PARENT`, SYS_PATH as JSON, PARENT a process number. It imports
+Run it as a file: `python child.py probe|build|launch SYS_PATH PYOPENCL_HOME PARENT`, SYS_PATH as JSON, PARENT a process number. It imports
 nothing from ocaffe, so it starts fast. Results go to the original stdout; text that a runtime prints to stdout goes to stderr.
 """
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import signal
@@ -59,21 +60,20 @@ def probe(cl: Any) -> dict[str, Any]:
     return {"platforms": found, "devices": devices, "problem": problem}
 
 
+def find_device(cl: Any, platform_version: str, name: str, index: int) -> Any:
+    """Return the device of workers.identity."""
+    platforms = [platform for platform in cl.get_platforms() if platform.version == platform_version]
+    return [device for platform in platforms for device in platform.get_devices() if device.name == name][index]
+
+
 def serve_builds(cl: Any, out: Any) -> None:
     """Read the device's identity and whether binaries are wanted, then pairs (OpenCL C or a binary, options).
 
     Answer each pair with (True, (binary or b"", compiler's messages)) or (False, build log).
     """
     requests = sys.stdin.buffer
-    platform_version, device_name, index, wanted = pickle.load(requests)
-    same = [
-        device
-        for platform in cl.get_platforms()
-        if platform.version == platform_version
-        for device in platform.get_devices()
-        if device.name == device_name
-    ]
-    device = same[index]
+    identity, wanted = pickle.load(requests)
+    device = find_device(cl, *identity)
     context = cl.Context([device])
     pickle.dump("ready", out)
     out.flush()
@@ -91,6 +91,23 @@ def serve_builds(cl: Any, out: Any) -> None:
         program = None  # released at once, because a driver may load it to the device
         pickle.dump(answer, out)
         out.flush()
+
+
+def launch_kernels(cl: Any) -> None:
+    """Run one work-group of each kernel, so that the runtime compiles it (first_launches.py). Operands that a kernel reads are zero."""
+    identity, size, launches = pickle.load(sys.stdin.buffer)
+    context = cl.Context([find_device(cl, *identity)])
+    queue = cl.CommandQueue(context)
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+    read, written = (cl.Buffer(context, flags, hostbuf=mmap.mmap(-1, size)) for _ in range(2))  # zeros that take memory only where they are used
+    programs: dict[tuple[str, str], Any] = {}
+    for source, options, function, local, arguments in launches:
+        if (source, options) not in programs:
+            programs[source, options] = cl.Program(context, source).build(options)
+        kernel = cl.Kernel(programs[source, options], function)
+        kernel.set_args(*({"r": read, "w": written, "rw": written}[given] if isinstance(given, str) else given for given in arguments))
+        cl.enqueue_nd_range_kernel(queue, kernel, local, local)
+        queue.finish()
 
 
 def end_with_parent(parent: int) -> None:
@@ -124,8 +141,10 @@ def main() -> None:
     if job == "probe":
         out.write(json.dumps(probe(cl)).encode())
         out.flush()
-    else:
+    elif job == "build":
         serve_builds(cl, out)
+    else:
+        launch_kernels(cl)
     sys.stderr.flush()
     os._exit(0)  # some runtimes crash or hang while a process unloads them
 

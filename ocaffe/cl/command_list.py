@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from operator import length_hint
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import complete
+from ocaffe.cl.first_launches import FirstLaunch
 from ocaffe.cl.limits import check_group
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
@@ -116,6 +118,16 @@ class CommandList:
         found = Counter((self._key(call), call.function, call.local) for call in calls)
         found.update((graph.key, graph.function, (1,)) for graph in self.graphs)
         return found
+
+    def first_launches(self) -> Iterator[tuple[ProgramKey, FirstLaunch]]:
+        """Yield launches of one work-group, in the order of the schedule, with their programs."""
+        for step, (launch, call) in enumerate(zip(self.schedule, self._calls)):
+            if call is not None and call.local is not None and step not in self._joined:
+                operands = [(operand.access.value, np.uint64(0), np.uint64(operand.ref.batch_stride)) for operand in launch.operands]
+                size = max(operand.ref.dtype.itemsize * (operand.ref.root_end - operand.ref.root_offset) for operand in launch.operands)
+                yield self._key(call), FirstLaunch(call.function, call.local, (*chain.from_iterable(operands), *call.scalars), size)
+        for graph in self.graphs:
+            yield graph.key, graph.empty_launch
 
     def _words_read(self) -> frozenset[str]:
         """Return the words of the step buffer that launches read.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ocaffe.cache import Entries, digest
 from ocaffe.cl import fences, open_ptx
 from ocaffe.cl.device import Device
+from ocaffe.cl.first_launches import FirstLaunch, start_launches
 from ocaffe.cl.quirks import Quirk
 from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, Job, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
@@ -135,6 +136,7 @@ class Programs:
         self._device = device
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
+        self._uncompiled: set[ProgramKey] = set()  # new programs whose kernels the runtime compiles when they are launched
         self._logs: dict[ProgramKey, str] = {}
         self._entries = Entries(folder)
         self._lock = threading.Lock()
@@ -184,9 +186,7 @@ class Programs:
         jobs: list[Job] = []
         for key in wanted:
             if key not in self._built:
-                text = program_text(key, self._device.target.device_fence)
-                options = options_of(key, self._device.target, self._device.info.quirks, self._standard)
-                job = Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
+                job = self._job(key)
                 said = self._entries.load(_messages(job)) if self._verbose else b""
                 binary = None if said is None else self._entries.load(job.entry)
                 program = None if binary is None else self._again(job, binary)
@@ -199,6 +199,19 @@ class Programs:
             self._compile(jobs, room)
             self._entries.trim()
         return {key: self._built[key] for key in wanted}
+
+    def _job(self, key: ProgramKey) -> Job:
+        text = program_text(key, self._device.target.device_fence)
+        options = options_of(key, self._device.target, self._device.info.quirks, self._standard)
+        return Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
+
+    def compile_ahead(self, launches: Iterable[tuple[ProgramKey, FirstLaunch]]) -> None:
+        """Let other processes compile kernels that the runtime compiles at their first launch (first_launches.py), and do not wait."""
+        if self._uncompiled:
+            jobs = {key: self._job(key) for key in self._uncompiled}
+            kernels = {(key, launch.function, launch.local): launch for key, launch in launches if key in jobs}
+            start_launches(self._device, [(jobs[key].text, jobs[key].options, launch) for (key, _, _), launch in kernels.items()])
+            self._uncompiled.clear()
 
     def _again(self, job: Job, binary: bytes) -> Any | None:
         """Return a program from its binary, or from the cache of the runtime. None: the driver rejects the binary.
@@ -268,6 +281,8 @@ class Programs:
 
     def _keep(self, job: Job, binary: bytes, said: str) -> None:
         """Store what a compiler has made, and count it."""
+        if binary == IN_RUNTIME:
+            self._uncompiled.add(job.key)
         if binary:  # some drivers return an empty binary
             self._entries.store(job.entry, binary)
         if self._verbose:

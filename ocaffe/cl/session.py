@@ -17,6 +17,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import Feed
+from ocaffe.cl.first_launches import FirstLaunch
 from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs, generated_programs
 from ocaffe.cl.shared_memory import can_share, read_shared, shared_buffer, write_shared
@@ -49,6 +50,9 @@ class CommandList(Protocol):
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
+
+    def first_launches(self) -> Iterator[tuple[ProgramKey, FirstLaunch]]:
+        """Yield launches of one work-group, in the order of the schedule, with their programs."""
 
     @property
     def completed(self) -> bool:
@@ -155,6 +159,7 @@ class Session:
             for commands in self.command_lists:
                 if commands.arena in grown or commands in fresh:
                     commands.bind()
+            self.programs.compile_ahead(launch for commands in fresh for launch in commands.first_launches())
         except BaseException:
             self.command_lists = [commands for commands in self.command_lists if commands not in fresh]  # the next bind does not need their memory
             raise

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ocaffe.cl.first_launches import FirstLaunch
 from ocaffe.cl.program import ProgramKey, program_text
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Access, Call, Launch
@@ -109,6 +110,11 @@ class TaskGraph:
         calls = " ".join(f"case {number}: {_call(number, part)}; break;" for part, number in self.parts.items())
         defines = [f"#define BUFFERS {''.join(f', global void* {name}' for name in names)}", f"#define LIST {', '.join(names)}", f"#define CALLS {calls}"]
         self.key = ProgramKey.generated([*texts, *defines, '#include "task_graph.h"'])
+
+    @property
+    def empty_launch(self) -> FirstLaunch:
+        """A launch of the kernel without members. It touches only the first counter."""
+        return FirstLaunch(self.function, (1,), ("r", "rw", *[np.int32(0)] * 5, *["rw"] * len(self.homes)), 4)
 
     @property
     def patience(self) -> int:

@@ -70,6 +70,12 @@ def caches_programs(device: Device) -> bool:
     return device.info.target.runtime == "pocl" and os.environ.get("POCL_KERNEL_CACHE") != "0"  # the variable switches its cache off
 
 
+def identity(device: Device) -> tuple[str, str, int]:
+    """Return how another process finds the device: the platform's version, the device's name, and its place among those of this name."""
+    platform, name = device.cl_device.platform, device.cl_device.name
+    return platform.version, name, [twin for twin in platform.get_devices() if twin.name == name].index(device.cl_device)
+
+
 class BuildFailure(Exception):
     """A job that does not build. `text` is what the compiler read: OpenCL C, or PTX in the second step. `step`: which step, of a job with two."""
 
@@ -147,10 +153,8 @@ class Worker:
         self._busy = self._closed = False
         self._lock = threading.Lock()
         self._process = start_child("build", dict(os.environ), discover().folder, stderr=subprocess.DEVNULL)
-        twins = [twin for twin in device.cl_device.platform.get_devices() if twin.name == device.cl_device.name]
         self._stored = not caches_programs(device)
-        identity = (device.cl_device.platform.version, device.cl_device.name, twins.index(device.cl_device), self._stored)
-        self._thread = threading.Thread(target=self._serve, args=(identity,), daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=((identity(device), self._stored),), daemon=True)
         self._thread.start()
 
     def runs(self) -> bool:
@@ -185,9 +189,9 @@ class Worker:
             with contextlib.suppress(OSError):  # unsent data is lost
                 self._process.__exit__(None, None, None)
 
-    def _serve(self, identity: tuple[str, str, int, bool]) -> None:
+    def _serve(self, first: tuple) -> None:
         with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the other processes build its jobs
-            self._send(identity)
+            self._send(first)
             self._receive()
             if not self._begun.wait(_WAIT):
                 self._end()
