@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from operator import length_hint
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import complete
-from ocaffe.cl.first_launches import FirstLaunch
+from ocaffe.cl.first_launches import MARGIN, FirstLaunch
 from ocaffe.cl.limits import check_group
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import POISON, Arena, Session
@@ -123,9 +122,11 @@ class CommandList:
         """Yield launches of one work-group, in the order of the schedule, with their programs."""
         for step, (launch, call) in enumerate(zip(self.schedule, self._calls)):
             if call is not None and call.local is not None and step not in self._joined:
-                operands = [(operand.access.value, np.uint64(0), np.uint64(operand.ref.batch_stride)) for operand in launch.operands]
-                size = max(operand.ref.dtype.itemsize * (operand.ref.root_end - operand.ref.root_offset) for operand in launch.operands)
-                yield self._key(call), FirstLaunch(call.function, call.local, (*chain.from_iterable(operands), *call.scalars), size)
+                arguments: list[Any] = []
+                for operand in launch.operands:
+                    arguments += [operand.access.value, np.uint64(MARGIN // operand.ref.dtype.itemsize), np.uint64(operand.ref.batch_stride)]
+                size = max((operand.ref.dtype.itemsize * (operand.ref.root_end - operand.ref.root_offset) for operand in launch.operands), default=0)
+                yield self._key(call), FirstLaunch(call.function, call.local, (*arguments, *call.scalars), size)
         for graph in self.graphs:
             yield graph.key, graph.empty_launch
 

@@ -22,10 +22,14 @@ from ocaffe.cl.workers import identity, worker_count
 
 _LONGEST = 300  # seconds of a process
 NAME = "first launches"  # of the threads
+MARGIN = 1 << 20  # bytes before and after an operand: a pooling window of index 0 begins in the padding, before the image
 
 
 class FirstLaunch(NamedTuple):
-    """A launch of one work-group. An argument is a scalar of numpy, or the Access of an operand. `size`: bytes of the largest operand."""
+    """A launch of one work-group. An argument is a scalar of numpy, or the Access of a buffer.
+
+    Operands begin at byte MARGIN of their buffer. `size`: bytes of the largest operand.
+    """
 
     function: str
     local: tuple[int, ...]
@@ -36,7 +40,7 @@ class FirstLaunch(NamedTuple):
 def start_launches(device: Device, launches: Sequence[tuple[str, str, FirstLaunch]]) -> None:
     """Start processes that launch kernels, and do not wait. Each launch has the text and the options of its program."""
     count = worker_count(len(launches), 0, 0)
-    size = max((launch.size for _, _, launch in launches), default=0)
+    size = 2 * MARGIN + max((launch.size for _, _, launch in launches), default=0)
     plain = [(text, options, launch.function, launch.local, launch.arguments) for text, options, launch in reversed(launches)]
     for first in range(count):
         process = start_child("launch", {**os.environ, "POCL_AFFINITY": "0"}, discover().folder, stderr=subprocess.DEVNULL)  # not bound to this one's cores

@@ -65,7 +65,7 @@ def caches_programs(device: Device) -> bool:
     """Return whether the runtime has a cache of programs that is better than ours.
 
     For a binary PoCL compiles all kernels for any size of a work-group, which takes four times as long as the rest of a build. At its first launch it
-    compiles each kernel again, for the size of that launch. Its own cache has these kernels.
+    compiles each kernel again, for the size of that launch (first_launches.py). Its own cache has these kernels.
     """
     return device.info.target.runtime == "pocl" and os.environ.get("POCL_KERNEL_CACHE") != "0"  # the variable switches its cache off
 

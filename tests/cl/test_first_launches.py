@@ -30,7 +30,7 @@ NET = '''
 layer {{ name: "data" type: "DummyData" top: "data" top: "label"
   dummy_data_param {{ shape {{ dim: 4 dim: 3 dim: 12 dim: 12 }} shape {{ dim: 4 }} data_filler {{ value: 1 }} data_filler {{ value: 2 }} }} }}
 layer {{ name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param {{ num_output: 8 kernel_size: 3 weight_filler {{ type: "xavier" }} }} }}
-layer {{ name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param {{ kernel_size: 2 stride: 2 }} }}
+layer {{ name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param {{ kernel_size: 3 pad: 1 }} }}
 layer {{ name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {{ num_output: 5 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
 '''
