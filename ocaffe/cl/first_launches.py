@@ -20,7 +20,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.discovery import discover, start_child
 from ocaffe.cl.workers import identity, worker_count
 
-_LONGEST = 300  # seconds of a process
+_LONGEST = 120  # seconds of a process
 NAME = "first launches"  # of the threads
 MARGIN = 1 << 20  # bytes before and after an operand: a pooling window of index 0 begins in the padding, before the image
 

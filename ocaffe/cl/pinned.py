@@ -69,7 +69,8 @@ class _InPlace:
 
     def __init__(self, array: np.ndarray, buffer: Any) -> None:
         self.__array_interface__ = array.__array_interface__
-        self._map, self._buffer = array.base, buffer
+        self._map: Any = array.base
+        self._buffer = buffer
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the context may be lost

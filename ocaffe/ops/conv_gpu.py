@@ -223,9 +223,8 @@ def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:
         return able and tile.item_rows * tile.item_columns <= most
 
     fitting = [tile for tile in (*tiles_for(target), *async_tiles(target)) if fits(tile)] or fma_tiles(family_of(target))  # with matrix_unit_only none may fit
-    if target.runtime == "nvidia" and direction == "forward" and shallow_rows(g):
-        fitting.append(ROWS_96)
-    direct = [with_step(g, tile, direction) for tile in fitting]
+    more = [ROWS_96] if target.runtime == "nvidia" and direction == "forward" and shallow_rows(g) else []
+    direct = [with_step(g, tile, direction) for tile in (*fitting, *more)]
     return [*direct, *conv_patch_mma.tiles(target, g, direction)]
 
 
