@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.cl.device import Device
-from ocaffe.cl.pinned import is_pinned, pinned, pinned_in_place
+from ocaffe.cl.pinned import is_pinned, pinned, pinner
 from ocaffe.data.prefetch import Batch, Prefetcher
 from ocaffe.data.shared_blocks import SharedBlocks
 from ocaffe.data.source import Source
@@ -34,6 +33,7 @@ class Feed:
     def __init__(self) -> None:
         self._blocks: list[np.ndarray] = []
         self._shared: SharedBlocks | None = None
+        self._source: Source | None = None  # that has them, too
         self._open: deque[tuple[Any, Batch, Prefetcher]] = deque()
         self._ahead: Ahead | None = None
         self._now: Any = None  # the buffer that the last run reads
@@ -52,7 +52,7 @@ class Feed:
         if self._shared is not None and self._shared.size == source.nbytes:
             return list(self._shared.own)
         if self._shared is None and (shared := _shared(device, source)) is not None:
-            self._shared = source.shared = shared
+            self._shared, self._source, source.shared = shared, source, shared
             return list(shared.own)
         if not self._blocks or self._blocks[0].nbytes != source.nbytes:
             self._blocks = [pinned(device, (source.nbytes,), np.uint8) for _ in range(BLOCKS)]
@@ -101,17 +101,19 @@ class Feed:
         self._ahead = Ahead(batch, following, _send(device.cl, device.upload_queue, following, batch.block, self._past))
 
     def close(self) -> None:
-        """Forget all transfers. OpenCL keeps the memory of transfers in progress."""
+        """Forget all transfers and blocks. OpenCL keeps the memory of transfers in progress."""
+        if self._source is not None:
+            self._source.unshare()
         self._ahead = None
         self._open.clear()
 
 
 def _shared(device: Device, source: Source) -> SharedBlocks | None:
     """Return pinned blocks that processes of the source can write to, or None if it has none, or if the driver does not pin shared memory."""
-    if not source.spare:
+    if not source.spare_blocks:
         return None
     try:
-        blocks = SharedBlocks(source.nbytes, BLOCKS, source.spare, partial(pinned_in_place, device))
+        blocks = SharedBlocks(source.nbytes, BLOCKS, source.spare_blocks, pinner(device))
     except OSError:  # the system refuses the file, or its map
         return None
     return blocks if all(is_pinned(device, block) for block in blocks.own) else None

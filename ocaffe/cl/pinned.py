@@ -9,7 +9,7 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,16 +49,25 @@ def pinned_in_place(device: Device, memory: np.ndarray) -> np.ndarray:
 
     Returns `memory` itself for a device without its own memory, and if the driver refuses or maps it elsewhere.
     """
-    cl = device.cl
-    if device.target.unified_memory or not memory.size:
-        return memory
-    try:
-        buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
-        flags = cl.map_flags.READ | cl.map_flags.WRITE
-        array, _ = cl.enqueue_map_buffer(device.upload_queue, buffer, flags, 0, memory.shape, memory.dtype, is_blocking=True)
-    except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
-        return memory
-    return np.asarray(_InPlace(array, buffer)) if array.ctypes.data == memory.ctypes.data else memory
+    return pinner(device)(memory)
+
+
+def pinner(device: Device) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that pins existing memory in place. It also works after the device is closed, as the memory of `pinned` does."""
+    cl, context, queue, unified = device.cl, device.context, device.upload_queue, device.target.unified_memory
+
+    def pin(memory: np.ndarray) -> np.ndarray:
+        if unified or not memory.size:
+            return memory
+        try:
+            buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
+            flags = cl.map_flags.READ | cl.map_flags.WRITE
+            array, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, memory.shape, memory.dtype, is_blocking=True)
+        except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
+            return memory
+        return np.asarray(_InPlace(array, buffer)) if array.ctypes.data == memory.ctypes.data else memory
+
+    return pin
 
 
 class _InPlace:

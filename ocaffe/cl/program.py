@@ -136,7 +136,7 @@ class Programs:
         self._device = device
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
-        self._uncompiled: set[ProgramKey] = set()  # new programs whose kernels the runtime compiles when they are launched
+        self._uncompiled: set[ProgramKey] = set()  # programs since the last compile_ahead whose kernels the runtime compiles at their first launch
         self._logs: dict[ProgramKey, str] = {}
         self._entries = Entries(folder)
         self._lock = threading.Lock()

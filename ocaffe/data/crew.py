@@ -134,7 +134,7 @@ class Crew:
         """Wait for a batch of `size` bytes that was taken. The context's values are the memory for the batch, and the results of its parts in order.
 
         If there are no results, the memory is `block`, and the caller must stage the batch. If processes cannot write to `block`, the batch is copied
-        to it. Otherwise the memory is exchanged for `block` when the context ends without an exception.
+        to it. Otherwise the memory is exchanged for `block` when the context ends without an exception: the caller then has this memory, not `block`.
         """
         results, state = self.results(index), self._state
         with state.held(index) as slot:
@@ -162,7 +162,7 @@ class _Slot:
         self.memory = memory
         self.index = _NONE  # of its batch
         self.batch: Planned | None = None
-        self.missing = 0  # parts that processes still write, or a copy that reads; until there are none, the memory is not used for another batch
+        self.missing = 0  # parts that processes still write, or 1 while it is copied or exchanged. Until it is 0 no other batch uses the memory
         self.failed = False  # a process raised an exception
         self.staged: list[Any] = []  # the results of the parts
 
@@ -281,10 +281,11 @@ class _State:
                     self._receive(message[: self.results.recv_into(message)])
         except (OSError, ValueError, EOFError, pickle.UnpicklingError) as problem:  # ValueError: the socket was closed
             self.reason = self.reason or f": {problem}"
-        if not self.closed:
-            log.warning("data_reader.cpp:80", f"A process that decodes images ended{self.reason}. Threads decode from now on")
-        self.stop()
-        self.results.close()
+        finally:
+            if not self.closed:
+                log.warning("data_reader.cpp:80", f"A process that decodes images ended{self.reason}. Threads decode from now on")
+            self.stop()
+            self.results.close()
 
     def _start(self) -> None:
         theirs = [*(end.fileno() for end in self._theirs), self.blocks.file]

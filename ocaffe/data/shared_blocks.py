@@ -15,7 +15,10 @@ import numpy as np
 
 
 class SharedBlocks:
-    """Blocks of one size in one file. The consumer of a source has some of them, the processes of the source have the others."""
+    """Blocks of one size in one file. The consumer of a source has some of them, the processes of the source have the others.
+
+    `own`: the consumer's blocks at present. `spare`: those that the processes have at first.
+    """
 
     def __init__(self, size: int, own: int, spare: int, pin: Callable[[np.ndarray], np.ndarray] = lambda block: block) -> None:
         """`own`: the number of the consumer's blocks. They are pinned by `pin`. `spare`: the number of the processes' blocks. Raises OSError."""

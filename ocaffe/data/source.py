@@ -34,7 +34,7 @@ SAMPLE, SKIP, RECORDS, FILES, _, AUGMENT, CHANGES, PARTNERS = range(8)  # the fi
 class BatchInfo:
     """The result of `fill`: the shapes of the tops (empty if they never change), the size of the batch, and log lines for it.
 
-    `block`: the memory with the batch if it is not the caller's block. The source has kept the caller's block in exchange.
+    `block`: the memory with the batch if it is not the caller's block. The source has kept the caller's block in exchange (Crew.staged).
     """
 
     shapes: tuple[Shape, ...]
@@ -65,7 +65,7 @@ class Source(ABC):
     key: tuple[int, int] = (0, 0)  # of the random numbers (key_of)
     share = Share()  # of the records
     notes: tuple[Note, ...] = ()  # log lines for the opening of the source
-    shared: SharedBlocks | None = None  # the blocks of its consumer, if the source asked for `spare` blocks and other processes can write to them
+    shared: SharedBlocks | None = None  # the blocks of its consumer, if other processes can write to them
 
     def __init__(self, place: Place | None = None, layer: str | None = None) -> None:
         """`place` and `layer` go into error messages."""
@@ -84,9 +84,13 @@ class Source(ABC):
         """Size of a block for a batch of `shapes`."""
 
     @property
-    def spare(self) -> int:
-        """The number of shared blocks that the source could exchange for those of `fill`."""
+    def spare_blocks(self) -> int:
+        """The number of blocks that processes of the source would write to and exchange for those of `fill`."""
         return 0
+
+    def unshare(self) -> None:
+        """Use `shared` no longer. The consumer has ended."""
+        self.shared = None
 
     @abstractmethod
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:

@@ -61,7 +61,7 @@ class StagedSource(Source):
             return list(self.store.find(records))
 
     @property
-    def spare(self) -> int:
+    def spare_blocks(self) -> int:
         return blocks_ahead(self.workers.count, self.batch) if self._can_hurry and self.space == self.nbytes else 0
 
     @property
@@ -79,9 +79,18 @@ class StagedSource(Source):
         except OSError as problem:  # too many open files, or no memory
             log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 
+    def unshare(self) -> None:
+        """Use `shared` no longer. Processes that write to it end. Others start when the source is to hurry again."""
+        if self.shared is not None and self._crew is not None:
+            self._crew.close()
+            self._crew, self._hurried = None, False
+        self.shared = None
+
     def _taken(self, index: int) -> tuple[Any, Crew | None]:
         """Return the batch number `index`, and the processes if they are working."""
-        crew = self._crew if self._crew is not None and self._crew.ready else None
+        crew = self._crew
+        if crew is not None and not crew.ready:
+            crew = None
         return (crew.take(index, self._plan) if crew is not None else self._plan(index)), crew
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ class Larger(Counter):
 class Sharing(Counter):
     """A source whose processes have blocks. It exchanges each block for the one before."""
 
-    spare = 1
+    spare_blocks = 1
 
     def fill(self, index: int, block: np.ndarray) -> BatchInfo:
         assert self.shared is not None
@@ -234,10 +234,12 @@ def test_pinned_blocks_are_shared_with_processes(device: Device, made: list[Runs
     assert len({address(block) for block in (*blocks, source.kept)}) == BLOCKS + 1
     assert {source.shared.place(block) for block in (*blocks, source.kept)} == {mmap.PAGESIZE * n for n in range(BLOCKS + 1)}
     assert runs.seen() == list(range(7))
+    runs.feed.close()
+    assert source.shared is None
 
 
 def test_a_driver_that_does_not_pin_shared_memory(device: Device, made: list[Runs], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocaffe.cl.feed.pinned_in_place", lambda device, memory: memory)
+    monkeypatch.setattr("ocaffe.cl.feed.pinner", lambda device: lambda memory: memory)
     source = Sharing()
     blocks = Feed().blocks(of_its_own(device), source)
     assert source.shared is None and len(blocks) == BLOCKS and all(is_pinned(device, block) for block in blocks)

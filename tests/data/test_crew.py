@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,8 +53,8 @@ def hurried() -> Iterator[Callable[..., ImageSource]]:
         """`shared`: the number of blocks of the consumer that the processes can write to."""
         made.append(source(path, batch, workers=3, **fields))
         if shared:
-            assert made[-1].spare > 0
-            made[-1].shared = SharedBlocks(made[-1].nbytes, shared, made[-1].spare)
+            assert made[-1].spare_blocks > 0
+            made[-1].shared = SharedBlocks(made[-1].nbytes, shared, made[-1].spare_blocks)
         made[-1].hurry(step)
         assert made[-1]._crew is not None
         until(lambda: made[-1]._crew.ready)  # type: ignore[union-attr]
@@ -114,7 +115,7 @@ def test_processes_write_to_the_blocks_of_the_consumer(hurried: Callable[..., Im
             prefetcher.recycle(batch)
         prefetcher.close()
         own, theirs = ({address(block) for block in blocks} for blocks in (made.shared.own, [slot.memory for slot in state.slots]))
-        assert len(own) == 4 and len(theirs) == len(state.slots) == made.spare and not own & theirs
+        assert len(own) == 4 and len(theirs) == len(state.slots) == made.spare_blocks and not own & theirs
         assert own != first
         assert made._crew.ready
 
@@ -131,6 +132,36 @@ def test_an_error_exchanges_no_block(hurried: Callable[..., ImageSource], tmp_pa
     info = made.fill(0, block)
     assert info.block is not None and info.block is not block and made.shared.own[0] is info.block
     assert same(plain, plain, 0, info.block)
+
+
+def test_processes_end_with_the_consumer_whose_blocks_they_have(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
+    plain, made = source(path, 3, transform=RANDOM), hurried(path, 3, shared=2, transform=RANDOM)
+    assert made.shared is not None
+    block = made.fill(0, made.shared.own[0]).block
+    first, alive = children(made), weakref.ref(made.shared)
+    made.unshare()
+    assert made._crew is None and made.shared is None and all(child.poll() is not None for child in first)
+    until(lambda: gc.collect() >= 0 and alive() is None)
+    assert block is not None and same(plain, plain, 0, block) and same(plain, made, 1)
+    made.hurry()
+    until(lambda: children(made) and made._crew.ready)  # type: ignore[union-attr]
+    assert same(plain, made, 2)
+
+
+def test_blocks_that_cannot_be_pinned(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An exception of the driver ends the processes. Threads go on."""
+
+    def pin(block: np.ndarray) -> np.ndarray:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
+    plain, made = source(path, 3, transform=RANDOM), source(path, 3, workers=3, transform=RANDOM)
+    made.shared = SharedBlocks(made.nbytes, 0, made.spare_blocks, pin)
+    made.hurry()
+    until(lambda: children(made) and all(child.poll() is not None for child in children(made)))
+    assert "Threads decode from now on" in capsys.readouterr().err and same(plain, made, 0)
+    made.close()
 
 
 def test_blocks_of_another_consumer_are_copied_to(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
