@@ -39,10 +39,10 @@ class Feed:
         self._now: Any = None  # the buffer that the last run reads
         self._past: Any = None  # an event that completes when all runs before the last one are done
 
-    def blocks(self, device: Device, source: Source) -> list[np.ndarray]:
+    def blocks(self, device: Device, source: Source, share: bool = True) -> list[np.ndarray]:
         """Return pinned blocks for a new prefetcher of `source`. The previous prefetcher must be closed.
 
-        Waits until no transfer reads the blocks. Processes of the source can write to the blocks if the driver pins shared memory.
+        Waits until no transfer reads the blocks. With `share` processes of the source can write to the blocks if the driver pins shared memory.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -51,7 +51,7 @@ class Feed:
             self._open.popleft()[0].wait()
         if self._shared is not None and self._shared.size == source.nbytes:
             return list(self._shared.own)
-        if self._shared is None and (shared := _shared(device, source)) is not None:
+        if share and self._shared is None and (shared := _shared(device, source)) is not None:
             self._shared, self._source, source.shared = shared, source, shared
             return list(shared.own)
         if not self._blocks or self._blocks[0].nbytes != source.nbytes:

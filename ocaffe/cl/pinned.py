@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -83,7 +84,9 @@ class _InPlace:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the context may be lost
-            self._map.release().wait()
+            unmapped = self._map.release()
+            if not sys.is_finalizing():  # a wait gives the interpreter's lock away, and a thread never gets it back then
+                unmapped.wait()
 
 
 def is_pinned(device: Device, array: np.ndarray) -> bool:

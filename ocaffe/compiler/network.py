@@ -337,7 +337,10 @@ class Network:
             source = self.sources.get(node.name)
             if source is not None and source not in self.prefetchers:
                 device = self.session.device
-                blocks = self.session.feed(source).blocks(device, source) if device.target.streams(source.nbytes) else None
+                blocks = None
+                if device.target.streams(source.nbytes):
+                    # NVIDIA's driver takes as much device memory as it pins. With a memory limit there are no more pinned blocks than without processes.
+                    blocks = self.session.feed(source).blocks(device, source, share=not self.session.limited)
                 self.prefetchers[source] = Prefetcher(source, RING + 1, self.cursor[node.name], self.stride, blocks=blocks, log=log.info)
 
     def advance(self) -> None:

@@ -107,7 +107,8 @@ class Crew:
         """
         self._state = _State(stage, processes(most), batch, blocks, sent, effort, step)
         self._finalizer = weakref.finalize(self, _State.stop, self._state)  # the thread must not reference the crew, or the finalizer would never run
-        threading.Thread(target=self._state.run, name="ocaffe crew", daemon=True).start()
+        self._state.thread = threading.Thread(target=self._state.run, name="ocaffe crew", daemon=True)
+        self._state.thread.start()
 
     @property
     def ready(self) -> bool:
@@ -180,6 +181,7 @@ class _State:
         self.children: list[subprocess.Popen[bytes]] = []
         self.working = self.closed = False
         self.reason = ""  # of the end of the processes, for the log
+        self.thread: threading.Thread | None = None  # that runs `run`
         self.tasks, their_tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.results, their_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.slots = [_Slot(block) for block in blocks.spare]
@@ -345,3 +347,8 @@ class _State:
             child.kill()
             with contextlib.suppress(OSError):  # unsent data is lost
                 child.__exit__(None, None, None)
+        # Pinned memory must not be freed by a thread that still runs when the interpreter ends: PyOpenCL would then end the process by a signal.
+        if self.thread is not None and self.thread is not threading.current_thread():
+            with contextlib.suppress(OSError):  # it is closed already
+                self.results.shutdown(socket.SHUT_RDWR)
+            self.thread.join(_END)

@@ -289,6 +289,27 @@ def test_the_package_need_not_be_in_a_path(hurried: Callable[..., ImageSource], 
     hurried(write(tmp_path / "db", [jpeg(n) for n in range(4)]), 4)  # until they are ready
 
 
+AT_EXIT = """
+import atexit, sys, threading, time
+atexit.register(lambda: print([thread.name for thread in threading.enumerate() if thread.name == "ocaffe crew"]))  # runs last
+from ocaffe.data import crew
+from tests.data.databases import source
+run = crew._State.run
+crew._State.run = lambda state: (run(state), time.sleep(0.5))  # the thread ends late
+made = source(sys.argv[1], 4, workers=3)
+made.hurry()
+while not made._crew.ready: time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "made.close()", "del made"])
+def test_no_thread_is_left_when_the_interpreter_ends(tmp_path: pathlib.Path, end: str) -> None:
+    """It could be the last one to refer to pinned memory."""
+    path = write(tmp_path / "db", [jpeg(n) for n in range(4)])
+    run = subprocess.run([sys.executable, "-c", AT_EXIT + end, path], capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and run.stdout == "[]\n", run.stderr
+
+
 PARENT = """
 import sys, time
 from tests.data.databases import source
