@@ -21,8 +21,12 @@ setup(
     long_description_content_type="text/markdown",
     license="BSD-2-Clause",
     python_requires=">=3.10",
-    packages=find_packages(include=["ocaffe", "ocaffe.*"]),
-    package_data={"ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc", "zoo/nets/*/*.prototxt", "zoo/nets/*/*.md"]},
+    packages=[*find_packages(include=["ocaffe", "ocaffe.*"]), "ocaffe.zoo.nets"],
+    package_dir={"ocaffe.zoo.nets": "zoo"},  # ocaffe/zoo/__init__.py finds both
+    package_data={
+        "ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"],
+        "ocaffe.zoo.nets": ["*/*.prototxt", "*/*.md"],
+    },
     install_requires=[*CORE, f"simplejpeg>=1.7; {WHEELS}"],
     extras_require={
         "cpu": [f"intel-opencl-rt; {X86_64}", f"intel-cmplr-lib-rt; {X86_64}"],

@@ -46,7 +46,7 @@ def make(folder: pathlib.Path, size: int, images: int) -> str:
 
 
 def opened(net: str, path: str, workers: int) -> AnnotatedSource:
-    layer = read_net(str(ROOT / "ocaffe/zoo/nets" / net / "train_val.prototxt")).layer[0]
+    layer = read_net(str(ROOT / "zoo" / net / "train_val.prototxt")).layer[0]
     layer.data_param.source, layer.data_param.batch_size = path, BATCH
     transform = Transform(layer.transform_param, True, TRANSFORM_FIELDS)
     source = AnnotatedSource(layer.data_param, layer.annotated_data_param, layer.transform_param, transform, True, workers=workers)

@@ -20,7 +20,7 @@ ROUNDS, AIM = 1500, 1.5
 
 
 def main() -> int:
-    model = Path(__file__).resolve().parents[1] / "ocaffe/zoo/nets/lenet" / "deploy.prototxt"
+    model = Path(__file__).resolve().parents[1] / "zoo/lenet" / "deploy.prototxt"
     net = caffe.Net(str(model), caffe.TEST, device=sys.argv[1] if len(sys.argv) > 1 else None)
     name = net.inputs[0]
     net.blobs[name].reshape(1, *net.blobs[name].shape[1:])

@@ -30,8 +30,8 @@ TEST_IMAGES, TEST_BATCH = 360, 60
 
 def test_error(folder: str, fields: str, seed: int, iterations: int, device: Device) -> float:
     """Train and return the share of wrong answers, in percent."""
-    param = read_solver(str(ROOT / "ocaffe/zoo/nets/lenet_digits/solver.prototxt"))
-    net = read_net(str(ROOT / "ocaffe/zoo/nets/lenet_digits/train_val.prototxt"))
+    param = read_solver(str(ROOT / "zoo/lenet_digits/solver.prototxt"))
+    net = read_net(str(ROOT / "zoo/lenet_digits/train_val.prototxt"))
     for layer in net.layer:
         if layer.type == "Data":
             part = "train" if proto.TRAIN in [rule.phase for rule in layer.include] else "test"

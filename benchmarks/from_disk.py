@@ -68,7 +68,7 @@ def train(folder: str, net: Any, options: argparse.Namespace, math: str) -> dict
 
 def fed(name: str, batch: int, path: str) -> Any:
     """Return the TRAIN net with its data from the database `path`."""
-    net = read_net(str(ROOT / "ocaffe/zoo/nets" / name / "train_val.prototxt"))
+    net = read_net(str(ROOT / "zoo" / name / "train_val.prototxt"))
     kept = [layer for layer in net.layer if layer.type != "Accuracy" and not any(rule.phase == proto.TEST and rule.HasField("phase") for rule in layer.include)]
     del net.layer[:]
     net.layer.extend(kept)

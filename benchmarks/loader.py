@@ -78,7 +78,7 @@ def wait(path: str, shuffle: bool, device: str) -> float:
     from ocaffe.solver.solver import Solver
 
     log.quiet()
-    net = read_net(str(ROOT / "ocaffe/zoo/nets/alexnet" / "train_val.prototxt"))
+    net = read_net(str(ROOT / "zoo/alexnet" / "train_val.prototxt"))
     data = net.layer[0].data_param
     data.source, data.batch_size, data.shuffle = path, BATCH, shuffle
     fields: dict[str, Any] = {"base_lr": 0.001, "lr_policy": "fixed", "momentum": 0.9, "display": DISPLAY, "random_seed": 1}

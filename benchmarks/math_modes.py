@@ -40,12 +40,10 @@ def lenet(math: str, device: str | None, mnist: str, iterations: int) -> float:
                 raise SystemExit(done.stderr)
             return done.stderr
 
-        (Path(folder) / "zoo").symlink_to(ROOT / "ocaffe/zoo/nets")
         command("dataset", "mnist", "--from", mnist, "examples/mnist")
-        text = (ROOT / "ocaffe/zoo/nets/lenet/solver.prototxt").read_text()
-        solver = Path(folder) / "solver.prototxt"
-        solver.write_text(re.sub(r"max_iter: \d+", f"max_iter: {iterations}", text) + "random_seed: 1\n")
-        told = command("train", "--solver", str(solver), "--math", math, *(["--device", device] if device else []))
+        command("new", "lenet")
+        settings = ("--set", f"max_iter={iterations}", "--set", "random_seed=1")
+        told = command("train", "--solver", "lenet/solver.prototxt", *settings, "--math", math, *(["--device", device] if device else []))
     return float(re.findall(r"Test net output #\d+: accuracy = ([\d.]+)", told)[-1])
 
 

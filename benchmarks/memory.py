@@ -47,12 +47,11 @@ JOBS = [  # net, batch, phase
 ]  # fmt: skip
 LIMITS = [("resnet50", 64, "1900M"), ("vgg16", 64, "2800M"), ("vgg16", 64, "2000M")]
 MIB = 1 << 20
-SOLVER = 'net: "zoo/{net}/train_val.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 max_iter: 1\n'
+SOLVER = 'net: "{net}" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 weight_decay: 0.0005 max_iter: 1\n'
 
 
 def workplace(folder: pathlib.Path) -> None:
-    """The zoo and databases of one record each, at the paths that the zoo's files name."""
-    (folder / "zoo").symlink_to(ROOT / "ocaffe/zoo/nets")
+    """Databases of one record each, at the paths that the zoo's files name."""
     for name, (first, second, shape) in SETS.items():
         (folder / "examples" / name).parent.mkdir(parents=True)
         for part in (first, second):
@@ -64,8 +63,9 @@ def workplace(folder: pathlib.Path) -> None:
 def measure(net: str, batch: int, phase: str, folder: pathlib.Path, *flags: str) -> dict[str, object]:
     """The plan of one job, as `ocaffe plan --json` writes it."""
     started = time.perf_counter()
-    (folder / "solver.prototxt").write_text(SOLVER.format(net=net))
-    what = ["--solver", "solver.prototxt"] if phase == "TRAIN" else ["--model", f"zoo/{net}/train_val.prototxt", "--phase", "TEST"]
+    model = str(ROOT / "zoo" / net / "train_val.prototxt")
+    (folder / "solver.prototxt").write_text(SOLVER.format(net=model))
+    what = ["--solver", "solver.prototxt"] if phase == "TRAIN" else ["--model", model, "--phase", "TEST"]
     command = [sys.executable, "-m", "ocaffe", "plan", *what, "--batch", str(batch), "--json", "plan.json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     if done.returncode:
@@ -84,7 +84,7 @@ def planning_seconds(folder: pathlib.Path) -> float:
     """Record, optimise and plan ResNet-152's training: the median of three."""
     log.quiet()
     os.chdir(folder)
-    graph = build(phase_net(read_net("zoo/resnet152/train_val.prototxt"), proto.TRAIN), proto.TRAIN)
+    graph = build(phase_net(read_net(str(ROOT / "zoo/resnet152/train_val.prototxt")), proto.TRAIN), proto.TRAIN)
     group = ParameterGroup(graph.params)
     updater = Updater(group, proto.SolverParameter(momentum=0.9))
     times = []

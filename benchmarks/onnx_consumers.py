@@ -187,7 +187,7 @@ def nets() -> dict[str, tuple[Any, str | None, Mapping[str, tuple[int, ...]]]]:
     for path in real.glob("prototxts/*/voc/MobileNetSSD_test.prototxt"):
         for size, end in ((300, ""), (512, ""), (512, ", --cut-at")):
             found[f"MobileNet-SSD {size}{end}"] = (str(path), None, {"data": (1, 3, size, size)})
-    zoo = sorted((ROOT / "ocaffe" / "zoo" / "nets").glob("*/deploy.prototxt"))
+    zoo = sorted((ROOT / "zoo").glob("*/deploy.prototxt"))
     return found | {path.parent.name: (str(path), None, {}) for path in zoo}
 
 

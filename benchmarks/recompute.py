@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 def solver_of(net: str, batch: int, device, recompute: str) -> Solver:
-    message = phase_net(upgrade_net(read_net(str(ROOT / f"ocaffe/zoo/nets/{net}/train_val.prototxt"))), proto.TRAIN)
+    message = phase_net(upgrade_net(read_net(str(ROOT / f"zoo/{net}/train_val.prototxt"))), proto.TRAIN)
     for layer in message.layer:
         if layer.type == "Data":
             crop = layer.transform_param.crop_size or 28

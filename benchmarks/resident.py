@@ -20,7 +20,7 @@ CLASSES = 10  # labels are below this; every net has more classes
 
 def resident(net: str, batch: int, phase: int) -> Any:
     """The NetParameter of one phase with an Input layer in place of its data layer, without Accuracy and (in TEST) the loss, which peers leave out."""
-    message = phase_net(read_net(str(ROOT / "ocaffe/zoo/nets" / net / "train_val.prototxt")), phase)
+    message = phase_net(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), phase)
     kept = [layer for layer in message.layer if layer.type not in ("Data", "Accuracy") and (phase == proto.TRAIN or layer.type != "SoftmaxWithLoss")]
     crops = [layer.transform_param.crop_size for layer in message.layer if layer.type == "Data"]
     size = crops[0] or SMALL[net][1]

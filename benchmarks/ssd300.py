@@ -54,7 +54,7 @@ def timed(run: Callable[[int], object], finish: Callable[[], object], steps: int
 
 def ocaffe_step(options: argparse.Namespace, math: str) -> dict[str, float]:
     images, boxes = scene(options.batch)
-    message = phase_net(read_net(str(ROOT / "ocaffe/zoo/nets/ssd300_vgg16/train_val.prototxt")), proto.TRAIN)
+    message = phase_net(read_net(str(ROOT / "zoo/ssd300_vgg16/train_val.prototxt")), proto.TRAIN)
     net = proto.NetParameter(name=message.name)
     data = net.layer.add(name="data", type="Input", top=["data", "label"])
     data.input_param.shape.add(dim=images.shape)

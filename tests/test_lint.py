@@ -302,7 +302,7 @@ def test_masks(job: None) -> None:
 
 
 def test_zoo_is_clean() -> None:
-    for path in sorted((ROOT / "ocaffe/zoo/nets").glob("*/*.prototxt")):
+    for path in sorted((ROOT / "zoo").glob("*/*.prototxt")):
         if "solver" not in path.name:
             assert not lint(str(path), frozenset({"missing-data"})), path
 

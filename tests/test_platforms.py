@@ -50,7 +50,7 @@ assert main(["plan", "--model", sys.argv[1]]) == 0
 
 
 def test_all_modules_work_without_those_of_posix() -> None:
-    net = ROOT / "ocaffe" / "zoo" / "nets" / "lenet" / "deploy.prototxt"
+    net = ROOT / "zoo" / "lenet" / "deploy.prototxt"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "USERNAME": "alice"}
     run = subprocess.run([sys.executable, "-c", WINDOWS, net], env=environment, capture_output=True, text=True, cwd=ROOT)
     assert run.returncode == 0, run.stderr[-2000:]

@@ -3,4 +3,5 @@ from __future__ import annotations
 
 import pathlib
 
-FOLDER = pathlib.Path(__file__).parent / "nets"  # a folder for each net: train_val, solver and deploy.prototxt, and a README.md
+_INSTALLED, _CHECKOUT = pathlib.Path(__file__).parent / "nets", pathlib.Path(__file__).parents[2] / "zoo"
+FOLDER = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT  # a folder for each net: train_val, solver and deploy.prototxt, and a README.md

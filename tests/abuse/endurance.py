@@ -33,7 +33,7 @@ def prepare(iterations: int) -> None:
     rng = np.random.default_rng(0)
     digits = (proto.Datum(channels=1, height=28, width=28, label=number % 10, data=rng.bytes(784)).SerializeToString() for number in range(1000))
     database(pathlib.Path("digits"), digits)
-    net = (ROOT / "ocaffe/zoo/nets/lenet" / "train_val.prototxt").read_text()
+    net = (ROOT / "zoo/lenet" / "train_val.prototxt").read_text()
     pathlib.Path("lenet.prototxt").write_text(re.sub(r'source: "[^"]*"', 'source: "digits"', net))
     pathlib.Path("solver.prototxt").write_text(SOLVER.format(iterations, max(iterations // 20, 1)))
 

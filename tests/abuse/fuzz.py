@@ -332,7 +332,7 @@ def _parsed(kind: Any, *patterns: str) -> list[Any]:
 
 
 def _solvers() -> list[Any]:
-    return [parse(data.decode(), proto.SolverParameter) for data in workplace.contents("solvers/*.solver.prototxt", "ocaffe/zoo/nets/*/solver.prototxt")]
+    return [parse(data.decode(), proto.SolverParameter) for data in workplace.contents("solvers/*.solver.prototxt", "zoo/*/solver.prototxt")]
 
 
 def _label_maps() -> list[Any]:

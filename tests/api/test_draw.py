@@ -157,7 +157,7 @@ def test_graph_without_pydot(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graph_with_the_installed_pydot() -> None:
     """Every name survives the text form of the graph."""
     pydot = pytest.importorskip("pydot")
-    for net in (message(LAYERS), read_net(pathlib.Path(__file__).resolve().parents[2] / "ocaffe/zoo/nets/googlenet" / "train_val.prototxt")):
+    for net in (message(LAYERS), read_net(pathlib.Path(__file__).resolve().parents[2] / "zoo/googlenet" / "train_val.prototxt")):
         graph = draw.get_pydot_graph(net, "LR", display_lrm=True)
         (back,) = pydot.graph_from_dot_data(graph.to_string())
         assert {node.get_name() for node in back.get_nodes()} == {node.get_name() for node in graph.get_nodes()}

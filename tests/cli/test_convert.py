@@ -10,7 +10,7 @@ from ocaffe.cli import main
 from ocaffe.model.weights import read_weights
 
 FILES = pathlib.Path(__file__).resolve().parent.parent / "golden" / "files"
-ZOO = pathlib.Path(__file__).resolve().parent.parent.parent / "ocaffe/zoo/nets"
+ZOO = pathlib.Path(__file__).resolve().parent.parent.parent / "zoo"
 
 
 def test_to_onnx_and_back(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
             picture(label, dice).save(f"{part}/{number:04}.png")
             lines.append(f"{number:04}.png {label}\n")
         pathlib.Path(f"{part}.txt").write_text("".join(lines))
-    net = (ROOT / "ocaffe/zoo/nets/cifar10_quick" / "train_val.prototxt").read_text()
+    net = (ROOT / "zoo/cifar10_quick" / "train_val.prototxt").read_text()
     net = net.replace("examples/cifar10/cifar10_train_lmdb", "train_lmdb").replace("examples/cifar10/cifar10_test_lmdb", "test_lmdb")
     net = re.sub(r'mean_file: "[^"]*"', 'mean_file: "mean.binaryproto"', net)
     pathlib.Path("net.prototxt").write_text(re.sub(r"batch_size: \d+", "batch_size: 50", net))
@@ -76,7 +76,7 @@ def test_cifar10_quick_from_files(workplace: None, device: Any) -> None:
     assert rows[0] == "NumIters,Seconds,LearningRate,accuracy,loss" and len(rows) == 1 + len(accuracy)
     run("extract_features", "quick_iter_60.caffemodel", "net.prototxt", "ip1", "features", "2", "lmdb", spec)
     assert {layer.name for layer in read_weights("quick_iter_60.caffemodel").layers} >= {"conv1", "ip2"}
-    deploy = str(ROOT / "ocaffe/zoo/nets/cifar10_quick" / "deploy.prototxt")
+    deploy = str(ROOT / "zoo/cifar10_quick" / "deploy.prototxt")
     common = [spec, "--model_def", deploy, "--pretrained_model=quick_iter_60.caffemodel", "--mean_file=mean.binaryproto", "--images_dim=32,32"]
     with contextlib.redirect_stdout(io.StringIO()):
         run("classify", *common, "--center_only", "--ext=png", "test", "scores")

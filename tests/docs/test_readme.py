@@ -79,7 +79,7 @@ def test_python_of_the_readme(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     import ocaffe
 
     monkeypatch.chdir(tmp_path)
-    net = (ROOT / "ocaffe/zoo/nets/lenet/deploy.prototxt").read_text()
+    net = (ROOT / "zoo/lenet/deploy.prototxt").read_text()
     pathlib.Path("deploy.prototxt").write_text(net)
     ocaffe.Net("deploy.prototxt", ocaffe.TEST).save("net.caffemodel")
     variables = {"images": np.zeros((3, 1, 28, 28), np.float32)}

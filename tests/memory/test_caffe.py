@@ -24,7 +24,7 @@ SEEN = [  # net, batch, phase, MiB on Caffe's heap
 
 @pytest.mark.parametrize(("net", "batch", "phase", "seen"), SEEN)
 def test_rules_give_what_was_seen(net: str, batch: int, phase: str, seen: int) -> None:
-    message = read_net(str(ROOT / f"ocaffe/zoo/nets/{net}/train_val.prototxt"))
+    message = read_net(str(ROOT / f"zoo/{net}/train_val.prototxt"))
     for layer in message.layer:
         if layer.type == "Data":
             size = layer.transform_param.crop_size

@@ -14,7 +14,7 @@ from ocaffe.onnx.export import Options, export
 from ocaffe.onnx.verify import random_inputs, verify
 from tests.onnx.test_convert import ROOT, random_weights
 
-ZOO = ROOT / "ocaffe/zoo/nets"
+ZOO = ROOT / "zoo"
 REAL = ROOT.parent / "shared" / "real"
 
 

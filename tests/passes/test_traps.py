@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from ocaffe.data.datum import encode_datum
 from ocaffe.data.writer import LmdbWriter
 from ocaffe.model.blob import write_blobproto
 from ocaffe.solver.solver import Solver
+from ocaffe.zoo import FOLDER
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DATA = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 12 dim: 12 } shape { dim: 4 }
   data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
 SETTINGS = "base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 max_iter: 100 random_seed: 3 snapshot_after_train: false\n"
@@ -128,7 +129,7 @@ def test_recomputation_advances_a_hidden_state_once(device: Any) -> None:
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """A working directory with the zoo, and small databases of noise under the names that its small nets use."""
     rng = np.random.default_rng(2)
-    (tmp_path / "zoo").symlink_to(ROOT / "ocaffe/zoo/nets")
+    shutil.copytree(FOLDER, tmp_path / "zoo")
     for name, shape in (("mnist/mnist_{}", (1, 28, 28)), ("digits/digits_{}", (1, 28, 28)), ("cifar10/cifar10_{}", (3, 32, 32))):
         for part in ("train", "test"):
             path = tmp_path / "examples" / (name.format(part) + "_lmdb")

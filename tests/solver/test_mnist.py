@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with the databases, and a LeNet that reads them in a new order in each epoch."""
     place = tmp_path_factory.mktemp("mnist")
     make("mnist", str(place), str(DATA))
-    net = (ROOT / "ocaffe/zoo/nets/lenet" / "train_val.prototxt").read_text().replace("examples/mnist/", "")
+    net = (ROOT / "zoo/lenet" / "train_val.prototxt").read_text().replace("examples/mnist/", "")
     (place / "net.prototxt").write_text(net.replace("backend: LMDB", "backend: LMDB shuffle: true"))
     return place
 

@@ -39,7 +39,7 @@ def ends(drawn: Picture) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("direction", ["LR", "TB", "RL", "BT"])
 @pytest.mark.parametrize("net", ["googlenet/train_val", "resnet18/deploy"])
 def test_boxes_and_curves(net: str, direction: str) -> None:
-    message = read_net(ROOT / "ocaffe/zoo/nets" / f"{net}.prototxt")
+    message = read_net(ROOT / "zoo" / f"{net}.prototxt")
     drawn = picture(message, direction)
     assert not overlapping(drawn)
     names = [node.lines[0] for _, node in drawn.boxes if not node.round]

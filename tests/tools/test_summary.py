@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
     [("alexnet", 60_965_224, "7.24 G"), ("vgg16", 138_357_544, "154.70 G"), ("lenet", 431_080, "2.29 M"), ("mobilenet_v1", 4_253_891, "568.74 M")],
 )
 def test_zoo(net: str, parameters: int, macs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["summary", str(ROOT / "ocaffe/zoo/nets" / net / "deploy.prototxt")]) == 0
+    assert main(["summary", str(ROOT / "zoo" / net / "deploy.prototxt")]) == 0
     said = capsys.readouterr().out
     assert f"parameters   {parameters:,} " in said and f"MACs         {macs} forward" in said
     assert re.search(r"^memory +[\d.]+ MiB: parameters [\d.]+ MiB, recycled .*; Caffe takes [\d.]+ [MG]iB$", said, re.M)

@@ -56,7 +56,7 @@ MASKS = {"1": "ReLU backward by signs", "2": "ReLU backward by bits", "3": "ReLU
 
 def cases() -> Iterator[tuple[str, str, str]]:
     """Yield the nets with the phases and the targets for which they are counted."""
-    for net in sorted(folder.name for folder in (ROOT / "ocaffe/zoo/nets").iterdir() if (folder / "solver.prototxt").exists()):
+    for net in sorted(folder.name for folder in (ROOT / "zoo").iterdir() if (folder / "solver.prototxt").exists()):
         if net in LONG:
             yield net, LONG[net], "H100"
         elif net not in REPEATED:
@@ -67,7 +67,7 @@ def compiled(net: str, phase: str, target: Target) -> CompiledSchedule:
     """The plan of a net of the zoo for a batch of random data, in TRAIN with backward and update."""
     target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     number = getattr(proto, phase)
-    message = phase_net(read_net(str(ROOT / "ocaffe/zoo/nets" / net / "train_val.prototxt")), number)
+    message = phase_net(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), number)
     for layer in message.layer:
         if layer.type in DATA:
             shapes = data_shapes(layer, BATCH, IMAGES.get(net, (3, 224, 224)))
@@ -77,7 +77,7 @@ def compiled(net: str, phase: str, target: Target) -> CompiledSchedule:
                 layer.dummy_data_param.shape.add().dim.extend(dims)
     graph = build(message, number)
     group = ParameterGroup(graph.params)
-    update = Updater(group, read_solver(str(ROOT / "ocaffe/zoo/nets" / net / "solver.prototxt"))) if phase == "TRAIN" else None
+    update = Updater(group, read_solver(str(ROOT / "zoo" / net / "solver.prototxt"))) if phase == "TRAIN" else None
     return compile_net(graph, group, target, NetOptions(backward=phase == "TRAIN"), Switches(), update)
 
 

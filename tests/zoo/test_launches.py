@@ -19,7 +19,7 @@ from ocaffe.model.text import read_net, read_solver
 from ocaffe.ops import winograd_gpu
 from ocaffe.solver.update import Updater
 
-ZOO = Path(__file__).parents[2] / "ocaffe/zoo/nets"
+ZOO = Path(__file__).parents[2] / "zoo"
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
               global_memory=80 << 30, free_memory=80 << 30, max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip
 BATCH = 64
