@@ -386,10 +386,14 @@ def write_published(net: str, out: str) -> list[str]:
     if net not in names():
         template(net)  # raises Error for unknown names
         raise Error(f"{net} is a file, and no data are given", place="ocaffe new", fix="--data FOLDER")
-    files = {os.path.join(out, name): published(net, name).replace(f"zoo/{net}/", os.path.join(out, "")) for name in FILES}
+    texts = {name: published(net, name) for name in FILES}
+    own = prototxt(proto.SolverParameter(net=os.path.join(out, "train_val.prototxt")))
+    texts["solver.prototxt"] = own + texts["solver.prototxt"].partition("\n")[2]  # its first line names the net; tests/zoo/test_zoo.py
+    texts["README.md"] = texts["README.md"].replace(f"zoo/{net}/", os.path.join(out, ""))  # in its commands
+    files = {os.path.join(out, name): text.encode() for name, text in texts.items()}
     for path in files:
         check_absent(path)
-    write_files(out, {path: text.encode() for path, text in files.items()})
+    write_files(out, files)
     return list(files)
 
 

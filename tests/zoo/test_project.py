@@ -14,7 +14,7 @@ from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.ir.target import Target
 from ocaffe.model.text import parse, read_net, read_solver
-from ocaffe.zoo import project
+from ocaffe.zoo import FOLDER, project
 from ocaffe.zoo.project import FILES, Choices, Project, write_project, write_published
 from ocaffe.zoo.templates import adapted, graph_of, names, outputs_of, scores, template
 from ocaffe.zoo.text import prototxt
@@ -275,16 +275,24 @@ def test_published_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     assert capsys.readouterr().out.split() == [f"resnet18/{name}" for name in FILES]
     solver, texts = read_solver("resnet18/solver.prototxt"), [pathlib.Path("resnet18", name).read_text() for name in FILES]
     assert solver.net == "resnet18/train_val.prototxt" and solver.iter_size == 8 and solver.snapshot_prefix == "examples/imagenet/resnet18"
-    assert not any("zoo/" in text or "generate.py" in text for text in texts)
+    assert not any("zoo/" in text or "generate.py" in text for text in texts) and "--solver resnet18/solver.prototxt`" in texts[3]
     with pytest.raises(Error, match="exists"):
         write_published("resnet18", "resnet18")
+
+
+@pytest.mark.parametrize("out", ["my nets/é", 'in "quotes"', "net\\new", "."])
+def test_published_solvers_name_their_net_in_any_folder(out: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_published("lenet", out)
+    solver, published = read_solver(f"{out}/solver.prototxt"), read_solver(FOLDER / "lenet" / "solver.prototxt")
+    assert read_net(solver.net).name == "LeNet"
+    published.net = solver.net
+    assert solver == published
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["new", "lenet", "--classes", "3"], ["--classes is given without --data"]),
     (["new", "lenet5"], ["no net 'lenet5'", "did you mean lenet?"]),
-    (["train", "--solver", "zoo/lenet/solver.prototxt"], ["`ocaffe new lenet --out zoo/lenet` writes"]),
-    (["plan", "--model", "/caffe/zoo/vgg16/deploy.prototxt"], ["`ocaffe new vgg16 --out /caffe/zoo/vgg16` writes"]),
 ])  # fmt: skip
 def test_mistakes_of_the_command(
     arguments: list[str], words: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
