@@ -7,17 +7,12 @@ import re
 from pathlib import Path
 
 SHOWN = 3
-_ZOO = re.compile(r"((?:.*/)?zoo/(\w+))/\w+\.prototxt$")  # where older versions had the nets
 _SNAPSHOT = re.compile(r"^(.*)_iter_(\d+)(?:\.ema)?\.(?:caffemodel|solverstate)(?:\.h5)?$")
 
 
 def near(path: str | Path) -> str | None:
-    """Return a remedy for a missing file: the command that makes it, or similar files in its folder. None if there is nothing to say."""
-    name = str(path)
-    net = _ZOO.search(name)
-    if net:
-        return f"`ocaffe new {net[2]} --out {net[1]}` writes the files of this net"
-    folder, base = os.path.split(name)
+    """Return a remedy for a missing file: similar files in its folder. None if there is nothing to say."""
+    folder, base = os.path.split(path)
     try:
         present = sorted(os.listdir(folder or "."))
     except OSError:

@@ -17,4 +17,3 @@ def test_names_that_are_near(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     assert near(tmp_path / "train_vl.prototxt") == f"{tmp_path} has train_val.prototxt"
     assert near("x.binaryproto") is None
     assert "the folder none does not exist either" in str(near("none/a.prototxt"))
-    assert near("zoo/lenet/solver.prototxt") == "`ocaffe new lenet --out zoo/lenet` writes the files of this net"
