@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed of training on this machine: ms per iteration, programs, and seconds from the command to the first iteration.
 
-    benchmarks/training.py [--solver examples/digits/net/solver.prototxt] [--device SPEC] [--json FILE]
+    benchmarks/training.py [--solver zoo/lenet_digits/solver.prototxt] [--device SPEC] [--json FILE]
 
 The default is the solver of bin/quickstart. An iteration is that of `ocaffe train`: data, forward, backward, update.
 The figure is the median of 7 rounds of 200 iterations, after 100. Cold: with empty caches (ocaffe's and PoCL's); warm:
@@ -65,7 +65,7 @@ def start_seconds(solver_file: str, spec: str | None, environment: dict[str, str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--solver", default="examples/digits/net/solver.prototxt")
+    parser.add_argument("--solver", default="zoo/lenet_digits/solver.prototxt")
     parser.add_argument("--device")
     parser.add_argument("--json")
     options = parser.parse_args()
