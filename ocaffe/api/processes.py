@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from types import TracebackType
@@ -95,13 +96,13 @@ def has_nccl() -> bool:
 class NCCL:
     """pycaffe's NCCL class. Solvers of several ranks average gradients by themselves in each step, so only `bcast` does something."""
 
-    def __init__(self, solver: Any, uid: str) -> None:
+    def __init__(self, solver: Any, uid: bytes | str) -> None:
         self.solver, self.uid = solver, uid
 
     @staticmethod
-    def new_uid() -> str:
+    def new_uid() -> bytes:
         """Return an identifier of the group of processes. Call it before you start them."""
-        return "ranks of mpiexec" if ranks_expected()[0] > 1 else new_group()
+        return b"ranks of mpiexec" if ranks_expected()[0] > 1 else os.fsencode(new_group())
 
     def bcast(self) -> None:
         """Copy the parameters and the history of rank 0 to all ranks. All ranks call it."""

@@ -122,7 +122,9 @@ def test_callbacks(device: Any) -> None:
             solver.net.params["ip"][0].diff[...] = 0
 
         solver.add_callback(lambda: order.append("start"), freeze)
-        solver.add_callback(caffe.NCCL(solver, caffe.NCCL.new_uid()))
+        uid = caffe.NCCL.new_uid()
+        assert type(uid) is bytes  # as in pycaffe
+        solver.add_callback(caffe.NCCL(solver, uid))
         before = {name: blobs[0].data.copy() for name, blobs in solver.net.params.items()}
         solver.step(2)
         assert order == ["start", "ready"] * 2

@@ -17,6 +17,7 @@ import sys
 import ocaffe as caffe
 count, rank = caffe.solver_count(), caffe.solver_rank()
 uid = caffe.NCCL.new_uid()
+assert type(uid) is bytes, uid
 caffe.set_solver_count(count)
 caffe.set_solver_rank(rank)
 caffe.set_multiprocess(True)
@@ -67,6 +68,7 @@ def solve(solver, uid, rank, count):
 
 if __name__ == "__main__":
     uid = caffe.NCCL.new_uid()
+    assert type(uid) is bytes, uid
     caffe.init_log()
     processes = [multiprocessing.Process(target=solve, args=("solver 2.prototxt", uid, rank, 2)) for rank in range(2)]
     for process in processes:
