@@ -4,11 +4,10 @@ from __future__ import annotations
 import argparse
 import importlib
 
+from ocaffe.cli import dataset, zoo
 from ocaffe.cli.flags import Parser
 
-NESTED = {  # commands with commands of their own
-    "dataset": ("anchors", "folder", "voc", "coco", "yolo", "labelme", "masks", "shapes", "show", "text"), "zoo": ("get",),
-}  # fmt: skip
+NESTED = {"dataset": (*dataset.COMMANDS, *dataset.FORMATS), "zoo": (*zoo.COMMANDS,)}  # commands with commands of their own
 
 
 class _Found(Exception):

@@ -10,8 +10,10 @@ import pytest
 
 from docs import conf
 from ocaffe.cli import COMMANDS
+from ocaffe.tools.box_databases import FORMATS
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+CLI = DOCS.parent / "ocaffe" / "cli"
 
 
 PAGES = (
@@ -29,7 +31,15 @@ def test_page_is_fresh(name: str) -> None:
 def test_commands_have_their_flags() -> None:
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^## (\S+)$", page, re.MULTILINE)) == set(COMMANDS)
-    assert "| `--solver SOLVER` |" in page and "### zoo get" in page
+    assert "| `--solver SOLVER` |" in page
+
+
+def test_nested_commands_have_their_flags() -> None:
+    """The modules say the names, so that a command that is in no table of its parent is missed too."""
+    modules = [importlib.import_module(f"ocaffe.cli.{path.stem}") for path in CLI.glob("*.py") if path.stem != "__init__"]
+    names = [str(module.NAME) for module in modules if " " in getattr(module, "NAME", "")] + [f"dataset {kind}" for kind in FORMATS]
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^### (.+)$", page, re.MULTILINE)) == sorted(names) and "dataset proposals" in names
 
 
 def test_fields_of_caffe_have_a_meaning() -> None:
