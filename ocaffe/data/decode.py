@@ -41,6 +41,7 @@ _STRIP = 1 << 22  # pixels that are converted at a time
 _BUDGET = 1 << 27  # pixels of the images that are decoded at the same time; a pixel takes 7 bytes
 _SMALL = 1 << 20  # pixels of an image that does not count
 _SCRATCH = 1 << 24  # bytes of a decoded image; larger ones get memory of their own, which is not kept
+_OTHERS = {b"ftypheic": "HEIC", b"ftypheix": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF"}  # formats of cameras, by the bytes after the first four
 _JPEG_FORMATS = {"JPEG", "MPO"}
 _GRAY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
 _EXIF_FORMATS = {*_JPEG_FORMATS, "PNG", "WEBP"}  # Pillow itself turns TIFF files, and OpenCV does so with every flag
@@ -99,6 +100,8 @@ def open_image(data: Any, limit: int = MAX_PIXELS) -> ImageFile:
 def open_pillow(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
     """Return the image of Pillow in the file content `data`; only its header is decoded. Arguments and errors as for `open_image`."""
     # Image.open would use a limit of the whole process and, for an unknown format, import all plugins.
+    if not len(data):
+        raise Error("it is empty")
     with readable():
         for name in FORMATS:
             plugin, accepts = Image.OPEN[name]
@@ -106,7 +109,8 @@ def open_pillow(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
                 image = plugin(io.BytesIO(data), "")
                 break
         else:
-            raise Error(f"it is not an image file of a format that ocaffe reads ({', '.join(FORMATS)})")
+            other = _OTHERS.get(bytes(data[4:12]))
+            raise Error(f"it is not an image file of a format that ocaffe reads ({', '.join(FORMATS)})" + (f", but a file of {other}" if other else ""))
     _check_size(*image.size, limit)
     return image
 

@@ -152,7 +152,7 @@ def test_bad_images(photos: pathlib.Path, tmp_path: pathlib.Path, capfd: pytest.
     os.mkfifo(photos / "eel" / "pipe.png")
     out = tmp_path / "out"
     error = refused(photos, out, "--noshuffle", "--test=0")
-    assert error.fact.startswith(f"{photos}/cat/empty.jpg: it is not an image file of") and "--skip-bad-records 1" in str(error.fix)
+    assert error.fact.startswith(f"{photos}/cat/empty.jpg: it is empty") and "--skip-bad-records 1" in str(error.fix)
     assert os.listdir(out) == []
     error = refused(photos, out, "--skip-bad-records=3")
     assert "3 others are left out already" in error.fact and os.listdir(out) == []
