@@ -12,8 +12,9 @@ from google.protobuf.message import DecodeError
 from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
-from ocaffe.cli.flags import Parser, bad_records_flag, device_flags
+from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, naming_bad_records_flag
 from ocaffe.compiler.network import phase_net
+from ocaffe.data.bad_records import BadRecords
 from ocaffe.data.boxes import Boxes
 from ocaffe.data.database import Reader, open_database
 from ocaffe.data.decode import Color, open_image, planes
@@ -34,6 +35,7 @@ _BOXES, _IMAGES = ("AnnotatedData",), ("Data", "ImageData")  # types of layers
 Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels (none if the source has none), or rows of boxes
 
 
+@naming_bad_records_flag()
 def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
     parser = Parser(NAME, "Write a contact sheet of a database, class folders, a list, a table or tar shards, with the label below each image, or with boxes.")
@@ -81,17 +83,13 @@ def is_annotated(path: str) -> bool:
 def stored_boxes(options: Any) -> Iterator[Sample]:
     """Yield the images and boxes of a database as they are stored."""
     database = open_database(options.source, _backend(options.source))
-    reader, bad = Reader(database), 0
+    reader, bad = Reader(database), BadRecords(options.skip_bad_records, database.entries)
     for record in range(database.entries):
         ((key, value),) = reader.read(record, 1)
         try:
             yield _boxed(bytes(value))
         except Error as problem:
-            error = database.fault(problem, record, key)
-            bad += 1
-            if bad > options.skip_bad_records:
-                raise error from None
-            log.warning("annotated_data_layer.cpp:1", f"Skipped bad record {bad} of at most {options.skip_bad_records}: {error.fact}")
+            bad.add(record, database.fault(problem, record, key))
 
 
 def _boxed(record: bytes) -> Sample:

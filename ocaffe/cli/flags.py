@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+from ocaffe.data.bad_records import BadRecord
 from ocaffe.errors import Error
 from ocaffe.ir.target import MATHS
 
@@ -129,6 +131,16 @@ def shape_flag(parser: Parser) -> None:
 
 def bad_records_flag(parser: Parser) -> None:
     parser.flag("skip_bad_records", 0, "records of a data layer that may be bad (damaged, no image); each is named, and the next one takes its place")
+
+
+@contextlib.contextmanager
+def naming_bad_records_flag() -> Iterator[None]:
+    """Context of a command with the flag of `bad_records_flag`: the remedy for a bad record names the flag."""
+    try:
+        yield
+    except BadRecord as problem:
+        problem.fix = f"{problem.fix}, or --skip-bad-records N"
+        raise
 
 
 def memory_limit(text: str, free: int | None = None) -> int | None:

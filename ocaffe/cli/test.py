@@ -10,7 +10,19 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import (
+    Parser,
+    bad_records_flag,
+    batch_flag,
+    device_flags,
+    kind_flag,
+    memory_flags,
+    memory_limit,
+    naming_bad_records_flag,
+    required,
+    stages,
+    state_flags,
+)
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
@@ -44,7 +56,7 @@ ITERATIONS = 50
 
 
 def main(argv: Sequence[str]) -> int:
-    with ranked() as world:
+    with ranked() as world, naming_bad_records_flag():
         options = _options(argv)
         status = started_ranks("test", argv, options)
         if status is None:

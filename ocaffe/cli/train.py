@@ -9,7 +9,19 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, list_devices, select_device
-from ocaffe.cli.flags import Parser, bad_records_flag, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, stages, state_flags
+from ocaffe.cli.flags import (
+    Parser,
+    bad_records_flag,
+    batch_flag,
+    device_flags,
+    kind_flag,
+    memory_flags,
+    memory_limit,
+    naming_bad_records_flag,
+    required,
+    stages,
+    state_flags,
+)
 from ocaffe.cli.matching import check_match, match_flag, warn_frozen
 from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
@@ -29,7 +41,7 @@ from ocaffe.tools.tensorboard import event_log
 
 
 def main(argv: Sequence[str]) -> int:
-    with ranked() as world:
+    with ranked() as world, naming_bad_records_flag():
         options = train_options(argv)
         path = required(options, "solver", "the solver", "train")
         status = started_ranks("train", argv, options)

@@ -10,11 +10,16 @@ from ocaffe.errors import Error
 _LAYERS = ("Data", "ImageData")
 
 
+class BadRecord(Error):
+    """One bad record too many. The remedy is a field of the layer, which every net has; a command with a flag for it adds the flag."""
+
+
 def skip_bad_records(net: Any, limit: int) -> Any:
     """Set `limit` in the data layers of a NetParameter that do not set it themselves. Return `net`. Raise Error if it has none."""
     layers = [layer for layer in net.layer if layer.type in _LAYERS]
     if limit and not layers:
-        raise Error(f"bad records are to be skipped, and net '{net.name}' has no layer of type {' or '.join(_LAYERS)}", fix="leave out --skip-bad-records")
+        fact = f"bad records are to be skipped, and net '{net.name}' has no layer of type {' or '.join(_LAYERS)}"
+        raise Error(fact, fix="leave out --skip-bad-records, or remove skip_bad_records from the solver")
     for layer in layers if limit else ():
         if not layer.transform_param.HasField("skip_bad_records"):
             layer.transform_param.skip_bad_records = limit
@@ -39,15 +44,13 @@ class BadRecords:
         return record
 
     def add(self, record: int, problem: Error) -> None:
-        """Log that `record` is bad. Raise `problem`, which names it, if it is one too many."""
+        """Log that `record` is bad. Raise BadRecord with `problem`, which names the record, if it is one too many."""
         with self._changing:
             if record in self._found:
                 return
             skipped = len(self._found)
             if skipped >= self._limit or skipped + 1 >= self._entries:
-                if self._limit:
-                    problem.fact += f" ({skipped} bad records before it were skipped, and the limit is {self._limit})"
-                problem.fix = f"{problem.fix}; or skip such records: --skip-bad-records N, or transform_param {{ skip_bad_records: N }}"
-                raise problem
+                before = f" ({skipped} bad records before it were skipped, and the limit is {self._limit})" if self._limit else ""
+                raise BadRecord(problem.fact + before, fix=f"{problem.fix}; or skip such records: transform_param {{ skip_bad_records: N }}")
             self._found.add(record)
             log.warning("data_reader.cpp:80", f"Skipped bad record {skipped + 1} of at most {self._limit}: {problem.fact}")

@@ -60,7 +60,7 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
     labels = os.path.join(out, LABELS)
     for path in (*databases.values(), *lists.values(), labels):
         LmdbWriter.check_absent(path)
-    bad = _Bad(root, settings.most_bad)
+    bad = _Bad(root, settings.most_bad, sum(map(len, parts.entries.values())))
 
     def make(entry: Entry) -> Made:
         made = datum_of(os.path.join(root, entry.name), int(entry.last), settings.recipe)
@@ -93,17 +93,17 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
 
 
 class _Bad:
-    """The images that cannot be read. More than `most` are an Error."""
+    """The images that cannot be read, of `total` ones. More than `most` are an Error."""
 
-    def __init__(self, root: str, most: int) -> None:
-        self.root, self.most, self.entries = root, most, set[Entry]()
+    def __init__(self, root: str, most: int, total: int) -> None:
+        self.root, self.most, self.total, self.entries = root, most, total, set[Entry]()
 
     def leave_out(self, entry: Entry, problem: Error) -> None:
         self.entries.add(entry)
         path = os.path.join(self.root, entry.name)
         if len(self.entries) > self.most:
             allowed = f"; {self.most} others are left out already" if self.most else ""
-            fix = f"{problem.fix or 'replace or remove the file'}, or leave it out: --skip-bad-records {len(self.entries)}"
+            fix = f"{problem.fix or 'replace or remove the file'}, or leave out all that cannot be read: --skip-bad-records {self.total}"
             raise Error(f"{path}: {problem.fact}{allowed}", fix=fix)
         log.warning(f"{_SOURCE}:1", f"{path}: {problem.fact}. It is left out ({len(self.entries)} of at most {self.most}).")
 

@@ -108,7 +108,7 @@ def test_bad_images_are_named_and_skipped(photos: pathlib.Path, kind: str) -> No
         "shards": "shards/0.tar, member 0.png: ",
     }[kind]  # fmt: skip
     error = failure(lambda: samples(source(kind), 0))
-    assert error.fact.startswith(place) and "--skip-bad-records" in str(error.fix)
+    assert error.fact.startswith(place) and "{ skip_bad_records: N }" in str(error.fix)
     images, labels = samples(source(kind, transform={"skip_bad_records": 1}), 0)
     assert (images[0] == image(1)).all() and labels.tolist()[:2] == [0, 0]
 
