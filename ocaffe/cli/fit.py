@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe import log
+from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.cli.new import choices_of, project_flags
@@ -22,11 +22,12 @@ from ocaffe.evaluation.scores import evaluate
 from ocaffe.evaluation.sidecar import sidecar_of
 from ocaffe.files import atomic_write
 from ocaffe.memory.report import size_text
-from ocaffe.model.text import read_solver
+from ocaffe.model.text import parse, read_solver
 from ocaffe.parallel.world import ALONE
 from ocaffe.solver.solver import Solver
 from ocaffe.zoo.images import Images, find_images, typical_side
-from ocaffe.zoo.project import TUNING_EPOCHS, Project, discard, write_project
+from ocaffe.zoo.project import TUNING_EPOCHS, Project, begin, discard, write_project
+from ocaffe.zoo.unreadable import Check
 
 NAME = "fit"
 NET = "resnet20"  # a small residual net, for images of any size
@@ -43,10 +44,12 @@ def main(argv: Sequence[str]) -> int:
         raise Error("no folder is given for the files", place=f"ocaffe {NAME}", fix="--out FOLDER")
     if options.patience < 1:
         raise Error(f"--patience is {options.patience}", place=f"ocaffe {NAME}", fix="a number of tests, 1 or more")
-    begin = time.monotonic()
+    started = time.monotonic()
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    images = find_images(options.data, options.out, options.val, options.test, options.seed)
+    begin(options.net, options.out)  # its errors come before the images are decoded
+    check = Check(parse(options.transform, proto.TransformationParameter, "--transform").max_image_pixels)
+    images = find_images(options.data, options.out, options.val, options.test, options.seed, check)
     epochs = options.epochs or (0 if options.weights else EPOCHS)
     size = options.size or _side(options.net, images)
     choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, trained=BEST, solver=f"random_seed: {options.seed}")
@@ -62,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, device, images=images.test.images)
     names = images.classes or [str(number) for number in range(project.classes)]
-    _report(project, confusion, names, time.monotonic() - begin, ended)
+    _report(project, confusion, names, time.monotonic() - started, ended)
     return 0
 
 
@@ -99,6 +102,8 @@ def _train(project: Project, options: Any) -> int:
     argv = ["--solver", project.path("solver.prototxt")]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
     with log.into(project.path(LOG)):
+        for note in project.notes:
+            log.info("caffe.cpp:1", note)
         tests = _Tests(project)
         try:
             train(project.path("solver.prototxt"), train_options(argv), ALONE, tests)

@@ -182,7 +182,7 @@ def _files(inputs: Sequence[str]) -> Iterator[str]:
         if not os.path.isdir(name):
             yield name
             continue
-        found = sorted(os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files if is_image_name(file))
+        found = sorted(os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files if is_image_name(file, photos=True))
         if not found:
             raise Error(f"{name} has no image", place=f"ocaffe {NAME}", fix="a folder with image files")
         yield from found

@@ -16,6 +16,7 @@ from ocaffe.data.pixels import FORMATS
 from ocaffe.errors import Error
 
 IMAGE_SUFFIXES = frozenset(suffix[1:] for suffix, kind in Image.EXTENSION.items() if kind in FORMATS) | {"dib", "sr"}
+PHOTO_SUFFIXES = IMAGE_SUFFIXES | {"heic", "heif", "avif", "jxl", "dng", "cr2", "cr3", "nef", "arw"}  # also of formats that ocaffe does not read
 TRAINING = ("train", "training")  # names of subfolders with images for training, in any case
 HELD_OUT = ("test", "testing", "val", "valid", "validation")  # and for testing
 _SYSTEM = {"__MACOSX", "@eaDir"}  # folders that file managers and storage devices make
@@ -35,17 +36,17 @@ class ClassFolders(NamedTuple):
     skipped: Counter[str]
 
 
-def is_image_name(name: str) -> bool:
-    """Return whether the suffix of `name` is that of an image format."""
-    return "." in name and name.rpartition(".")[2].lower() in IMAGE_SUFFIXES
+def is_image_name(name: str, photos: bool = False) -> bool:
+    """Return whether the suffix of `name` is that of an image format. `photos`: or of a photo in a format that ocaffe does not read."""
+    return "." in name and name.rpartition(".")[2].lower() in (PHOTO_SUFFIXES if photos else IMAGE_SUFFIXES)
 
 
-def class_folders(root: str, classes: Sequence[str] = ()) -> ClassFolders:
+def class_folders(root: str, classes: Sequence[str] = (), photos: bool = False) -> ClassFolders:
     """List the images of the class folders in `root`. Raise Error.
 
     `classes` are the names in the order of their numbers. Without them it is the labels.txt in `root`, else the sorted names of the subfolders.
-    No file is opened, and the type of an entry comes from its folder. A broken link or a pipe with the suffix of an image is in the list, and reading
-    it is an error.
+    `photos`: also list photos in formats that ocaffe does not read. No file is opened, and the type of an entry comes from its folder. A broken link or a
+    pipe with the suffix of an image is in the list, and reading it is an error.
     """
     root = root.rstrip("/\\") or root
     skipped: Counter[str] = Counter()
@@ -67,7 +68,7 @@ def class_folders(root: str, classes: Sequence[str] = ()) -> ClassFolders:
     names: list[str] = []
     counts: list[int] = []
     for name in numbered:
-        found = _images(root, name, skipped) if name in folders else []
+        found = _images(root, name, skipped, photos) if name in folders else []
         if name in folders and not found:
             raise Error(f"the class folder {os.path.join(root, name)} has no image file", fix="add images, or remove the folder")
         names += found
@@ -98,7 +99,7 @@ def split_of(folders: Sequence[str]) -> list[str]:
     return [training[0], *held_out] if training and held_out else []
 
 
-def _images(root: str, name: str, skipped: Counter[str]) -> list[str]:
+def _images(root: str, name: str, skipped: Counter[str], photos: bool) -> list[str]:
     """Return the sorted names, relative to `root`, of the images below its subfolder `name`."""
     found: list[str] = []
     todo: list[tuple[str, tuple[tuple[int, int], ...]]] = [(name, ())]  # folders, each with the identities of those above it
@@ -113,7 +114,7 @@ def _images(root: str, name: str, skipped: Counter[str]) -> list[str]:
                 skipped["hidden"] += 1
             elif entry.is_dir():
                 todo.append((f"{folder}/{entry.name}", (*above, key)))
-            elif is_image_name(entry.name):
+            elif is_image_name(entry.name, photos):
                 found.append(f"{folder}/{entry.name}")
             else:
                 skipped[_kind(entry.name)] += 1

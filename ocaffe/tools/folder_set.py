@@ -5,7 +5,7 @@ import contextlib
 import os
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -115,15 +115,18 @@ def check_apart(root: str, out: str) -> None:
         raise Error(f"the folder for the databases, {out}, lies in the folder of the images, {root}", fix="choose a folder outside of it")
 
 
-def divide(root: str, settings: Settings) -> Parts:
-    """Divide the images of class folders for training and testing. The subfolders train and test (or val) of `root` are the parts if it has them."""
+def divide(root: str, settings: Settings, images: Callable[..., ClassFolders] = class_folders) -> Parts:
+    """Divide the images of class folders for training and testing. The subfolders train and test (or val) of `root` are the parts if it has them.
+
+    `images` lists them, those for training first.
+    """
     if not 0 <= settings.share < 1:
         raise Error(f"--test is {settings.share:g}", fix="a share of the images from 0 on and below 1: --test 0.2")
     skipped: Counter[str] = Counter()
     folders, _ = subfolders(root, skipped)
     parts = split_of(folders)
     if not parts:
-        listed = class_folders(root)
+        listed = images(root)
         return Parts(listed.classes, _divided(listed, settings), listed.skipped)
     if others := sorted(set(folders) - set(parts)):
         fact = f"the folder {root} has the parts {' and '.join(parts)} and another subfolder, '{others[0]}'"
@@ -134,7 +137,7 @@ def divide(root: str, settings: Settings) -> Parts:
     classes = numbering(root)
     entries: dict[str, list[Entry]] = {}
     for part in parts:
-        listed = class_folders(os.path.join(root, part), classes)
+        listed = images(os.path.join(root, part), classes)
         classes = listed.classes
         skipped += listed.skipped
         name = TRAINING[0] if part == parts[0] else HELD_OUT[0] if len(parts) == 2 else part

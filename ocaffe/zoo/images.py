@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +22,11 @@ from ocaffe.data.table import SUFFIX, TableFiles, is_table
 from ocaffe.errors import Error
 from ocaffe.tools.folder_set import SHARE, Settings, check_apart, divide, list_bytes
 from ocaffe.tools.imageset import Entry
+from ocaffe.zoo.unreadable import Check
 
 ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with train_lmdb and val_lmdb"
 LIST = ".txt"
+UNREADABLE = "unreadable.txt"  # the file that names the images that were left out
 LOOKED_AT = 50  # images, for their usual size
 
 
@@ -33,6 +36,7 @@ class Part(NamedTuple):
     source: str
     images: int
     root: str = ""  # root_folder of a list
+    bad: int = 0  # records of a database that cannot be decoded
 
 
 class Images(NamedTuple):
@@ -51,21 +55,26 @@ class Images(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: int = 0) -> Images:
+def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: int = 0, check: Check | None = None) -> Images:
     """Find the images in `data`, and those for testing in `val` or in a part of `data`. Raise Error.
 
     Of class folders and of tables without a part for testing, `share` of the images is for testing; `seed` decides which. Image files get lists in the
-    folder `out`, so that both parts have the same numbers of classes.
+    folder `out`, so that both parts have the same numbers of classes. `check` decodes all images. Files that cannot be decoded are left out, and a file in
+    `out` names them.
     """
     if not os.path.exists(data):
-        raise Error(f"{data} does not exist", place="--data", fix=f"give {ACCEPTED} (relative to {os.getcwd()})")
+        raise Error(f"{data} does not exist", fix=f"give {ACCEPTED} (relative to {os.getcwd()})")
     if val and not os.path.exists(val):
         raise Error(f"{val} does not exist", place="--val", fix=f"correct the path (relative to {os.getcwd()})")
     if not val and os.path.isdir(data):
         data, val = parts_in(data)
-    if is_database(data):
-        return _databases(data, val)
-    return _listed(data, val, out, share, seed)
+    images = _databases(data, val, check) if is_database(data) else _listed(data, val, out, share, seed, check)
+    if check is None or not check.found:
+        return images
+    path = os.path.join(out, UNREADABLE)
+    lines = [f"{each.name}: {each.reason}".replace("\n", " ") for each in check.found]
+    note = f"{len(lines)} of {check.images} images cannot be read and are left out; {path} names them"
+    return images._replace(files={**images.files, path: os.fsencode("".join(f"{line}\n" for line in lines))}, notes=(*images.notes, note))
 
 
 def parts_in(folder: str) -> tuple[str, str]:
@@ -84,7 +93,7 @@ def parts_in(folder: str) -> tuple[str, str]:
             if kind != "database" and has_folders:
                 continue
             fact = f"the folder {folder} has the {kind}s {', '.join(found)}, and not one for training (train) and one for testing (val or test)"
-            raise Error(fact, fix="name both: --data FOR_TRAINING --val FOR_TESTING")
+            raise Error(fact, fix=f"give the {kind} for training in place of {folder}, and --val with the {kind} for testing")
         chosen = next((name for name in held_out if "val" in _words(name)), held_out[0])
         return os.path.join(folder, training[0]), os.path.join(folder, chosen)
     return folder, ""
@@ -94,7 +103,7 @@ def _words(name: str) -> list[str]:
     return os.path.splitext(name)[0].lower().replace("-", "_").split("_")
 
 
-def _databases(train: str, test: str) -> Images:
+def _databases(train: str, test: str, check: Check | None) -> Images:
     if not test:
         raise Error(f"{train} is a database, and none is given for testing", fix="name the other one too: --val DATABASE")
     if not is_database(test):
@@ -106,8 +115,10 @@ def _databases(train: str, test: str) -> Images:
     classes, others = label_names(train), label_names(test)
     if others and classes and others != classes:
         raise Error(f"the {LABELS} of {train} and of {test} differ", fix="make both databases of images with the same classes")
-    parts = [Part(path, database.entries) for path, database in opened.items()]
-    return Images(parts[0], parts[1], classes or others, backend, raw_shape(opened[train]))
+    stored = raw_shape(opened[train])
+    encoded = check if stored is None else None
+    parts = [Part(path, database.entries, bad=encoded.database(database) if encoded else 0) for path, database in opened.items()]
+    return Images(parts[0], parts[1], classes or others, backend, stored)
 
 
 def backend_of(folder: str) -> int:
@@ -123,11 +134,11 @@ class _List(NamedTuple):
     classes: list[str]
 
 
-def _listed(data: str, val: str, out: str, share: float, seed: int) -> Images:
+def _listed(data: str, val: str, out: str, share: float, seed: int, check: Check | None) -> Images:
     notes: list[str] = []
     if not val and os.path.isdir(data):
         check_apart(data, out)
-        parts = divide(data, Settings(share=share, seed=seed))
+        parts = divide(data, Settings(share=share, seed=seed), check.folders if check else class_folders)
         names = [name for name in parts.entries if name != "train"]
         if not names:
             raise Error(f"no image of {data} is left for testing", place="--test", fix="a share above 0: --test 0.2")
@@ -136,8 +147,8 @@ def _listed(data: str, val: str, out: str, share: float, seed: int) -> Images:
         notes = [skipped_text(parts.skipped).removeprefix("; ")] if parts.skipped else []
         roots = [root, root]
     else:
-        train = _read(data, [])
-        lists = [train, _read(val, train.classes)] if val else _split(train, share, seed)
+        train = _read(data, [], check)
+        lists = [train, _read(val, train.classes, check)] if val else _split(train, share, seed)
         roots, classes = [each.root for each in lists], train.classes
         entries = [[Entry(i, name, str(int(label))) for i, (name, label) in enumerate(zip(each.names, each.labels), 1)] for each in lists]
     made = []
@@ -151,10 +162,10 @@ def _listed(data: str, val: str, out: str, share: float, seed: int) -> Images:
     return Images(made[0], made[1], classes, files=files, notes=tuple(notes))
 
 
-def _read(source: str, classes: Sequence[str]) -> _List:
+def _read(source: str, classes: Sequence[str], check: Check | None) -> _List:
     """Read class folders, a table or a list. `classes` are the names for training, [] if this is the source for training."""
     if os.path.isdir(source):
-        folders = class_folders(source, classes)
+        folders = (check.folders if check else class_folders)(source, classes)
         return _List(source, folders.names, folders.labels, folders.classes)
     table = TableFiles(source, "", 1, False) if is_table(source, 1) else ListFiles(source, "", 1, False)
     labels = table.labels[:, 0].astype(np.int64)
@@ -168,7 +179,11 @@ def _read(source: str, classes: Sequence[str]) -> _List:
     broken = next((name for name in names if len(name.splitlines()) > 1), None)
     if broken is not None:
         raise Error(f"the name {broken!r} in {source} has a line break, which a list cannot hold", fix="rename the file")
-    return _List(root_of(source, names[0]), names, labels, list(classes or named or given_labels(os.path.dirname(source) or ".")))
+    root, classes = root_of(source, names[0]), list(classes or named or given_labels(os.path.dirname(source) or "."))
+    if check:
+        readable = check.files(source, root, names, labels, classes)
+        names, labels = list(compress(names, readable)), labels[readable]
+    return _List(root, names, labels, classes)
 
 
 def root_of(table: str, name: str) -> str:
@@ -208,5 +223,6 @@ def typical_side(images: Images) -> int:
 
 def largest_label(images: Images) -> int:
     """Return the largest label in the lists of image files; -1 for databases."""
-    words = [line.rsplit(b" ", 1)[1] for path, content in images.files.items() if not path.endswith(LABELS) for line in content.splitlines()]
+    lists = [images.files[part.source] for part in (images.train, images.test) if part.source in images.files]
+    words = [line.rsplit(b" ", 1)[1] for content in lists for line in content.splitlines()]
     return max(map(int, words), default=-1)

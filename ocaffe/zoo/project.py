@@ -93,6 +93,13 @@ class Project:
         return self.path(self.net)
 
 
+def begin(net: str, out: str) -> Template:
+    """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one."""
+    for name in FILES:
+        check_absent(os.path.join(out, name))
+    return template(net)
+
+
 def write_project(net: str, data: str | Images, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
     """Write the files to train `net` on the images in `data` into the folder `out`. Raise Error, and then write nothing.
 
@@ -100,9 +107,7 @@ def write_project(net: str, data: str | Images, out: str, choices: Choices | Non
     `target`: the device that the batch must fit.
     """
     choices = choices or Choices()
-    for name in FILES:
-        check_absent(os.path.join(out, name))
-    given = template(net)
+    given = begin(net, out)
     images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
     for path in images.files:
         check_absent(path)
@@ -191,6 +196,8 @@ class _Writer:
             layer.transform_param.crop_size = side
         if phase == proto.TRAIN:
             layer.transform_param.MergeFrom(self.augment)
+        if part.bad:
+            layer.transform_param.skip_bad_records = max(part.bad, layer.transform_param.skip_bad_records)
         if self.images.backend is None:
             layer.type = "ImageData"
             param = layer.image_data_param

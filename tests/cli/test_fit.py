@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+import re
 import shutil
 from typing import Any
 
@@ -13,9 +14,11 @@ from PIL import Image
 
 from ocaffe.cli import fit, main
 from ocaffe.cli.fit import _side
+from ocaffe.cli.parsers import parser_of
 from ocaffe.model.text import read_solver
 from ocaffe.zoo.images import find_images, typical_side
 from tests.zoo.digits import write_folders
+from tests.zoo.test_unreadable import BAD, database, spoil
 
 
 @pytest.fixture
@@ -139,16 +142,64 @@ def test_the_size_follows_the_images(here: pathlib.Path, pixels: int, side: int)
     assert typical_side(images) == pixels and _side("resnet20", images) == side and _side("lenet", images) == 0
 
 
+def test_bad_photos_are_left_out(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "photos", 10, classes=2)
+    spoil(here / "photos" / "digit1")
+    (here / "wrong.caffemodel").write_bytes(b"\x08\x08\x12\x04text")
+    flags = ["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "4", "--batch", "8", "--device", device.number]
+    assert main([*flags, "--weights", "wrong.caffemodel"]) == 1 and not (here / "out").exists()
+    capsys.readouterr()
+    assert main(flags) == 0
+    said = capsys.readouterr()
+    note = f"{len(BAD) + 1} of 30 images cannot be read and are left out; out/unreadable.txt names them"
+    assert "images    16 for training, 4 for testing; 2 classes" in said.out and said.out.count(f"note      {note}\n") == 1 and not said.err
+    assert (here / "out/train.log").read_text().count(note) == 1
+    lines = (here / "out/unreadable.txt").read_text().splitlines()
+    assert len(lines) == len(BAD) + 1 and "photos/digit1/empty.jpg: it is empty" in lines
+    assert main(["predict", "out", "photos/digit1", "--device", device.number]) == 1  # the same photos are named, and the others are predicted
+    said = capsys.readouterr()
+    assert sorted(said.err.splitlines()) == sorted(f"error: {line}" for line in lines) and said.out.count(".png\n") == 10
+
+
+def test_bad_records_are_left_out(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    database("db/train_lmdb", 2)
+    database("db/val_lmdb", 1)
+    flags = ["--net", "lenet", "--out", "out", "--iterations", "4", "--batch", "3", "--device", device.number]
+    assert main(["fit", "db", *flags]) == 0
+    assert "note      3 of 12 images cannot be read and are left out; out/unreadable.txt names them\n" in capsys.readouterr().out
+    assert (here / "out/train.log").read_text().count("Skipped bad record") == 3
+
+
+def test_a_class_without_a_readable_photo(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "photos", 2, classes=3)
+    for path in (here / "photos" / "digit2").iterdir():
+        path.write_bytes(b"")
+    assert main(["fit", "photos", "--out", "out", "--device", device.number]) == 1
+    said = capsys.readouterr().err
+    assert "none of the 2 images of the class 'digit2' in photos can be read; the first: photos/digit2/" in said and "remove the class" in said
+    assert not (here / "out").exists()
+
+
 def test_mistakes(here: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
+    """Each flag that a message advises is one of the command."""
     write_folders(here / "photos", 4, classes=2)
+    for name in ("a.csv", "b.csv"):
+        (here / "tables" / name).parent.mkdir(exist_ok=True)
+        (here / "tables" / name).write_text("file,label\n")
+    database("db/train_lmdb", 0)
+    flags = {flag for action in parser_of("fit")._actions for flag in action.option_strings}
     for argv, text in (
         (["photos"], "--out FOLDER"),
         (["none", "--out", "out"], "none does not exist"),
         (["photos", "--out", "out", "--patience", "0"], "--patience is 0"),
         (["photos", "--out", "out", "--net", "lennet"], "did you mean lenet?"),
+        (["tables", "--out", "out"], "--val with the table for testing"),
+        (["db/train_lmdb", "--out", "out"], "--val DATABASE"),
+        (["photos", "--out", "out", "--test", "0"], "--test 0.2"),
     ):
         assert main(["fit", *argv, "--device", device.number]) == 1
-        assert text in capsys.readouterr().err and not (here / "out").exists()
+        said = capsys.readouterr().err
+        assert text in said and set(re.findall(r"--[a-z][\w-]*", said)) <= flags and not (here / "out").exists()
     (here / "out").mkdir()
     (here / "out/solver.prototxt").write_text("mine")
     assert main(["fit", "photos", "--out", "out", "--device", device.number]) == 1
