@@ -63,22 +63,24 @@ def cases() -> Iterator[tuple[str, str, str]]:
             yield from ((net, phase, name) for phase in ("TRAIN", "TEST") for name in TARGETS)
 
 
-def compiled(net: str, phase: str, target: Target) -> CompiledSchedule:
-    """The plan of a net of the zoo for a batch of random data, in TRAIN with backward and update."""
+def compiled(
+    net: str, phase: str, target: Target, options: NetOptions | None = None, switches: Switches | None = None, batch: int = BATCH, data: str = "DummyData"
+) -> CompiledSchedule:
+    """The plan of a net of the zoo for a batch of constant data, in TRAIN with backward and update. `data`: the layer that supplies it, or "Input"."""
     target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     number = getattr(proto, phase)
     message = phase_net(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), number)
     for layer in message.layer:
         if layer.type in DATA:
-            shapes = data_shapes(layer, BATCH, IMAGES.get(net, (3, 224, 224)))
-            layer.type = "DummyData"
+            shapes = data_shapes(layer, batch, IMAGES.get(net, (3, 224, 224)))
+            layer.type = data
             layer.ClearField("transform_param")
             for dims in shapes:
-                layer.dummy_data_param.shape.add().dim.extend(dims)
+                (layer.input_param if data == "Input" else layer.dummy_data_param).shape.add().dim.extend(dims)
     graph = build(message, number)
     group = ParameterGroup(graph.params)
     update = Updater(group, read_solver(str(ROOT / "zoo" / net / "solver.prototxt"))) if phase == "TRAIN" else None
-    return compile_net(graph, group, target, NetOptions(backward=phase == "TRAIN"), Switches(), update)
+    return compile_net(graph, group, target, replace(options or NetOptions(), backward=phase == "TRAIN"), switches or Switches(), update)
 
 
 def counted(net: str, phase: str, target: Target) -> dict[str, Any]:
