@@ -179,7 +179,8 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
                 continue
             rec: Recorder = recorded(own, partial(direction, conv_depthwise if g.depthwise else conv_gpu, g, *refs.values()))
             for launch in rec.launches:  # as passes/bf16.py does
-                types = {f"{kind}_T": "bfloat" for kind, operand in zip(launch.bf16_operands, launch.operands) if kind and operand.ref.dtype == BFLOAT}
+                slots = ((launch.slot(operand), operand.ref.dtype) for operand in launch.operands)
+                types = {f"{slot.bf16}_T": "bfloat" for slot, dtype in slots if slot is not None and slot.bf16 and dtype == BFLOAT}
                 if types:
                     launch.define(**types)
             runner.given = {ref: in_memory(ref, values[letter]) for letter, ref in refs.items() if letter != named}
@@ -189,7 +190,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
                 got = widened(got.view(np.uint16)[: refs[named].count].reshape(refs[named].shape))
             got = from_blocks(got.reshape(refs[named].shape)) if refs[named].blocked else got
             ms = 1000 * sum(times.values())
-            defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and launch.call.is_product), {})
+            defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and not launch.kernel.can.helper), {})
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}
             parts = {key: 1000 * value for key, value in times.items()}
             error = error_of(g, way, got, wide["x"], wide["w"], wide["y"])

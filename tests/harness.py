@@ -113,8 +113,8 @@ def program(target: Target, cl: Any, context: Any, call: Any, generated: str) ->
 def in_blocks(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref]) -> list[np.ndarray]:
     """`execute` for launches that know both orders, with all operands in blocks of channels. Feeds and results are in Caffe's order."""
     for launch in rec.launches:
-        assert launch.in_blocks is not None and launch.call is not None
-        launch.call = launch.in_blocks(launch.call)
+        launch.call = launch.in_blocks()
+        assert launch.call is not None
         launch.define(**conv_blocks.block_defines(rec.target))
     return [loaded(values) for values in execute(rec, context, {ref: stored(values, ref) for ref, values in feeds.items()}, fetches)]
 

@@ -156,15 +156,15 @@ def completed(schedule: Sequence[Launch], value: Ref, phase: str) -> int | None:
     for step, launch in enumerate(schedule):
         if launch.phase != phase:
             continue
-        for place, operand in enumerate(launch.operands):
+        for operand in launch.operands:
             if operand.access is Access.READ:
                 continue
-            if launch.has_fused_relu and value in _bases(operand.ref.base):
+            if launch.mask is not None and value in _bases(operand.ref.base):
                 return None  # the launch writes the sum with the fused ReLU backward applied, so the value itself never exists
             part_of_it = value in _bases(operand.ref)
             if not part_of_it and operand.ref not in _bases(value):
                 continue
-            sources = [launch.operands[i].ref for i, j in launch.inplace if j == place]
+            sources = [launch[source] for source, result in launch.inplace if result == operand.name]
             if part_of_it and operand.ref is not value and any(source.root is operand.ref.root for source in sources):
                 continue
             last = step

@@ -9,10 +9,14 @@ from ocaffe.check.case import Finding, difference
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet
+from ocaffe.ir.kernel import Kernel, modify, read, write
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
+
+AVERAGE = Kernel("exchange.average", read("others"), modify("own"))
+CONVERT = Kernel("exchange.convert", read("x"), write("y"))
 
 RANKS, RANK, PART, COUNT = 4, 2, 96, 83
 
@@ -39,7 +43,7 @@ class ExchangeCase:
             for source, packed in ((others, read), (own, written)):
                 self._convert(rec, source, packed)
         args = [RANKS, RANK, PART, COUNT, 1 / RANKS]
-        rec.launch("exchange.average", reads=[read], modifies=[written], args=args, size=(COUNT,), defines={"WIRE": kind})
+        rec.launch(AVERAGE(others=read, own=written), args=args, size=(COUNT,), defines={"WIRE": kind})
         if self.bits == 16:
             self._convert(rec, written, own)
         return rec, others, own
@@ -51,7 +55,7 @@ class ExchangeCase:
     @staticmethod
     def _convert(rec: Recorder, source: Ref, result: Ref) -> None:
         types = {name: "float" if ref.dtype == FLOAT else "bfloat" for name, ref in (("SOURCE_T", source), ("RESULT_T", result))}
-        rec.launch("exchange.convert", reads=[source], writes=[result], args=[source.count], size=(source.count,), defines=types)
+        rec.launch(CONVERT(x=source, y=result), args=[source.count], size=(source.count,), defines=types)
 
     def run(self, device: Device) -> list[Finding]:
         session = Session(device)

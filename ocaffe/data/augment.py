@@ -19,8 +19,11 @@ from ocaffe.data.distort import check_distortion
 from ocaffe.data.source import CHANGES, PARTNERS, SAMPLE, bit_generator, draws
 from ocaffe.data.transform import GPU_PIXELS, Layout, Row, Transform, Window
 from ocaffe.errors import Error, shape_text
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+
+AUGMENT = Kernel("augment.augment", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
 
 FIELDS = frozenset({
     "random_resized_crop", "affine", "lighting", "erase", "mixup", "cutmix", "label_classes",
@@ -215,16 +218,14 @@ class Augmentation(Transform):
         other.border_value = float(self.label_outside or 0)
         return other
 
-    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: str = "augment") -> None:
+    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: Kernel | None = None) -> None:
         samples, channels, height, width = data.shape
-        mean = [] if self.mean is None else [rec.constant("mean", np.broadcast_to(self.mean, channels).copy())]
+        mean = None if self.mean is None else rec.constant("mean", np.broadcast_to(self.mean, channels).copy())
         group = 32 if width <= 32 else 64
         cpu = rec.target.is_cpu
         columns = 1 if cpu else group * math.ceil(width / (group * GPU_PIXELS))
         rec.launch(
-            f"augment.{kernel}",
-            reads=[staging, *mean],
-            writes=[data, *([] if label is None else [label])],
+            (kernel or AUGMENT)(block=staging, mean=mean, y=data, label=label),
             args=[
                 *map(np.uint64, (layout.table_at, layout.label_at, layout.image)),
                 height, width, self.soft_classes, self.scale, self.border_value, self.erased,
@@ -240,12 +241,11 @@ class Augmentation(Transform):
                 "LIGHT": int(self.light > 0),
                 "ERASE": 0 if self.erased_patch is None else 2 if self.noise else 1,
                 "MIX": int(bool(self.mixing)),
-                "MEAN": len(mean),
+                "MEAN": int(mean is not None),
                 "LABEL": layout.label_count if label is not None else 0,
                 "SOFT": int(self.soft_classes > 0),
             },
-            cheap=True,
-        )  # fmt: skip
+        )
 
 
 class Changes:

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.data.source import aligned
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+
+UNPACK = Kernel("transform.unpack", read("block"), write("y"), can=Can(recompute=True))
 
 CPU_PIECE = 4096  # elements that a work-item copies on a CPU
 GPU_GROUP = 64
@@ -38,12 +41,9 @@ class FloatLayout:
             samples = top.shape[0] if top.shape else 1
             count = top.dense_stride
             rec.launch(
-                "transform.unpack",
-                reads=[staging],
-                writes=[top],
+                UNPACK(block=staging, y=top),
                 args=[np.uint64(offset), count],
                 size=(-(-count // piece), samples),
                 local=None if rec.target.is_cpu else (GPU_GROUP, 1),
                 defines={"PIECE": piece},
-                cheap=True,
             )

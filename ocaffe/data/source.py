@@ -133,7 +133,7 @@ def upload(rec: Recorder, source: Source, nbytes: int) -> Ref:
     """Record the upload of the next batch. Return its staging Ref."""
     fresh = Ref(f"{rec.layer}.batch", (nbytes,), Role.STAGING, np.dtype(np.uint8), slots=SLOTS)
     staging = source.staging.setdefault(nbytes, fresh)
-    rec.add(Upload(layer=rec.layer, phase="forward", operands=[Operand(staging, Access.WRITE)], source=source, what="upload"))
+    rec.add(Upload(layer=rec.layer, phase="forward", operands=[Operand(staging, Access.WRITE)], source=source))
     return staging
 
 

@@ -12,9 +12,13 @@ import numpy as np
 from ocaffe.data.decode import Color
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.model.blob import read_blobproto
+
+PASTE = Kernel("transform.paste", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
+TRANSFORM = Kernel("transform.transform", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
 
 HEIGHT, WIDTH, Y, X, MEAN_Y, MEAN_X, MIRROR = range(7)  # columns of the table
 _COLUMNS = 8
@@ -204,10 +208,10 @@ class Transform:
         other.mean, other.scale = None, 1.0
         return other
 
-    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: str = "transform") -> None:
+    def record(self, rec: Recorder, staging: Ref, layout: Layout, data: Ref, label: Ref | None, kernel: Kernel | None = None) -> None:
         """Record the launch of `kernel` that turns a staged batch into `data` (N x C x H x W) and `label` (N)."""
         samples, channels, height, width = data.shape
-        if kernel == "transform" and not self.mirror and not (self.crop and self.mean is not None and self.mean.ndim > 1):
+        if kernel is None and not self.mirror and not (self.crop and self.mean is not None and self.mean.ndim > 1):
             height, width = 1, height * width  # rows are contiguous in memory, and one long row is faster
         mean, kind, mean_size = None, 0, (0, 0)
         if self.mean is not None and self.mean.ndim == 1:
@@ -217,9 +221,7 @@ class Transform:
         group = 32 if width <= 32 else 64
         columns = 1 if rec.target.is_cpu else group * math.ceil(width / (group * GPU_PIXELS))
         rec.launch(
-            f"transform.{kernel}",
-            reads=[staging, *([] if mean is None else [rec.constant("mean", mean)])],
-            writes=[data, *([] if label is None else [label])],
+            (kernel or TRANSFORM)(block=staging, mean=None if mean is None else rec.constant("mean", mean), y=data, label=label),
             args=[*map(np.uint64, (layout.table_at, layout.label_at, layout.image)), channels * height, channels, height, width, *mean_size, self.scale],
             size=(columns, channels * height, samples),
             local=None if rec.target.is_cpu else (group, 64 // group, 1),
@@ -230,7 +232,6 @@ class Transform:
                 "INTERLEAVED": int(layout.interleaved),
                 "VECTOR": int(rec.target.is_cpu),
             },
-            cheap=True,
         )
 
 

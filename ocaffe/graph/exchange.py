@@ -31,7 +31,7 @@ class Exchanges:
         layer, phase = rec.layer, rec.phase
         self._open.append((bucket, begin, update))
         rec.enter("exchange", "update")
-        rec.add(BeginExchange("exchange", "update", [Operand(bucket, Access.READ)], side_effect=True, what="exchange begin", begin=begin))
+        rec.add(BeginExchange("exchange", "update", [Operand(bucket, Access.READ)], begin=begin))
         while sum(ref.nbytes for ref, _, _ in self._open) > self._limit:
             self._end()
         rec.enter(layer, phase)
@@ -59,6 +59,6 @@ class Exchanges:
     def _end(self) -> None:
         bucket, begin, update = self._open.popleft()
         self._rec.enter("exchange", "update")
-        end = EndExchange("exchange", "update", [Operand(bucket, Access.MODIFY)], side_effect=True, what="exchange end", begin=begin)
+        end = EndExchange("exchange", "update", [Operand(bucket, Access.MODIFY)], begin=begin)
         self._rec.add(end)
         update()

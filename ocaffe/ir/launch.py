@@ -4,28 +4,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.ir.kernel import SIGN, Access, Can, Kernel, Slot
 from ocaffe.ir.tensor import Ref
 
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/epilogue.h)
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
-PRODUCT_FUNCTIONS = frozenset({"gemm", "forward", "backward_data", "backward_filter", "product"})  # of kernel files
-
-
-class Access(Enum):
-    READ = "r"
-    WRITE = "w"
-    MODIFY = "rw"
+UPLOAD, MEASURE, EMPTY = Kernel("upload"), Kernel("measure"), Kernel("empty")
+BEGIN_EXCHANGE, END_EXCHANGE = (Kernel(name, can=Can(side_effect=True)) for name in ("exchange begin", "exchange end"))
 
 
 @dataclass(frozen=True, eq=False)
 class Operand:
+    """A Ref that a launch accesses. `name`: that of the kernel's parameter."""
+
     ref: Ref
     access: Access
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,9 @@ class Call:
     local: tuple[int, ...] | None
     generated: bool = False
 
-    @property
-    def is_product(self) -> bool:
-        """Whether it computes products. The other kernels of an operation pack, transform or add up."""
-        return not self.generated and self.function in PRODUCT_FUNCTIONS
-
 
 class Bias(IntEnum):
-    """The content of a product's last read operand: the scalar `has_bias` of kernels/epilogue.h."""
+    """The content of the operand BIAS of a product: the scalar `has_bias` of kernels/epilogue.h."""
 
     NONE = 0
     OFFSETS = 1  # one offset per channel
@@ -78,43 +72,6 @@ class Epilogue(NamedTuple):
     bounds: bool = False  # as in EpilogueScalars
 
 
-@dataclass(frozen=True)
-class ReductionSlot:
-    """A place among the operands of a kernel that can write partial channel reductions of its result (kernels/channel_reduction.h).
-
-    An operation puts it into the `reads` of `Recorder.launch`, where the kernel declares REDUCTION_OPERANDS. `parts`: partial results per channel.
-    `gradients`: the kernel also supports the two sums of BatchNorm's backward pass. `index`: the operand's index; the recorder sets it.
-    """
-
-    parts: int
-    gradients: bool = True
-    index: int = -1
-
-
-class _ReluMaskSlot:
-    """The type of RELU_MASK."""
-
-
-# A place among the `reads` of `Recorder.launch` where the kernel declares SIGN: the mask of a fused ReLU backward (kernels/fused_relu.h).
-RELU_MASK = _ReluMaskSlot()
-Read = Ref | ReductionSlot | _ReluMaskSlot | None
-
-
-@dataclass(frozen=True)
-class BlockedForm:
-    """How an operation on an image runs on CPUs if the channels of its result are in blocks (ocaffe/passes/channel_blocks.py).
-
-    `record(rec, x, y, blocked)` records it. The last launch reads x first and writes y first. `blocked`: the channels of x are in blocks.
-    `takes_plain`, `takes_blocks`: x may be without blocks, with blocks. `fills`: x and y may have channels that fill no whole block; the rest of the
-    last block is 0.
-    """
-
-    record: Callable[..., None]
-    takes_plain: bool = False
-    takes_blocks: bool = True
-    fills: bool = False
-
-
 class CopyRegion(NamedTuple):
     """The region of a copy: `size` entries along `axis`, from `source_start` of operand 0 to `target_start` of operand 1."""
 
@@ -128,49 +85,68 @@ class CopyRegion(NamedTuple):
 class Launch:
     """One step of a schedule. The kernel's arguments are the operands in order (buffer, offset, batch stride each), then the scalars.
 
-    `lower` makes the call of a symbolic launch (an expression) when views, and with them strides, are known. Otherwise `call` is final.
-    `inplace` lists pairs (i, j) of operands: operand j may be written into operand i's memory.
-    `side_effect`: running it twice differs from running it once (running statistics, counters); it is never recomputed.
+    `kernel` declares the operands and the abilities that passes use. `lower` makes the call of a symbolic launch (an expression) when views, and with
+    them strides, are known. Otherwise `call` is final. `inplace` lists pairs of operands: the second may be written into the first one's memory.
+    `details`: data of this launch that abilities of its kernel need, such as the region of a copy or the window of a pooling.
     """
 
     layer: str
     phase: str  # 'forward', 'backward', 'update'
     operands: list[Operand]
+    kernel: Kernel
     call: Call | None = None
     lower: Callable[[Launch], Call] | None = None
-    inplace: tuple[tuple[int, int], ...] = ()
-    side_effect: bool = False
-    what: str = ""  # kernel name or expression, for people
+    inplace: tuple[tuple[str, str], ...] = ()
     epilogue: Epilogue | None = None  # passes may fuse an epilogue into this kernel (ocaffe/passes/epilogue_fusion.py)
-    relu_mask: int | None = None  # index of the mask operand: where it goes (passes/relu_backward_fusion.py), or where it is if `has_fused_relu`
-    reduction: ReductionSlot | None = None  # passes may fuse a channel reduction into this kernel (ocaffe/passes/channel_reduction_fusion.py)
-    bf16_operands: tuple[str, ...] = ()  # names in kernels/bf16_operands.h of the operands that may be bfloat16; "" or missing: float only
-    any_order: bool = False  # its operands may have any order of elements in memory, if all have the same
-    in_blocks: Callable[[Call], Call] | None = None  # with any_order: makes the call for channels in blocks; None: it is the same
-    blocks: bool = False  # its operands that may be bfloat16 must have channels in blocks, in Target.block_type (ocaffe/passes/blocks.py)
-    from_planes: bool = False  # with `blocks`: operand 0 is in Caffe's order, as a float or in bfloat16
-    cheap: bool = False  # pure, one pass over memory: its result may be recomputed instead of kept
+    details: Any = None
     flops: int = 0  # floating point operations of the direct algorithm, for products
     recomputed: bool = False  # a backward launch that repeats a forward launch
-    copy: CopyRegion | None = None  # of a copy
-    block_form: BlockedForm | None = None  # the same operation for a result with its channels in blocks
     prepacks_weights: bool = False  # its results depend on weights alone and outlive the run (ocaffe/passes/prepacked_weights.py)
     origin: Launch | None = None  # the recorded launch that it derives from; required of every launch that a pass adds or replaces
 
     @property
-    def has_fused_relu(self) -> bool:
-        """Whether a ReLU's backward pass was fused into this launch."""
-        return self.call is not None and any(name == "FUSED_RELU" for name, _ in self.call.defines)
+    def what(self) -> str:
+        """The name of the kernel or the text of the expression, for people."""
+        return self.kernel.name if self.lower is None else str(self.lower)
 
-    def insert_operand(self, index: int, operand: Operand, *scalars: np.generic, bf16_name: str = "", **defines: int | str) -> None:
-        """Change to the kernel variant with one more operand at `index`, perhaps more defines, and perhaps more scalars at the end."""
-        if self.has_fused_relu and self.relu_mask is not None and index <= self.relu_mask:
-            self.relu_mask += 1
-        self.define(*scalars, **defines)
-        names = (*self.bf16_operands, *[""] * (len(self.operands) - len(self.bf16_operands)))
-        self.bf16_operands = (*names[:index], bf16_name, *names[index:])
-        self.operands = [*self.operands[:index], operand, *self.operands[index:]]
-        self.inplace = tuple((i + (i >= index), j + (j >= index)) for i, j in self.inplace)
+    def place(self, name: str) -> int | None:
+        """The index of an operand; None: the launch has none of this name."""
+        return next((index for index, operand in enumerate(self.operands) if operand.name == name), None)
+
+    def get(self, name: str) -> Operand | None:
+        """The operand of this name, if there is one."""
+        return next((operand for operand in self.operands if operand.name == name), None)
+
+    def operand(self, name: str) -> Operand:
+        """The operand of this name."""
+        return next(operand for operand in self.operands if operand.name == name)
+
+    def __getitem__(self, name: str) -> Ref:
+        """The Ref of the operand of this name."""
+        return self.operand(name).ref
+
+    def put(self, name: str, ref: Ref, access: Access | None = None) -> None:
+        """Set a declared operand. One that the launch lacks goes to its place in the declaration."""
+        slot = self.kernel.slot(name)
+        assert slot is not None, f"{self.kernel.name} has no operand {name}"
+        operand, present = Operand(ref, access or slot.access, name), self.place(name)
+        order = self.kernel.order
+        index = sum(order[other.name] < order[name] for other in self.operands) if present is None else present
+        self.operands = [*self.operands[:index], operand, *self.operands[index + (present is not None) :]]
+
+    def slot(self, operand: Operand) -> Slot | None:
+        """The declaration of one of its operands; None: the kernel is generated."""
+        return self.kernel.slot(operand.name)
+
+    def in_blocks(self) -> Call | None:
+        """The call for channels in blocks, where all operands have the same order of elements; None: there is none."""
+        form = self.kernel.can.in_blocks
+        return None if form is None else form(self)
+
+    @property
+    def mask(self) -> Operand | None:
+        """The mask of a ReLU's backward pass that was fused into this launch, if there is one."""
+        return self.get(SIGN.name)
 
     def define(self, *scalars: np.generic, **defines: int | str) -> None:
         """Change to the kernel variant with these defines, and perhaps more scalars."""
@@ -212,6 +188,7 @@ class Launch:
 class Upload(Launch):
     """Host step: the next batch of `source` goes to operand 0, a staging Ref with slots."""
 
+    kernel: Kernel = UPLOAD
     source: Any = None
 
 
@@ -226,6 +203,7 @@ class HostCall(Launch):
 class Measure(Launch):
     """Host step that reads the extent of a layer whose top shapes depend on data. The rest of the net may have to be recorded again."""
 
+    kernel: Kernel = MEASURE
     measured: Any = None  # the Layer
     run: Callable[..., tuple[Any, ...]] | None = None  # (commands) -> extent
 
@@ -238,6 +216,7 @@ class BeginExchange(Launch):
     No launch may access the bucket until the EndExchange of the same bucket.
     """
 
+    kernel: Kernel = BEGIN_EXCHANGE
     begin: int = 0
     exact: bool = False
 
@@ -246,12 +225,15 @@ class BeginExchange(Launch):
 class EndExchange(Launch):
     """Host step: operand 0, a bucket, holds the average over all ranks for the launches that follow."""
 
+    kernel: Kernel = END_EXCHANGE
     begin: int = 0
 
 
 @dataclass(eq=False)
 class Empty(Launch):
     """A launch over no elements. Nothing runs, but it keeps its step, so that schedules of different extents stay alike."""
+
+    kernel: Kernel = EMPTY
 
 
 HOST = (Upload, HostCall, Measure, BeginExchange, EndExchange, Empty)  # launches without a kernel

@@ -4,28 +4,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.launch import (
-    RELU_MASK,
-    Access,
-    BeginExchange,
-    Call,
-    Empty,
-    EndExchange,
-    Epilogue,
-    EpilogueScalars,
-    HostCall,
-    Launch,
-    Measure,
-    Operand,
-    Read,
-    ReductionSlot,
-)  # fmt: skip
+from ocaffe.ir.kernel import Access, Can, Given, Kernel, Slot
+from ocaffe.ir.launch import BeginExchange, Call, Empty, EndExchange, Epilogue, EpilogueScalars, HostCall, Launch, Measure, Operand
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 
@@ -114,54 +99,38 @@ class Recorder:
 
     def launch(
         self,
-        kernel: str,
+        given: Given,
         *,
-        reads: Sequence[Read] = (),
-        writes: Sequence[Ref] = (),
-        modifies: Sequence[Ref] = (),
         args: Sequence[Any] = (),
         size: Sequence[int],
         local: Sequence[int] | None = None,
         defines: Mapping[str, object] | None = None,
-        inplace: Sequence[tuple[int, int]] = (),
-        side_effect: bool = False,
-        cheap: bool = False,
-        bf16_operands: Sequence[str] = (),
-        blocks: bool = False,
-        from_planes: bool = False,
-        any_order: bool = False,
-        in_blocks: Callable[[Call], Call] | None = None,
+        inplace: Sequence[tuple[str, str]] = (),
+        details: Any = None,
     ) -> None:
-        """Record the call of `kernel` ("file.function" in ocaffe/kernels).
+        """Record the call of a kernel: `rec.launch(KERNEL(x=x, y=y), ...)`.
 
-        Kernel arguments: reads, writes, modifies, each as (pointer, ulong offset, ulong batch stride), then `args`. An int becomes an
-        OpenCL int, a float a float; pass numpy scalars for other types. `size`: work-items; with `local` it is rounded up to a
-        multiple of it (the kernel checks bounds). `inplace`: (index of a read, index of a write) that may share memory.
-        `cheap`, `bf16_operands`, `blocks`, `from_planes`, `any_order`, `in_blocks`: see Launch.
-
-        A kernel that passes may extend says where. `args` may hold EpilogueScalars. `reads` may hold a ReductionSlot and RELU_MASK at the
-        places where the kernel declares the optional operands; a None among them is skipped.
+        Kernel arguments: the operands in the order of the declaration, each as (pointer, ulong offset, ulong batch stride), then `args`. An int becomes an
+        OpenCL int, a float a float; pass numpy scalars for other types. EpilogueScalars are those of an epilogue that passes may extend. `size`: work-items;
+        with `local` it is rounded up to a multiple of it (the kernel checks bounds). `inplace`: pairs of operands, one that is read and one that is written,
+        that may share memory. `details`: see Launch.
         """
-        refs, relu_mask, reduction = _without_slots(reads)
+        kernel, refs = given.kernel, given.refs
+        used = [self._operand(refs[slot.name], slot) for slot in kernel.slots if slot.name in refs or not slot.optional]
         if 0 in size:
-            self.empty(refs, writes, modifies, kernel)
+            self.add(Empty(self.layer, self.phase, used, Kernel(kernel.name)))
             return
-        family, function = kernel.split(".")
+        program, function = kernel.name.split(".")
         scalars, epilogue = _without_names(args)
         call = Call(
-            family,
+            program,
             function,
             tuple((name, str(value)) for name, value in sorted((defines or {}).items())),
             scalars,
             tuple(int(n) for n in size),
             tuple(int(n) for n in local) if local is not None else None,
         )
-        pairs = tuple((i, len(refs) + j) for i, j in inplace)
-        self.add(Launch(
-            self.layer, self.phase, self.operands(refs, writes, modifies), call, inplace=pairs, side_effect=side_effect, what=kernel,
-            epilogue=epilogue, relu_mask=relu_mask, reduction=reduction, bf16_operands=tuple(bf16_operands), blocks=blocks,
-            from_planes=from_planes, any_order=any_order, in_blocks=in_blocks, cheap=cheap,
-        ))  # fmt: skip
+        self.add(Launch(self.layer, self.phase, used, kernel, call, inplace=tuple(inplace), epilogue=epilogue, details=details))
 
     @contextmanager
     def counted(self, flops: int) -> Iterator[None]:
@@ -170,7 +139,7 @@ class Recorder:
         yield
         made = self.launches[first:]
         if made and not any(launch.flops for launch in made):
-            products = [launch for launch in made if launch.call is not None and launch.call.is_product] or made[-1:]
+            products = [launch for launch in made if launch.call is not None and not launch.kernel.can.helper] or made[-1:]
             for launch in products:
                 launch.flops = flops // len(products)
 
@@ -186,7 +155,7 @@ class Recorder:
             run: Callable[..., tuple[Any, ...]] = lambda commands: tuple(int(n) for n in commands.read(ref).reshape(-1))  # noqa: E731
         else:
             run = extent
-        self.add(Measure(self.layer, self.phase, self.operands(reads, ()), what="measure", measured=layer, run=run))
+        self.add(Measure(self.layer, self.phase, self.operands(reads, ()), measured=layer, run=run))
 
     def host(
         self, run: Callable[..., None], *, reads: Sequence[Ref] = (), writes: Sequence[Ref] = (), modifies: Sequence[Ref] = (), what: str = "host"
@@ -195,24 +164,27 @@ class Recorder:
 
         `run` must hold Refs, not blobs, whose Refs change when the net is recorded again.
         """
-        self.add(HostCall(self.layer, self.phase, self.operands(reads, writes, modifies), side_effect=True, what=what, run=run))
+        self.add(HostCall(self.layer, self.phase, self.operands(reads, writes, modifies), Kernel(what, can=Can(side_effect=True)), run=run))
 
     def average(self, ref: Ref) -> None:
         """Record the average of `ref`, a root, over all ranks. The device waits for it."""
-        what = "average over ranks"
-        self.add(BeginExchange(self.layer, self.phase, [Operand(ref, Access.READ)], side_effect=True, what=what, exact=True))
-        self.add(EndExchange(self.layer, self.phase, [Operand(ref, Access.MODIFY)], side_effect=True, what=what))
+        average = Kernel("average over ranks", can=Can(side_effect=True))
+        self.add(BeginExchange(self.layer, self.phase, [Operand(ref, Access.READ)], average, exact=True))
+        self.add(EndExchange(self.layer, self.phase, [Operand(ref, Access.MODIFY)], average))
 
     def empty(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = (), what: str = "") -> None:
         """Record a launch over no elements."""
-        self.add(Empty(self.layer, self.phase, self.operands(reads, writes, modifies), what=what))
+        self.add(Empty(self.layer, self.phase, self.operands(reads, writes, modifies), Kernel(what)))
 
     def operands(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = ()) -> list[Operand]:
-        """Operands in argument order; a written diff that accumulates counts as modified."""
-        result = [Operand(ref, Access.READ) for ref in reads]
-        result += [Operand(ref, Access.MODIFY if self.accumulates(ref) else Access.WRITE) for ref in writes]
-        result += [Operand(ref, Access.MODIFY) for ref in modifies]
+        """Operands x0, .., y0, .., m0, .. in argument order; a written diff that accumulates counts as modified."""
+        result = [Operand(ref, Access.READ, f"x{index}") for index, ref in enumerate(reads)]
+        result += [self._operand(ref, Slot(f"y{index}", Access.WRITE)) for index, ref in enumerate(writes)]
+        result += [Operand(ref, Access.MODIFY, f"m{index}") for index, ref in enumerate(modifies)]
         return result
+
+    def _operand(self, ref: Ref, slot: Slot) -> Operand:
+        return Operand(ref, Access.MODIFY if slot.access is Access.WRITE and self.accumulates(ref) else slot.access, slot.name)
 
     def add(self, launch: Launch) -> None:
         """Append a finished launch and note the diffs that it writes."""
@@ -260,21 +232,6 @@ class Recorder:
     def key(self, what: str = "") -> tuple[np.uint32, np.uint32]:
         """The Philox key of the current layer: seed and layer name."""
         return np.uint32(self.seed & 0xFFFFFFFF), np.uint32(zlib.crc32(f"{self.layer}/{what}".encode()) ^ (self.seed >> 32 & 0xFFFFFFFF))
-
-
-def _without_slots(reads: Sequence[Read]) -> tuple[list[Ref], int | None, ReductionSlot | None]:
-    """The Refs among `reads`; the index at which a mask operand may be inserted; the slot of a channel reduction with its index."""
-    refs: list[Ref] = []
-    mask: int | None = None
-    reduction: ReductionSlot | None = None
-    for read in reads:
-        if isinstance(read, Ref):
-            refs.append(read)
-        elif isinstance(read, ReductionSlot):
-            reduction = replace(read, index=len(refs))
-        elif read is RELU_MASK:
-            mask = len(refs)
-    return refs, mask, reduction
 
 
 def _without_names(args: Sequence[Any]) -> tuple[tuple[np.generic, ...], Epilogue | None]:

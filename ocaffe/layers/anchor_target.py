@@ -5,12 +5,17 @@ import math
 from collections.abc import Sequence
 
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, check_rows, settings
 from ocaffe.layers.base import register
 from ocaffe.ops.anchors import over, thin
 from ocaffe.ops.expression import reduce
+
+OVERLAPS = Kernel("anchor_target.overlaps", read("anchors"), read("truth"), read("info"), write("overlaps"))
+LABEL = Kernel("anchor_target.label", *reads("anchors", "info", "overlaps", "best", "step"), *writes("labels", "matches", "tickets"))
+TARGETS = Kernel("anchor_target.targets", *reads("anchors", "truth", "matches", "labels", "counts"), *writes("targets", "inside", "outside"))
 
 MAX_ANCHORS = 1 << 24  # PLACED in anchor_target.cl
 DEFAULTS = ANCHORS | {
@@ -65,12 +70,19 @@ class AnchorTarget(WithoutGradient):
         grid = (count, *scores.shape[2:], float(p.feat_stride))
         anchors = rec.constant("anchors", self.anchors)
         overlaps, best = rec.scratch("overlaps", (truths, count)), rec.scratch("best", (truths,))
-        over(rec, "anchor_target.overlaps", (count, truths), [anchors, truth, info], [overlaps], *grid, float(p.allowed_border))
+        over(rec, OVERLAPS(anchors=anchors, truth=truth, info=info, overlaps=overlaps), (count, truths), *grid, float(p.allowed_border))
         reduce(rec, "v0 = x0", reads=[overlaps], writes=[best], axes=[1], op="max")
         matches, tickets, counts = rec.scratch("matches", (count,), "int32"), rec.scratch("tickets", (count,), "uint32"), rec.scratch("counts", (2,), "int32")
         limits = float(p.allowed_border), truths, float(p.positive_overlap), float(p.negative_overlap), p.clobber_positives
-        reads = [anchors, info, overlaps, best, rec.step]
-        over(rec, "anchor_target.label", (count,), reads, [labels, matches, tickets], *grid, *limits, *rec.key("sample"))
+        over(
+            rec,
+            LABEL(anchors=anchors, info=info, overlaps=overlaps, best=best, step=rec.step, labels=labels, matches=matches, tickets=tickets),
+            (count,), *grid, *limits, *rec.key("sample"),
+        )
         thin(rec, tickets, counts, labels, math.floor(p.fg_fraction * p.batch_size), int(p.batch_size))
         weights = float(p.positive_weight), *map(float, p.bbox_inside_weights)
-        over(rec, "anchor_target.targets", (count,), [anchors, truth, matches, labels, counts], [targets, inside, outside], *grid, *weights)
+        over(
+            rec,
+            TARGETS(anchors=anchors, truth=truth, matches=matches, labels=labels, counts=counts, targets=targets, inside=inside, outside=outside),
+            (count,), *grid, *weights,
+        )

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Shape, split_axes
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.alias import alias_diff
 from ocaffe.ops.expression import Read, pointwise
+
+MASK = Kernel("excitation.mask", read("boxes"), read("mean"), read("step"), write("mask"))
 
 GPU_GROUP = 64
 
@@ -52,9 +55,7 @@ class AssistedExcitation(Layer):
         x, boxes, mean = bottoms
         pixels, mask = x.shape[2] * x.shape[3], rec.scratch("mask", mean.shape)
         rec.launch(
-            "excitation.mask",
-            reads=[boxes.data, mean.data, rec.step],
-            writes=[mask],
+            MASK(boxes=boxes.data, mean=mean.data, step=rec.step, mask=mask),
             args=[*x.shape[2:], boxes.count // boxes.shape[0] // 5, float(self.own().max_iter)],
             size=(pixels, x.shape[0]),
             local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),

@@ -8,10 +8,15 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
+
+FORWARD = Kernel("grid_sample.forward", read("x"), read("grid"), write("y"))
+BACKWARD_GRID = Kernel("grid_sample.backward_grid", *reads("dy", "x", "grid"), write("dgrid"))
+BACKWARD_X = Kernel("grid_sample.backward_x", read("dy"), read("grid"), write("dx"))
 
 PARAMETER = proto.GridSampleParameter
 SINCE = 16  # the first opset with GridSample
@@ -40,7 +45,7 @@ class GridSample(Layer):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         x, grid = (bottom.data for bottom in bottoms)
-        self._launch(rec, "forward", [x, grid], tops[0].data, x.shape, grid.shape)
+        self._launch(rec, FORWARD, x.shape, grid.shape, x=x, grid=grid, y=tops[0].data)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         x, grid = (bottom.data for bottom in bottoms)
@@ -50,17 +55,17 @@ class GridSample(Layer):
             assert dx is not None
             images, channels, height, width = x.shape
             args = [math.prod(grid.shape[1:3]), height, width, self.own().align_corners, rec.accumulates(dx)]
-            rec.launch("grid_sample.backward_x", reads=[dy, grid], writes=[dx], args=args, size=(channels, images), local=(1, 1), defines=self._defines())
+            rec.launch(BACKWARD_X(dy=dy, grid=grid, dx=dx), args=args, size=(channels, images), local=(1, 1), defines=self._defines())
         if propagate[1]:
             assert dgrid is not None
-            self._launch(rec, "backward_grid", [dy, x, grid], dgrid, x.shape, grid.shape, rec.accumulates(dgrid))
+            self._launch(rec, BACKWARD_GRID, x.shape, grid.shape, rec.accumulates(dgrid), dy=dy, x=x, grid=grid, dgrid=dgrid)
 
-    def _launch(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, x: Shape, grid: Shape, *more: Any) -> None:
-        points, piece = math.prod(grid[1:3]), CPU_PIECE if rec.target.is_cpu else 1
+    def _launch(self, rec: Recorder, kernel: Kernel, image: Shape, places: Shape, *more: Any, **operands: Ref) -> None:
+        points, piece = math.prod(places[1:3]), CPU_PIECE if rec.target.is_cpu else 1
         local = (1, 1) if rec.target.is_cpu else (GPU_GROUP, 1)
-        args = [points, piece, *x[1:], self.own().align_corners, *more]
-        size = -(-points // piece), x[0]
-        rec.launch(f"grid_sample.{function}", reads=reads, writes=[write], args=args, size=size, local=local, defines=self._defines())
+        args = [points, piece, *image[1:], self.own().align_corners, *more]
+        size = -(-points // piece), image[0]
+        rec.launch(kernel(**operands), args=args, size=size, local=local, defines=self._defines())
 
     def _defines(self) -> dict[str, object]:
         return {"NEAREST": int(self.own().mode == PARAMETER.NEAREST), "BORDER": int(self.own().padding == PARAMETER.BORDER)}

@@ -8,6 +8,7 @@ import numpy as np
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.layers.anchors import WithoutGradient, check_rows
@@ -16,6 +17,10 @@ from ocaffe.layers.loss import check_batch, normalizer, refuse_smoothing
 from ocaffe.layers.softmax_loss import SoftmaxWithLoss
 from ocaffe.ops.anchors import over
 from ocaffe.ops.expression import pointwise, reduce
+
+ANNOTATE = Kernel("ohem.annotate", *reads("rois", "first", "second", "labels", "weights"), *writes("kept", "kept_weights"))
+
+LOSSES = Kernel("ohem.losses", read("prob"), read("label"), write("loss"))
 
 
 @register("SoftmaxWithLossOHEM")
@@ -41,7 +46,7 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
             labels = bottoms[1].data
             outer, classes, inner = split_axes(bottoms[0].shape, self.class_axis)
             args = [classes, inner, outer // bottoms[0].shape[0] if self.class_axis else 0, labels.dense_stride, *self.ignore]
-            over(rec, "ohem.losses", (outer * inner,), [self.prob, labels], [tops[2].data], outer * inner, *args)
+            over(rec, LOSSES(prob=self.prob, label=labels, loss=tops[2].data), (outer * inner,), outer * inner, *args)
 
 
 @register("SmoothL1LossOHEM")
@@ -120,7 +125,12 @@ class BoxAnnotatorOHEM(WithoutGradient):
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, (regions, channels) = self.own(), tops[1].shape[:2]
-        reads, writes = [bottom.data for bottom in bottoms], [top.data for top in tops]
-        if len(reads) == 4:
-            reads.insert(2, rec.constant("no_second_loss", np.zeros(regions, np.float32)))
-        over(rec, "ohem.annotate", (regions,), reads, writes, regions, channels, int(p.roi_per_img), float(p.ignore_label))
+        rois, first, *second, labels, weights = (bottom.data for bottom in bottoms)
+        over(
+            rec,
+            ANNOTATE(
+                rois=rois, first=first, second=second[0] if second else rec.constant("no_second_loss", np.zeros(regions, np.float32)), labels=labels,
+                weights=weights, kept=tops[0].data, kept_weights=tops[1].data,
+            ),
+            (regions,), regions, channels, int(p.roi_per_img), float(p.ignore_label),
+        )

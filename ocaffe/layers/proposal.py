@@ -8,6 +8,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, readers, settings
@@ -19,6 +20,9 @@ from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops.anchors import over
 from ocaffe.ops.copy import copy
 from ocaffe.ops.nms import rank, suppress
+
+CANDIDATES = Kernel("proposal.candidates", *reads("x", "deltas", "info", "anchors"), *writes("boxes", "scores"))
+CHOSEN = Kernel("proposal.chosen", *reads("kept", "extent", "boxes", "scores"), *writes("rois", "values"))
 
 # py-faster-rcnn's settings. The defaults of proposal_param are those of the TEST phase.
 DEFAULTS = {
@@ -75,14 +79,21 @@ class Proposal(WithoutGradient):
         count = scores.count // 2
         boxes, values = rec.scratch("boxes", (1, count, 4)), rec.scratch("values", (1, count, 1))
         anchors = rec.constant("anchors", self.anchors)
-        reads = [scores, deltas, info, anchors]
-        over(rec, "proposal.candidates", (count,), reads, [boxes, values], count, *scores.shape[2:], float(p.feat_stride), float(p.min_size))
+        over(
+            rec,
+            CANDIDATES(x=scores, deltas=deltas, info=info, anchors=anchors, boxes=boxes, scores=values),
+            (count,), count, *scores.shape[2:], float(p.feat_stride), float(p.min_size),
+        )
         order, listed = rec.scratch("order", (1, 1, self.listed), np.int32), rec.scratch("listed", (1, 1), np.int32)
         kept, extent = rec.scratch("kept", (1, 1, self.most), np.int32), rec.scratch("extent", (1, 1), np.int32)
         rank(rec, values, order, listed)
         suppress(rec, boxes, order, listed, kept, extent, threshold=p.nms_thresh, most=self.most, pixels=True)
         found = [rec.scratch("rois", (self.most, 5)), rec.scratch("scores", (self.most, 1))]
-        over(rec, "proposal.chosen", (self.most,), [kept, extent, boxes, values], found, self.most)
+        over(
+            rec,
+            CHOSEN(kept=kept, extent=extent, boxes=boxes, scores=values, rois=found[0], values=found[1]),
+            (self.most,), self.most,
+        )
         if not skip_padding(tops[0]):
             rec.measure(self, extent)
         for some, top in zip(found, tops):

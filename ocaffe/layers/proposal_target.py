@@ -6,11 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchors import WithoutGradient, check_rows, readers, settings
 from ocaffe.layers.base import register
 from ocaffe.ops.anchors import over
+
+MATCH = Kernel("proposal_target.match", *reads("rois", "truth", "step"), *writes("kinds", "matches", "tickets"))
+RESULTS = "chosen", "labels", "targets", "inside", "outside"
+SAMPLED = Kernel("proposal_target.sampled", *reads("rois", "truth", "matches", "sources", "positives", "extent", "normal"), *writes(*RESULTS))
+RANK = Kernel("proposal_target.rank", *reads("kinds", "tickets"), *writes("sources", "extent", "positives"))
 
 DEFAULTS = {
     "num_classes": 0,
@@ -85,12 +91,18 @@ class ProposalTarget(WithoutGradient):
         tickets = rec.scratch("tickets", (count,), np.uint32)
         limits = float(p.fg_thresh), float(p.bg_thresh_lo), float(p.bg_thresh_hi)
         over(
-            rec, "proposal_target.match", (count,), [rois, truth, rec.step], [kinds, matches, tickets], regions, truths, *limits, *rec.key("sample")
+            rec,
+            MATCH(rois=rois, truth=truth, step=rec.step, kinds=kinds, matches=matches, tickets=tickets),
+            (count,), regions, truths, *limits, *rec.key("sample"),
         )
-        over(rec, "proposal_target.rank", (count,), [kinds, tickets], [sources, extent, positives], count, self.most_positives, self.most)
+        over(rec, RANK(kinds=kinds, tickets=tickets, sources=sources, extent=extent, positives=positives), (count,), count, self.most_positives, self.most)
         if not (p.batch_size == -1 and skip_padding(tops[0], tops[1])):
             rec.measure(self, extent)
         normal = rec.constant("normal", np.array([p.bbox_normalize_means, p.bbox_normalize_stds, p.bbox_inside_weights], np.float32))
         rows, classes = tops[0].shape[0], int(p.num_classes)
-        reads = [rois, truth, matches, sources, positives, extent, normal]
-        over(rec, "proposal_target.sampled", (classes, rows), reads, [top.data for top in tops], rows, classes, regions, p.agnostic)
+        results = {name: top.data for name, top in zip(RESULTS, tops)}
+        over(
+            rec,
+            SAMPLED(rois=rois, truth=truth, matches=matches, sources=sources, positives=positives, extent=extent, normal=normal, **results),
+            (classes, rows), rows, classes, regions, p.agnostic,
+        )

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.ir.graph import Blob
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
 from ocaffe.onnx.builder.graph import OnnxGraph
+
+FORWARD = Kernel("roi_align.forward", read("x"), read("roi"), write("y"))
+BACKWARD = Kernel("roi_align.backward", read("dy"), read("roi"), write("dx"))
 
 CPU_PIECE, GPU_GROUP = 64, 64  # elements per CPU work-item, work-items of a GPU work-group
 MODES_SINCE = 16  # since this opset RoiAlign says where the centers of pixels are; before, it is "output_half_pixel"
@@ -45,7 +49,7 @@ class ROIAlign(Layer):
         count, piece = y.dense_stride, CPU_PIECE if rec.target.is_cpu else 1
         args = [count, piece, x.shape[0], *x.shape[2:], *self._settings()]
         local = (1, 1) if rec.target.is_cpu else (GPU_GROUP, 1)
-        rec.launch("roi_align.forward", reads=[x, bottoms[1].data], writes=[y], args=args, size=(-(-count // piece), y.shape[0]), local=local)
+        rec.launch(FORWARD(x=x, roi=bottoms[1].data, y=y), args=args, size=(-(-count // piece), y.shape[0]), local=local)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         if without_gradient(rec, bottoms, propagate):
@@ -54,7 +58,7 @@ class ROIAlign(Layer):
         assert dy is not None and dx is not None
         images, channels, height, width = dx.shape
         args = [dy.shape[0], height, width, *self._settings(), rec.accumulates(dx)]
-        rec.launch("roi_align.backward", reads=[dy, bottoms[1].data], writes=[dx], args=args, size=(channels, images), local=(1, 1))
+        rec.launch(BACKWARD(dy=dy, roi=bottoms[1].data, dx=dx), args=args, size=(channels, images), local=(1, 1))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p = self.own()

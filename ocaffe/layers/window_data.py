@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.data.source import key_of, upload
+from ocaffe.data.transform import PASTE
 from ocaffe.data.windows import WindowSource
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
@@ -38,4 +39,4 @@ class WindowData(Layer):
         assert self.source is not None
         staging = upload(rec, self.source, self.source.nbytes)
         label = tops[1].data if len(tops) > 1 else None
-        self.source.transform.record(rec, staging, self.source.layout, tops[0].data, label, "paste")
+        self.source.transform.record(rec, staging, self.source.layout, tops[0].data, label, PASTE)

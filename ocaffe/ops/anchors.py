@@ -1,21 +1,23 @@
 """Launches over boxes: kernels/proposal.cl, kernels/anchor_target.cl, kernels/proposal_target.cl."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+from ocaffe.ir.kernel import Given, Kernel, modify, read, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref
+
+THIN = Kernel("anchor_target.thin", read("tickets"), write("counts"), modify("labels"))
 
 GROUP = 64
 THIN_GROUP = 256  # work-items of the single group that iterates over all anchors several times
 WORDS = {f"STEP_{name}": STEP[name] for name in ("ITERATION", "PASS", "SAMPLE")}
 
 
-def over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, **more: Any) -> None:
+def over(rec: Recorder, given: Given, size: tuple[int, ...], *args: Any) -> None:
     """Record a launch with one work-item per element of `size`."""
     first = 1 if rec.target.is_cpu else rec.target.group(GROUP)
-    rec.launch(kernel, reads=reads, writes=writes, args=args, size=size, local=(first, *[1] * (len(size) - 1)), defines=WORDS, **more)
+    rec.launch(given, args=args, size=size, local=(first, *[1] * (len(size) - 1)), defines=WORDS)
 
 
 def thin(rec: Recorder, tickets: Ref, counts: Ref, labels: Ref, positives: int, most: int) -> None:
@@ -25,10 +27,7 @@ def thin(rec: Recorder, tickets: Ref, counts: Ref, labels: Ref, positives: int, 
     """
     group = 1 if rec.target.is_cpu else rec.target.group(THIN_GROUP)
     rec.launch(
-        "anchor_target.thin",
-        reads=[tickets],
-        writes=[counts],
-        modifies=[labels],
+        THIN(tickets=tickets, counts=counts, labels=labels),
         args=[labels.count, positives, most],
         size=(group,),
         local=(group,),

@@ -1,9 +1,11 @@
 """The largest values along an axis and their indices: kernels/argmax.cl."""
 from __future__ import annotations
 
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
 
+MAPS, BLOCKS, GROUPS = (Kernel(f"argmax.{function}", read("x"), write("y")) for function in ("maps", "blocks", "group"))
 BLOCK = 16  # positions per CPU work-item, if that many are adjacent
 GPU_GROUP = 64
 
@@ -20,19 +22,17 @@ def argmax(rec: Recorder, x: Ref, y: Ref, axis: int, top: int, *, index_at: int 
     size: tuple[int, ...]
     local: tuple[int, ...]
     if rec.target.is_cpu and inner >= BLOCK:
-        function, size, local = "blocks", (-(-inner // BLOCK), outer), (1, 1)
+        kernel, size, local = BLOCKS, (-(-inner // BLOCK), outer), (1, 1)
     elif rec.target.is_cpu:
-        function, size, local = "maps", (positions,), (1,)
+        kernel, size, local = MAPS, (positions,), (1,)
     else:
         group = rec.target.group(GPU_GROUP)
         if inner >= BLOCK or classes < group:
-            function, size, local = "maps", (positions,), (group,)
+            kernel, size, local = MAPS, (positions,), (group,)
         else:
-            function, size, local = "group", (positions * group,), (group,)
+            kernel, size, local = GROUPS, (positions * group,), (group,)
     rec.launch(
-        f"argmax.{function}",
-        reads=[x],
-        writes=[y],
+        kernel(x=x, y=y),
         args=[positions, classes, inner, mid, top, y.shape[axis], *places],
         size=size,
         local=local,

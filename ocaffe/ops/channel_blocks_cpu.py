@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import math
 
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
+
+JOIN = Kernel("channel_blocks_cpu.join", read("x"), write("y"), can=Can(helper=True))
 
 
 def join(rec: Recorder, x: Ref, y: Ref) -> None:
@@ -15,4 +18,4 @@ def join(rec: Recorder, x: Ref, y: Ref) -> None:
     vectors = ceil(pixels, width)
     share = ceil(vectors, share_out(rec, batch * ceil(channels, width), vectors)) * width
     size = ceil(pixels, share), ceil(channels, width), batch
-    rec.launch("channel_blocks_cpu.join", reads=[x], writes=[y], args=[channels, pixels, share], size=size, local=ONE, defines={"V": width})
+    rec.launch(JOIN(x=x, y=y), args=[channels, pixels, share], size=size, local=ONE, defines={"V": width})

@@ -4,7 +4,8 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from ocaffe.ir.launch import BlockedForm, EpilogueScalars
+from ocaffe.ir.kernel import BlockedForm, Can, Kernel, read, reads, write, writes
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
@@ -37,6 +38,12 @@ DEEP = 128  # channels from which on the products of all outputs are kept until 
 ITEMS = 2  # work-items per core where each copies or transforms the image, so that their workspaces stay in that cache
 # Cycles of a core for the estimate: a multiply-add of one vector; a byte of filters, which come from memory; Winograd's transforms of one vector.
 PRODUCT, BYTE, TRANSFORM = 0.6, 0.8, 120
+
+
+PACK = Kernel("conv_blocked_cpu.pack", read("w"), write("packed"), can=Can(helper=True))
+FORWARD = Kernel("conv_blocked_cpu.forward", *reads("x", "packed", "bias"), write("y"), write("space", optional=True))
+WINOGRAD_PACK = Kernel("winograd_blocked_cpu.filter", read("w"), write("packed"), can=Can(helper=True))
+WINOGRAD = Kernel("winograd_blocked_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"))
 
 
 def form(rec: Recorder, g: ConvGeometry, w: Ref) -> BlockedForm | None:
@@ -78,7 +85,7 @@ def _direct(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, y: Ref, blocked: boo
     packed = rec.scratch("packed", (g.group, panels, channels * g.taps, defines["NV"] * defines["V"]))
     args = [g.group_channels, g.group_outputs]
     size = panels, channels // channels_each, g.group
-    rec.launch("conv_blocked_cpu.pack", reads=[w], writes=[packed], args=args, size=size, local=ONE, defines=defines)
+    rec.launch(PACK(w=w, packed=packed), args=args, size=size, local=ONE, defines=defines)
 
     across = ceil(out_w, tile.pixels)
     unit = across if padded else 1  # tiles that are not divided
@@ -87,17 +94,15 @@ def _direct(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, y: Ref, blocked: boo
     share, block = ceil(units, parts) * unit, ceil(panels, blocks) * defines["NV"] * defines["V"]
     row = channels * (g.stride[1] * ((out_w - 1) * g.stride[2] + 1) if padded else tile.pixels * g.stride[1] * g.stride[2])
     near = min(even(share // unit, max(1, IMAGE // row)) * unit, out_h * across)
-    spaces, writes = (ceil(units * unit, share), ceil(g.group_outputs, block), g.group), [y]
+    spaces, image = (ceil(units * unit, share), ceil(g.group_outputs, block), g.group), None
     if padded:
         (kernel_h, kernel_w), (dilation_h, dilation_w) = g.kernel[1:], g.dilation[1:]
         lines = (near // across - 1) * g.stride[1] + (kernel_h - 1) * dilation_h + 1
         room = channels * lines * ((out_w - 1) * g.stride[2] + (kernel_w - 1) * dilation_w + 1)
-        writes.append(rec.scratch("padded", (spaces[0] * spaces[1] * spaces[2], room)))
+        image = rec.scratch("padded", (spaces[0] * spaces[1] * spaces[2], room))
     sizes = [g.batch, channels, g.group_outputs, height, width, out_h, out_w, *g.pad[1:]]
     rec.launch(
-        "conv_blocked_cpu.forward",
-        reads=[x, packed, packed],
-        writes=writes,
+        FORWARD(x=x, packed=packed, bias=packed, y=y, space=image),
         args=[*sizes, share, near, block, EpilogueScalars(False, False)],
         size=spaces,
         local=ONE,
@@ -113,7 +118,7 @@ def _winograd(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, y: Ref) -> None:
     panels = ceil(g.group_outputs, columns)
     packed = rec.scratch("packed", (g.group, panels, POINTS, channels, columns))
     args, size = [g.group_channels, g.group_outputs], (channels, panels, g.group)
-    rec.launch("winograd_blocked_cpu.filter", reads=[w], writes=[packed], args=args, size=size, local=ONE, defines=defines)
+    rec.launch(WINOGRAD_PACK(w=w, packed=packed), args=args, size=size, local=ONE, defines=defines)
 
     small = POINTS * channels * g.group_outputs <= SMALL
     most = FEW_TILES if small else MANY_TILES
@@ -127,9 +132,7 @@ def _winograd(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, y: Ref) -> None:
     space = rec.scratch("transformed", (spaces[0] * spaces[1] * spaces[2], room))
     sizes = [g.batch, channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
     rec.launch(
-        "winograd_blocked_cpu.forward",
-        reads=[x, packed, packed],
-        writes=[y, space],
+        WINOGRAD(x=x, packed=packed, bias=packed, y=y, space=space),
         args=[*sizes, share, wide, block, chunk, EpilogueScalars(False, False)],
         size=spaces,
         local=ONE,

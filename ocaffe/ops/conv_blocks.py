@@ -9,10 +9,30 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.kernel import REDUCTION, SIGN, Can, Kernel, Slot, own_parts, read, write
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref
 from ocaffe.ops.gemm_gpu import PACK_ITEMS
+
+
+def image(name: str, bf16: str) -> Slot:
+    """An image that a kernel reads with its channels in blocks."""
+    return read(name, bf16=bf16, blocks=True)
+
+
+def result(name: str) -> Slot:
+    """The image that a kernel writes with its channels in blocks."""
+    return write(name, bf16="RESULT", blocks=True)
+
+
+SUMS = Can(parts=own_parts, sums_gradients=False)
+FORWARD = Kernel("conv_blocks.forward", image("x", "SOURCE"), read("packed"), *REDUCTION, read("bias"), result("y"), can=SUMS)
+BACKWARD_DATA = Kernel("conv_blocks.backward_data", image("x", "SOURCE"), read("packed"), *REDUCTION, SIGN, read("bias"), result("y"), can=SUMS)
+BACKWARD_FILTER = Kernel("conv_blocks.backward_filter", image("x", "SOURCE"), image("dy", "GIVEN"), write("parts"))
+PACK = Kernel("conv_blocks_pack.pack", read("filters0"), write("packed0"), can=Can(helper=True, jobs=True))
+SUM_PARTS = Kernel("conv_blocks_sum.sum_parts", read("parts0"), write("dw0"), can=Can(helper=True, jobs=True))
+
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -98,7 +118,7 @@ def sum_parts(rec: Recorder, parts: Ref, dw: Ref, taps: int) -> None:
     items = -(-count // pairs) * SUM_ITEMS
     args = [parts.shape[0], count, taps, rec.accumulates(dw), items, items]
     defines = {"ITEMS": SUM_ITEMS, "MIN_PAIRS": MIN_PAIRS, "MAX_TAPS": MAX_TAPS}
-    rec.launch("conv_blocks_sum.sum_parts", reads=[parts], writes=[dw], args=args, size=(items,), local=(SUM_ITEMS,), defines=defines)
+    rec.launch(SUM_PARTS(parts0=parts, dw0=dw), args=args, size=(items,), local=(SUM_ITEMS,), defines=defines)
 
 
 def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
@@ -110,12 +130,8 @@ def filter_parts(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref) -> Ref:
     splits = -(-steps // each)
     parts = rec.scratch("parts", (splits * FILTER_ROWS // rows, math.prod(g.weight_shape)))
     rec.launch(
-        "conv_blocks.backward_filter",
-        reads=[x, dy],
-        writes=[parts],
+        BACKWARD_FILTER(x=x, dy=dy, parts=parts),
         args=[*_sizes(g), each],
-        bf16_operands=("SOURCE", "GIVEN"),
-        blocks=True,
         size=(-(-all_columns // columns) * ITEMS, -(-all_rows // rows) * (g.kernel[1] // _tap_rows(g, columns)), splits * g.group),
         local=(ITEMS, 1, 1),
         defines=_filter_defines(rec.target, g),
@@ -156,14 +172,10 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     columns = -(-_virtual(g) // tile.pixels)
     phases = _phases(g) if back else 1
     all_tiles = phases * columns * tiles
-    reduction = ReductionSlot(columns, gradients=False) if phases == 1 else None
     rec.launch(
-        f"conv_blocks.{direction}",
-        reads=[source, packed, reduction, RELU_MASK if back else None, bias if bias is not None else packed],
-        writes=[target],
+        (BACKWARD_DATA if back else FORWARD)(x=source, packed=packed, bias=packed if bias is None else bias, y=target),
+        details=columns if phases == 1 else 0,
         args=[*_sizes(g), tiles, columns, all_tiles, EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY, bounds=True)],
-        bf16_operands=("SOURCE", "", "", "RESULT"),
-        blocks=True,
         size=(min(all_tiles, rec.target.compute_units) * ITEMS,),
         local=(ITEMS,),
         defines=defines,
@@ -173,7 +185,7 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
 def _pack(rec: Recorder, w: Ref, packed: Ref, tile: Tile, count: int, *, g: ConvGeometry, back: bool) -> None:
     args = [*_rows_and_depth(g, back), g.taps, g.stride[1], back, tile.outputs, tile.depth, count, count]
     defines = block_defines(rec.target)
-    rec.launch("conv_blocks_pack.pack", reads=[w], writes=[packed], args=args, size=(count,), local=(PACK_ITEMS,), defines=defines)
+    rec.launch(PACK(filters0=w, packed0=packed), args=args, size=(count,), local=(PACK_ITEMS,), defines=defines)
 
 
 def _rows_and_depth(g: ConvGeometry, back: bool) -> tuple[int, int]:

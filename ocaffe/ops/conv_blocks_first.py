@@ -10,12 +10,17 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops import conv_blocks
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import PACK_ITEMS
+
+IMAGE = Kernel("conv_blocks_first.image", read("x", bf16="SOURCE"), write("cells", bf16="RESULT", blocks=True), can=Can(helper=True, recompute=True))
+SUM_PARTS = Kernel("conv_blocks_first.sum_parts", read("parts"), write("dw"), can=Can(helper=True))
+PACK = Kernel("conv_blocks_first.pack", read("filters"), write("packed"), can=Can(helper=True))
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -48,7 +53,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     parts = conv_blocks.filter_parts(rec, _over_cells(g, cell), _image(rec, g, cell, x), dy)
     args = [parts.shape[0], g.num_output, rec.accumulates(dw)]
     defines = _defines(rec.target, g, cell)
-    rec.launch("conv_blocks_first.sum_parts", reads=[parts], writes=[dw], args=args, size=(dw.count, SUM_LOCAL[1]), local=SUM_LOCAL, defines=defines)
+    rec.launch(SUM_PARTS(parts=parts, dw=dw), args=args, size=(dw.count, SUM_LOCAL[1]), local=SUM_LOCAL, defines=defines)
 
 
 def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
@@ -57,14 +62,8 @@ def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
     _, rows, columns = over.size
     image = rec.scratch("cells", (over.batch, over.channels, rows, columns))
     rec.launch(
-        "conv_blocks_first.image",
-        reads=[x],
-        writes=[image],
+        IMAGE(x=x, cells=image),
         args=[*g.size[1:], rows, columns],
-        bf16_operands=("SOURCE", "RESULT"),
-        blocks=True,
-        from_planes=True,
-        cheap=True,
         size=(columns, rows, g.batch),
         local=LOCAL,
         defines=_defines(rec.target, g, cell),
@@ -75,7 +74,7 @@ def _image(rec: Recorder, g: ConvGeometry, cell: Cell, x: Ref) -> Ref:
 def _pack(rec: Recorder, w: Ref, packed: Ref, tile: conv_blocks.Tile, count: int, *, g: ConvGeometry, cell: Cell) -> None:
     """Record the launch that packs the filters."""
     args = [g.num_output, tile.outputs, tile.depth, count]
-    rec.launch("conv_blocks_first.pack", reads=[w], writes=[packed], args=args, size=(count,), local=(PACK_ITEMS,), defines=_defines(rec.target, g, cell))
+    rec.launch(PACK(filters=w, packed=packed), args=args, size=(count,), local=(PACK_ITEMS,), defines=_defines(rec.target, g, cell))
 
 
 def _over_cells(g: ConvGeometry, cell: Cell) -> ConvGeometry:

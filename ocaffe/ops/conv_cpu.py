@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
+from ocaffe.ir.kernel import Can, Kernel, own_form, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -13,6 +14,10 @@ from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
 
+FORWARD = Kernel("conv_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(blocked=own_form))
+BACKWARD_DATA = Kernel("conv_cpu.backward_data", *reads("dy", "packed", "bias"), write("dx"))
+BACKWARD_FILTER = Kernel("conv_cpu.backward_filter", *reads("x", "dy"), write("dw"))
+BACKWARD_BIAS = Kernel("product_parts_cpu.backward_bias", read("dy"), write("db"), can=Can(helper=True))
 OUTPUTS = 64  # with fewer outputs, unrolling a panel of the input again does not pay
 SCATTER_ROWS = 64  # minimum rows k of a work-item that scatters
 FILTER_ROWS = 152  # rows k per work-item of backward_filter; 3 channels of 7 x 7 are 147
@@ -63,12 +68,13 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     channels = even(g.group_channels, max(1, defines["ROWS"] // g.taps))
     lines_each = even(lines, defines["ROWS"] // g.kernel[2])
     blocks = ceil(g.group_channels, channels) * ceil(lines, lines_each)
-    sliced(rec, "conv_cpu.backward_filter", g, [x, dy], dw, defines, filter_slices(rec, g, blocks), (blocks, g.group), [*_sizes(g), channels, lines_each])
+    slices, args = filter_slices(rec, g, blocks), [*_sizes(g), channels, lines_each]
+    sliced(rec, BACKWARD_FILTER, g, dw, defines, slices, (blocks, g.group), args, x=x, dy=dy)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     channels, pixels = db.count, dy.count // (g.batch * db.count)
-    sliced(rec, "product_parts_cpu.backward_bias", g, [dy], db, gemm_cpu.tile(rec.target), share_out(rec, channels, g.batch), (channels, 1), [g.batch, pixels])
+    sliced(rec, BACKWARD_BIAS, g, db, gemm_cpu.tile(rec.target), share_out(rec, channels, g.batch), (channels, 1), [g.batch, pixels], dy=dy)
 
 
 def tile(rec: Recorder, g: ConvGeometry) -> dict[str, int]:
@@ -96,9 +102,7 @@ def _multiply(
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
     args = [*_sizes(g), block, EpilogueScalars(bias is not None, rec.accumulates(y))]
     rec.launch(
-        "conv_cpu.forward",
-        reads=[x, packed, bias or packed],
-        writes=[y],
+        FORWARD(x=x, packed=packed, bias=bias or packed, y=y),
         args=args,
         size=(panels, ceil(g.group_outputs, block), g.group),
         local=ONE,
@@ -115,9 +119,7 @@ def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref
     samples = ceil(g.batch, share_out(rec, blocks * g.group, g.batch))
     packed = pack(rec, g, w, defines["MR"], g.depth, block * g.taps, g.group_outputs, [1, 1, g.depth, 0, 0])
     rec.launch(
-        "conv_cpu.backward_data",
-        reads=[dy, packed, bias or packed],
-        writes=[dx],
+        BACKWARD_DATA(dy=dy, packed=packed, bias=bias or packed, dx=dx),
         args=[*_sizes(g), samples, block, bias is not None, rec.accumulates(dx)],
         size=(ceil(g.batch, samples), blocks, g.group),
         local=ONE,

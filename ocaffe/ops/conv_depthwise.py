@@ -5,10 +5,10 @@ On CPUs, conv_narrow_cpu.py computes narrow outputs, on Hopper conv_depthwise_bl
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from ocaffe.ir.launch import NO_ACTIVATION, RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
+from ocaffe.ir.kernel import COUNTERS, PARTS, REDUCTION, SIGN, Can, Kernel, own_form, own_parts, read, reads, write
+from ocaffe.ir.launch import NO_ACTIVATION, SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_blocks, conv_depthwise_blocks, conv_narrow_cpu
@@ -17,17 +17,25 @@ from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import STRIP_GROUP, strip_counts
 
+FORWARD = Kernel(
+    "conv_depthwise_gpu.forward", read("x", bf16="SOURCE"), read("filter"), *REDUCTION, read("bias"), write("y", bf16="RESULT"),
+    can=Can(parts=own_parts, sums_gradients=False),
+)  # fmt: skip
+BACKWARD_DATA = Kernel("conv_depthwise_gpu.backward_data", read("dy", bf16="SOURCE"), read("filter"), SIGN, read("bias"), write("dx", bf16="RESULT"))
+BACKWARD_FILTER = Kernel("conv_depthwise_gpu.backward_filter", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), COUNTERS, write("dw"), PARTS)
+FORWARD_CPU = Kernel("conv_depthwise_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(blocked=own_form))
+BACKWARD_DATA_CPU = Kernel("conv_depthwise_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"))
+BACKWARD_FILTER_CPU = Kernel("conv_depthwise_cpu.backward_filter", *reads("x", "dy"), write("dw"))
 PIXELS_EACH = 8192  # minimum pixels per CPU work-item, if there are enough; a work-item costs a few tenths of a microsecond
 OUTPUTS = 8  # maximum outputs whose sums a CPU work-item of backward_filter keeps
 ITEMS = 256  # work-items of a group of backward_filter on GPUs
 GROUPS_PER_UNIT = 4  # groups per compute unit that keep a device busy
 MAX_TAPS = 81  # maximum taps of a window, which the kernels unroll in registers (see also conv_depthwise_*.cl)
-STORED = ("SOURCE", "", "", "RESULT")  # bf16 operands of forward and backward_data on GPUs
 BLOCK = (8, 64)  # ROWS and COLUMNS of conv_depthwise_cpu.cl
 BLOCK_FLOATS = 1 << 15  # maximum floats of the image for such a block
 
 
-def reads(rec: Recorder, g: ConvGeometry) -> bool:
+def supports(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether forward supports this window. On CPUs it keeps the part of the image that a block of the result needs."""
     if not rec.target.is_cpu:
         return True
@@ -37,7 +45,7 @@ def reads(rec: Recorder, g: ConvGeometry) -> bool:
 
 def sums(rec: Recorder, g: ConvGeometry) -> bool:
     """Whether backward_filter supports this window. It also keeps a sum for each tap."""
-    return g.taps <= MAX_TAPS and reads(rec, g)
+    return g.taps <= MAX_TAPS and supports(rec, g)
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
@@ -50,7 +58,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(y), _no_activation(rec))
     if rec.target.is_cpu:
-        _by_plane(rec, g, "forward", [x, w, w if bias is None else bias], y, epilogue, g.out, (1, 1), g.num_output)
+        _by_plane(rec, g, FORWARD_CPU, epilogue, g.out, (1, 1), g.num_output, x=x, filter=w, bias=w if bias is None else bias, y=y)
         return
     strips, columns = strip_counts((g.out[1], g.out[2]), (1, 1))
     most = rec.target.group(STRIP_GROUP)
@@ -58,11 +66,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     together = 1 if pieces > 1 else most // (strips * columns)
     items = -(-strips * columns // pieces) * together
     rec.launch(
-        "conv_depthwise_gpu.forward",
-        reads=[x, w, ReductionSlot(g.batch * pieces, gradients=False), w if bias is None else bias],
-        writes=[y],
+        FORWARD(x=x, filter=w, bias=w if bias is None else bias, y=y),
+        details=g.batch * pieces,
         args=[*_sizes(g), strips, pieces, together, epilogue],
-        bf16_operands=STORED,
         size=(-(-g.num_output // together) * pieces * items, g.batch),
         local=(items, 1),
         defines=_defines(rec, g),
@@ -78,8 +84,8 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
         conv_depthwise_blocks.backward_data(rec, g, dy, w, bias, dx)
         return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(dx), _no_activation(rec))
-    reads = [dy, w, None if rec.target.is_cpu else RELU_MASK, w if bias is None else bias]
-    _by_plane(rec, g, "backward_data", reads, dx, epilogue, g.size, g.stride[1:], g.channels)
+    kernel = BACKWARD_DATA_CPU if rec.target.is_cpu else BACKWARD_DATA
+    _by_plane(rec, g, kernel, epilogue, g.size, g.stride[1:], g.channels, dy=dy, filter=w, bias=w if bias is None else bias, dx=dx)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -99,30 +105,30 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     once = slices == 1 or in_last_block
     group = 1 if rec.target.is_cpu else rec.target.group(ITEMS)
     to = dw if once else rec.scratch("slices", (slices, dw.count))
+    kernel = BACKWARD_FILTER_CPU if rec.target.is_cpu else BACKWARD_FILTER
     rec.launch(
-        f"{_family(rec)}.backward_filter",
-        reads=[x, dy, *([rec.completion_counters.view((items,))] if in_last_block else [])],
-        writes=[to, *([rec.scratch("slices", (items, slices, g.taps))] if in_last_block else [])],
+        kernel(
+            x=x, dy=dy, counters=rec.completion_counters.view((items,)) if in_last_block else None, dw=to,
+            parts=rec.scratch("slices", (items, slices, g.taps)) if in_last_block else None,
+        ),
         args=[*_sizes(g), each, part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
         size=(items * group, slices, 1),
         local=(group, 1, 1),
         defines=_defines(rec, g) | ({"ITEMS": group} if 1 < group < ITEMS else {}) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),
     )
     if not once:
-        sum_splits(rec, _family(rec), _defines(rec, g), to, None, dw)
+        sum_splits(rec, kernel.file, _defines(rec, g), to, None, dw)
 
 
 def _by_plane(
     rec: Recorder,
     g: ConvGeometry,
-    kernel: str,
-    reads: Sequence[Read],
-    to: Ref,
+    kernel: Kernel,
     epilogue: EpilogueScalars,
     size: tuple[int, ...],
     step: tuple[int, ...],
     channels: int,
+    **operands: Ref,
 ) -> None:
     """Record a kernel over the result's planes of `size`. A work-item computes a strip on GPUs, several whole planes on CPUs."""
     if rec.target.is_cpu:
@@ -131,16 +137,7 @@ def _by_plane(
     else:
         each, columns = strip_counts((size[1], size[2]), (step[0], step[1]))
         items, local = (channels * each * columns, g.batch), (rec.target.group(STRIP_GROUP), 1)
-    rec.launch(
-        f"{_family(rec)}.{kernel}",
-        reads=reads,
-        writes=[to],
-        args=[*_sizes(g), each, epilogue],
-        bf16_operands=STORED,
-        size=items,
-        local=local,
-        defines=_defines(rec, g),
-    )
+    rec.launch(kernel(**operands), args=[*_sizes(g), each, epilogue], size=items, local=local, defines=_defines(rec, g))
 
 
 def _no_activation(rec: Recorder) -> tuple[float, ...]:
@@ -159,10 +156,6 @@ def _planes_each(rec: Recorder, g: ConvGeometry, pixels: int, channels: int) -> 
 def _sizes(g: ConvGeometry) -> list[int]:
     """Return the arguments of the macro SIZES."""
     return [g.batch, g.num_output, g.num_output // g.channels, *g.size[1:], *g.out[1:]]
-
-
-def _family(rec: Recorder) -> str:
-    return f"conv_depthwise_{rec.target.kind}"
 
 
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, Any]:

@@ -3,13 +3,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from ocaffe.ir.launch import BlockedForm, EpilogueScalars
+from ocaffe.ir.kernel import BlockedForm, Kernel, reads, write
+from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
 
+FORWARD = Kernel("conv_depthwise_blocked_cpu.forward", *reads("x", "packed", "bias"), write("y"))
 MAX_TAPS = 81  # maximum taps of a window, whose lines are unrolled
 
 
@@ -30,9 +32,7 @@ def _record(rec: Recorder, x: Ref, y: Ref, blocked: bool, *, g: ConvGeometry, w:
         defines |= {f"K{axis}": kernel, f"S{axis}": stride, f"D{axis}": dilation}
     rows = ceil(g.out[1], share_out(rec, blocks * g.batch, g.out[1]))
     rec.launch(
-        "conv_depthwise_blocked_cpu.forward",
-        reads=[x, packed, packed],
-        writes=[y],
+        FORWARD(x=x, packed=packed, bias=packed, y=y),
         args=[*g.size[1:], *g.out[1:], *g.pad[1:], rows, EpilogueScalars(False, False)],
         size=(ceil(g.out[1], rows), blocks, g.batch),
         local=ONE,

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read, ReductionSlot
+from ocaffe.ir.kernel import COUNTERS, PARTS, REDUCTION, SIGN, Can, Kernel, own_parts, read, write
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
-from ocaffe.ops.conv_blocks import block_defines
+from ocaffe.ops.conv_blocks import block_defines, image, result
 from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_gpu import sum_splits
 from ocaffe.ops.pooling import strip_counts
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 MAX_TAPS = 9  # backward_filter keeps eight sums for each in registers
 ITEMS = 128  # work-items of a group
 GROUPS_PER_UNIT = 6  # of backward_filter, which keep a device busy
-STORED = ("SOURCE", "", "", "RESULT")  # operands in blocks of forward and backward_data
+FORWARD = Kernel(
+    "conv_depthwise_blocks.forward", image("x", "SOURCE"), read("filter"), *REDUCTION, read("bias"), result("y"),
+    can=Can(parts=own_parts, sums_gradients=False),
+)  # fmt: skip
+BACKWARD_DATA = Kernel("conv_depthwise_blocks.backward_data", image("dy", "SOURCE"), read("filter"), SIGN, read("bias"), result("dx"))
+BACKWARD_FILTER = Kernel("conv_depthwise_blocks.backward_filter", image("x", "SOURCE"), image("dy", "GIVEN"), COUNTERS, write("dw"), PARTS)
 
 
 def possible(target: Target, g: ConvGeometry) -> bool:
@@ -28,22 +34,19 @@ def possible(target: Target, g: ConvGeometry) -> bool:
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     groups = _groups(g, (g.out[1], g.out[2]), (1, 1))
-    _gather(rec, g, "forward", groups, x, w, ReductionSlot(groups, gradients=False), bias, y)
+    _gather(rec, g, FORWARD, groups, w, bias, y, x=x, y=y)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
     groups = _groups(g, (g.size[1], g.size[2]), (g.stride[1], g.stride[2]))
-    _gather(rec, g, "backward_data", groups, dy, w, RELU_MASK, bias, dx)
+    _gather(rec, g, BACKWARD_DATA, groups, w, bias, dx, dy=dy, dx=dx)
 
 
-def _gather(rec: Recorder, g: ConvGeometry, direction: str, groups: int, source: Ref, w: Ref, slot: Read, bias: Ref | None, to: Ref) -> None:
+def _gather(rec: Recorder, g: ConvGeometry, kernel: Kernel, groups: int, w: Ref, bias: Ref | None, to: Ref, **images: Ref) -> None:
     rec.launch(
-        f"conv_depthwise_blocks.{direction}",
-        reads=[source, w, slot, w if bias is None else bias],
-        writes=[to],
+        kernel(filter=w, bias=w if bias is None else bias, **images),
+        details=groups,
         args=[*_sizes(g), EpilogueScalars(bias is not None, rec.accumulates(to), SLOPE_ONLY, bounds=True)],
-        bf16_operands=STORED,
-        blocks=True,
         size=(groups * ITEMS, g.channels // BLOCK),
         local=(ITEMS, 1),
         defines=_defines(rec.target, g),
@@ -59,12 +62,11 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     once = slices == 1 or in_last_block
     to = dw if once else rec.scratch("slices", (slices, dw.count))
     rec.launch(
-        "conv_depthwise_blocks.backward_filter",
-        reads=[x, dy, *([rec.completion_counters.view((blocks,))] if in_last_block else [])],
-        writes=[to, *([rec.scratch("slices", (blocks, slices, BLOCK * g.taps))] if in_last_block else [])],
+        BACKWARD_FILTER(
+            x=x, dy=dy, counters=rec.completion_counters.view((blocks,)) if in_last_block else None, dw=to,
+            parts=rec.scratch("slices", (blocks, slices, BLOCK * g.taps)) if in_last_block else None,
+        ),
         args=[*_sizes(g), part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
-        blocks=True,
         size=(slices * ITEMS, blocks),
         local=(ITEMS, 1),
         defines=_defines(rec.target, g) | ({"DEVICE_FENCE": rec.target.device_fence} if in_last_block else {}),

@@ -8,12 +8,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ocaffe.ir import matrix_units
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
 from ocaffe.ops import conv_blocks, conv_blocks_first, conv_mma, conv_patch_mma, conv_pointwise_mma, winograd_gpu
-from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phase_taps, phases, product_shape, sizes, window
+from ocaffe.ops.conv_window import Directions as Kernels
+from ocaffe.ops.conv_window import gathered_shape, phase_taps, phases, product_shape, sizes, window
 from ocaffe.ops.expression import reduce
 from ocaffe.ops.families import family_of
 from ocaffe.ops.gemm_gpu import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ocaffe.ir.target import Target
     from ocaffe.ops.convolution import ConvGeometry
 
+KERNELS = Kernels.of("conv_gpu", "filter", last_block=True, sums_gradients=True)
 WINOGRAD = "winograd"  # a choice besides the tiles
 DIRECTIONS = "forward", "backward_data", "backward_filter"  # DIRECTION of kernels/conv_gpu.cl
 WINDOW_STEP = 12  # maximum products per result and step, if the window leaves a choice
@@ -114,14 +116,11 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     part, splits = parts_of_depth(depth, choice)
     size = work_items(tile, g.group_outputs, g.depth, g.group * splits)
     last_block = _last_block(rec, tile, size, splits)
-    once = splits == 1 or bool(last_block.parts)
+    once = splits == 1 or bool(last_block.operands)
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     rec.launch(
-        "conv_gpu.backward_filter",
-        reads=[x, dy, *last_block.counters],
-        writes=[to, *last_block.parts],
+        KERNELS.backward_filter(x=x, dy=dy, dw=to, **last_block.operands),
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
         size=size,
         local=(tile.items, 1, 1),
         defines={**defines(g, tile, "backward_filter"), **last_block.defines},
@@ -145,17 +144,13 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     tile = replace(choice.tile, levels=levels(g, choice.tile, direction, choice.splits))
     size = work_items(tile, rows, columns, g.group * splits, phases(g) if back else 1)
     last_block = _last_block(rec, tile, size, splits)
-    once = splits == 1 or bool(last_block.parts)
+    once = splits == 1 or bool(last_block.operands)
     to = target if once else rec.scratch("splits", (splits, target.count))
+    kernel, operands = KERNELS.gathering(g, direction, once, source, to)
     rec.launch(
-        f"conv_gpu.{direction}",
-        reads=[
-            source, w, ReductionSlot(-(-columns // tile.columns)) if once and (not back or max(g.stride) == 1) else None,
-            RELU_MASK if once and back and can_fuse_relu_backward(g) else None, *last_block.counters, bias if bias is not None and once else w,
-        ],
-        writes=[to, *last_block.parts],
+        kernel(filter=w, bias=bias if bias is not None and once else w, **operands, **last_block.operands),
+        details=-(-columns // tile.columns) if once and (not back or max(g.stride) == 1) else 0,
         args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],
-        bf16_operands=_stored(last_block, once),
         size=size,
         local=(tile.items, 1, 1),
         defines={**defines(g, tile, direction), **last_block.defines},
@@ -282,8 +277,3 @@ def _split_channels(channels: int, g: ConvGeometry, choice: Choice) -> tuple[int
 def _last_block(rec: Recorder, tile: Tile, size: tuple[int, int, int], splits: int) -> LastBlock:
     """Return the last-block reduction of a launch of `size` work-items."""
     return LastBlock.of(rec, tile, splits, math.prod(size) // (tile.items * splits))
-
-
-def _stored(last_block: LastBlock, once: bool) -> tuple[str, ...]:
-    """Return the bf16 operands of forward and backward_data. Partial sums are floats."""
-    return ("SOURCE", "", *[""] * len(last_block.counters), "", "RESULT" if once else "")

@@ -4,12 +4,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.kernel import Can, Kernel, read, write
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_window import can_fuse_relu_backward, gathered_shape, phases, sizes, window
+from ocaffe.ops.conv_window import Directions, gathered_shape, phases, sizes, window
 from ocaffe.ops.gemm_gpu import PACK_ITEMS, Choice, Tile, parts_of_depth, scales, sum_splits, work_items
+
+PACK = Kernel("conv_mma.pack", read("filter"), write("packed"), can=Can(helper=True))
+KERNELS = Directions.of("conv_mma", "packed")
 
 FEW = 8  # with fewer channels, the depth of a step also covers taps
 MAX_FLAT = 1024  # maximum products per position in that case: local memory holds their places
@@ -45,7 +49,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
     vector = g.positions % VECTOR == 0
     defines = {**choice.tile.defines(), **scales(rec.target, choice.tile, dy, x), **window(g), "DIRECTION": 2, "VECTOR": int(vector)}
-    filter_product(rec, "conv_mma", g, x, dy, dw, choice, defines)
+    filter_product(rec, KERNELS.backward_filter, g, x, dy, dw, choice, defines)
 
 
 def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref, bias: Ref | None, target: Ref, choice: Choice) -> None:
@@ -58,20 +62,12 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     rows = gathered_shape(g, direction)[0]
     quads = g.group * taps * -(-depth // tile.depth) * 4 * rows
     packed = rec.scratch("packed", (quads * 4,))
-    rec.launch(
-        "conv_mma.pack",
-        reads=[w],
-        writes=[packed],
-        args=[rows, depth, taps, back, quads],
-        size=(quads,),
-        local=(PACK_ITEMS,),
-        defines=defines,
-    )
-    gathered_product(rec, "conv_mma", g, direction, source, packed, bias, target, choice, depth, defines)
+    rec.launch(PACK(filter=w, packed=packed), args=[rows, depth, taps, back, quads], size=(quads,), local=(PACK_ITEMS,), defines=defines)
+    gathered_product(rec, KERNELS, g, direction, source, packed, bias, target, choice, depth, defines)
 
 
 def gathered_product(
-    rec: Recorder, program: str, g: ConvGeometry, direction: str, source: Ref, packed: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int,
+    rec: Recorder, kernels: Directions, g: ConvGeometry, direction: str, source: Ref, packed: Ref, bias: Ref | None, target: Ref, choice: Choice, depth: int,
     defines: Mapping[str, int | str],
 ) -> None:
     """Record the product of forward or backward_data with the packed filters, and the sum of its splits, which divide `depth`."""
@@ -80,41 +76,34 @@ def gathered_product(
     part, splits = parts_of_depth(depth, choice)
     once = splits == 1
     to = target if once else rec.scratch("splits", (splits, target.count))
+    kernel, operands = kernels.gathering(g, direction, once, source, to)
     rec.launch(
-        f"{program}.{direction}",
-        reads=[
-            source, packed, ReductionSlot(-(-columns // tile.columns), gradients=False) if once and (not back or max(g.stride) == 1) else None,
-            RELU_MASK if once and back and can_fuse_relu_backward(g) else None, bias if bias is not None and once else packed,
-        ],
-        writes=[to],
+        kernel(packed=packed, bias=bias if bias is not None and once else packed, **operands),
+        details=-(-columns // tile.columns) if once and (not back or max(g.stride) == 1) else 0,
         args=[*sizes(g), part, splits, EpilogueScalars(bias is not None and once, once and rec.accumulates(target), SLOPE_ONLY, fusable=once)],
-        bf16_operands=("SOURCE", "", "", "RESULT" if once else ""),
         size=work_items(tile, rows, columns, g.group * splits, phases(g) if back else 1),
         local=(tile.items, 1, 1),
         defines=defines,
     )
     if not once:
-        sum_splits(rec, program, defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
+        sum_splits(rec, kernel.file, defines, to, bias, target, samples=g.batch, inner=inner, mergeable=True)
 
 
-def filter_product(rec: Recorder, program: str, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice, defines: Mapping[str, int | str]) -> None:
+def filter_product(rec: Recorder, kernel: Kernel, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice, defines: Mapping[str, int | str]) -> None:
     """Record the product of backward_filter, and the sum of its splits."""
     tile = choice.tile
     part, splits = parts_of_depth(g.batch * g.positions, choice)
     once = splits == 1
     to = dw if once else rec.scratch("splits", (splits, dw.count))
     rec.launch(
-        f"{program}.backward_filter",
-        reads=[x, dy],
-        writes=[to],
+        kernel(x=x, dy=dy, dw=to),
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
         size=work_items(tile, g.group_outputs, g.depth, g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
     )
     if not once:
-        sum_splits(rec, program, defines, to, None, dw)
+        sum_splits(rec, kernel.file, defines, to, None, dw)
 
 
 def _flat(g: ConvGeometry, direction: str) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import bisect
 
+from ocaffe.ir.kernel import Can, Kernel, own_form, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -11,6 +12,9 @@ from ocaffe.ops.conv_window import plane_window
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.ops.gemm_gpu import sum_splits
 
+FORWARD = Kernel("conv_narrow_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(blocked=own_form))
+BACKWARD_DATA = Kernel("conv_narrow_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"))
+BACKWARD_FILTER = Kernel("conv_narrow_cpu.backward_filter", *reads("x", "dy"), write("dw"))
 SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result, which fit the second-level cache
 MAX_TAPS = 81  # maximum taps of a window, which is unrolled
 EACH = 1024  # minimum pixels of the result per work-item, times the planes of a vector
@@ -25,11 +29,11 @@ def wins(rec: Recorder, g: ConvGeometry) -> bool:
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    _by_block(rec, g, "forward", [x, w, bias or w], y, bias is not None, g.num_output)
+    _by_block(rec, g, FORWARD, y, bias is not None, g.num_output, x=x, filter=w, bias=bias or w, y=y)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None) -> None:
-    _by_block(rec, g, "backward_data", [dy, w, bias or w], dx, bias is not None, g.channels)
+    _by_block(rec, g, BACKWARD_DATA, dx, bias is not None, g.channels, dy=dy, filter=w, bias=bias or w, dx=dx)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -40,9 +44,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     slices = ceil(g.batch, part)
     to = dw if slices == 1 else rec.scratch("slices", (slices, dw.count))
     rec.launch(
-        "conv_narrow_cpu.backward_filter",
-        reads=[x, dy],
-        writes=[to],
+        BACKWARD_FILTER(x=x, dy=dy, dw=to),
         args=[*_sizes(g), _rows(rec, g, g.out[1], 1, False), each, part, slices == 1 and rec.accumulates(dw)],
         size=(ceil(groups, each), slices, 1),
         local=ONE,
@@ -52,8 +54,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         sum_splits(rec, "conv_narrow_cpu", _defines(rec, g), to, None, dw)
 
 
-def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to: Ref, has_bias: bool, planes: int) -> None:
-    back = kernel == "backward_data"
+def _by_block(rec: Recorder, g: ConvGeometry, kernel: Kernel, to: Ref, has_bias: bool, planes: int, **operands: Ref) -> None:
+    back = kernel is BACKWARD_DATA
     lines = (g.size[1] - 1 + g.pad[1]) // g.stride[1] + 1 - g.pad[1] // g.stride[1] if back else g.out[1]  # rows of windows; backward: quotients q
     groups, busy = ceil(planes, tile(rec.target)["V"]), ITEMS_PER_CORE * rec.target.compute_units
     rows = _rows(rec, g, lines, ceil(busy, g.batch * groups), back)
@@ -61,15 +63,7 @@ def _by_block(rec: Recorder, g: ConvGeometry, kernel: str, reads: list[Ref], to:
     pixels = _room(g, rows, back)[1]
     each = max(1, min(EACH // pixels, g.batch * groups * blocks // busy))
     args = [*_sizes(g), rows, each, EpilogueScalars(has_bias, rec.accumulates(to))]
-    rec.launch(
-        f"conv_narrow_cpu.{kernel}",
-        reads=reads,
-        writes=[to],
-        args=args,
-        size=(blocks, ceil(groups, each), g.batch),
-        local=ONE,
-        defines=_defines(rec, g),
-    )
+    rec.launch(kernel(**operands), args=args, size=(blocks, ceil(groups, each), g.batch), local=ONE, defines=_defines(rec, g))
 
 
 def _rows(rec: Recorder, g: ConvGeometry, lines: int, parts: int, back: bool) -> int:

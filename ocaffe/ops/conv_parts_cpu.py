@@ -3,12 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
 
+ADD_SLICES = Kernel("product_parts_cpu.add_slices", read("part"), write("sum"), can=Can(helper=True))
 SLICES = 1 << 20  # maximum floats of partial filter gradients; two slices are always allowed
 
 
@@ -31,23 +33,20 @@ def filter_slices(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
 
 
 def sliced(
-    rec: Recorder, kernel: str, g: ConvGeometry, reads: list[Ref], to: Ref, defines: dict[str, int], slices: int, size: tuple[int, int],
-    args: list[int],
+    rec: Recorder, kernel: Kernel, g: ConvGeometry, to: Ref, defines: dict[str, int], slices: int, size: tuple[int, int], args: list[int], **operands: Ref,
 ) -> None:  # fmt: skip
-    """Record a sum over the batch in at most `slices` slices. A second launch adds them if there is more than one."""
+    """Record a sum over the batch in at most `slices` slices. A second launch adds them if there is more than one. `operands`: the ones that it reads."""
     samples = ceil(g.batch, slices)
     slices = ceil(g.batch, samples)
     accumulate = rec.accumulates(to)
     part = rec.scratch("slices", (slices, to.count)) if slices > 1 else to
     args = [*args, samples, accumulate and slices == 1]
-    rec.launch(
-        kernel, reads=reads, writes=[part], args=args, size=(size[0], slices, size[1]), local=ONE, defines=defines
-    )
+    rec.launch(kernel(**operands, **{kernel.slots[-1].name: part}), args=args, size=(size[0], slices, size[1]), local=ONE, defines=defines)
     if slices > 1:
         share = even(to.count, max(1024, ceil(to.count, share_out(rec, 1, to.count))), gemm_cpu.tile(rec.target)["V"])
         args = [slices, to.count, share, accumulate]
         defines, items = gemm_cpu.tile(rec.target), ceil(to.count, share)
-        rec.launch("product_parts_cpu.add_slices", reads=[part], writes=[to], args=args, size=(items, 1, 1), local=ONE, defines=defines)
+        rec.launch(ADD_SLICES(part=part, sum=to), args=args, size=(items, 1, 1), local=ONE, defines=defines)
 
 
 def even(count: int, most: int, unit: int = 1) -> int:

@@ -8,11 +8,15 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.kernel import Can, Kernel, read, write
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops.conv_window import can_fuse_relu_backward, sizes, window
+from ocaffe.ops.conv_window import Directions, sizes, window
 from ocaffe.ops.gemm_gpu import BFLOAT16, MAX_REGISTERS, PACK_ITEMS, Choice, Tile, sum_splits
+
+PACK = Kernel("conv_patch_mma.pack", read("filter"), write("packed"), can=Can(helper=True))
+KERNELS = Directions.of("conv_patch_mma", "packed", sums_gradients=True)
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
@@ -111,11 +115,8 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, ch
     special = {"RAGGED": int(g.group_channels % _channels(tile) > 0), "WIDE": _wide(g, shape)}
     defines = {**_defines(g, tile, shape, 2), **special}
     rec.launch(
-        "conv_patch_mma.backward_filter",
-        reads=[x, dy],
-        writes=[to],
+        KERNELS.backward_filter(x=x, dy=dy, dw=to),
         args=[*sizes(g), part, once and rec.accumulates(dw)],
-        bf16_operands=("SOURCE", "GIVEN"),
         size=(-(-g.group_channels // _channels(tile)) * tile.items, -(-g.group_outputs // tile.rows), g.group * splits),
         local=(tile.items, 1, 1),
         defines=defines,
@@ -134,14 +135,13 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
     defines = {**_defines(g, tile, shape, int(back)), **special}
     chunks = g.group * -(-depth // tile.depth) * (tile.depth // CHUNK) * g.taps * rows
     packed = rec.scratch("packed", (chunks * CHUNK // 2,))
-    rec.launch("conv_patch_mma.pack", reads=[w], writes=[packed], args=[rows, depth, back, chunks], size=(chunks,), local=(PACK_ITEMS,), defines=defines)
+    rec.launch(PACK(filter=w, packed=packed), args=[rows, depth, back, chunks], size=(chunks,), local=(PACK_ITEMS,), defines=defines)
     columns = g.batch * _rectangles(_result(g, direction), shape)
+    kernel, operands = KERNELS.gathering(g, direction, True, source, target)
     rec.launch(
-        f"conv_patch_mma.{direction}",
-        reads=[source, packed, ReductionSlot(columns), RELU_MASK if back and can_fuse_relu_backward(g) else None, bias if bias is not None else packed],
-        writes=[target],
+        kernel(packed=packed, bias=bias if bias is not None else packed, **operands),
+        details=columns,
         args=[*sizes(g), EpilogueScalars(bias is not None, rec.accumulates(target), SLOPE_ONLY)],
-        bf16_operands=("SOURCE", "", "", "RESULT"),
         size=(columns * tile.items, -(-rows // tile.rows), g.group),
         local=(tile.items, 1, 1),
         defines=defines,

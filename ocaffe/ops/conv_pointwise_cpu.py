@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ocaffe.ir.kernel import Can, Kernel, own_form, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -11,6 +12,8 @@ from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
 from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, share_out
 
+FORWARD = Kernel("conv_pointwise_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(blocked=own_form))
+BACKWARD_FILTER = Kernel("conv_pointwise_cpu.backward_filter", *reads("x", "dy"), write("dw"))
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MAX_WIDE = 16  # maximum panels of columns if there are few channels: results are then written in runs of 2 KiB
 IMAGE = 8  # minimum panels per image for each panel processed at once: the rows of small images are close in memory anyway
@@ -36,9 +39,7 @@ def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y
     packed = pack(rec, g, w, defines["MR"], g.group_outputs, g.group_outputs, g.depth, steps)
     args = [*_sizes(g), deep, wide * columns(defines), near * columns(defines), share, block, EpilogueScalars(bias is not None, rec.accumulates(y))]
     rec.launch(
-        "conv_pointwise_cpu.forward",
-        reads=[x, packed, bias or packed],
-        writes=[y],
+        FORWARD(x=x, packed=packed, bias=bias or packed, y=y),
         args=args,
         size=(ceil(parts, share), ceil(g.group_outputs, block), g.group),
         local=ONE,
@@ -51,7 +52,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     channels = even(g.group_channels, ROWS)
     blocks = ceil(g.group_channels, channels)
     slices = filter_slices(rec, g, blocks)
-    sliced(rec, "conv_pointwise_cpu.backward_filter", g, [x, dy], dw, _defines(rec, g), slices, (blocks, g.group), [*_sizes(g), channels])
+    sliced(rec, BACKWARD_FILTER, g, dw, _defines(rec, g), slices, (blocks, g.group), [*_sizes(g), channels], x=x, dy=dy)
 
 
 def _defines(rec: Recorder, g: ConvGeometry) -> dict[str, int]:

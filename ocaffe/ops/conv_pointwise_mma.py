@@ -6,12 +6,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_mma import filter_product, gathered_product
-from ocaffe.ops.conv_window import window
+from ocaffe.ops.conv_window import Directions, window
 from ocaffe.ops.gemm_gpu import MAX_REGISTERS, PACK_ITEMS, Choice, Tile
+
+PACK = Kernel("conv_pointwise_mma.pack", read("filter"), write("packed"), can=Can(helper=True))
+KERNELS = Directions.of("conv_pointwise_mma", "packed")
 
 CHUNK = 8  # elements (kernels/tile_async.h)
 MIN_COPY = 4  # elements: 8 bytes
@@ -39,7 +43,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | N
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
-    filter_product(rec, "conv_pointwise_mma", g, x, dy, dw, choice, _defines(g, choice.tile, 2, left_across=False, right_across=False))
+    filter_product(rec, KERNELS.backward_filter, g, x, dy, dw, choice, _defines(g, choice.tile, 2, left_across=False, right_across=False))
 
 
 def _gather(
@@ -50,8 +54,8 @@ def _gather(
     defines = _defines(g, choice.tile, int(back), left_across=back, right_across=True)
     packed = rec.scratch("packed", (w.count // 2,))
     chunks = w.count // CHUNK
-    rec.launch("conv_pointwise_mma.pack", reads=[w], writes=[packed], args=[chunks], size=(chunks,), local=(PACK_ITEMS,), defines=defines)
-    gathered_product(rec, "conv_pointwise_mma", g, direction, source, packed, bias, target, choice, depth, defines)
+    rec.launch(PACK(filter=w, packed=packed), args=[chunks], size=(chunks,), local=(PACK_ITEMS,), defines=defines)
+    gathered_product(rec, KERNELS, g, direction, source, packed, bias, target, choice, depth, defines)
 
 
 def _defines(g: ConvGeometry, tile: Tile, direction: int, *, left_across: bool, right_across: bool) -> dict[str, int | str]:

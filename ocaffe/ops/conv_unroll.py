@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from ocaffe.ir.kernel import Can, Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_dense import dense
 from ocaffe.ops.conv_geometry import ConvGeometry
 
+UNROLL = Kernel("conv_unroll.unroll", read("x"), read("axes"), write("columns"), can=Can(helper=True))
+FOLD = Kernel("conv_unroll.fold", *reads("columns", "axes", "bias"), write("x"), can=Can(helper=True))
 COLUMNS = 1 << 24  # maximum floats of unrolled samples; one sample is always allowed
 ONE, ZERO = (1, 1, 1), (0, 0, 0)
 
@@ -34,7 +37,7 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
         columns = _columns(rec, part)
         dense(rec).backward_data(rec, flat(part), dys, w, columns)
         args = [bias is not None, rec.accumulates(dxs)]
-        _launch(rec, part, "fold", [columns, _axes(rec, g), bias or columns], dxs, args, part.pixels, part.channels)
+        _launch(rec, part, FOLD, args, part.pixels, part.channels, columns=columns, axes=_axes(rec, g), bias=bias or columns, x=dxs)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -59,16 +62,14 @@ def _columns(rec: Recorder, g: ConvGeometry) -> Ref:
 
 def _unroll(rec: Recorder, g: ConvGeometry, x: Ref) -> Ref:
     columns = _columns(rec, g)
-    _launch(rec, g, "unroll", [x, _axes(rec, g)], columns, [], g.positions, g.channels * g.taps)
+    _launch(rec, g, UNROLL, [], g.positions, g.channels * g.taps, x=x, axes=_axes(rec, g), columns=columns)
     return columns
 
 
-def _launch(rec: Recorder, g: ConvGeometry, kernel: str, reads: Sequence[Ref], to: Ref, args: Sequence[int], elements: int, rows: int) -> None:
+def _launch(rec: Recorder, g: ConvGeometry, kernel: Kernel, args: Sequence[int], elements: int, rows: int, **operands: Ref) -> None:
     each = elements if rec.target.is_cpu else 1
     rec.launch(
-        f"conv_unroll.{kernel}",
-        reads=reads,
-        writes=[to],
+        kernel(**operands),
         args=[g.pixels, g.positions, g.taps, each, *args],
         size=(math.ceil(elements / each), rows, g.batch),
         defines={"AXES": len(g.size)},

@@ -2,7 +2,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import NamedTuple
 
+from ocaffe.ir.kernel import COUNTERS, PARTS, REDUCTION, SIGN, Can, Kernel, own_parts, read, write
+from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
 
 
@@ -31,6 +35,40 @@ def plane_window(g: ConvGeometry) -> dict[str, int]:
 def phases(g: ConvGeometry) -> int:
     """Return the number of phases of backward_data (PHASES)."""
     return math.prod(g.stride)
+
+
+class Directions(NamedTuple):
+    """The kernels of a file that computes a convolution in its three directions."""
+
+    forward: Kernel
+    backward_data: Kernel
+    backward_filter: Kernel
+
+    @classmethod
+    def of(cls, file: str, weights: str, *, last_block: bool = False, sums_gradients: bool = False) -> Directions:
+        """`weights`: the parameter with the filters, which may be packed. `last_block`: the kernels have last-block reduction."""
+        counters, parts = ((COUNTERS,), (PARTS,)) if last_block else ((), ())
+        source, given = (partial(read, bf16="SOURCE"), read("dy", bf16="GIVEN"))
+        can = Can(parts=own_parts, sums_gradients=sums_gradients)
+        return cls(
+            Kernel(f"{file}.forward", source("x"), read(weights), *REDUCTION, *counters, read("bias"), write("y", bf16="RESULT"), *parts, can=can),
+            Kernel(
+                f"{file}.backward_data", source("dy"), read(weights), *REDUCTION, SIGN, *counters, read("bias"), write("dx", bf16="RESULT"), *parts, can=can,
+            ),
+            Kernel(f"{file}.backward_filter", source("x"), given, *counters, write("dw"), *parts),
+        )  # fmt: skip
+
+    def gathering(self, g: ConvGeometry, direction: str, once: bool, source: Ref, to: Ref) -> tuple[Kernel, dict[str, Ref]]:
+        """Return the kernel of forward or backward_data, and its operands for the image that it reads and for its result.
+
+        `once`: it writes the whole result. Otherwise it writes partial sums, which are floats and which passes leave alone.
+        """
+        back = direction == "backward_data"
+        kernel, result = (self.backward_data, "dx") if back else (self.forward, "y")
+        operands = {"dy" if back else "x": source, result: to}
+        if not once:
+            return kernel.without(SIGN.name).in_floats(result), operands
+        return kernel if can_fuse_relu_backward(g) else kernel.without(SIGN.name), operands
 
 
 def can_fuse_relu_backward(g: ConvGeometry) -> bool:

@@ -24,9 +24,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     if g.sparse and (not rec.train or not rec.target.is_cpu):
         g, x = _thinned(rec, g, x)
     with rec.counted(g.flops):
-        _engine(rec, g, w, conv_depthwise.reads(rec, g)).forward(rec, g, x, w, bias, y)
+        _engine(rec, g, w, conv_depthwise.supports(rec, g)).forward(rec, g, x, w, bias, y)
     if rec.channel_block:
-        rec.launches[-1].block_form = (conv_depthwise_blocked_cpu if g.depthwise else conv_blocked_cpu).form(rec, g, w)
+        rec.launches[-1].details = (conv_depthwise_blocked_cpu if g.depthwise else conv_blocked_cpu).form(rec, g, w)
 
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:

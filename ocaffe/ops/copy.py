@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import math
 
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.launch import CopyRegion
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
+COPY = Kernel("copy.copy", read("x"), write("y"))
 CPU_PIECE = 4096  # elements per work-item: enough to hide its start, few enough to divide small tensors among cores
 
 GPU_GROUP = 128
@@ -27,11 +29,9 @@ def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 
         starts = (0, 0, x_start * inner, y_start * inner)
     piece = CPU_PIECE if rec.target.is_cpu else 1
     rec.launch(
-        "copy.copy",
-        reads=[x],
-        writes=[y],
+        COPY(x=x, y=y),
         args=[count, blocks, piece, *starts, x.shape[axis] * inner, y.shape[axis] * inner, rec.accumulates(y)],
         size=(blocks * -(-count // piece), samples),
         local=(1, 1) if rec.target.is_cpu else (rec.target.group(GPU_GROUP), 1),
+        details=CopyRegion(axis, x_start, y_start, size),
     )
-    rec.launches[-1].copy = CopyRegion(axis, x_start, y_start, size)

@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.ir.kernel import Given, Kernel, read, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.expression import pointwise, reduce
 
+# Labels alone, with indicators, or with lengths and numbers (LAYOUT 0, 1, 2 of kernels/ctc.cl).
+GIVEN = ("given",), ("indicators", "given"), ("lengths", "numbers", "given")
+TARGETS = [Kernel("ctc.targets", *reads(*names), *writes("targets", "counts")) for names in GIVEN]
+FORWARD = Kernel("ctc.forward", *reads("x", "logz", "targets", "counts"), *writes("alpha", "costs"))
+BACKWARD = Kernel("ctc.backward", *reads("x", "logz", "targets", "counts", "alpha", "costs", "weight"), *writes("dx", "beta", "passed"))
+BEST = Kernel("ctc.best", *reads("x"), *writes("winners", "scores"))
+DECODE = Kernel("ctc.decode", *reads("winners", "scores"), read("indicators", optional=True), *writes("sequences", "lengths", "totals"))
+EDIT_DISTANCE = Kernel("ctc.edit_distance", *reads("sequences", "lengths", "targets", "counts"), *writes("results", "row"))
 GPU_GROUP = 64
 
 
@@ -37,7 +46,8 @@ def targets(rec: Recorder, given: Sequence[Ref], steps: int, classes: int, blank
     samples, most = labels.shape[:2] if layout == 0 else (labels.shape[1], labels.shape[0])
     result = Targets(rec.saved("targets", (samples, most), np.int32), rec.saved("counts", (samples, 2), np.int32))
     args = [samples, steps, most, classes, blank, shift]
-    _per_item(rec, "targets", samples, list(given), [result.labels, result.counts], args, {"LAYOUT": layout})
+    operands = dict(zip(GIVEN[layout], given))
+    _per_item(rec, TARGETS[layout](targets=result.labels, counts=result.counts, **operands), samples, args, {"LAYOUT": layout})
     return result
 
 
@@ -57,7 +67,8 @@ def ctc_loss(rec: Recorder, x: Ref, of: Targets, loss: Ref, blank: int) -> Paths
     paths = Paths(rec.saved("logz", (steps, samples)), rec.saved("alpha", (samples, steps, of.row)), rec.saved("costs", (samples,)))
     reduce(rec, "v0 = x0", reads=[x], writes=[most], axes=[2], op="max")
     reduce(rec, "v0 = exp(x0 - x1)", reads=[x, (most, 0)], writes=[paths.logz], axes=[2], finish="y0 = log(v0) + x1")
-    _per_group(rec, "forward", samples, [x, paths.logz, of.labels, of.counts], [paths.alpha, paths.costs], [classes, of.row, blank])
+    args = [classes, of.row, blank]
+    _per_group(rec, FORWARD(x=x, logz=paths.logz, targets=of.labels, counts=of.counts, alpha=paths.alpha, costs=paths.costs), samples, args)
     reduce(rec, "v0 = x0", reads=[paths.costs], writes=[loss], axes=[0], finish="y0 = v0 / n", scalars={"n": float(samples)})
     return paths
 
@@ -65,9 +76,14 @@ def ctc_loss(rec: Recorder, x: Ref, of: Targets, loss: Ref, blank: int) -> Paths
 def ctc_loss_backward(rec: Recorder, x: Ref, of: Targets, paths: Paths, weight: Ref, dx: Ref, blank: int) -> None:
     """dx = weight times the gradient of the sum of the samples' costs."""
     steps, samples, classes = x.shape
-    reads = [x, paths.logz, of.labels, of.counts, paths.alpha, paths.costs, weight]
-    writes = [dx, rec.scratch("beta", (samples, 2, of.row)), rec.scratch("passed", (samples, of.row))]
-    _per_group(rec, "backward", samples, reads, writes, [steps, classes, of.row, blank, rec.accumulates(dx)])
+    _per_group(
+        rec,
+        BACKWARD(
+            x=x, logz=paths.logz, targets=of.labels, counts=of.counts, alpha=paths.alpha, costs=paths.costs, weight=weight, dx=dx,
+            beta=rec.scratch("beta", (samples, 2, of.row)), passed=rec.scratch("passed", (samples, of.row)),
+        ),
+        samples, [steps, classes, of.row, blank, rec.accumulates(dx)],
+    )
 
 
 @dataclass(frozen=True)
@@ -83,11 +99,14 @@ def decode(rec: Recorder, x: Ref, indicators: Ref | None, sequences: Ref, blank:
     """Find the best class of every step; leave out blanks, and with `merge` repetitions. An indicator 0 (steps x samples) ends a sample."""
     steps, samples, classes = x.shape
     winners, scores = rec.scratch("winners", (steps, samples), np.int32), rec.scratch("scores", (steps, samples))
-    _per_item(rec, "best", steps * samples, [x], [winners, scores], [steps * samples, samples, classes], {})
+    _per_item(rec, BEST(x=x, winners=winners, scores=scores), steps * samples, [steps * samples, samples, classes], {})
     result = Decoded(sequences, rec.scratch("lengths", (samples,), np.int32), rec.scratch("totals", (samples,)))
-    reads = [winners, scores, *([] if indicators is None else [indicators])]
     args, defines = [samples, steps, blank, int(merge)], {"INDICATORS": int(indicators is not None)}
-    _per_item(rec, "decode", samples, reads, [sequences, result.lengths, result.totals], args, defines)
+    _per_item(
+        rec,
+        DECODE(winners=winners, scores=scores, indicators=indicators, sequences=sequences, lengths=result.lengths, totals=result.totals),
+        samples, args, defines,
+    )
     return result
 
 
@@ -95,17 +114,21 @@ def sequence_accuracy(rec: Recorder, decoded: Decoded, of: Targets, result: Ref)
     """result[0] = the mean of 1 - (edit distance / larger length); result[1], if there is one, the share of samples that are equal and not empty."""
     samples, most = of.labels.shape
     each, row = rec.scratch("each", (samples, 2)), rec.scratch("row", (samples, most + 1), np.int32)
-    _per_item(rec, "edit_distance", samples, [decoded.sequences, decoded.lengths, of.labels, of.counts], [each, row], [samples], {})
+    _per_item(
+        rec,
+        EDIT_DISTANCE(sequences=decoded.sequences, lengths=decoded.lengths, targets=of.labels, counts=of.counts, results=each, row=row),
+        samples, [samples], {},
+    )
     means = rec.scratch("means", (2,))
     reduce(rec, "v0 = x0", reads=[each], writes=[means], axes=[0], finish="y0 = v0 / n", scalars={"n": float(samples)})
     pointwise(rec, "y0 = x0", reads=[means.view((result.count,))], writes=[result.view((result.count,))])
 
 
-def _per_item(rec: Recorder, kernel: str, items: int, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any], defines: Mapping[str, object]) -> None:
+def _per_item(rec: Recorder, given: Given, items: int, args: Sequence[Any], defines: Mapping[str, object]) -> None:
     group = 1 if rec.target.is_cpu else GPU_GROUP
-    rec.launch(f"ctc.{kernel}", reads=reads, writes=writes, args=args, size=(items,), local=(group,), defines=defines)
+    rec.launch(given, args=args, size=(items,), local=(group,), defines=defines)
 
 
-def _per_group(rec: Recorder, kernel: str, groups: int, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any]) -> None:
+def _per_group(rec: Recorder, given: Given, groups: int, args: Sequence[Any]) -> None:
     group = 1 if rec.target.is_cpu else GPU_GROUP
-    rec.launch(f"ctc.{kernel}", reads=reads, writes=writes, args=args, size=(groups * group,), local=(group,), defines={"GROUP": group})
+    rec.launch(given, args=args, size=(groups * group,), local=(group,), defines={"GROUP": group})

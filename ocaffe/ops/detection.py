@@ -5,11 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ocaffe.ir.kernel import Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.boxes import over
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.nms import ALL, rank, suppress
+
+DECODE = Kernel("detection.decode", read("loc"), read("priors"), write("boxes"))
+MOVED = Kernel("region_boxes.moved", read("loc"), read("rois"), read("info"), write("boxes"))
+SCORES = Kernel("detection.scores", read("conf"), read("kept"), read("counts"), write("scores"))
+
+ROWS = Kernel("detection.rows", *reads("conf", "boxes", "kept", "chosen", "offsets"), write("y"))
+OFFSETS = Kernel("detection.offsets", read("counts"), write("offsets"), write("extent"))
 
 NOTHING = float("inf")  # a threshold that no score exceeds
 
@@ -59,13 +67,13 @@ class Detection:
             relative, units = rec.scratch("priors", (2, self.priors, 4)), rec.constant("units", self.units)
             pointwise(rec, "y0 = x0 / x1", reads=[priors.view(relative.shape), (units, 0)], writes=[relative])
             priors = relative.view(priors.shape)
-        over(rec, "detection.decode", (self.priors * own, images), [loc, priors], [boxes], own, self.code, self.variance_in_target)
+        over(rec, DECODE(loc=loc, priors=priors, boxes=boxes), (self.priors * own, images), own, self.code, self.variance_in_target)
         return self._chosen(rec, conf, boxes)
 
     def find_in_regions(self, rec: Recorder, loc: Ref, conf: Ref, rois: Ref, info: Ref) -> Found:
         """The same for the regions of one image. loc: R x columns, conf: R x classes, rois: R x 5, info: height and width of the image."""
         boxes = rec.scratch("boxes", (1, self.priors, self.classes_with_boxes, 4))
-        over(rec, "region_boxes.moved", (boxes.count // 4,), [loc, rois, info], [boxes], self.classes_with_boxes, loc.count // self.priors)
+        over(rec, MOVED(loc=loc, rois=rois, info=info, boxes=boxes), (boxes.count // 4,), self.classes_with_boxes, loc.count // self.priors)
         return self._chosen(rec, conf.view((1, conf.count)), boxes)
 
     def _chosen(self, rec: Recorder, conf: Ref, boxes: Ref) -> Found:
@@ -81,11 +89,11 @@ class Detection:
         # Select the best boxes of an image over all classes. The lists are already ordered by class and descending score.
         room = self.classes * self.listed
         best = rec.scratch("best", (images, room, 1))
-        over(rec, "detection.scores", (room, images), [conf, kept, kept_counts], [best], self.classes, self.listed)
+        over(rec, SCORES(conf=conf, kept=kept, counts=kept_counts, scores=best), (room, images), self.classes, self.listed)
         chosen, numbers = rec.scratch("chosen", (images, 1, self.most), np.int32), rec.scratch("numbers", (images, 1), np.int32)
         rank(rec, best, chosen, numbers, threshold=NOTHING if self.keep_top_k == 0 else ALL, sort=False)
         offsets, extent = rec.scratch("offsets", (images + 1,), np.int32), rec.scratch("extent", (1,), np.int32)
-        rec.launch("detection.offsets", reads=[numbers], writes=[offsets, extent], args=[images], size=(1,), local=(1,))
+        rec.launch(OFFSETS(counts=numbers, offsets=offsets, extent=extent), args=[images], size=(1,), local=(1,))
         return Found(self, conf, boxes, kept, chosen, offsets, extent)
 
 
@@ -106,5 +114,9 @@ class Found:
 
         If there are no detections at all, each image has one row with -1 in all columns but the first.
         """
-        d, reads = self.detection, [self.conf, self.boxes, self.kept, self.chosen, self.offsets]
-        over(rec, "detection.rows", (y.shape[0],), reads, [y], self.conf.shape[0], d.classes, d.classes_with_boxes, d.listed)
+        d, conf = self.detection, self.conf
+        over(
+            rec,
+            ROWS(conf=conf, boxes=self.boxes, kept=self.kept, chosen=self.chosen, offsets=self.offsets, y=y),
+            (y.shape[0],), conf.shape[0], d.classes, d.classes_with_boxes, d.listed,
+        )

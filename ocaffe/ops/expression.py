@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe.ir.launch import Access, Call, Launch, Operand
+from ocaffe.ir.kernel import Access, Can, Kernel
+from ocaffe.ir.launch import Call, Launch, Operand
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder, scalar
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BLOCK, Ref, Role, Shape
@@ -25,6 +26,8 @@ from ocaffe.ops.render_reduce import IDENTITY, Reduction, chunk_count
 from ocaffe.ops.source import ALIGNMENT, CTYPES, Port
 from ocaffe.ops.strides import element_strides, in_blocks, merge
 
+POINTWISE, REDUCTION = Kernel("pointwise", can=Can(recompute=True)), Kernel("reduction")
+WITH_EFFECT = Kernel("expression", can=Can(side_effect=True))
 Read = Ref | tuple[Ref, int]
 Scalars = Mapping[str, float | int | np.generic]
 
@@ -110,7 +113,20 @@ def pointwise(
     )
     expression.check()
     operands = rec.operands([*(ref for ref, _ in pairs), *([rec.step] if random is not None else [])], writes, modifies)
-    rec.add(Launch(rec.layer, rec.phase, operands, None, expression, expression.inplace(operands), side_effect, text, cheap=not side_effect))
+    rec.add(expressed(rec.layer, rec.phase, operands, expression, WITH_EFFECT if side_effect else POINTWISE))
+
+
+def expressed(layer: str, phase: str, operands: Sequence[Operand], expression: Pointwise | Reduce, kernel: Kernel, origin: Launch | None = None) -> Launch:
+    """Return the launch of an expression over `operands`, which get the names that the expression has for them."""
+    named = [replace(operand, name=name) for operand, name in zip(operands, expression.names, strict=True)]
+    inplace = expression.inplace(named) if isinstance(expression, Pointwise) else ()
+    return Launch(layer, phase, named, kernel, lower=expression, inplace=inplace, origin=origin)
+
+
+def reexpressed(launch: Launch, operands: Sequence[Operand], expression: Pointwise | Reduce) -> Launch:
+    """Return the launch that replaces `launch` by an expression over other operands."""
+    made = expressed(launch.layer, launch.phase, operands, expression, launch.kernel, launch.origin or launch)
+    return replace(launch, operands=made.operands, lower=expression, inplace=made.inplace, origin=made.origin)
 
 
 def reduce(
@@ -160,7 +176,7 @@ def reduce(
         expression = Reduce(text, finish, values, op, domain, reduced, places, counts, constants, rec.target, chunks, bool(counter_operands))
         expression.check()
         operands = [*rec.operands([ref for ref, _ in reads], writes, modifies), *counter_operands]
-        rec.add(Launch(rec.layer, rec.phase, operands, None, expression, (), bool(modifies), f"{op}: {text} | {finish}"))
+        rec.add(expressed(rec.layer, rec.phase, operands, expression, WITH_EFFECT if modifies else REDUCTION))
 
     inner_kept = bool(domain) and _innermost(domain) not in reduced
     perhaps_blocks = rec.target.wgmma and len(domain) > 2 and kept == domain[1:2] and kept[0] % BLOCK == 0
@@ -242,8 +258,8 @@ class Pointwise:
         return self.counts == (1, 1, 0) and self.formula.terms == _COPY
 
     def check(self) -> None:
-        _check(self.text, self.formula, _names("x", self.counts[0]) | _names("m", self.counts[2]) | {"uniform"} | dict(self.scalars).keys())
-        missing = (_names("y", self.counts[1]) | _names("m", self.counts[2])) - self.formula.assigned
+        _check(self.text, self.formula, {*_names("x", self.counts[0]), *_names("m", self.counts[2]), "uniform", *dict(self.scalars)})
+        missing = {*_names("y", self.counts[1]), *_names("m", self.counts[2])} - self.formula.assigned
         if missing:
             raise ValueError(f"expression {self.text!r} does not assign {', '.join(sorted(missing))}")
 
@@ -252,17 +268,24 @@ class Pointwise:
         reads = self.counts[0]
         return _split([*operands[:reads], *operands[reads + (self.key is not None) :]], self.counts)
 
-    def inplace(self, operands: Sequence[Operand]) -> tuple[tuple[int, int], ...]:
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the operands, in order."""
+        return *_names("x", self.counts[0]), *(("step",) if self.key is not None else ()), *_names("y", self.counts[1]), *_names("m", self.counts[2])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def inplace(self, operands: Sequence[Operand]) -> tuple[tuple[str, str], ...]:
         """Return pairs of operands that may share memory: equal shape and type, and no other read of that memory is broadcast."""
         reads, writes, _ = self.split(operands)
-        first = self.counts[0] + (self.key is not None)
         pairs = []
-        for i, (read, place) in enumerate(zip(reads, self.places)):
+        for read, place in zip(reads, self.places):
             broadcast = any(other.ref.root is read.ref.root and at is not None for other, at in zip(reads, self.places))
-            for j, write in enumerate(writes):
+            for write in writes:
                 alike = place is None and read.ref.shape == write.ref.shape and read.ref.dtype == write.ref.dtype
                 if alike and not broadcast and write.access is Access.WRITE:
-                    pairs.append((i, first + j))
+                    pairs.append((read.name, write.name))
         return tuple(pairs)
 
     def after(
@@ -360,7 +383,7 @@ def factors_and_offsets(product: Launch, steps: Sequence[Affine], bias: Ref | No
     expression.check()
     writes = [table.view((channels,)), table.view((channels,), channels)]
     operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *(Operand(ref, Access.WRITE) for ref in writes)]
-    return table, Launch(product.layer, product.phase, operands, None, expression, what=expression.text, origin=product.origin or product)
+    return table, expressed(product.layer, product.phase, operands, expression, REDUCTION, product.origin or product)
 
 
 @dataclass(frozen=True)
@@ -388,6 +411,15 @@ class Reduce:
     def formula(self) -> Formula:
         return parse(self.text)
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the operands, in order."""
+        named = (name for letter, count in zip("xym", self.counts) for name in _names(letter, count))
+        return *named, *(("parts", "counters") if self.last_block else ())
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.text} | {self.finish}"
+
     @property
     def is_plain_sum(self) -> bool:
         """Whether it only sums its first read."""
@@ -395,10 +427,10 @@ class Reduce:
 
     def check(self) -> None:
         assert self.op in IDENTITY, self.op
-        inputs = _names("x", self.counts[0]) | dict(self.scalars).keys()
+        inputs = {*_names("x", self.counts[0]), *dict(self.scalars)}
         _check(self.text, parse(self.text), inputs)
-        _check(self.finish, parse(self.finish), inputs | set(self.values) | _names("m", self.counts[2]))
-        missing = (_names("y", self.counts[1]) | _names("m", self.counts[2])) - parse(self.finish).assigned
+        _check(self.finish, parse(self.finish), inputs | {*self.values, *_names("m", self.counts[2])})
+        missing = {*_names("y", self.counts[1]), *_names("m", self.counts[2])} - parse(self.finish).assigned
         if missing or not self.values:
             raise ValueError(f"reduction {self.text!r} | {self.finish!r} does not assign {', '.join(sorted(missing)) or 'v0'}")
 
@@ -467,8 +499,8 @@ def _scalars(scalars: Scalars | None) -> tuple[tuple[str, np.generic], ...]:
     return tuple((name, scalar(value)) for name, value in (scalars or {}).items())
 
 
-def _names(letter: str, count: int) -> set[str]:
-    return {f"{letter}{i}" for i in range(count)}
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{i}" for i in range(count)]
 
 
 def _check(text: str, formula: Formula, inputs: set[str]) -> None:

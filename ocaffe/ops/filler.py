@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.model.fillers import Draw, draw_of, fill
 from ocaffe.ops.expression import pointwise, reduce
+
+DRAW = Kernel("filler.draw", read("block"), write("y"), can=Can(recompute=True))
 
 EACH = 4  # values that a work-item draws
 GPU_GROUP = 64
@@ -36,12 +39,9 @@ def _draw(rec: Recorder, draw: Draw, batch: Ref, top: Ref, what: str) -> None:
     count = math.prod(top.shape[1:])
     kept = 1.0 if draw.kept is None else draw.kept
     rec.launch(
-        "filler.draw",
-        reads=[batch],
-        writes=[top],
+        DRAW(block=batch, y=top),
         args=[*rec.key(what), count, draw.start, draw.width, kept],
         size=(-(-count // EACH), samples),
         local=None if rec.target.is_cpu else (GPU_GROUP, 1),
         defines={"NORMAL": int(draw.normal), "SPARSE": int(draw.kept is not None)},
-        cheap=True,
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ocaffe.ir.kernel import Can, Kernel, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
 
+GEMM = Kernel("gemm_cpu.gemm", *reads("packed", "b", "bias"), write("c"))
+GEMM_OF_FEW = Kernel("gemm_few_cpu.few", *reads("a", "b", "bias"), write("c"))
+PACK = Kernel("product_parts_cpu.pack", read("w"), write("packed"), can=Can(helper=True))
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core, so that cores idle only briefly at the end
 WIDE, MANY = 4, 40  # see kernels/gemm_cpu.cl; half of WIDE is better with fewer panels of rows, which then stay in the caches
@@ -68,9 +72,7 @@ def _product(
     """Record the product of packed panels and b. A work-item computes `rows` panels of rows."""
     defines = tile(rec.target)
     rec.launch(
-        "gemm_cpu.gemm",
-        reads=[packed, b, bias or packed],
-        writes=[c],
+        GEMM(packed=packed, b=b, bias=bias or packed, c=c),
         args=[*sizes, trans_b, *block, rows * defines["MR"], epilogue],
         size=(ceil(ceil(sizes[1], columns(defines)), block.wide), ceil(packed.shape[-3], rows), batches),
         local=ONE,
@@ -85,9 +87,7 @@ def pack(rec: Recorder, w: Ref, packed: Ref, total: int, rows: int, depth: int, 
     """
     defines = tile(rec.target)
     rec.launch(
-        "product_parts_cpu.pack",
-        reads=[w],
-        writes=[packed],
+        PACK(w=w, packed=packed),
         args=[total, rows, depth, *steps, height],
         size=(ceil(depth, defines["KC"]), packed.shape[-3], packed.shape[0] if len(packed.shape) > 3 else 1),
         local=ONE,
@@ -101,9 +101,7 @@ def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
     share = ceil(ceil(n, share_out(rec, 1, ceil(m * n * k, MIN_ITEM_MULTIPLY_ADDS))), SIDE) * SIDE
     args = [m, n, k, share, EpilogueScalars(bias is not None, rec.accumulates(c))]
     rec.launch(
-        "gemm_few_cpu.few",
-        reads=[a, b, bias or a],
-        writes=[c],
+        GEMM_OF_FEW(a=a, b=b, bias=bias or a, c=c),
         args=args,
         size=(ceil(n, share), 1, 1),
         local=ONE,

@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 
 from ocaffe.errors import Error
 from ocaffe.ir import matrix_units
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, Read
+from ocaffe.ir.kernel import COUNTERS, PARTS, SIGN, Can, Kernel, read, reads, write
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.target import OTHER_DEVICE, Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
 from ocaffe.ir.tuned import Problem
 from ocaffe.ops.families import FAMILIES, Family, Shape, family_of
 
+GEMM = Kernel("gemm_gpu.gemm", *reads("a", "b"), SIGN, COUNTERS, read("bias"), write("c"), PARTS)
+GEMM_MMA = Kernel("gemm_mma.gemm", *reads("a", "b"), SIGN, read("bias"), write("c"))
 # Maximum bytes of scratch for the partial results of a split depth, which a second pass reads.
 SPLIT_SCRATCH = 16 << 20
 PATCH_SCRATCH = 4  # factor on SPLIT_SCRATCH if a group computes all taps, because there are then few groups
@@ -354,15 +357,15 @@ def record(
         choice = rec.target.tuned.choose(problem, ranked(rec.target, tiles_for(rec.target), rows, columns, depth))
     part, splits = parts_of_depth(depth, choice)
     last_block = LastBlock.of(rec, choice.tile, splits, -(-rows // choice.tile.rows) * -(-columns // choice.tile.columns))
-    last = splits == 1 or bool(last_block.parts)
+    last = splits == 1 or bool(last_block.operands)
     to = c if last else rec.scratch("splits", (splits * rows, columns))
-    reads, writes = [a, b, RELU_MASK if last else None, *last_block.counters, a if bias is None or not last else bias], [to, *last_block.parts]
-    family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
-    _launch(rec, family, choice.tile, {**defines, **last_block.defines}, reads, writes, (rows, columns, depth, part), 1, splits,
-            [*layout, EpilogueScalars(bias is not None and last, last and rec.accumulates(c), SLOPE_ONLY, fusable=last)])  # fmt: skip
+    kernel, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
+    operands = {"a": a, "b": b, "bias": a if bias is None or not last else bias, "c": to, **last_block.operands}
+    _launch(rec, kernel if last else kernel.without(SIGN.name), choice.tile, {**defines, **last_block.defines}, operands, (rows, columns, depth, part), 1,
+            splits, [*layout, EpilogueScalars(bias is not None and last, last and rec.accumulates(c), SLOPE_ONLY, fusable=last)])  # fmt: skip
     if not last:
         parts = to.view((splits, rows * columns))
-        sum_splits(rec, family, defines, parts, bias, c, samples=rows, mergeable=True)
+        sum_splits(rec, kernel.file, defines, parts, bias, c, samples=rows, mergeable=True)
 
 
 def batched(
@@ -375,10 +378,11 @@ def batched(
     rows, columns = c.shape[0] // (batches * choice.splits), c.shape[1]
     depth = a.shape[0] // batches if trans_a else a.shape[1]
     part, _ = parts_of_depth(depth, choice)
-    family, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
-    reads, writes, modifies = [a, b, a], [] if add else [c], [c] if add else []
+    kernel, defines, layout = _program(rec.target, choice.tile, a, b, trans_a, trans_b)
+    kernel = kernel.without(SIGN.name)
     args: list[int | EpilogueScalars] = [*layout, EpilogueScalars(False, add or rec.accumulates(c), SLOPE_ONLY, fusable=False)]
-    _launch(rec, family, choice.tile, defines, reads, writes, (rows, columns, depth, part), batches, choice.splits, args, modifies=modifies)
+    operands = {"a": a, "b": b, "bias": a, "c": c}
+    _launch(rec, kernel.adding("c") if add else kernel, choice.tile, defines, operands, (rows, columns, depth, part), batches, choice.splits, args)
 
 
 def record_batches(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, trans_a: bool, trans_b: bool) -> None:
@@ -399,24 +403,21 @@ def work_items(tile: Tile, rows: int, columns: int, batches: int, phases: int = 
     return phases * -(-columns // tile.columns) * tile.items, -(-rows // tile.rows), batches
 
 
-def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[str, dict[str, int | str], list[int]]:
-    """Return the kernel file of a tile, its defines, and the layout arguments, if the layout is not a define."""
+def _program(target: Target, tile: Tile, a: Ref, b: Ref, trans_a: bool, trans_b: bool) -> tuple[Kernel, dict[str, int | str], list[int]]:
+    """Return the kernel of a tile, its defines, and the layout arguments, if the layout is not a define."""
     layout = {"TRANS_A": int(trans_a), "TRANS_B": int(trans_b)}
     if tile.quads:
-        return "gemm_mma", {**tile.defines(), **layout, **scales(target, tile, a, b)}, []
-    return "gemm_gpu", tile.defines(), [*layout.values()]
+        return GEMM_MMA, {**tile.defines(), **layout, **scales(target, tile, a, b)}, []
+    return GEMM, tile.defines(), [*layout.values()]
 
 
 def _launch(
-    rec: Recorder, family: str, tile: Tile, defines: Mapping[str, int | str], reads: Sequence[Read], writes: list[Ref], shape: tuple[int, int, int, int],
-    batches: int, splits: int, args: list[int | EpilogueScalars], *, modifies: Sequence[Ref] = (),
+    rec: Recorder, kernel: Kernel, tile: Tile, defines: Mapping[str, int | str], operands: Mapping[str, Ref | None], shape: tuple[int, int, int, int],
+    batches: int, splits: int, args: list[int | EpilogueScalars],
 ) -> None:  # fmt: skip
     rows, columns, _, _ = shape
     rec.launch(
-        f"{family}.gemm",
-        reads=reads,
-        writes=writes,
-        modifies=modifies,
+        kernel(**operands),
         args=[*shape, batches, *args],
         size=work_items(tile, rows, columns, batches * splits),
         local=(tile.items, 1, 1),
@@ -450,20 +451,26 @@ def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -
 class LastBlock:
     """The additional operands and defines of a product with last-block reduction.
 
-    The operands are completion counters and parts. All fields are empty without last-block reduction (`reduces_in_last_block`).
+    The operands are completion counters and parts. Both are empty without last-block reduction (`reduces_in_last_block`).
     """
 
-    counters: list[Ref]
-    parts: list[Ref]
+    operands: dict[str, Ref]
     defines: dict[str, str]
 
     @classmethod
     def of(cls, rec: Recorder, tile: Tile, splits: int, tiles: int) -> LastBlock:
         """Return the last-block reduction of a product with `tiles` tiles."""
         if not reduces_in_last_block(rec.target, tile, splits, tiles):
-            return cls([], [], {})
+            return cls({}, {})
         parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
-        return cls([rec.completion_counters.view((tiles * (bunches(splits) + 1),))], [parts], {"DEVICE_FENCE": rec.target.device_fence})
+        counters = rec.completion_counters.view((tiles * (bunches(splits) + 1),))
+        return cls({"counters": counters, "parts": parts}, {"DEVICE_FENCE": rec.target.device_fence})
+
+
+@functools.cache
+def _split_sum(family: str) -> Kernel:
+    """Return split_sum of split_sum.h in the program of a file that includes it."""
+    return Kernel(f"{family}.split_sum", read("part"), SIGN, read("bias"), write("y", bf16="RESULT"), can=Can(helper=True))
 
 
 def sum_splits(
@@ -484,12 +491,10 @@ def sum_splits(
     any program that includes split_sum.h.
     """
     splits, results = parts.shape
+    kernel = _split_sum(family)
     rec.launch(
-        f"{family}.split_sum",
-        reads=[parts, RELU_MASK if mergeable else None, parts if bias is None else bias],
-        writes=[y],
+        (kernel if mergeable else kernel.without(SIGN.name))(part=parts, bias=parts if bias is None else bias, y=y),
         args=[splits, samples, results // samples, inner, EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY, fusable=mergeable)],
-        bf16_operands=("", "", "RESULT"),
         size=(results,),
         local=(rec.target.group(SUM_ITEMS),),
         defines=defines,

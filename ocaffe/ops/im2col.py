@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ocaffe.ir.kernel import Kernel
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.ops.conv_unroll import FOLD, UNROLL
 
 
 @dataclass(frozen=True)
@@ -25,22 +27,20 @@ class Columns:
     def unroll(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """y (N x C taps x *out) = for each tap of the windows, its pixels of x (N x C x *size), or 0 outside the image."""
         channels = x.dense_stride // math.prod(self.size)
-        self._launch(rec, "unroll", [x, self._axes(rec)], y, [], math.prod(self.out), channels * math.prod(self.kernel))
+        self._launch(rec, UNROLL, y, [], math.prod(self.out), channels * math.prod(self.kernel), x=x, axes=self._axes(rec), columns=y)
 
     def fold(self, rec: Recorder, y: Ref, x: Ref) -> None:
         """The adjoint of `unroll`: each pixel of x = the sum of its copies in y, tap by tap."""
         channels = x.dense_stride // math.prod(self.size)
-        self._launch(rec, "fold", [y, self._axes(rec), y], x, [False, rec.accumulates(x)], math.prod(self.size), channels)
+        self._launch(rec, FOLD, x, [False, rec.accumulates(x)], math.prod(self.size), channels, columns=y, axes=self._axes(rec), bias=y, x=x)
 
     def _axes(self, rec: Recorder) -> Ref:
         return rec.constant("axes", np.array([self.size, self.out, self.kernel, self.stride, self.pad, self.dilation], np.int32))
 
-    def _launch(self, rec: Recorder, kernel: str, reads: Sequence[Ref], to: Ref, args: Sequence[int], elements: int, rows: int) -> None:
+    def _launch(self, rec: Recorder, kernel: Kernel, to: Ref, args: Sequence[int], elements: int, rows: int, **operands: Ref) -> None:
         each = elements if rec.target.is_cpu else 1
         rec.launch(
-            f"conv_unroll.{kernel}",
-            reads=reads,
-            writes=[to],
+            kernel(**operands),
             args=[math.prod(self.size), math.prod(self.out), math.prod(self.kernel), each, *args],
             size=(-(-elements // each), rows, to.shape[0]),
             defines={"AXES": len(self.size)},

@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
 Pair = tuple[int, int]
+FORWARD = Kernel("interp.forward", read("x"), write("y"))
+BACKWARD = Kernel("interp.backward", read("dy"), write("dx"))
 GPU_GROUP = 64
 CPU_PIECE = 2048  # elements per CPU work-item
 
@@ -33,14 +36,14 @@ class Resampling:
     def forward(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """y = the resampled part of x, both N x C x H x W."""
         args = [*x.shape[2:], self.begin, *self.part, *self.outputs, self.ratio(0), self.ratio(1)]
-        _launch(rec, "forward", x, y, args)
+        _launch(rec, FORWARD, y, args, x=x, y=y)
 
     def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
         """dx = the adjoint of `forward`, first along the rows, then along the columns. Pixels outside the part get 0."""
         samples, channels, height, width = dx.shape
         rows = rec.scratch("rows", (samples, channels, self.outputs[0], width))
-        _launch(rec, "backward", dy, rows, [width, *self._axis(1, 1), False])
-        _launch(rec, "backward", rows, dx, [height, *self._axis(0, width), rec.accumulates(dx)])
+        _launch(rec, BACKWARD, rows, [width, *self._axis(1, 1), False], dy=dy, dx=rows)
+        _launch(rec, BACKWARD, dx, [height, *self._axis(0, width), rec.accumulates(dx)], dy=rows, dx=dx)
 
     def _axis(self, axis: int, inner: int) -> list[Any]:
         """Return the arguments of `backward` along an axis: begin, ins, outs, inner, ratio, scale."""
@@ -56,14 +59,12 @@ def _ratio(ins: int, outs: int) -> np.float32:
     return np.float32(ins - 1) / np.float32(outs - 1) if outs > 1 else np.float32(0)
 
 
-def _launch(rec: Recorder, function: str, read: Ref, write: Ref, args: list[Any]) -> None:
-    count = write.dense_stride
+def _launch(rec: Recorder, kernel: Kernel, over: Ref, args: list[Any], **operands: Ref) -> None:
+    count = over.dense_stride
     piece = CPU_PIECE if rec.target.is_cpu else 1
     rec.launch(
-        f"interp.{function}",
-        reads=[read],
-        writes=[write],
+        kernel(**operands),
         args=[count, piece, *args],
-        size=(-(-count // piece), write.shape[0]),
+        size=(-(-count // piece), over.shape[0]),
         local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
     )

@@ -3,9 +3,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ocaffe.ir.kernel import Can, Kernel, modify, read, write
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
+
+CHECK = Kernel("labels.check", read("label"), write("found"), modify("guard"), can=Can(side_effect=True))
 
 _LANES = 256  # of a GPU
 
@@ -20,7 +23,5 @@ def check_labels(rec: Recorder, labels: Ref, limit: LabelRange, guard: Ref, numb
     found = Ref(f"{rec.layer}.wrong_label", guard.shape, Role.OUTPUT, guard.dtype)
     lanes = 1 if rec.target.is_cpu else rec.target.group(_LANES)
     args = [labels.count, labels.dense_stride, limit.classes, int(limit.ignored is not None), limit.ignored or 0, number]
-    rec.launch(
-        "labels.check", reads=[labels], writes=[found], modifies=[guard], args=args, size=(lanes,), local=(lanes,), defines={"LANES": lanes}, side_effect=True,
-    )  # fmt: skip
+    rec.launch(CHECK(label=labels, found=found, guard=guard), args=args, size=(lanes,), local=(lanes,), defines={"LANES": lanes})
     return found

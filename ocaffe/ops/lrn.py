@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ocaffe.ir.launch import RELU_MASK, BlockedForm, Call
+from ocaffe.ir.kernel import SIGN, BlockedForm, Can, Kernel, read, write
+from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.ops.pooling import rows_of_item
@@ -19,12 +20,34 @@ GPU_GROUP = 64
 CHUNK = 16  # minimum channels per chunk; each chunk reads size - 1 additional channels
 
 
-def in_blocks(call: Call) -> Call:
-    """Return the call of kernels/lrn_blocks.cl for a call of lrn.cl: chunks are whole blocks of channels."""
+def in_blocks(launch: Launch) -> Call | None:
+    """Return the call of kernels/lrn_blocks.cl for a launch of lrn.cl: chunks are whole blocks of channels."""
+    call, response = launch.call, launch.details
+    if call is None or response.size > BLOCK + 1:  # windows, and those of their channels, must reach only the next blocks
+        return None
     channels, _, chunk = (int(scalar) for scalar in call.scalars[:3])
     chunk = -(-chunk // BLOCK) * BLOCK
     size = (call.size[0], -(-channels // chunk), call.size[2])
     return replace(call, program="lrn_blocks", scalars=(*call.scalars[:2], np.int32(chunk), *call.scalars[3:]), size=size)
+
+
+def _blocked(rec: Recorder, launch: Launch) -> BlockedForm | None:
+    """Return how across-channel LRN runs on CPUs with channels in blocks (kernels/lrn_blocked_cpu.cl)."""
+    width, response = rec.channel_block, launch.details
+    possible = launch["x"].shape[1] % width == 0 and response.size <= 2 * width + 1
+    return BlockedForm(response.across_blocked) if possible else None
+
+
+FORWARD = Kernel("lrn.forward", read("x", bf16="SOURCE"), write("y", bf16="RESULT"), can=Can(in_blocks=in_blocks))
+BACKWARD = Kernel("lrn.backward", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), SIGN, write("dx", bf16="RESULT"), can=Can(in_blocks=in_blocks))
+FORWARD_CPU = Kernel("lrn_cpu.forward", read("x"), write("y"), can=Can(blocked=_blocked))
+BACKWARD_CPU = Kernel("lrn_cpu.backward", read("x"), read("dy"), write("dx"))
+FORWARD_BLOCKED_CPU = Kernel("lrn_blocked_cpu.forward", read("x"), write("y"))
+WITHIN, WITHIN_CPU = (Kernel(f"{file}.forward", read("x"), write("y")) for file in ("lrn_within", "lrn_within_cpu"))
+TERMS, TERMS_CPU = (Kernel(f"{file}.terms", read("x"), read("dy"), write("terms"), can=Can(helper=True)) for file in ("lrn_within", "lrn_within_cpu"))
+WITHIN_BACKWARD, WITHIN_BACKWARD_CPU = (
+    Kernel(f"{file}.backward", read("x"), read("dy"), read("terms"), write("dx")) for file in ("lrn_within", "lrn_within_cpu")
+)
 
 
 @dataclass(frozen=True)
@@ -47,58 +70,47 @@ class Response:
 
     def across(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """y = x s^-beta. The planner may choose in-place operation."""
-        self._across(rec, "forward", [x], y, [], 0)
-        width = rec.channel_block
-        if width and x.shape[1] % width == 0 and self.size <= 2 * width + 1:
-            rec.launches[-1].block_form = BlockedForm(self._across_blocked)
+        self._across(rec, FORWARD_CPU if rec.target.is_cpu else FORWARD, y, [], ("x", "y"), x=x, y=y)
 
-    def _across_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
+    def across_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
         """The same with channels in blocks (kernels/lrn_blocked_cpu.cl)."""
         assert blocked, "x is as y"
         samples, channels, height, width = y.shape
         plane = height * width
         span = self._span(rec, samples, plane, rec.channel_block)
         rec.launch(
-            "lrn_blocked_cpu.forward",
-            reads=[x],
-            writes=[y],
+            FORWARD_BLOCKED_CPU(x=x, y=y),
             args=[channels, plane, span, self.alpha / self.size, self.k, self.beta],
             size=(-(-plane // span), samples, 1),
             local=(1, 1, 1),
             defines=self._defines | {"V": rec.channel_block},
-            inplace=[(0, 0)],
+            inplace=[("x", "y")],
         )
 
     def across_backward(self, rec: Recorder, x: Ref, dy: Ref, dx: Ref) -> None:
         """dx from x and dy."""
-        self._across(rec, "backward", [x, dy], dx, [rec.accumulates(dx)], 1)
+        self._across(rec, BACKWARD_CPU if rec.target.is_cpu else BACKWARD, dx, [rec.accumulates(dx)], ("dy", "dx"), x=x, dy=dy, dx=dx)
 
-    def _across(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[bool], inplace: int) -> None:
-        samples, channels, height, width = write.shape
+    def _across(self, rec: Recorder, kernel: Kernel, over: Ref, args: list[bool], inplace: tuple[str, str], **operands: Ref) -> None:
+        """Record a kernel for all elements of `over`. `inplace`: operands that may share memory if a work-item has all channels."""
+        samples, channels, height, width = over.shape
         plane = height * width
         size: tuple[int, ...]
         local: tuple[int, ...]
-        mask = None
         if rec.target.is_cpu:
             part, chunk = min(LONGEST_SPAN, self._span(rec, samples, plane, 16)), channels
-            family, size, local = "lrn_cpu", (-(-plane // part), samples), (1, 1)
+            size, local = (-(-plane // part), samples), (1, 1)
         else:
             part = chunk = self._chunk(rec, samples * plane, channels)
-            family, size, local = "lrn", (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
-            mask = RELU_MASK if function == "backward" else None
-        reaches_next = not rec.target.is_cpu and self.size <= BLOCK + 1  # windows, and those of their channels, reach only the next blocks
+            size, local = (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
         rec.launch(
-            f"{family}.{function}",
-            reads=[*reads, mask],
-            writes=[write],
+            kernel(**operands),
             args=[channels, plane, part, self.alpha / self.size, self.k, self.beta, *args],
             size=size,
             local=local,
             defines=self._defines,
-            inplace=[(inplace, 0)] if chunk >= channels else [],
-            bf16_operands=() if rec.target.is_cpu else (*("SOURCE", "GIVEN")[: len(reads)], "RESULT"),
-            any_order=reaches_next,
-            in_blocks=in_blocks if reaches_next else None,
+            inplace=[inplace] if chunk >= channels else [],
+            details=self,
         )
 
     @staticmethod
@@ -119,28 +131,26 @@ class Response:
 
     def within(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """y = x s^-beta with k = 1."""
-        self._within(rec, "forward", [x], y, [])
+        self._within(rec, WITHIN_CPU if rec.target.is_cpu else WITHIN, y, [], x=x, y=y)
 
     def within_backward(self, rec: Recorder, x: Ref, dy: Ref, dx: Ref) -> None:
         """dx from x and dy."""
-        terms = rec.scratch("terms", x.shape)
-        self._within(rec, "terms", [x, dy], terms, [])
-        self._within(rec, "backward", [x, dy, terms], dx, [rec.accumulates(dx)])
+        terms, cpu = rec.scratch("terms", x.shape), rec.target.is_cpu
+        self._within(rec, TERMS_CPU if cpu else TERMS, terms, [], x=x, dy=dy, terms=terms)
+        self._within(rec, WITHIN_BACKWARD_CPU if cpu else WITHIN_BACKWARD, dx, [rec.accumulates(dx)], x=x, dy=dy, terms=terms, dx=dx)
 
-    def _within(self, rec: Recorder, function: str, reads: list[Ref], write: Ref, args: list[bool]) -> None:
-        samples, channels, height, width = write.shape
+    def _within(self, rec: Recorder, kernel: Kernel, over: Ref, args: list[bool], **operands: Ref) -> None:
+        samples, channels, height, width = over.shape
         size: tuple[int, ...]
         local: tuple[int, ...]
         if rec.target.is_cpu:
             first = rows_of_item(rec.target, height, samples * channels)
-            family, size, local = "lrn_within_cpu", (-(-height // first), channels, samples), (1, 1, 1)
+            size, local = (-(-height // first), channels, samples), (1, 1, 1)
         else:
             first = channels * height * width
-            family, size, local = "lrn_within", (first, samples), (GPU_GROUP, 1)
+            size, local = (first, samples), (GPU_GROUP, 1)
         rec.launch(
-            f"{family}.{function}",
-            reads=reads,
-            writes=[write],
+            kernel(**operands),
             args=[first, height, width, self.alpha / self.size**2, self.beta, *args],
             size=size,
             local=local,

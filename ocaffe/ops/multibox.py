@@ -1,16 +1,28 @@
 """SSD's loss: match priors with true boxes, mine negatives, compute the loss and its gradients (kernels/multibox.cl, kernels/nms.cl)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.ir.kernel import Given, Kernel, modify, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.boxes import over
 from ocaffe.ops.nms import rank, suppress
+
+TRUTHS = Kernel("multibox.truths", read("settings"), read("truth"), write("lists"), write("numbers"), write("bad"))
+OVERLAPS = Kernel("multibox.overlaps", *reads("settings", "truth", "loc", "priors"), write("overlaps"))
+BIPARTITE = Kernel("multibox.bipartite", *reads("settings", "truth", "overlaps", "lists", "numbers"), *writes("partners", "nearest", "best"))
+MATCH = Kernel("multibox.match", *reads("settings", "truth", "loc", "conf", "priors", "overlaps", "lists", "numbers", "partners"), *writes("matches", "losses"))
+SUM = Kernel("multibox.sum", *reads("settings", "truth", "loc", "conf", "priors", "matches"), write("partial"))
+TOTAL = Kernel("multibox.total", read("settings"), read("partial"), read("bad"), write("loss"), write("normalizer"))
+QUOTAS = Kernel("multibox.quotas", read("settings"), read("matches"), write("quotas"))
+CHOOSE = Kernel("multibox.choose", *reads("settings", "chosen", "numbers", "quotas"), modify("matches"))
+LOC_BACKWARD = Kernel("multibox.loc_backward", *reads("settings", "truth", "loc", "priors", "matches", "normalizer", "weight"), write("dloc"))
+CONF_BACKWARD = Kernel("multibox.conf_backward", *reads("settings", "truth", "conf", "matches", "normalizer", "weight"), write("dconf"))
+DECODE = Kernel("multibox.decode", read("settings"), read("loc"), read("priors"), write("boxes"))
 
 NO_MINING, MAX_NEGATIVE, HARD_EXAMPLE = 0, 1, 2  # MultiBoxLossParameter.MiningType
 SMALLEST = 1e-5  # candidates of a smaller box are dropped in suppression
@@ -78,28 +90,41 @@ class MultiBox:
         matches, normalizer = keep("matches", (images, s.lanes, count), np.int32), keep("normalizer", (1,))
         lists = rec.scratch("lists", (images, max(1, truths)), np.int32)
         numbers, bad = (rec.scratch(name, (images, 1), np.int32) for name in ("numbers", "bad"))
-        _over(rec, "truths", (images,), [settings, truth], [lists, numbers, bad], truths)
+        _over(rec, TRUTHS(settings=settings, truth=truth, lists=lists, numbers=numbers, bad=bad), (images,), truths)
         overlaps = rec.scratch("overlaps", (max(1, truths), count))
-        _over(rec, "overlaps", (count, truths), [settings, truth, loc, priors], [overlaps], images)
+        _over(rec, OVERLAPS(settings=settings, truth=truth, loc=loc, priors=priors, overlaps=overlaps), (count, truths), images)
         partners, nearest, best = (rec.scratch(name, (max(1, truths),), kind) for name, kind in (("partners", "i4"), ("nearest", "i4"), ("best", "f4")))
-        _groups(rec, "bipartite", (s.lanes, images), [settings, truth, overlaps, lists, numbers], [partners, nearest, best], count)
+        _groups(
+            rec,
+            BIPARTITE(settings=settings, truth=truth, overlaps=overlaps, lists=lists, numbers=numbers, partners=partners, nearest=nearest, best=best),
+            (s.lanes, images), count,
+        )
         losses = rec.scratch("losses", (images, count, 1))
-        reads = [settings, truth, loc, conf, priors, overlaps, lists, numbers, partners]
-        _over(rec, "match", (count, images), reads, [matches, losses])
+        _over(
+            rec,
+            MATCH(
+                settings=settings, truth=truth, loc=loc, conf=conf, priors=priors, overlaps=overlaps, lists=lists, numbers=numbers,
+                partners=partners, matches=matches, losses=losses,
+            ),
+            (count, images),
+        )
         if s.mining != NO_MINING:
             self._mine(rec, settings, loc, priors, losses, matches)
         share = max(GROUP, -(-images * count // MAX_PARTS))
         partial = rec.scratch("partial", (-(-images * count // share), 4))
-        reads = [settings, truth, loc, conf, priors, matches]
-        _groups(rec, "sum", (partial.shape[0],), reads, [partial], count, images, share)
-        _groups(rec, "total", (1,), [settings, partial, bad], [loss, normalizer], partial.shape[0], images)
+        _groups(
+            rec,
+            SUM(settings=settings, truth=truth, loc=loc, conf=conf, priors=priors, matches=matches, partial=partial),
+            (partial.shape[0],), count, images, share,
+        )
+        _groups(rec, TOTAL(settings=settings, partial=partial, bad=bad, loss=loss, normalizer=normalizer), (1,), partial.shape[0], images)
         return Losses(self, settings, matches, normalizer)
 
     def _mine(self, rec: Recorder, settings: Ref, loc: Ref, priors: Ref, losses: Ref, matches: Ref) -> None:
         """Select the candidates with the largest losses. Afterwards matches[n] tells which priors count."""
         images, count, nms = losses.shape[0], self.priors, self.suppression
         quotas, numbers = (rec.scratch(name, (images, 1), np.int32) for name in ("quotas", "chosen_numbers"))
-        _groups(rec, "quotas", (1, images), [settings, matches], [quotas], count)
+        _groups(rec, QUOTAS(settings=settings, matches=matches, quotas=quotas), (1, images), count)
         if nms is None:
             chosen = rec.scratch("chosen", (images, 1, count), np.int32)
             rank(rec, losses, chosen, numbers, limits=quotas, sort=False)
@@ -110,9 +135,9 @@ class MultiBox:
             boxes = priors.view((1, 2 * count, 4))
             if not nms.use_prior:
                 boxes = rec.scratch("boxes", (images, count, 4))
-                _over(rec, "decode", (count, images), [settings, loc, priors], [boxes])
+                _over(rec, DECODE(settings=settings, loc=loc, priors=priors, boxes=boxes), (count, images))
             suppress(rec, boxes, order, listed, chosen, numbers, threshold=nms.threshold, smallest=SMALLEST)
-        _groups(rec, "choose", (1, images), [settings, chosen, numbers, quotas], [], count, modifies=[matches])
+        _groups(rec, CHOOSE(settings=settings, chosen=chosen, numbers=numbers, quotas=quotas, matches=matches), (1, images), count)
 
 
 @dataclass(frozen=True)
@@ -126,27 +151,35 @@ class Losses:
 
     def loc_backward(self, rec: Recorder, loc: Ref, priors: Ref, truth: Ref, weight: Ref, dloc: Ref) -> None:
         count = self.box.priors * self.box.settings.own_boxes
-        reads = [self.settings, truth, loc, priors, self.matches, self.normalizer, weight]
-        _over(rec, "loc_backward", (count, loc.shape[0]), reads, [dloc], self.box.priors, rec.accumulates(dloc))
+        _over(
+            rec,
+            LOC_BACKWARD(
+                settings=self.settings, truth=truth, loc=loc, priors=priors, matches=self.matches, normalizer=self.normalizer, weight=weight,
+                dloc=dloc,
+            ),
+            (count, loc.shape[0]), self.box.priors, rec.accumulates(dloc),
+        )
 
     def conf_backward(self, rec: Recorder, conf: Ref, truth: Ref, weight: Ref, dconf: Ref) -> None:
-        reads = [self.settings, truth, conf, self.matches, self.normalizer, weight]
-        _over(rec, "conf_backward", (self.box.priors, conf.shape[0]), reads, [dconf], conf.shape[0], rec.accumulates(dconf))
+        _over(
+            rec,
+            CONF_BACKWARD(
+                settings=self.settings, truth=truth, conf=conf, matches=self.matches, normalizer=self.normalizer, weight=weight, dconf=dconf,
+            ),
+            (self.box.priors, conf.shape[0]), conf.shape[0], rec.accumulates(dconf),
+        )
 
 
-def _over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any) -> None:
+def _over(rec: Recorder, given: Given, size: tuple[int, ...], *args: Any) -> None:
     """Record a launch with one work-item per element of `size`."""
-    over(rec, f"multibox.{kernel}", size, reads, writes, *args, defines={"GROUP": _group(rec)})
+    over(rec, given, size, *args, defines={"GROUP": _group(rec)})
 
 
-def _groups(
-    rec: Recorder, kernel: str, groups: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any, modifies: Sequence[Ref] = ()
-) -> None:
+def _groups(rec: Recorder, given: Given, groups: tuple[int, ...], *args: Any) -> None:
     """Record a launch with one work-group per element of `groups`."""
     group = _group(rec)
     size, local = (groups[0] * group, *groups[1:]), (group, *[1] * (len(groups) - 1))
-    defines = {"GROUP": group}
-    rec.launch(f"multibox.{kernel}", reads=reads, writes=writes, modifies=modifies, args=args, size=size, local=local, defines=defines)
+    rec.launch(given, args=args, size=size, local=local, defines={"GROUP": group})
 
 
 def _group(rec: Recorder) -> int:

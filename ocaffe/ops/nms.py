@@ -9,9 +9,12 @@ import math
 
 import numpy as np
 
+from ocaffe.ir.kernel import Kernel, read, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
+RANK = Kernel("nms.rank", read("scores"), read("limits", optional=True), *writes("order", "counts", "keys", "other_order", "other_keys"))
+SUPPRESS = Kernel("nms.suppress", *reads("boxes", "order", "counts"), *writes("kept", "kept_counts"))
 ALL = float(-np.finfo(np.float32).max)  # a threshold that every finite score exceeds
 GROUP = 256
 BITS = 4  # of a digit
@@ -30,13 +33,11 @@ def rank(
     most = order.shape[2]
     assert order.shape == (samples, segments, most) and counts.shape == (samples, segments), f"{order}, {counts} of {scores}"
     rows = (samples, segments, most)
-    scratch = [rec.scratch("keys", rows, np.uint32)]
-    scratch += [rec.scratch("other_order", rows, np.int32), rec.scratch("other_keys", rows, np.uint32)] if sort else [order, scratch[0]]
+    keys = rec.scratch("keys", rows, np.uint32)
+    other_order, other_keys = (rec.scratch("other_order", rows, np.int32), rec.scratch("other_keys", rows, np.uint32)) if sort else (order, keys)
     group, defines = _group(rec)
     rec.launch(
-        "nms.rank",
-        reads=[scores, *([] if limits is None else [limits])],
-        writes=[order, counts, *scratch],
+        RANK(scores=scores, limits=limits, order=order, counts=counts, keys=keys, other_order=other_order, other_keys=other_keys),
         args=[count, segments, most, np.float32(threshold), skipped, sort],
         size=(segments * group, samples),
         local=(group, 1),
@@ -73,14 +74,12 @@ def suppress(
     step = math.prod(boxes.shape[2:])
     group, defines = _group(rec)
     rec.launch(
-        "nms.suppress",
-        reads=[boxes, order, counts],
-        writes=[kept, kept_counts],
+        SUPPRESS(boxes=boxes, order=order, counts=counts, kept=kept, kept_counts=kept_counts),
         args=[listed, room, most, boxes.shape[0] > 1, step, 4 if boxes.shape[2:] != (4,) else 0, float(threshold), float(eta), float(smallest), float(pixels)],
         size=(segments * group, samples),
         local=(group, 1),
         defines=defines,
-        inplace=[(1, 0), (2, 1)] if kept.shape == order.shape else [],
+        inplace=[("order", "kept"), ("counts", "kept_counts")] if kept.shape == order.shape else [],
     )
 
 

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.ir.launch import RELU_MASK, BlockedForm, Call, Launch
+from ocaffe.ir.kernel import SIGN, BlockedForm, Can, Kernel, Slot, read, write
+from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BLOCK, Ref
@@ -21,7 +21,6 @@ STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items per group and rows per work-item 
 STRIP_TAPS, STRIP_STRIDE = 81, 4  # maximum taps of a window and maximum stride for which these kernels are unrolled
 GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane per work-item in backward
-FUSED_RELU_FAMILIES = frozenset({"pooling_gpu", "pooling_plane"})  # families that support fused ReLU backward (kernels/fused_relu.h)
 PARTS = 4  # minimum work-items per CPU core
 Pair = tuple[int, int]
 Axes = tuple[int, ...]
@@ -40,37 +39,77 @@ def strip_counts(size: Pair, stride: Pair) -> Pair:
 
 
 def chosen(launch: Launch) -> Ref | None:
-    """Return the index that a MAX backward launch reads if its family supports fused ReLU backward, else None.
-
-    The first operand of the launch that writes the index is the bottom, the second is the top.
-    """
-    call = launch.call
-    if call is None or call.program not in FUSED_RELU_FAMILIES or call.function != "backward" or ("METHOD", str(MAX)) not in call.defines:
-        return None
-    return launch.operands[1].ref
+    """Return the index that a MAX backward launch reads if its kernel supports fused ReLU backward, else None."""
+    fuses = launch.kernel.can.scatters and launch.kernel.slot(SIGN.name) is not None
+    return launch["index"] if fuses and launch.details.method == MAX else None
 
 
 def is_linear_scatter(launch: Launch) -> bool:
-    """Whether a launch is AVE's backward pass alone: operand 1 gets, or adds up, a linear function of operand 0. Its last scalar is `accumulate`."""
-    call = launch.call
-    return (call is not None and call.program.startswith("pooling") and call.function == "backward" and ("METHOD", str(AVE)) in call.defines
-            and not launch.has_fused_relu and len(launch.operands) == 2)  # fmt: skip
+    """Whether a launch is AVE's backward pass alone: dx gets, or adds up, a linear function of dy. Its last scalar is `accumulate`."""
+    return launch.kernel.can.scatters and launch.details.method == AVE and launch.mask is None
 
 
-def in_blocks(call: Call) -> Call:
-    """Return the call of kernels/pooling_blocks.cl for a call of pooling_gpu.cl: a work-item for each block of channels of a pixel."""
+def _in_blocks(launch: Launch) -> Call | None:
+    """Return the call of kernels/pooling_blocks.cl for a launch of pooling_gpu.cl."""
+    return None if launch.call is None else _divided(launch.call)
+
+
+def _divided(call: Call) -> Call:
+    """Return the call of kernels/pooling_blocks.cl: a work-item for each block of channels of a pixel."""
     planes, _, height, width, out_height, out_width = (int(scalar) for scalar in call.scalars[:6])
     blocks, pixels = planes // BLOCK, height * width if call.function == "backward" else out_height * out_width
     return replace(call, program="pooling_blocks", scalars=(np.int32(blocks), *call.scalars[1:]), size=(blocks * pixels, call.size[1]))
 
 
-def whole_in_blocks(image: Pair, planes: int, call: Call) -> Call:
-    """Return the call of kernels/pooling_blocks.cl for a call of pooling_plane.cl. The window is a define there."""
+def _whole_in_blocks(launch: Launch) -> Call | None:
+    """Return the call of kernels/pooling_blocks.cl for a launch of pooling_plane.cl on a GPU. The window is a define there."""
+    call, pool = launch.call, launch.details
+    image = pool.image
+    if call is None or pool.method != AVE or len(image) != 2 or math.prod(image) > STRIP_TAPS:
+        return None
     defines = {**dict(call.defines), "KH": str(image[0]), "KW": str(image[1]), "SH": "1", "SW": "1"}
-    del defines["GROUP"]
-    rest = call.scalars[3:] if call.function == "backward" else ()
+    group = int(defines.pop("GROUP"))
+    planes, rest = (int(call.scalars[0]), call.scalars[3:]) if call.function == "backward" else (call.size[0] // group, ())
     sizes = [np.int32(value) for value in (planes, 0, *image, 1, 1)]
-    return in_blocks(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)))
+    return _divided(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)))
+
+
+def _blocked(rec: Recorder, launch: Launch) -> BlockedForm | None:
+    """Return how a pooling runs on CPUs with channels in blocks (kernels/pooling_blocked_cpu.cl)."""
+    pool = launch.details
+    plain = pool.method != STOCHASTIC and len(pool.image) == 2 and not pool.dilated
+    return BlockedForm(pool.forward_blocked) if plain and launch["x"].shape[1] % rec.channel_block == 0 else None
+
+
+class _Family(NamedTuple):
+    """The kernels of a file kernels/pooling*.cl that compute windows."""
+
+    forward: Kernel
+    forward_index: Kernel
+    backward: Kernel
+
+    @classmethod
+    def of(cls, file: str, can: Can, *, random: tuple[Slot, ...] = (), mask: tuple[Slot, ...] = ()) -> _Family:
+        """`can`: the abilities of forward. `random`: operands for STOCHASTIC. `mask`: SIGN, if backward supports fused ReLU backward.
+
+        Kernels with such a mask also store bfloat16.
+        """
+        source, result = ("SOURCE", "RESULT") if mask else ("", "")
+        x, y, index = read("x", bf16=source), write("y", bf16=result), read("index", optional=True)
+        return cls(
+            Kernel(f"{file}.forward", x, y, can=can),
+            Kernel(f"{file}.forward_index", x, *random, y, write("index"), can=replace(can, blocked=None)),
+            Kernel(f"{file}.backward", read("dy", bf16=source), index, *mask, write("dx", bf16=result), can=Can(in_blocks=can.in_blocks, scatters=True)),
+        )
+
+
+PIXELS = _Family.of("pooling", Can(recompute=True, blocked=_blocked), random=(read("step", optional=True),))
+ROWS_CPU = _Family.of("pooling_cpu", Can(recompute=True, blocked=_blocked))
+STRIPS = _Family.of("pooling_gpu", Can(recompute=True, in_blocks=_in_blocks), mask=(SIGN,))
+PLANE = _Family.of("pooling_plane", Can(recompute=True, in_blocks=_whole_in_blocks), mask=(SIGN,))
+PLANE_CPU = _Family.of("pooling_plane", Can(recompute=True, blocked=_blocked), mask=(SIGN,))
+MASK, PLANE_MASK = (Kernel(f"{file}.mask", read("index"), write("y"), can=Can(helper=True)) for file in ("pooling", "pooling_plane"))
+FORWARD_BLOCKED = Kernel("pooling_blocked_cpu.forward", read("x"), write("y"), can=Can(recompute=True))
 
 
 @dataclass(frozen=True)
@@ -113,18 +152,14 @@ class Pool:
 
     def forward(self, rec: Recorder, x: Ref, y: Ref, index: Ref | None = None, stream: str = "pooling") -> None:
         """y = pool(x). With `index`, MAX writes it, and STOCHASTIC samples from the layer's `stream` instead of computing the expectation."""
-        reads, writes, args = [x], [y], list[Any]()
-        if index is not None:
-            writes.append(index)
-            if self.method == STOCHASTIC:
-                reads.append(rec.step)
-                args += rec.key(stream)
-        self._launch(rec, "forward" if index is None else "forward_index", reads, writes, args)
-        width = rec.channel_block
-        if width and index is None and self.method != STOCHASTIC and len(self.image) == 2 and not self.dilated and x.shape[1] % width == 0:
-            rec.launches[-1].block_form = BlockedForm(self._forward_blocked)
+        if index is None:
+            self._launch(rec, "forward", y, [], x=x, y=y)
+        elif self.method == STOCHASTIC:
+            self._launch(rec, "forward_index", y, [*rec.key(stream)], x=x, step=rec.step, y=y, index=index)
+        else:
+            self._launch(rec, "forward_index", y, [], x=x, y=y, index=index)
 
-    def _forward_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
+    def forward_blocked(self, rec: Recorder, x: Ref, y: Ref, blocked: bool) -> None:
         """The same with channels in blocks (kernels/pooling_blocked_cpu.cl)."""
         assert blocked, "pooling mixes no channels, so that x is as y"
         blocks, height = y.shape[1] // rec.channel_block, self.outputs[0]
@@ -132,19 +167,18 @@ class Pool:
         defines = {"V": rec.channel_block, "METHOD": self.method, "PADDING_COUNTS": int(self.include_pad)}
         args = [*self.kernel, *self.stride, *self.pad, *self.image, *self.outputs, rows]
         size = -(-height // rows), blocks, y.shape[0]
-        rec.launch("pooling_blocked_cpu.forward", reads=[x], writes=[y], args=args, size=size, local=(1, 1, 1), defines=defines, cheap=True)
+        rec.launch(FORWARD_BLOCKED(x=x, y=y), args=args, size=size, local=(1, 1, 1), defines=defines)
 
     def backward(self, rec: Recorder, dy: Ref, index: Ref | None, dx: Ref) -> None:
         """dx = gradient. `index` is the index that forward wrote, or None for AVE."""
-        self._launch(rec, "backward", [dy] if index is None else [dy, index], [dx], [rec.accumulates(dx)])
+        self._launch(rec, "backward", dx, [rec.accumulates(dx)], dy=dy, index=index, dx=dx)
 
     def mask(self, rec: Recorder, index: Ref, y: Ref) -> None:
         """y = Caffe's mask: the place in the plane as a float, -1 for none."""
-        self._launch(rec, "mask", [index], [y], [])
+        self._launch(rec, "mask", y, [], index=index, y=y)
 
-    def _launch(self, rec: Recorder, function: str, reads: list[Ref], writes: list[Ref], args: list[Any]) -> None:
-        """Record the kernel `function` of the suitable family for all elements of the first write."""
-        over = writes[0]
+    def _launch(self, rec: Recorder, function: str, over: Ref, args: list[Any], **operands: Ref | None) -> None:
+        """Record the kernel `function` of the suitable family for all elements of `over`."""
         size_over = self.image if function == "backward" else self.outputs
         samples, planes = over.shape[0], math.prod(over.shape[1:]) // math.prod(size_over)
         cpu = rec.target.is_cpu
@@ -154,7 +188,7 @@ class Pool:
         defines: Mapping[str, object]
         if self.whole:
             group = 1 if cpu else rec.target.group(GPU_GROUP)
-            family, defines = "pooling_plane", {"METHOD": self.method, "GROUP": group}
+            family, defines = PLANE_CPU if cpu else PLANE, {"METHOD": self.method, "GROUP": group}
             pixels = math.prod(self.image)
             if forward:
                 size, local, geometry = (group * planes, samples), (group, 1), [pixels]
@@ -162,27 +196,20 @@ class Pool:
                 piece = pixels if elementwise else CPU_PIECE if cpu else 1
                 size, geometry = (-(-pixels // piece) * planes, samples), [planes] if elementwise else [planes, pixels, piece]
         elif cpu and len(self.image) == 2 and not self.dilated and self.method != STOCHASTIC and not elementwise:
-            family, defines, local = "pooling_cpu", self._defines(), (1, 1, 1)
+            family, defines, local = ROWS_CPU, self._defines(), (1, 1, 1)
             height = size_over[0]
             rows = rows_of_item(rec.target, height, samples * planes)
             size, geometry = (-(-height // rows), planes, samples), [rows, *self.image, *self.outputs]
         elif not cpu and self._strips and not elementwise:
-            family, defines, local = "pooling_gpu", self._defines(), (rec.target.group(STRIP_GROUP), 1)
+            family, defines, local = STRIPS, self._defines(), (rec.target.group(STRIP_GROUP), 1)
             strips, columns = strip_counts((size_over[0], size_over[1]), (1, 1) if forward else (self.stride[0], self.stride[1]))
             size, geometry = (planes * strips * columns, samples), [planes, strips, *self.image, *self.outputs]
         else:
-            family, defines = "pooling", self._defines()
+            family, defines = PIXELS, self._defines()
             count = planes * math.prod(size_over)
             size, geometry = (count, samples), [count, *self.image, *self.outputs]
-        form: Callable[[Call], Call] | None = in_blocks if family == "pooling_gpu" else None
-        if self.whole and not cpu and self.method == AVE and len(self.image) == 2 and math.prod(self.image) <= STRIP_TAPS:
-            form = partial(whole_in_blocks, (self.image[0], self.image[1]), planes)
-        mask = RELU_MASK if function == "backward" and family in FUSED_RELU_FAMILIES else None
-        rec.launch(
-            f"{family}.{function}", reads=[*reads, mask], writes=writes, args=[*geometry, *args], size=size, local=local, defines=defines, cheap=forward,
-            bf16_operands=("SOURCE", *[""] * (len(reads) - 1), "RESULT") if family in FUSED_RELU_FAMILIES and function != "mask" else (),
-            any_order=form is not None, in_blocks=form,
-        )  # fmt: skip
+        kernel = (PLANE_MASK if self.whole else MASK) if elementwise else getattr(family, function)
+        rec.launch(kernel(**operands), args=[*geometry, *args], size=size, local=local, defines=defines, details=self)
 
     def _defines(self) -> Mapping[str, object]:
         axes = "DHW"[-len(self.image) :]

@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocaffe.ir.launch import Access, Call, Launch
+from ocaffe.ir.kernel import Access, Kernel
+from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Shape
@@ -81,6 +82,9 @@ class Walk:
         return tuple(0 if axis is None else dense[axis] for axis in self.order)
 
 
+REARRANGE = Kernel("rearrange")
+
+
 @dataclass(frozen=True)
 class Rearrange:
     """A copy over `domain` before strides are known, from one operand to another. With a single operand, it is filled with `value`."""
@@ -89,6 +93,9 @@ class Rearrange:
     walks: tuple[Walk, ...]
     target: Target
     value: float = 0
+
+    def __str__(self) -> str:
+        return REARRANGE.name
 
     def __call__(self, launch: Launch) -> Call:
         space = merge(self.domain, [walk.strides(operand.ref) for walk, operand in zip(self.walks, launch.operands)])
@@ -108,7 +115,7 @@ def _record(rec: Recorder, domain: Shape, x: Ref | None, x_walk: Walk | None, y:
         rec.empty(reads, [y], what="rearrange")
         return
     walks = (y_walk,) if x_walk is None else (x_walk, y_walk)
-    rec.add(Launch(rec.layer, rec.phase, rec.operands(reads, [y]), None, Rearrange(domain, walks, rec.target, value), what="rearrange"))
+    rec.add(Launch(rec.layer, rec.phase, rec.operands(reads, [y]), REARRANGE, lower=Rearrange(domain, walks, rec.target, value)))
 
 
 def _part(ref: Ref, starts: Sequence[int], shape: Shape) -> Ref:

@@ -1,22 +1,31 @@
 """Pooling of regions of interest into a fixed number of bins: kernels/roi_pooling.cl and kernels/psroi_pooling.cl."""
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ocaffe.ir.kernel import Given, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
+BINS, PS_BINS = (Kernel(f"{file}.bins", read("rois"), write("bins")) for file in ("roi_pooling", "psroi_pooling"))
+FORWARD, PS_FORWARD = (Kernel(f"{file}.forward", read("x"), read("bins"), write("y")) for file in ("roi_pooling", "psroi_pooling"))
+FORWARD_INDEX = Kernel("roi_pooling.forward_index", read("x"), read("bins"), write("y"), write("index"))
+BACKWARD, BACKWARD_PLANE = (
+    Kernel(f"roi_pooling.{function}", read("dy"), read("index"), read("bins"), write("dx")) for function in ("backward", "backward_plane")
+)
+PS_BACKWARD, PS_BACKWARD_PLANE = (Kernel(f"psroi_pooling.{function}", read("dy"), read("bins"), write("dx")) for function in ("backward", "backward_plane"))
 GPU_GROUP = 64
 CPU_PIECE = 64  # outputs per CPU work-item: about the bins of one channel
 CHANNELS = 4  # CHANNELS in roi_pooling.cl
 INDEX = {"uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
 
 
-def launch(rec: Recorder, kernel: str, size: tuple[int, ...], **operands: Any) -> None:
+def launch(rec: Recorder, given: Given, size: tuple[int, ...], args: Sequence[Any], defines: Mapping[str, object] | None = None) -> None:
     """Record a launch. Work-groups along the first axis have one work-item on CPUs and several on GPUs."""
     first = 1 if rec.target.is_cpu else rec.target.group(GPU_GROUP)
-    rec.launch(kernel, size=size, local=(first, *[1] * (len(size) - 1)), **operands)
+    rec.launch(given, args=args, size=size, local=(first, *[1] * (len(size) - 1)), defines=defines)
 
 
 @dataclass(frozen=True)
@@ -40,24 +49,22 @@ class RoiPooling:
         """bins = the positions of the bins of each region in the plane (R x row)."""
         count = rois.shape[0]
         args = [count, x.shape[0], *x.shape[2:], *self.bins, self.scale]
-        launch(rec, "roi_pooling.bins", (count,), reads=[rois], writes=[bins], args=args, defines=self._defines(x))
+        launch(rec, BINS(rois=rois, bins=bins), (count,), args=args, defines=self._defines(x))
 
     def forward(self, rec: Recorder, x: Ref, bins: Ref, y: Ref, index: Ref | None) -> None:
         """y (R x C x bins) = the maxima; with `index`, which is like y, their places in the plane."""
         count, piece = y.dense_stride, CPU_PIECE if rec.target.is_cpu else 1
-        function, writes = ("forward", [y]) if index is None else ("forward_index", [y, index])
         args = [count, piece, *x.shape[2:], *self.bins]
         size = -(-count // piece), y.shape[0]
-        launch(rec, f"roi_pooling.{function}", size, reads=[x, bins], writes=writes, args=args, defines=self._defines(x))
+        launch(rec, (FORWARD if index is None else FORWARD_INDEX)(x=x, bins=bins, y=y, index=index), size, args=args, defines=self._defines(x))
 
     def backward(self, rec: Recorder, dy: Ref, index: Ref, bins: Ref, dx: Ref) -> None:
         """dx = the gradient. Each pixel sums over the regions in their order."""
         images, planes, height, width = dx.shape
         args = [dy.shape[0], planes, height, width, *self.bins, rec.accumulates(dx)]
         cpu = rec.target.is_cpu
-        function = "backward_plane" if cpu else "backward"
         size = (planes, images) if cpu else (height * width, -(-planes // CHANNELS), images)
-        launch(rec, f"roi_pooling.{function}", size, reads=[dy, index, bins], writes=[dx], args=args, defines=self._defines(dx))
+        launch(rec, (BACKWARD_PLANE if cpu else BACKWARD)(dy=dy, index=index, bins=bins, dx=dx), size, args=args, defines=self._defines(dx))
 
     def _defines(self, x: Ref) -> dict[str, object]:
         return {"INDEX": INDEX[self.index_dtype(x)], "CHANNELS": CHANNELS}
@@ -79,18 +86,18 @@ class PsRoiPooling:
         """bins = the positions of the bins of each region in the plane (R x row)."""
         count = rois.shape[0]
         args = [count, x.shape[0], *x.shape[2:], self.group, self.scale]
-        launch(rec, "psroi_pooling.bins", (count,), reads=[rois], writes=[bins], args=args)
+        launch(rec, PS_BINS(rois=rois, bins=bins), (count,), args=args)
 
     def forward(self, rec: Recorder, x: Ref, bins: Ref, y: Ref) -> None:
         """y (R x C / group^2 x group x group) = the means; 0 where a bin is empty."""
         count, piece = y.dense_stride, CPU_PIECE if rec.target.is_cpu else 1
         args = [count, piece, *x.shape[2:], self.group]
-        launch(rec, "psroi_pooling.forward", (-(-count // piece), y.shape[0]), reads=[x, bins], writes=[y], args=args)
+        launch(rec, PS_FORWARD(x=x, bins=bins, y=y), (-(-count // piece), y.shape[0]), args=args)
 
     def backward(self, rec: Recorder, dy: Ref, bins: Ref, dx: Ref) -> None:
         """dx = the gradient. Each pixel sums over the regions in their order."""
         images, planes, height, width = dx.shape
         args = [dy.shape[0], planes, height, width, self.group, rec.accumulates(dx)]
         cpu = rec.target.is_cpu
-        function, size = ("backward_plane", planes) if cpu else ("backward", planes * height * width)
-        launch(rec, f"psroi_pooling.{function}", (size, images), reads=[dy, bins], writes=[dx], args=args)
+        kernel, size = (PS_BACKWARD_PLANE, planes) if cpu else (PS_BACKWARD, planes * height * width)
+        launch(rec, kernel(dy=dy, bins=bins, dx=dx), (size, images), args=args)

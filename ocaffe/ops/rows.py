@@ -5,8 +5,15 @@ import math
 
 import numpy as np
 
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+
+GATHER = Kernel("rows.gather", read("x"), read("number"), read("bias"), write("y"))
+CHAIN = Kernel("rows.chain", read("number"), write("first"), write("next"))
+SUM_CHAINS = Kernel("rows.sum_chains", read("y"), read("first"), read("next"), write("x"))
+SELECT_ROWS = Kernel("rows.select_rows", read("selector"), write("chosen"), write("place"), write("extent"))
+SUM_MATCHING = Kernel("rows.sum_matching", read("y"), read("number"), write("x"))
 
 NUMBERS = {"float32": "float", "int32": "int"}
 GPU_GROUP = 128
@@ -24,8 +31,8 @@ def gather(rec: Recorder, x: Ref, numbers: Ref, y: Ref, *, bias: Ref | None = No
     pieces = -(-inner // max(1, piece))
     args = [count, x.shape[0], numbers.dense_stride, inner, piece, pieces, bias is not None, fill, rec.accumulates(y)]
     local = (1,) if rec.target.is_cpu else (_group(rec),)
-    reads = [x, numbers, bias if bias is not None else x]
-    rec.launch("rows.gather", reads=reads, writes=[y], args=args, size=(count * pieces,), local=local, defines=_defines(rec, numbers))
+    bias = x if bias is None else bias
+    rec.launch(GATHER(x=x, number=numbers, bias=bias, y=y), args=args, size=(count * pieces,), local=local, defines=_defines(rec, numbers))
 
 
 def gather_adjoint(rec: Recorder, y: Ref, numbers: Ref, x: Ref) -> None:
@@ -37,22 +44,27 @@ def gather_adjoint(rec: Recorder, y: Ref, numbers: Ref, x: Ref) -> None:
         blocks = -(-inner // (group * COLUMNS))
         args = [count, rows, run, inner, blocks, rec.accumulates(x)]
         size, local = (rows * blocks * group,), (group,)
-        rec.launch("rows.sum_matching", reads=[y, numbers], writes=[x], args=args, size=size, local=local, defines=defines)
+        rec.launch(SUM_MATCHING(y=y, number=numbers, x=x), args=args, size=size, local=local, defines=defines)
         return
     first, following = rec.scratch("first", (rows,), np.int32), rec.scratch("next", (count,), np.int32)
-    rec.launch("rows.chain", reads=[numbers], writes=[first, following], args=[count, rows, run], size=(1,), local=(1,), defines=defines)
+    rec.launch(CHAIN(number=numbers, first=first, next=following), args=[count, rows, run], size=(1,), local=(1,), defines=defines)
     piece = max(1, min(inner, CPU_PIECE))
     pieces = -(-inner // piece)
     args = [rows, run, inner, piece, pieces, rec.accumulates(x)]
-    rec.launch("rows.sum_chains", reads=[y, first, following], writes=[x], args=args, size=(rows * pieces,), local=(1,), defines=defines)
+    rec.launch(SUM_CHAINS(y=y, first=first, next=following, x=x), args=args, size=(rows * pieces,), local=(1,), defines=defines)
 
 
 def select(rec: Recorder, selector: Ref, chosen: Ref, place: Ref, extent: Ref) -> None:
     """chosen = numbers of the rows whose selector is not 0; extent = their count; place = the index of each row in chosen, or -1."""
     group = 1 if rec.target.is_cpu else _group(rec)
     defines = {**_defines(rec, selector), "GROUP": group}
-    rec.launch("rows.select_rows", reads=[selector], writes=[chosen, place, extent], args=[selector.shape[0]],
-               size=(group,), local=(group,), defines=defines)  # fmt: skip
+    rec.launch(
+        SELECT_ROWS(selector=selector, chosen=chosen, place=place, extent=extent),
+        args=[selector.shape[0]],
+        size=(group,),
+        local=(group,),
+        defines=defines,
+    )
 
 
 def _group(rec: Recorder) -> int:

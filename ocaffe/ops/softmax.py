@@ -5,14 +5,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ocaffe.ir.kernel import COUNTERS, PARTS, Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
 from ocaffe.ops.expression import pointwise, reduce
 
+FILES = "softmax", "softmax_cpu"
+SOFTMAX, SOFTMAX_CPU = (Kernel(f"{file}.softmax", read("x"), write("y")) for file in FILES)
+SOFTMAX_OF_ROWS = Kernel("softmax_cpu.softmax_of_rows", read("x"), write("y"))
+BACKWARD, BACKWARD_CPU = (Kernel(f"{file}.softmax_backward", *reads("y", "dy"), write("dx")) for file in FILES)
+TOTAL = Kernel("softmax.total", read("parts"), *writes("sums", "result"))
+LOSS = Kernel("softmax.softmax_loss", *reads("x", "label"), COUNTERS, *writes("prob", "sums", "loss"), PARTS)
+LOSS_CPU = Kernel("softmax_cpu.softmax_loss", *reads("x", "label"), *writes("prob", "parts"))
+LOSS_BACKWARD, LOSS_BACKWARD_CPU = (Kernel(f"{file}.softmax_loss_backward", *reads("prob", "label", "sums", "weight"), write("dx")) for file in FILES)
+ACCURACY = Kernel("softmax.accuracy", *reads("x", "label"), COUNTERS, *writes("hits", "sums", "result"), PARTS)
+ACCURACY_CPU = Kernel("softmax_cpu.accuracy", *reads("x", "label"), *writes("hits", "parts"))
+PER_CLASS = Kernel("softmax.accuracy_per_class", *reads("label", "hits"), write("y"))
 ONE_GROUP = 32768  # maximum scores that one group sums, which saves small nets a launch
 CPU_BLOCK = 16  # positions per work-item of softmax_cpu.cl, which needs rows at least this long
 Ignore = tuple[int, int]  # (whether a label is ignored, the ignored label)
-Places = Sequence[tuple[int, int]]
+Places = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -39,63 +51,53 @@ class Classes:
     def positions(self) -> int:
         return self.outer * self.inner
 
-    def launch(
-        self, rec: Recorder, kernel: str, reads: Sequence[Ref], writes: Sequence[Ref], args: Sequence[Any], inplace: Places = ()
-    ) -> None:
-        """Record a kernel over all positions that both softmax.cl and softmax_cpu.cl have."""
+    def launch(self, rec: Recorder, kernel: Kernel, kernel_cpu: Kernel, args: Sequence[Any], inplace: Places = (), **operands: Ref) -> None:
+        """Record a kernel over all positions: that of softmax_cpu.cl if it is used, else that of softmax.cl."""
         if self.rows:
             size, shape = (-(-self.inner // CPU_BLOCK), self.outer), (self.classes, self.inner, self.mid)
-            rec.launch(f"softmax_cpu.{kernel}", reads=reads, writes=writes, args=[*shape, *args], size=size, local=(1, 1), inplace=inplace)
+            rec.launch(kernel_cpu(**operands), args=[*shape, *args], size=size, local=(1, 1), inplace=inplace)
         else:
             groups = -(-self.positions * self.lanes // self.group)
-            self.launch_groups(rec, kernel, groups, reads, writes, [*self._shape_args, *args], inplace)
+            self.launch_groups(rec, kernel, groups, [*self._shape_args, *args], inplace, **operands)
 
     def launch_sum(
         self,
         rec: Recorder,
-        kernel: str,
-        reads: Sequence[Ref],
-        write: Ref,
+        kernel: Kernel,
+        kernel_cpu: Kernel,
         sums: Ref,
-        result: Ref,
+        total: str,
         args: Sequence[Any],
         fixed: float,
         inplace: Places = (),
+        **operands: Ref,
     ) -> None:
-        """Record a kernel that sums over positions: sums = (sum, counted), result = sum / divisor.
+        """Record a kernel that sums over positions: sums = (sum, counted), result = sum / divisor. `total`: the operand for the result.
 
         The last work-group adds the parts. Without last-block reduction, a second launch adds them unless there is only one group.
         """
         if self.rows:
             parts = rec.scratch("sums", (self.outer * -(-self.inner // CPU_BLOCK), 2))
-            self.launch(rec, kernel, reads, [write, parts], args, inplace)
+            given = {name: ref for name, ref in operands.items() if name != total}
+            self.launch(rec, kernel, kernel_cpu, args, inplace, **given, parts=parts)
         else:
             tiles = -(-self.positions * self.lanes // self.group)
             most = 8 * rec.target.compute_units
             if rec.target.last_block_reduction:
                 groups = min(tiles, most)
-                places = [*reads, rec.completion_counters.view((1,))], [write, sums, result, rec.scratch("sums", (groups, 2))]
-                self.launch_groups(rec, kernel, groups, *places, [*self._shape_args, fixed, *args], inplace)
+                more = {"counters": rec.completion_counters.view((1,)), "sums": sums, "parts": rec.scratch("sums", (groups, 2))}
+                self.launch_groups(rec, kernel, groups, [*self._shape_args, fixed, *args], inplace, **operands, **more)
                 return
             groups = 1 if self.positions * self.classes <= ONE_GROUP else min(tiles, most)
             parts = rec.scratch("sums", (groups, 2)) if groups > 1 else sums
-            self.launch_groups(rec, kernel, groups, reads, [write, parts, result], [*self._shape_args, fixed, *args], inplace)
+            self.launch_groups(rec, kernel, groups, [*self._shape_args, fixed, *args], inplace, **operands, sums=parts)
         if parts is not sums:
-            self.launch_groups(rec, "total", 1, [parts], [sums, result], [parts.shape[0], fixed])
+            self.launch_groups(rec, TOTAL, 1, [parts.shape[0], fixed], parts=parts, sums=sums, result=operands[total])
 
-    def launch_groups(
-        self,
-        rec: Recorder,
-        kernel: str,
-        groups: int,
-        reads: Sequence[Ref],
-        writes: Sequence[Ref],
-        args: Sequence[Any],
-        inplace: Places = (),
-    ) -> None:
+    def launch_groups(self, rec: Recorder, kernel: Kernel, groups: int, args: Sequence[Any], inplace: Places = (), **operands: Ref) -> None:
         """Record a kernel of softmax.cl with work-groups."""
         size, local = (groups * self.group,), (self.group,)
-        rec.launch(f"softmax.{kernel}", reads=reads, writes=writes, args=args, size=size, local=local, defines=self.defines(rec), inplace=inplace)
+        rec.launch(kernel(**operands), args=args, size=size, local=local, defines=self.defines(rec), inplace=inplace)
 
     def defines(self, rec: Recorder) -> dict[str, Any]:
         return {"GROUP": self.group} | ({"DEVICE_FENCE": rec.target.device_fence} if rec.target.last_block_reduction else {})
@@ -110,14 +112,14 @@ def softmax(rec: Recorder, x: Ref, y: Ref, axis: int) -> None:
     classes = Classes.of(rec, x, axis)
     if rec.target.is_cpu and classes.inner == 1 and classes.mid:
         args, size = [classes.classes, classes.mid], (1, classes.outer)
-        rec.launch("softmax_cpu.softmax_of_rows", reads=[x], writes=[y], args=args, size=size, local=(1, 1), inplace=[(0, 0)])
+        rec.launch(SOFTMAX_OF_ROWS(x=x, y=y), args=args, size=size, local=(1, 1), inplace=[("x", "y")])
     else:
-        classes.launch(rec, "softmax", [x], [y], [], [(0, 0)])
+        classes.launch(rec, SOFTMAX, SOFTMAX_CPU, [], [("x", "y")], x=x, y=y)
 
 
 def softmax_backward(rec: Recorder, y: Ref, dy: Ref, dx: Ref, axis: int) -> None:
     """dx = y (dy - sum of dy y along `axis`)."""
-    Classes.of(rec, y, axis).launch(rec, "softmax_backward", [y, dy], [dx], [rec.accumulates(dx)], [(1, 0)])
+    Classes.of(rec, y, axis).launch(rec, BACKWARD, BACKWARD_CPU, [rec.accumulates(dx)], [("dy", "dx")], y=y, dy=dy, dx=dx)
 
 
 def softmax_loss(
@@ -129,7 +131,8 @@ def softmax_loss(
     `smoothing` is the share of each target that is distributed evenly to all classes (label smoothing).
     """
     args = [label.dense_stride, *ignore, float(smoothing)]
-    Classes.of(rec, x, axis).launch_sum(rec, "softmax_loss", [x, label], prob, sums, loss, args, float(normalizer), [(0, 0)])
+    of = Classes.of(rec, x, axis)
+    of.launch_sum(rec, LOSS, LOSS_CPU, sums, "loss", args, float(normalizer), [("x", "prob")], x=x, label=label, prob=prob, loss=loss)
 
 
 def softmax_loss_backward(
@@ -140,9 +143,10 @@ def softmax_loss_backward(
     Without `smoothing`, the target is 1 for the label and 0 for other classes.
     """
     of = Classes.of(rec, prob, axis)
-    reads, args = [prob, label, sums, weight], [label.dense_stride, *ignore, float(smoothing), float(normalizer), rec.accumulates(dx)]
+    args = [label.dense_stride, *ignore, float(smoothing), float(normalizer), rec.accumulates(dx)]
+    operands = {"prob": prob, "label": label, "sums": sums, "weight": weight, "dx": dx}
     if of.rows:
-        of.launch(rec, "softmax_loss_backward", reads, [dx], args, [(0, 0)])
+        of.launch(rec, LOSS_BACKWARD, LOSS_BACKWARD_CPU, args, [("prob", "dx")], **operands)
         return
     if of.mid == 0:
         size = (of.inner, of.classes, 1)
@@ -151,14 +155,12 @@ def softmax_loss_backward(
     else:
         size = (of.inner, of.mid * of.classes, prob.shape[0])
     rec.launch(
-        "softmax.softmax_loss_backward",
-        reads=reads,
-        writes=[dx],
+        LOSS_BACKWARD(**operands),
         args=[of.classes, of.inner, of.mid, *args],
         size=size,
         local=(min(of.group, 64), 1, 1),
         defines=of.defines(rec),
-        inplace=[(0, 0)],
+        inplace=[("prob", "dx")],
     )
 
 
@@ -192,6 +194,6 @@ def accuracy(rec: Recorder, x: Ref, label: Ref, result: Ref, per_class: Ref | No
     of = Classes.of(rec, x, axis)
     hits = rec.scratch("hits", (of.positions,), "int8")
     args = [label.dense_stride, *ignore, top_k]
-    of.launch_sum(rec, "accuracy", [x, label], hits, rec.scratch("sum", (2,)), result, args, 0.0)
+    of.launch_sum(rec, ACCURACY, ACCURACY_CPU, rec.scratch("sum", (2,)), "result", args, 0.0, x=x, label=label, hits=hits, result=result)
     if per_class is not None:
-        of.launch_groups(rec, "accuracy_per_class", of.classes, [label, hits], [per_class], [of.positions, label.dense_stride])
+        of.launch_groups(rec, PER_CLASS, of.classes, [of.positions, label.dense_stride], label=label, hits=hits, y=per_class)

@@ -5,9 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 
+FORWARD = Kernel("strided.forward", read("x"), write("y"))
+BACKWARD = Kernel("strided.backward", read("dy"), write("dx"))
 GPU_GROUP = 64
 CPU_PIECE = 2048  # elements per CPU work-item
 
@@ -24,14 +27,15 @@ def take(rec: Recorder, x: Ref, y: Ref, steps: Sequence[Steps]) -> None:
     """y = the part of x with these steps, one for each axis."""
     parts = _parts(x.shape, steps)
     for (axis, first, along), (source, target) in zip(parts, _chain(rec, x, y, parts)):
-        _launch(rec, "forward", source, target, source.shape, target.shape, axis, first, along)
+        _launch(rec, FORWARD, target, source.shape, target.shape, axis, first, along, x=source, y=target)
 
 
 def put(rec: Recorder, dy: Ref, dx: Ref, steps: Sequence[Steps]) -> None:
     """The adjoint of `take`: dx = dy at the places that `take` reads, else 0."""
     parts = _parts(dx.shape, steps)
     for (axis, first, along), (source, target) in reversed(list(zip(parts, _chain(rec, dx, dy, parts)))):
-        _launch(rec, "backward", target, source, source.shape, target.shape, axis, first, along, first.outs, rec.accumulates(source))
+        more = first.outs, rec.accumulates(source)
+        _launch(rec, BACKWARD, source, source.shape, target.shape, axis, first, along, *more, dy=target, dx=source)
 
 
 def _parts(shape: Shape, steps: Sequence[Steps]) -> list[tuple[int, Steps, Steps]]:
@@ -54,14 +58,14 @@ def _chain(rec: Recorder, x: Ref, y: Ref, parts: Sequence[tuple[int, Steps, Step
     return list(zip(refs, [*refs[1:], y]))
 
 
-def _launch(rec: Recorder, function: str, read: Ref, write: Ref, whole: Shape, part: Shape, axis: int, first: Steps, along: Steps, *more: int | bool) -> None:
+def _launch(
+    rec: Recorder, kernel: Kernel, over: Ref, whole: Shape, part: Shape, axis: int, first: Steps, along: Steps, *more: int | bool, **operands: Ref
+) -> None:
     ins, outs = (shape[axis] if axis else 1 for shape in (whole, part))
-    count, piece = write.dense_stride, CPU_PIECE if rec.target.is_cpu else 1
+    count, piece = over.dense_stride, CPU_PIECE if rec.target.is_cpu else 1
     rec.launch(
-        f"strided.{function}",
-        reads=[read],
-        writes=[write],
+        kernel(**operands),
         args=[count, piece, ins, outs, math.prod(whole[axis + 1 :]), first.start, first.step, along.start, along.step, *more],
-        size=(-(-count // piece), write.shape[0]),
+        size=(-(-count // piece), over.shape[0]),
         local=(1, 1) if rec.target.is_cpu else (GPU_GROUP, 1),
     )

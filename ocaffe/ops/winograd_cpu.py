@@ -1,6 +1,7 @@
 """Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (kernels/winograd_cpu.cl), and the estimate that chooses it."""
 from __future__ import annotations
 
+from ocaffe.ir.kernel import Can, Kernel, own_form, read, reads, write, writes
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -9,6 +10,12 @@ from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
 
+PACK = Kernel("winograd_cpu.filter", read("w"), write("packed"), can=Can(helper=True))
+FORWARD = Kernel("winograd_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=Can(blocked=own_form))
+INPUT_TILES = Kernel("winograd_cpu.input", read("x"), write("made"), can=Can(helper=True))
+GRADIENT_TILES = Kernel("winograd_cpu.gradient", read("dy"), write("made"), can=Can(helper=True))
+PRODUCTS = Kernel("winograd_cpu.product", *reads("right", "left"), write("sums"))
+WINDOW = Kernel("winograd_cpu.window", read("sums"), write("dw"), can=Can(helper=True))
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36
 CHUNK = 64  # outputs whose products a work-item keeps, so that their tiles are still in the caches when they are transformed back
@@ -65,9 +72,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     packed = rec.scratch("packed", (g.group, panels, POINTS, g.group_channels, defines["MR"]))
     steps = [9, g.group_outputs * 9, 1] if turned else [g.depth, 9, 0]
     rec.launch(
-        "winograd_cpu.filter",
-        reads=[w],
-        writes=[packed],
+        PACK(w=w, packed=packed),
         args=[g.group_outputs, g.group_channels, g.group_outputs * g.depth, *steps],
         size=(ceil(g.group_channels, defines["KC"]), panels, g.group),
         local=ONE,
@@ -83,15 +88,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     space = rec.scratch("transformed", (size[0] * size[1] * size[2], room))
     sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
     args = [*sizes, share, block, chunk, EpilogueScalars(bias is not None, rec.accumulates(y))]
-    rec.launch(
-        "winograd_cpu.forward",
-        reads=[x, packed, bias or packed],
-        writes=[y, space],
-        args=args,
-        size=size,
-        local=ONE,
-        defines=defines,
-    )
+    rec.launch(FORWARD(x=x, packed=packed, bias=bias or packed, y=y, space=space), args=args, size=size, local=ONE, defines=defines)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -108,33 +105,20 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         length = min(pitch, tiles - first)
         place = [*g.size[1:], *g.out[1:], *g.pad[1:], first, length, pitch]
         blocks = ceil(length, width)
-        for kernel, read, made, planes, each in (
-            ("input", x, right, g.group_channels, width),
-            ("gradient", dy, left, g.group_outputs, BURST),
+        for kernel, operands, planes, each in (
+            (INPUT_TILES, {"x": x, "made": right}, g.group_channels, width),
+            (GRADIENT_TILES, {"dy": dy, "made": left}, g.group_outputs, BURST),
         ):
-            rec.launch(
-                f"winograd_cpu.{kernel}",
-                reads=[read],
-                writes=[made],
-                args=[g.batch, planes, *place],
-                size=(blocks, ceil(planes, each), g.group),
-                local=ONE,
-                defines=defines,
-            )
+            rec.launch(kernel(**operands), args=[g.batch, planes, *place], size=(blocks, ceil(planes, each), g.group), local=ONE, defines=defines)
         rec.launch(
-            "winograd_cpu.product",
-            reads=[right, left],
-            writes=[] if first else [sums],
-            modifies=[sums] if first else [],
+            (PRODUCTS.adding("sums") if first else PRODUCTS)(right=right, left=left, sums=sums),
             args=[g.group_channels, g.group_outputs, length, pitch, BLOCK, first > 0],
             size=(POINTS, ceil(g.group_outputs, BLOCK), g.group),
             local=ONE,
             defines=defines,
         )
     rec.launch(
-        "winograd_cpu.window",
-        reads=[sums],
-        writes=[dw],
+        WINDOW(sums=sums, dw=dw),
         args=[g.group_channels, g.group_outputs, accumulate],
         size=(1, g.group_outputs, g.group),
         local=ONE,

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import RELU_MASK, SLOPE_ONLY, EpilogueScalars, ReductionSlot
+from ocaffe.ir.kernel import REDUCTION, SIGN, Can, Kernel, own_parts, read, write, writes
+from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 from ocaffe.ir.tensor import FLOAT, Ref
@@ -20,6 +21,13 @@ from ocaffe.ops import gemm_gpu
 from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.families import family_of
 from ocaffe.ops.gemm_gpu import Choice, Tile, tiles_for, units
+
+OPERANDS = Kernel("winograd_gpu.operands", read("x", bf16="SOURCE"), read("w"), *writes("tiles", "matrices"), can=Can(helper=True))
+GRADIENTS = Kernel("winograd_gpu.gradients", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), *writes("tiles", "matrices"), can=Can(helper=True))
+OUTPUT = Kernel(
+    "winograd_gpu.output", read("products"), *REDUCTION, SIGN, read("bias"), write("y", bf16="RESULT"), can=Can(helper=True, parts=own_parts),
+)  # fmt: skip
+WINDOW = Kernel("winograd_gpu.window", read("sums"), write("dw"), can=Can(helper=True))
 
 LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
 PREMIUM = 1.25  # maximum time of EXACT relative to MIDDLE
@@ -135,11 +143,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         once = 0 if first else -(-g.group_outputs // GROUP[0]) * GROUP[0]
         place = [*cut.grid, first, count, pitch]
         rec.launch(
-            "winograd_gpu.operands",
-            reads=[x, w],
-            writes=[tiles] if first else [tiles, filters],
-            modifies=[filters] if first else [],
-            bf16_operands=("SOURCE",),
+            (OPERANDS.adding("matrices") if first else OPERANDS)(x=x, w=w, tiles=tiles, matrices=filters),
             args=[*sizes, *g.size[1:], *g.pad[1:], *place, once, *steps, back],
             size=(once + pitch, g.group_channels, g.group),
             local=_group(rec),
@@ -148,11 +152,8 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         gemm_gpu.batched(rec, filters, tiles, products, batches, choice, trans_a=True)
         args = [*sizes[1:], *g.out[1:], *place, EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY)]
         rec.launch(
-            "winograd_gpu.output",
-            reads=[products, ReductionSlot(-(-cut.count // GROUP[0])) if pitch % GROUP[0] == 0 else None, RELU_MASK, bias or products],
-            writes=[] if first else [y],
-            modifies=[y] if first else [],
-            bf16_operands=("", "", "RESULT"),
+            (OUTPUT.adding("y") if first else OUTPUT)(products=products, bias=bias or products, y=y),
+            details=-(-cut.count // GROUP[0]) if pitch % GROUP[0] == 0 else 0,
             args=args,
             size=(count, g.group_outputs, g.group),
             local=_group(rec),
@@ -176,10 +177,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
     sizes = [g.group_channels, g.group_outputs, g.group]
     for first, count in cut.goes:
         rec.launch(
-            "winograd_gpu.gradients",
-            reads=[x, dy],
-            writes=[tiles, gradients],
-            bf16_operands=("SOURCE", "GIVEN"),
+            GRADIENTS(x=x, dy=dy, tiles=tiles, matrices=gradients),
             args=[*sizes, *g.size[1:], *g.pad[1:], *cut.grid, first, count, pitch, *g.out[1:]],
             size=(pitch, g.group_channels + g.group_outputs, g.group),
             local=_group(rec),
@@ -187,9 +185,7 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         )
         gemm_gpu.batched(rec, gradients, tiles, sums, batches, choice, trans_b=True, add=first > 0)
     rec.launch(
-        "winograd_gpu.window",
-        reads=[sums],
-        writes=[dw],
+        WINDOW(sums=sums, dw=dw),
         args=[*sizes, choice.splits, rec.accumulates(dw)],
         size=(g.group_channels, g.group_outputs, g.group),
         local=_group(rec),

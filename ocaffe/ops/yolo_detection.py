@@ -3,16 +3,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from ocaffe.ir.kernel import Kernel, modify, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.boxes import over
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.nms import rank, suppress
 from ocaffe.ops.yolo_loss import list_boxes
+
+DECODE = Kernel("yolo_detection.decode", *reads("x", "anchors"), *writes("boxes", "scores", "labels"))
+ROWS = Kernel("yolo_detection.rows", *reads("boxes", "scores", "labels", "kept", "offsets"), write("y"))
+EVALUATE = Kernel("yolo_detection.evaluate", *reads("boxes", "scores", "labels", "kept", "kept_counts", "truth", "counts"), write("used"), modify("y"))
+
+OFFSETS = Kernel("detection.offsets", read("counts"), write("offsets"), write("extent"))
 
 PRODUCT = 2  # EvalDetectionParameter.ScoreType: objectness times probability
 
@@ -59,12 +65,12 @@ class YoloDetection:
         images, slots = bottoms[0].shape[0], self.slots
         boxes, scores = rec.scratch("boxes", (images, slots, 4)), rec.scratch("scores", (images, slots, 1))
         labels = rec.scratch("labels", (images, slots), np.int32)
-        first, made = 0, [boxes, scores, labels]
+        first = 0
         for number, (x, grid) in enumerate(zip(bottoms, self.grids)):
             anchors = rec.constant(f"anchors{number}", np.array(grid.anchors, np.float32))
             args = (first, self.classes, grid.width, grid.height, self.independent, self.score)
-            written: dict[str, Any] = {"modifies": made} if number else {}
-            over(rec, "yolo_detection.decode", (grid.slots, images), [x, anchors], [] if number else made, *args, **written)
+            kernel = DECODE.adding("boxes", "scores", "labels") if number else DECODE
+            over(rec, kernel(x=x, anchors=anchors, boxes=boxes, scores=scores, labels=labels), (grid.slots, images), *args)
             first += grid.slots
         order, counts = rec.scratch("order", (images, 1, slots), np.int32), rec.scratch("counts", (images, 1), np.int32)
         rank(rec, scores, order, counts, threshold=self.threshold)
@@ -90,12 +96,12 @@ class FoundBoxes:
         """Return where the rows of each image begin, and (1) the number of rows: at least one, an image each if there are no detections."""
         images = self.counts.shape[0]
         offsets, extent = rec.scratch("offsets", (images + 1,), np.int32), rec.scratch("extent", (1,), np.int32)
-        rec.launch("detection.offsets", reads=[self.counts], writes=[offsets, extent], args=[images], size=(1,), local=(1,))
+        rec.launch(OFFSETS(counts=self.counts, offsets=offsets, extent=extent), args=[images], size=(1,), local=(1,))
         return offsets, extent
 
     def rows(self, rec: Recorder, offsets: Ref, y: Ref) -> None:
         """y (rows x 7) = image, label from 1 on, score, xmin, ymin, xmax, ymax."""
-        over(rec, "yolo_detection.rows", (y.shape[0],), [self.boxes, self.scores, self.labels, self.kept, offsets], [y], self.counts.shape[0])
+        over(rec, ROWS(boxes=self.boxes, scores=self.scores, labels=self.labels, kept=self.kept, offsets=offsets, y=y), (y.shape[0],), self.counts.shape[0])
 
     def evaluate(self, rec: Recorder, label: Ref, has_rows: bool, most: int, threshold: float, y: Ref) -> None:
         """y (N x (classes + 4 slots)) = true boxes of each class; then label, score, true positive, false positive of each detection."""
@@ -103,5 +109,11 @@ class FoundBoxes:
         truth, counts, _ = list_boxes(rec, label, images, has_rows, most, classes)
         used = rec.scratch("used", (images, max(most, 1)), np.int32)
         pointwise(rec, "y0 = 0", writes=[y])
-        reads = [self.boxes, self.scores, self.labels, self.kept, self.counts, truth, counts]
-        over(rec, "yolo_detection.evaluate", (classes, images), reads, [used], threshold, modifies=[y])
+        over(
+            rec,
+            EVALUATE(
+                boxes=self.boxes, scores=self.scores, labels=self.labels, kept=self.kept, kept_counts=self.counts, truth=truth, counts=counts,
+                used=used, y=y,
+            ),
+            (classes, images), threshold,
+        )

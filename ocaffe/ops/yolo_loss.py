@@ -1,17 +1,23 @@
 """YOLO's losses: list the true boxes, assign them to anchors, compute the loss and its gradient (kernels/yolo_loss.cl)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.ir.kernel import Given, Kernel, reads, write, writes
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.boxes import over
 from ocaffe.ops.expression import reduce
+
+INPUTS = reads("settings", "anchors", "mask", "x", "truth", "counts")
+LIST_BOXES = Kernel("yolo_loss.list_boxes", *reads("label"), *writes("truth", "counts", "bad"))
+ASSIGN = Kernel("yolo_loss.assign", *INPUTS, write("slots"))
+DIFFERENCES = Kernel("yolo_loss.differences", *INPUTS, *reads("bad", "slots", "step"), *writes("delta", "losses"))
+GRADIENTS = Kernel("yolo_loss.gradients", *reads("settings", "x", "delta", "weight"), write("dx"))
 
 CHANNELS = 5  # of a prediction before the scores of classes: x, y, width, height, objectness
 IOU, GIOU, MSE = 0, 1, 2  # Yolov3Parameter.IOU_LOSS
@@ -68,11 +74,11 @@ class YoloLoss:
         anchors, mask = rec.constant("anchors", np.array(self.anchors, np.float32)), rec.constant("mask", np.array(self.mask, np.int32))
         truth, counts, bad = list_boxes(rec, label, images, self.has_rows, self.most, self.settings.classes)
         places = rec.scratch("slots", truth.shape[:2], np.int32)
-        reads = [settings, anchors, mask, x, truth, counts]
-        _over(rec, "assign", (truth.shape[1], images), reads, [places], len(self.anchors), len(self.mask), width, height)
+        inputs = {"settings": settings, "anchors": anchors, "mask": mask, "x": x, "truth": truth, "counts": counts}
+        _over(rec, ASSIGN(**inputs, slots=places), (truth.shape[1], images), len(self.anchors), len(self.mask), width, height)
         delta = (rec.saved if rec.train else rec.scratch)("delta", x.shape)
         losses = rec.scratch("losses", (images, slots))
-        _over(rec, "differences", (slots, images), [*reads, bad, places, rec.step], [delta, losses], width, height)
+        _over(rec, DIFFERENCES(**inputs, bad=bad, slots=places, step=rec.step, delta=delta, losses=losses), (slots, images), width, height)
         reduce(rec, "v0 = x0", reads=[losses], writes=[loss], axes=[0, 1], scalars={"divisor": float(self.divisor)}, finish="y0 = v0 / divisor")
         return Differences(settings, delta)
 
@@ -87,17 +93,17 @@ class Differences:
     def backward(self, rec: Recorder, x: Ref, weight: Ref, dx: Ref) -> None:
         """dx = the differences times the loss weight / N."""
         images, channels, height, width = x.shape
-        reads = [self.settings, x, self.delta, weight]
-        _over(rec, "gradients", (channels * height * width, images), reads, [dx], height * width, 1 / images, rec.accumulates(dx))
+        args = height * width, 1 / images, rec.accumulates(dx)
+        _over(rec, GRADIENTS(settings=self.settings, x=x, delta=self.delta, weight=weight, dx=dx), (channels * height * width, images), *args)
 
 
 def list_boxes(rec: Recorder, label: Ref, images: int, has_rows: bool, most: int, classes: int) -> tuple[Ref, Ref, Ref]:
     """Return the true boxes (N x most x 5: class, box), their numbers (N x 1), and whether one has a class that does not exist (N x 1)."""
     truth = rec.scratch("truth", (images, max(most, 1), CHANNELS))
     counts, bad = (rec.scratch(name, (images, 1), np.int32) for name in ("true_counts", "bad"))
-    _over(rec, "list_boxes", (images,), [label], [truth, counts, bad], has_rows, most, classes)
+    _over(rec, LIST_BOXES(label=label, truth=truth, counts=counts, bad=bad), (images,), has_rows, most, classes)
     return truth, counts, bad
 
 
-def _over(rec: Recorder, kernel: str, size: tuple[int, ...], reads: Sequence[Ref], writes: Sequence[Ref], *args: Any) -> None:
-    over(rec, f"yolo_loss.{kernel}", size, reads, writes, *args, defines={"STEP_ITERATION": STEP["ITERATION"]})
+def _over(rec: Recorder, given: Given, size: tuple[int, ...], *args: Any) -> None:
+    over(rec, given, size, *args, defines={"STEP_ITERATION": STEP["ITERATION"]})

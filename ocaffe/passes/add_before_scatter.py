@@ -50,7 +50,7 @@ def _join(schedule: Schedule, before: int, step: int, uses: Mapping[Ref, list[in
     written = maker.operands[index]
     if written.access is not Access.WRITE or not _place(written.ref) == _place(added.ref) == _place(sum_.ref):
         return False
-    maker.operands[index] = replace(sum_, access=Access.MODIFY)
+    maker.operands[index] = replace(written, ref=sum_.ref, access=Access.MODIFY)
     maker.set_scalar(maker.epilogue.accumulate, np.int32(1))
     second.operands[:] = [sum_, result]
     second.set_scalar(-1, np.int32(0))

@@ -32,7 +32,7 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
     if target.is_cpu or target.math not in ("bf16", "tf32"):
         return schedule
     if any(isinstance(launch, Measure) for launch in schedule):
-        if any(launch.blocks for launch in schedule):
+        if any(launch.kernel.needs_blocks for launch in schedule):
             raise NoBlocksError
         return schedule
     schedule = lower_to_blocks(schedule, target)
@@ -46,8 +46,8 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
     for root, own in uses.items():
         if root.blocked:
             for launch, index in own:
-                if launch.call is not None and index < len(launch.bf16_operands) and launch.bf16_operands[index] and launch.operands[index].ref.dtype == BFLOAT:
-                    named[id(launch)][f"{launch.bf16_operands[index]}_T"] = TYPE
+                if (name := _type_of(launch, index)) and launch.operands[index].ref.dtype == BFLOAT:
+                    named[id(launch)][name] = TYPE
             continue
         recycled = root.role in BF16_ROLES and not root.persistent and root.slots == 1 and root.dtype == FLOAT
         if (not recycled and root not in inputs) or root.count * FLOAT.itemsize < MIN_VALUE_BYTES:
@@ -57,8 +57,8 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
         if known:
             for launch, index in own:
                 launch.operands[index].ref.narrow()
-                if launch.call is not None:
-                    named[id(launch)][f"{launch.bf16_operands[index]}_T"] = TYPE
+                if name := _type_of(launch, index):
+                    named[id(launch)][name] = TYPE
     _define(schedule, named)
     return schedule
 
@@ -76,9 +76,9 @@ def _define(schedule: Schedule, named: dict[int, dict[str, str]]) -> None:
     for launch in schedule:
         if launch.call is not None:
             types = named[id(launch)]
-            if not types and not launch.call.is_product:
+            if not types and launch.kernel.can.helper:
                 types = shared.get((launch.call.program, launch.call.defines), {})
-                if types.keys() & {f"{name}_T" for name in launch.bf16_operands}:
+                if types.keys() & {_type_of(launch, index) for index in range(len(launch.operands))}:
                     continue
             if types:
                 launch.define(**types)
@@ -90,4 +90,10 @@ def _knows(launch: Launch, index: int) -> bool:
         return True
     if isinstance(launch.lower, Reduce):
         return index < launch.lower.counts[0]
-    return launch.call is not None and index < len(launch.bf16_operands) and launch.bf16_operands[index] != ""
+    return _type_of(launch, index) != ""
+
+
+def _type_of(launch: Launch, index: int) -> str:
+    """The define with the type of operand `index`; "": it is a float, or the kernel is generated."""
+    slot = launch.slot(launch.operands[index])
+    return f"{slot.bf16}_T" if slot is not None and slot.bf16 else ""

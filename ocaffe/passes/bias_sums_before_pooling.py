@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops.expression import Reduce
+from ocaffe.ops.expression import Reduce, reexpressed
 from ocaffe.ops.pooling import chosen
 from ocaffe.passes.channel_reduction_fusion import first_channel, is_by_channel
 from ocaffe.passes.relu_backward_fusion import TOP
@@ -22,7 +22,7 @@ def sum_before_scatter(schedule: Schedule) -> Schedule:
     result: Schedule = []
     for step, launch in enumerate(schedule):
         own = launch.lower
-        made = writer.get(launch.operands[0].ref.root) if isinstance(own, Reduce) and own.is_plain_sum and is_by_channel(launch) else None
+        made = writer.get(launch["x0"].root) if isinstance(own, Reduce) and own.is_plain_sum and is_by_channel(launch) else None
         result.append(launch if made is None else _given(launch, schedule[made], schedule[made + 1 : step]) or launch)
         writer.update((ref.root, step) for ref in launch.writes)
     return result
@@ -40,9 +40,9 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
     mask = dict(call.defines).get("FUSED_RELU")
     if mask not in (None, str(TOP)):
         return None  # its mask has the layout of the bottom
-    first, refs = first_channel(launch.operands[0].ref, written.ref), [pooling.operands[0].ref]
-    if mask is not None:
-        refs.append(pooling.operands[pooling.relu_mask or 0].ref)
+    first, refs = first_channel(launch["x0"], written.ref), [pooling["dy"]]
+    if pooling.mask is not None:
+        refs.append(pooling.mask.ref)
     if first is None or any(ref.shape[:2] != written.ref.shape[:2] or ref.shape != refs[0].shape for ref in refs):
         return None
     if any(ref.overlaps(other) for between in meanwhile for other in between.writes for ref in refs):
@@ -54,4 +54,4 @@ def _given(launch: Launch, pooling: Launch, meanwhile: Sequence[Launch]) -> Laun
     lower = replace(own, domain=domain, reduced=(0, *range(2, len(domain))), places=(None,) * len(reads), counts=(len(reads), *own.counts[1:]))
     lower.check()
     operands = [*reads, *launch.operands[1:]]
-    return replace(launch, operands=operands, lower=lower, what=f"{lower.op}: {lower.text} | {lower.finish}", origin=launch.origin or launch)
+    return reexpressed(launch, operands, lower)

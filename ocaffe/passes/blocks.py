@@ -2,8 +2,8 @@
 
 They are in bfloat16, or for math tf32 in float.
 
-Such a convolution requires this order (`Launch.blocks`). Expressions know every order. Sign masks, poolings and LRN know both, if all their operands have the
-same (`Launch.any_order`). For all other launches the value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other
+Such a convolution requires this order (`Slot.blocks`). Expressions know every order. Sign masks, poolings and LRN know both, if all their operands have the
+same (`Can.in_blocks`). For all other launches the value is converted to Caffe's order and back, by copies that elementwise fusion may merge into other
 expressions.
 """
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.kernel import SIGN, Access
+from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, BLOCK, FLOAT, Ref, Role
 from ocaffe.ops import conv_blocks
-from ocaffe.ops.expression import Pointwise, Reduce
+from ocaffe.ops.expression import POINTWISE, Pointwise, Reduce, expressed
 
 ROLES = BF16_ROLES | {Role.SCRATCH}  # scratch: the pixels that a strided convolution reads
 Use = tuple[Launch, int]  # a launch and the index of its operand
@@ -36,13 +37,13 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
 
     Raises NoBlocksError, before any change.
     """
-    if not any(launch.blocks for launch in schedule):
+    if not any(launch.kernel.needs_blocks for launch in schedule):
         return schedule
     uses: dict[Ref, list[Use]] = defaultdict(list)
     for launch in schedule:
         for index, operand in enumerate(launch.operands):
             uses[operand.ref.root].append((launch, index))
-    wanted = {launch.operands[index].ref.root for launch in schedule if launch.blocks for index in _in_blocks(launch)}
+    wanted = {launch.operands[index].ref.root for launch in schedule for index in _in_blocks(launch)}
     free = _free(schedule)
     tied = _tied(free)
     for group in tied:
@@ -50,7 +51,7 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
             wanted |= group
     wanted |= _companions(uses, wanted, free)
     changed = [root for root in uses if root in wanted and all(_may_change(other, uses[other], free) for other in _group(root, tied))]
-    required = [launch.operands[index].ref for launch in schedule if launch.blocks for index in _in_blocks(launch)]
+    required = [launch.operands[index].ref for launch in schedule for index in _in_blocks(launch)]
     if not all(_is_image(ref) if ref.root.dtype == FLOAT else ref.root in changed for ref in required):
         raise NoBlocksError
     for root in changed:
@@ -58,9 +59,8 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
         for launch, index in uses[root] if root.dtype == FLOAT and target.block_type == BFLOAT else []:  # the words of masks stay words
             launch.operands[index].ref.narrow()
     for launch in schedule:
-        if launch in free and launch.in_blocks is not None and any(root.blocked for root in _ordered(launch)):
-            assert launch.call is not None
-            launch.call = launch.in_blocks(launch.call)
+        if launch in free and any(root.blocked for root in _ordered(launch)) and (call := launch.in_blocks()) is not launch.call:
+            launch.call = call
             launch.define(**conv_blocks.block_defines(target))
     converter, result = _Converter(target, free), Schedule()
     for launch in schedule:
@@ -70,7 +70,7 @@ def lower_to_blocks(schedule: Schedule, target: Target) -> Schedule:
 
 def not_in_blocks(schedule: Schedule) -> list[Launch]:
     """Return the launches that would read or write another order than they know."""
-    return [launch for launch in schedule if launch.blocks and not all(launch.operands[index].ref.root.blocked for index in _in_blocks(launch))]
+    return [launch for launch in schedule if not all(launch.operands[index].ref.root.blocked for index in _in_blocks(launch))]
 
 
 def _companions(uses: Mapping[Ref, Sequence[Use]], wanted: set[Ref], free: set[Launch]) -> set[Ref]:
@@ -96,16 +96,18 @@ def _beside(launch: Launch, root: Ref, wanted: set[Ref]) -> bool:
 
 
 def _in_blocks(launch: Launch) -> list[int]:
-    """Return the operands of a launch with `blocks` that must be in blocks: images, and the mask of a fused ReLU backward."""
-    named = [index for index, name in enumerate(launch.bf16_operands) if name and not (launch.from_planes and index == 0)]
-    return [*named, launch.relu_mask] if launch.has_fused_relu and launch.relu_mask is not None and launch.relu_mask not in named else named
+    """Return the operands of a launch that must be in blocks: images, and with them the mask of a fused ReLU backward."""
+    if not launch.kernel.needs_blocks:
+        return []
+    slots = [launch.slot(operand) for operand in launch.operands]
+    return [index for index, slot in enumerate(slots) if slot is not None and (slot.blocks or slot.name == SIGN.name)]
 
 
 def _free(schedule: Schedule) -> set[Launch]:
     """Return the launches that work in both orders. A mask that a kernel for Caffe's order reads leaves no choice to those that use it."""
-    in_planes = (launch for launch in schedule if launch.has_fused_relu and not launch.blocks and not launch.any_order)
-    planes = {launch.operands[launch.relu_mask].ref.root for launch in in_planes if launch.relu_mask is not None}
-    return {launch for launch in schedule if launch.any_order and not planes & {operand.ref.root for operand in launch.operands}}
+    either = [launch for launch in schedule if launch.in_blocks() is not None]
+    planes = {launch.mask.ref.root for launch in schedule if launch.mask is not None and not launch.kernel.needs_blocks and launch not in either}
+    return {launch for launch in either if not planes & {operand.ref.root for operand in launch.operands}}
 
 
 def _tied(free: Iterable[Launch]) -> list[set[Ref]]:
@@ -134,7 +136,7 @@ def _may_change(root: Ref, uses: Iterable[Use], free: set[Launch]) -> bool:
     if root.persistent or root.slots > 1:
         return False
     if root.dtype != FLOAT:
-        return all(launch in free or launch.blocks for launch, _ in uses)  # bits of a mask, or places of maxima
+        return all(launch in free or launch.kernel.needs_blocks for launch, _ in uses)  # bits of a mask, or places of maxima
     return root.role in ROLES and all(_is_range(launch.operands[index].ref) for launch, index in uses)
 
 
@@ -161,7 +163,7 @@ class _Converter:
     def around(self, launch: Launch) -> list[Launch]:
         """Return the launch, with the copies before and after it."""
         before, after = [], []
-        required = set(_in_blocks(launch)) if launch.blocks else set[int]()
+        required = set(_in_blocks(launch))
         written = [ref.root for ref in launch.writes]
         for index, operand in enumerate(launch.operands):
             ref = operand.ref
@@ -188,7 +190,7 @@ class _Converter:
     def _copy(self, launch: Launch, source: Ref, result: Ref) -> Launch:
         expression = Pointwise("y0 = x0", source.shape, (None,), (1, 1, 0), (), self._target)
         operands = [Operand(source, Access.READ), Operand(result, Access.WRITE)]
-        return Launch(launch.layer, launch.phase, operands, None, expression, what=expression.text, cheap=True, origin=launch.origin or launch)
+        return expressed(launch.layer, launch.phase, operands, expression, POINTWISE, launch.origin or launch)
 
 
 def _knows(launch: Launch, index: int) -> bool:

@@ -1,15 +1,17 @@
 """Channels in blocks: on CPUs, images between convolutions are [block][pixel][channel of the block], as oneDNN's nChw16c, where that is faster.
 
 A block is one vector. A Ref keeps its shape and its size, so that the planner needs to know nothing: the channels of an image in blocks are a multiple
-of a block. An operation says how it runs with blocks (`Launch.block_form`). Expressions that treat all elements alike run either way. Images that outlive
+of a block. An operation says how it runs with blocks (`Can.blocked`). Expressions that treat all elements alike run either way. Images that outlive
 the run stay as they are. Where a launch without such a form reads an image in blocks, the pass inserts a copy without blocks.
 """
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
-from ocaffe.ir.launch import Access, Epilogue, Launch, Measure, Operand, Schedule
+from ocaffe.ir.kernel import BIAS, Access, BlockedForm
+from ocaffe.ir.launch import Epilogue, Launch, Measure, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
@@ -26,7 +28,7 @@ def divide_channels(schedule: Schedule, target: Target) -> Schedule:
     if any(launch.phase != "forward" or isinstance(launch, Measure) for launch in schedule):
         return schedule
     rec = Recorder(target, train=False, prepack_weights=True)
-    if not rec.channel_block or not any(launch.block_form is not None for launch in schedule):
+    if not rec.channel_block or not any(_blocked_form(rec, launch) is not None for launch in schedule):
         return schedule
     images = _Images(schedule, rec)
     return _without_unread(_Divided(images, rec).schedule(schedule)) if images.divided else schedule
@@ -37,6 +39,7 @@ class _Images:
 
     def __init__(self, schedule: Schedule, rec: Recorder) -> None:
         self.rec, self.width = rec, rec.channel_block
+        self._forms: dict[Launch, BlockedForm | None] = {}
         self.writers: dict[Ref, list[Launch]] = defaultdict(list)
         self.readers: dict[Ref, list[tuple[Launch, Ref]]] = defaultdict(list)
         self.gain: dict[Ref, int] = defaultdict(int)  # FLOPs of the convolutions that make the image, perhaps through pooling
@@ -54,6 +57,12 @@ class _Images:
         self.divided = {root for root in self.writers if self._fits(root) and root not in unfit}
         while wrong := {root for root in self.divided if not self._right(root)}:
             self.divided -= wrong
+
+    def form(self, launch: Launch) -> BlockedForm | None:
+        """How the operation of a launch runs with the channels of its result in blocks; None: it does not."""
+        if launch not in self._forms:
+            self._forms[launch] = _blocked_form(self.rec, launch)
+        return self._forms[launch]
 
     def _fits(self, root: Ref) -> bool:
         return (
@@ -85,7 +94,7 @@ class _Images:
 
     def runs(self, launch: Launch) -> bool:
         """Whether a launch writes its result in blocks."""
-        form = launch.block_form
+        form = self.form(launch)
         if form is None:
             whole = all(operand.ref.root in self.divided and operand.ref.root.shape[1] % self.width == 0 for operand in launch.operands)
             return whole and self._alike(launch)
@@ -99,15 +108,15 @@ class _Images:
 
     def takes_blocks(self, launch: Launch) -> bool:
         """Whether a launch that runs in its form for blocks reads its image in blocks."""
-        assert launch.block_form is not None
-        x = launch.reads[0]
-        return launch.block_form.takes_blocks and (x.root in self.divided or (self.either(x) and not launch.block_form.takes_plain))
+        form, x = self.form(launch), launch.reads[0]
+        assert form is not None
+        return form.takes_blocks and (x.root in self.divided or (self.either(x) and not form.takes_plain))
 
     def needs_plain(self, launch: Launch, ref: Ref) -> bool:
         """Whether a launch needs a copy of an image in blocks without them."""
         if not self.runs(launch):
             return True
-        return launch.block_form is not None and ref is launch.reads[0] and not self.takes_blocks(launch)
+        return self.form(launch) is not None and ref is launch.reads[0] and not self.takes_blocks(launch)
 
     @staticmethod
     def _alike(launch: Launch) -> bool:
@@ -142,15 +151,16 @@ class _Divided:
     def _launch(self, launch: Launch) -> None:
         images = self.images
         runs, plain = images.runs(launch), [ref for ref in launch.refs(Access.READ) if ref.root in images.divided and images.needs_plain(launch, ref)]
-        takes_blocks = launch.block_form is not None and images.takes_blocks(launch)
+        form = images.form(launch)
+        takes_blocks = form is not None and images.takes_blocks(launch)
         launch.operands = [
-            Operand(self._plain(ref) if ref in plain and access is Access.READ else self.filled.get(ref.root, ref), access)
-            for ref, access in ((operand.ref, operand.access) for operand in launch.operands)
+            replace(each, ref=self._plain(each.ref) if each.ref in plain and each.access is Access.READ else self.filled.get(each.ref.root, each.ref))
+            for each in launch.operands
         ]  # fmt: skip
-        if launch.block_form is None or not runs:
+        if form is None or not runs:
             self.rec.add(launch)
             return
-        launch.block_form.record(self.rec, launch.reads[0], launch.writes[0], takes_blocks)
+        form.record(self.rec, launch.reads[0], launch.writes[0], takes_blocks)
         _finish_alike(self.rec.launches[-1], launch)
 
     def _filled(self, root: Ref) -> Ref:
@@ -169,16 +179,22 @@ class _Divided:
         return copy if source.shape == ref.shape else copy.view(ref.shape)
 
 
+def _blocked_form(rec: Recorder, launch: Launch) -> BlockedForm | None:
+    """How the operation of a launch runs with the channels of its result in blocks; None: it does not."""
+    form = launch.kernel.can.blocked
+    return None if form is None else form(rec, launch)
+
+
 def _finish_alike(made: Launch, launch: Launch) -> None:
     """Give the launch `made`, which replaces `launch`, the same result, with the same epilogue and operands of the epilogue."""
     made.flops = launch.flops
     result = next(operand for operand in launch.operands if operand.access is not Access.READ)
-    made.operands = [result if operand.ref is result.ref else operand for operand in made.operands]
+    made.operands = [replace(operand, access=result.access) if operand.ref is result.ref else operand for operand in made.operands]
     given, wanted = launch.epilogue, made.epilogue
     if given is None or wanted is None:
         return
     if launch.scalar(given.bias):
-        made.operands[_last_read(made)] = launch.operands[_last_read(launch)]
+        made.put(BIAS, launch[BIAS])
     for to, source in zip(_scalars(wanted), _scalars(given), strict=True):
         made.set_scalar(to, launch.scalar(source))
 
@@ -187,15 +203,11 @@ def _scalars(epilogue: Epilogue) -> tuple[int, ...]:
     return epilogue.bias, epilogue.accumulate, *epilogue.activation
 
 
-def _last_read(launch: Launch) -> int:
-    return max(index for index, operand in enumerate(launch.operands) if operand.access is Access.READ)
-
-
 def _without_unread(schedule: Schedule) -> Schedule:
     """The schedule without the launches that pack filters for launches that are gone."""
     read = {ref.root for launch in schedule for ref in launch.reads}
 
     def used(launch: Launch) -> bool:
-        return launch.side_effect or not launch.writes or any(ref.root.role is not Role.SCRATCH or ref.root in read for ref in launch.writes)
+        return launch.kernel.can.side_effect or not launch.writes or any(ref.root.role is not Role.SCRATCH or ref.root in read for ref in launch.writes)
 
     return [launch for launch in schedule if used(launch)]

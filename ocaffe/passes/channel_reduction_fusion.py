@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.kernel import REDUCED, REDUCTION, Access
+from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Reduce, without
+from ocaffe.ops.expression import Reduce, reexpressed, without
 from ocaffe.ops.formula import Node, parse, plain_text, substituted
 from ocaffe.passes.relu_backward_fusion import parts_of_result
 
@@ -64,10 +65,10 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
         if not is_by_channel(launch):
             continue
         assert isinstance(launch.lower, Reduce)
-        form, x = form_of(launch.lower), launch.operands[0].ref
+        form, x = form_of(launch.lower), launch["x0"]
         before = [other for other in writers[x.root] if other < step]
-        collects = schedule[before[-1]].reduction if before else None
-        if collects is None or form is None or (form.kind == GRADIENTS and not collects.gradients):
+        maker = schedule[before[-1]] if before else None
+        if maker is None or form is None or not parts_per_channel(maker) or (form.kind == GRADIENTS and not maker.kernel.can.sums_gradients):
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
         parts = sorted(parts_of_result(schedule, before))
@@ -83,6 +84,12 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
         if last > step:
             result[step] = None
     return [launch for launch in result if launch is not None]
+
+
+def parts_per_channel(launch: Launch) -> int:
+    """The partial results per channel that a launch can write; 0: none."""
+    parts = launch.kernel.can.parts
+    return 0 if parts is None or launch.kernel.slot(REDUCED.name) is None else parts(launch)
 
 
 def is_by_channel(launch: Launch) -> bool:
@@ -145,9 +152,9 @@ def first_channel(x: Ref, written: Ref) -> int | None:
 
 def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
     """Let all parts of an operation write partial sums for `launch`; their Ref is [kind][channel][part] (kernels/channel_reduction.h)."""
-    collects = products[0].reduction
+    collects = parts_per_channel(products[0])
     assert collects is not None
-    sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects.parts), Role.SCRATCH)
+    sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects), Role.SCRATCH)
     reads: list[Ref] = []
     defines: dict[str, int | str] = {"CHANNEL_REDUCTION": form.kind}
     if form.kind == GRADIENTS:
@@ -156,9 +163,9 @@ def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) 
     if form.derivative:
         defines["DERIVATIVE"] = f"({form.derivative})"
     for number, product in enumerate(products):
-        for index, ref in reversed(list(enumerate(reads))):
-            product.insert_operand(collects.index, Operand(ref, Access.READ), bf16_name="" if index else "NORMAL")
-        product.insert_operand(collects.index, Operand(sums, Access.MODIFY if number else Access.WRITE))
+        product.put(REDUCED.name, sums, Access.MODIFY if number else Access.WRITE)
+        for slot, ref in zip(REDUCTION[1:], reads):
+            product.put(slot.name, ref)
         product.define(**defines)
     return sums
 
@@ -181,4 +188,4 @@ def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel:
     lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1, last_block=False)
     lower.check()
     operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] : sum(own.counts)]]
-    return replace(final, operands=operands, lower=lower, what=f"sum: {form.text} | {finish}", origin=final.origin or final)
+    return reexpressed(final, operands, lower)

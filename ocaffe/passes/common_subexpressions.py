@@ -36,7 +36,7 @@ def eliminate_common_subexpressions(schedule: Schedule) -> Schedule:
 def _may_go(launch: Launch, total: dict[Ref, int]) -> bool:
     """Whether the only effect of a launch is to fill a scratch Ref that no other launch writes."""
     written = [operand for operand in launch.operands if operand.access is not Access.READ]
-    if not launch.cheap or launch.side_effect or launch.call is None or len(written) != 1:
+    if not launch.kernel.can.recompute or launch.kernel.can.side_effect or launch.call is None or len(written) != 1:
         return False
     ref = written[0].ref
     return written[0].access is Access.WRITE and ref.base is None and ref.role is Role.SCRATCH and total[ref] == 1

@@ -9,7 +9,8 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
-from ocaffe.ir.launch import Access, CopyRegion, Launch, Schedule
+from ocaffe.ir.kernel import Access
+from ocaffe.ir.launch import CopyRegion, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
 
 VIEW_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})
@@ -18,7 +19,7 @@ VIEW_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})
 def elide_concat_copies(schedule: Schedule) -> Schedule:
     """The schedule without the copies that views replace."""
     views = _Views(schedule)
-    copies = [launch for launch in schedule if launch.copy is not None]
+    copies = [launch for launch in schedule if isinstance(launch.details, CopyRegion)]
     # Outer tensors first, so that strides are final: the last Concat first, then the first Slice first.
     needless = {id(launch) for launch in reversed(copies) if views.may_go(launch, gathers=True)}
     needless |= {id(launch) for launch in copies if id(launch) not in needless and views.may_go(launch, gathers=False)}
@@ -52,7 +53,7 @@ class _Views:
         self.step = {id(launch): step for step, launch in enumerate(schedule)}
         for step, launch in enumerate(schedule):
             for index, operand in enumerate(launch.operands):
-                part = _copied(operand.ref, launch.copy, index) if launch.copy is not None else None
+                part = _copied(operand.ref, launch.details, index) if isinstance(launch.details, CopyRegion) else None
                 self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, part))
 
     def may_go(self, launch: Launch, gathers: bool) -> bool:
@@ -60,10 +61,9 @@ class _Views:
 
         `gathers`: the producer writes directly into the target. Otherwise the target stays in the source.
         """
-        assert launch.copy is not None
-        axis, x_start, y_start, size = launch.copy
-        x, y = (operand.ref for operand in launch.operands)
-        if launch.operands[1].access is not Access.WRITE or (x.shape[axis] == size and y.shape[axis] != size) is not gathers:
+        axis, x_start, y_start, size = launch.details
+        x, y = launch["x"], launch["y"]
+        if launch.operand("y").access is not Access.WRITE or (x.shape[axis] == size and y.shape[axis] != size) is not gathers:
             return False
         part, whole, start = (x, y, y_start) if gathers else (y, x, x_start)
         root = part.root

@@ -19,8 +19,8 @@ def elide_copies(schedule: Schedule) -> Schedule:
             uses[operand.ref.root].append((step, operand.access))
     gone: set[int] = set()
     for step, launch in reversed(list(enumerate(schedule))):  # the last copy first: uses of its result count as uses of its source
-        if _is_copy(launch) and _may_share(launch.operands[0].ref, launch.operands[1].ref, uses, step):
-            source, result = launch.operands[0].ref.root, launch.operands[1].ref.root
+        if _is_copy(launch) and _may_share(launch["x0"], launch["y0"], uses, step):
+            source, result = launch["x0"].root, launch["y0"].root
             result.base, result.offset, result.stride, result.reuses_storage = source, 0, None, True
             uses[source] += uses.pop(result)
             gone.add(step)

@@ -6,11 +6,10 @@ reads it.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
-from ocaffe.ops.expression import Pointwise
+from ocaffe.ops.expression import Pointwise, reexpressed
 
 MAX_OPERANDS = 26  # operands of a fused launch: larger kernels build slowly, and some devices limit the number of arguments
 
@@ -61,7 +60,7 @@ def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | Non
     also = {operand.ref.root for operand in writes_a if operand.ref.root is not root}
     if (
         also & {operand.ref.root for operand in second.operands}
-        or a.domain != b.domain or modifies_a or a.key is not None or b.key is not None or first.side_effect or second.side_effect
+        or a.domain != b.domain or modifies_a or a.key is not None or b.key is not None or first.kernel.can.side_effect or second.kernel.can.side_effect
         or any(operand.access is not Access.WRITE for operand in writes_a)
         or any(b.places[i] is not None or reads_b[i].ref.shape != root.shape or not reads_b[i].ref.is_dense for i in links)
         or root.dtype not in (FLOAT, BFLOAT) or root.shape != a.domain
@@ -74,6 +73,4 @@ def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | Non
     expression, order = b.after(a, links, made, others, [op.ref for op in reads_a], [op.ref for op in reads_b])
     sources = [*reads_a, *reads_b]
     operands: list[Operand] = [sources[i] for i in order] + [*writes_b, *(writes_a[i] for i in others), *modifies_b]
-    return replace(
-        second, operands=operands, lower=expression, inplace=expression.inplace(operands), what=expression.text, origin=second.origin or second
-    )
+    return reexpressed(second, operands, expression)

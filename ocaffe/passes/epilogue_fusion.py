@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ocaffe.ir.launch import NO_ACTIVATION, Access, Bias, Epilogue, Launch, Operand, Schedule
+from ocaffe.ir.kernel import BIAS, Access
+from ocaffe.ir.launch import NO_ACTIVATION, Bias, Epilogue, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Affine, Bounded, ChannelAffine, Pointwise, Relu, ResidualSum, factors_and_offsets
 
@@ -38,7 +40,7 @@ class _Epilogues:
                 self.readers[root].append(step)
         self.parts: dict[int, list[int]] = {}  # first step of a product -> the steps of its parts, each of which writes another part of its result
         for steps in self.writers.values():
-            kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].what, schedule[step].epilogue) for step in steps}
+            kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].kernel.name, schedule[step].epilogue) for step in steps}
             if len(steps) > 1 and len(kinds) == 1 and schedule[steps[0]].epilogue is not None:
                 self.parts[steps[0]] = steps
         self.affine: dict[int, list[Affine]] = defaultdict(list)  # first step of a product -> its factors and offsets, in order
@@ -48,7 +50,7 @@ class _Epilogues:
     def fused(self) -> Schedule:
         for step, launch in enumerate(self.schedule):
             expression = launch.lower
-            if not isinstance(expression, Pointwise) or launch.side_effect:
+            if not isinstance(expression, Pointwise) or launch.kernel.can.side_effect:
                 continue
             means = expression.means
             if isinstance(means, Relu):
@@ -98,7 +100,8 @@ class _Epilogues:
         """Let the product write y instead of x."""
         for launch in (self.schedule[part] for part in self._parts(step)):
             launch.operands = [
-                Operand(_same_part(op.ref, x, y), access if access is Access.MODIFY else op.access) if op.ref.root is x else op for op in launch.operands
+                replace(op, ref=_same_part(op.ref, x, y), access=access if access is Access.MODIFY else op.access) if op.ref.root is x else op
+                for op in launch.operands
             ]
         self.writers[y.root] = sorted({*self._parts(step), *self.writers[y.root]} - self.gone)
 
@@ -110,7 +113,7 @@ class _Epilogues:
         elif product is None and summed is not None and self._knows(summed, activation) and self._ends(x.root, step, summed) and _free(y):
             product = summed
             for part in (self.schedule[part] for part in self._parts(product)):
-                part.operands = [Operand(_same_part(op.ref, x, y), op.access) if x in (op.ref, op.ref.base) else op for op in part.operands]
+                part.operands = [replace(op, ref=_same_part(op.ref, x, y)) if x in (op.ref, op.ref.base) else op for op in part.operands]
             self._lay(y, x.root)
         else:
             return
@@ -189,11 +192,10 @@ class _Epilogues:
     def _table(self, step: int, product: Launch) -> Launch:
         """The launch, before the product, that computes the table of offsets and factors."""
         assert product.epilogue is not None
-        last = max(i for i, op in enumerate(product.operands) if op.access is Access.READ)
         mode = product.scalar(product.epilogue.bias)
-        table, launch = factors_and_offsets(product, self.affine[step], product.operands[last].ref if mode else None)
+        table, launch = factors_and_offsets(product, self.affine[step], product[BIAS] if mode else None)
         for part in (self.schedule[part] for part in self._parts(step)):
-            part.operands = [Operand(table, Access.READ) if i == last else op for i, op in enumerate(part.operands)]
+            part.put(BIAS, table)
         self._set(step, lambda epilogue: epilogue.bias, np.int32(Bias.TABLE))
         return launch
 

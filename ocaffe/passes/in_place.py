@@ -12,8 +12,8 @@ def reuse_dying_inputs(schedule: Schedule) -> Schedule:
     life = roots(schedule)
     for step, launch in enumerate(schedule):
         for i, j in launch.inplace:
-            source, result = launch.operands[i].ref, launch.operands[j].ref
-            if launch.operands[j].access is Access.WRITE and _may_share(source, result, life, step):
+            source, result = launch[i], launch[j]
+            if launch.operand(j).access is Access.WRITE and _may_share(source, result, life, step):
                 result.base = source.root
                 result.offset, result.stride = 0, None
                 life[source.root] = (life[source.root][0], life.pop(result)[1])

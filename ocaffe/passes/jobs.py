@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ocaffe.ir.launch import Access, Launch
+from ocaffe.ir.kernel import Kernel
+from ocaffe.ir.launch import Launch
 
 MOST_JOBS = 16  # of a launch: JOBS_16 of kernels/jobs.h
 
@@ -18,6 +19,6 @@ def joined(jobs: list[Launch], place: Launch) -> Launch:
     count = sum(int(call.scalars[-1]) for call in calls)
     scalars = (*(scalar for call in calls for scalar in call.scalars[:-1]), np.int32(count))
     call = replace(calls[0], defines=(*calls[0].defines, ("JOBS", str(len(jobs)))), scalars=scalars, size=(count,))
-    operands = [operand for job in jobs for operand in job.operands if operand.access is Access.READ]
-    operands += [operand for job in jobs for operand in job.operands if operand.access is not Access.READ]
-    return Launch(place.layer, place.phase, operands, call, what=place.what, origin=place)
+    slots = [replace(slot, name=f"{slot.name[:-1]}{number}") for slot in place.kernel.slots for number in range(len(jobs))]
+    operands = [replace(job.operand(operand.name), name=f"{operand.name[:-1]}{number}") for operand in place.operands for number, job in enumerate(jobs)]
+    return Launch(place.layer, place.phase, operands, Kernel(place.kernel.name, *slots, can=place.kernel.can), call, origin=place)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ops.conv_blocks import PACK
 from ocaffe.passes.jobs import MOST_JOBS, joined
 
-PACK = "conv_blocks_pack.pack"
 MOST_BYTES = 32 << 20  # of the results of a launch
 
 
@@ -38,4 +38,4 @@ def batch_packs(schedule: Schedule) -> Schedule:
 
 
 def _is_pack(launch: Launch) -> bool:
-    return launch.what == PACK and launch.reads[0].root.role is Role.PARAMETER
+    return launch.kernel == PACK and launch.reads[0].root.role is Role.PARAMETER

@@ -42,7 +42,7 @@ def _prepacking(schedule: Schedule) -> dict[Launch, list[Ref]]:
     found: dict[Launch, list[Ref]] = {}
     steady: set[Ref] = set()
     for launch in schedule:
-        if type(launch) is not Launch or launch.side_effect or not all(ref.root.role in STEADY or ref.root in steady for ref in launch.reads):
+        if type(launch) is not Launch or launch.kernel.can.side_effect or not all(ref.root.role in STEADY or ref.root in steady for ref in launch.reads):
             continue
         made = list(dict.fromkeys(ref.root for ref in launch.writes))
         if any(operand.access is Access.MODIFY for operand in launch.operands) or any(root.role is not Role.SCRATCH or writers[root] > 1 for root in made):

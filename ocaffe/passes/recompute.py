@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import HOST, Access, Launch, Measure, Operand, Schedule
+from ocaffe.ir.launch import HOST, Access, Launch, Measure, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.ops.expression import Pointwise
@@ -214,7 +214,7 @@ class Recomputation:
                     self._make(root, recomputed, result, launch)
             moved = {**recomputed, **own}
             if any(operand.ref.root in moved for operand in launch.operands):
-                operands = [Operand(_moved(op.ref, moved), op.access) for op in launch.operands]
+                operands = [replace(op, ref=_moved(op.ref, moved)) for op in launch.operands]
                 launch = replace(launch, operands=operands, origin=launch.origin or launch)
             result.append(launch)
         return result
@@ -277,7 +277,7 @@ class Recomputation:
             fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype, blocked=written.blocked)
             if written in self.dropped or (written not in self.needed and written not in self.kept):
                 recomputed[written] = fresh[written]
-        operands = [Operand(_moved(op.ref, recomputed if op.access is Access.READ else fresh), op.access) for op in launch.operands]
+        operands = [replace(op, ref=_moved(op.ref, recomputed if op.access is Access.READ else fresh)) for op in launch.operands]
         result.append(replace(launch, phase="backward", recomputed=True, operands=operands, origin=user.origin or user))
 
 
@@ -300,13 +300,13 @@ def _makers(schedule: Schedule) -> Makers:
 
 def _repeatable(launch: Launch, root: Ref) -> bool:
     """Whether a launch may run again and writes all of `root`."""
-    if launch.side_effect or launch.phase != "forward" or isinstance(launch, HOST):
+    if launch.kernel.can.side_effect or launch.phase != "forward" or isinstance(launch, HOST):
         return False
     return all(op.access is Access.WRITE and op.ref.count == root.count for op in launch.operands if op.ref.root is root)
 
 
 def _cheap(launch: Launch, root: Ref) -> bool:
-    return launch.cheap and root.nbytes >= MIN_VALUE_BYTES
+    return launch.kernel.can.recompute and root.nbytes >= MIN_VALUE_BYTES
 
 
 def _moved(ref: Ref, recomputed: dict[Ref, Ref]) -> Ref:

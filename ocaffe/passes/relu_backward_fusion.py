@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.kernel import SIGN, Access
+from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Pointwise, ReluBackward
 
@@ -25,7 +27,7 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
             uses[operand.ref.root].append((step, operand))
     gone: set[int] = set()
     for step, launch in enumerate(schedule):
-        if launch.relu_mask is None or launch.call is None or launch.phase != "backward" or launch.has_fused_relu:
+        if launch.kernel.slot(SIGN.name) is None or launch.phase != "backward" or launch.mask is not None:
             continue
         target = launch.writes[0]
         after = sorted({other for other, _ in uses[target.root] if other > step})
@@ -42,7 +44,7 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
         for part in parts:
             _fuse(schedule[part], result, sign, relu_backward.slope)
         for other, relu in zip(after, relus):
-            dy, dx = relu.operands[0].ref, relu.operands[2].ref
+            dy, dx = relu["x0"], relu["y0"]
             dx.base, dx.offset, dx.stride = result, dy.root_offset - result.root_offset, None if dy.is_dense else dy.batch_stride
             uses[target.root] += uses.pop(dx)
             gone.add(other)
@@ -52,23 +54,22 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
 
 def replace_mask(launch: Launch, ref: Ref, kind: int) -> None:
     """Replace the mask of a fused ReLU backward: packed bits, or the output of the pooling whose backward the launch is."""
-    assert launch.relu_mask is not None and launch.has_fused_relu
-    launch.operands = [*launch.operands[: launch.relu_mask], Operand(ref, Access.READ), *launch.operands[launch.relu_mask + 1 :]]
+    launch.put(SIGN.name, ref)
     launch.define(FUSED_RELU=kind)
 
 
 def _fuse(launch: Launch, result: Ref, sign: Ref, slope: float) -> None:
-    assert launch.relu_mask is not None
-    launch.operands = [Operand(result, operand.access) if operand.access is not Access.READ and operand.ref.root is result.root else operand
+    launch.operands = [replace(operand, ref=result) if operand.access is not Access.READ and operand.ref.root is result.root else operand
                        for operand in launch.operands]  # fmt: skip
     if launch.epilogue is not None:
         launch.set_scalar(launch.epilogue.activation[0], np.float32(slope))
     scalars = [np.float32(slope)] if launch.epilogue is None else []
-    launch.insert_operand(launch.relu_mask, Operand(sign, Access.READ), *scalars, bf16_name="SIGN", FUSED_RELU=SIGNS)
+    launch.put(SIGN.name, sign)
+    launch.define(*scalars, FUSED_RELU=SIGNS)
 
 
 def relu_backward_of(launch: Launch) -> ReluBackward | None:
-    """Of a launch that is the backward pass of a ReLU: its slope. Operand 0 is the gradient, operand 1 the ReLU's output."""
+    """Of a launch that is the backward pass of a ReLU: its slope. x0 is the gradient, x1 the ReLU's output."""
     means = launch.lower.means if isinstance(launch.lower, Pointwise) else None
     return means if isinstance(means, ReluBackward) else None
 
@@ -77,12 +78,12 @@ def _may_go(relu: Launch, root: Ref, uses: dict[Ref, list[tuple[int, Operand]]])
     """Whether a launch is the backward pass of a ReLU, reads its gradient from `root`, and may write its result there."""
     if relu_backward_of(relu) is None:
         return False
-    (dy, sign), dx = (operand.ref for operand in relu.operands[:2]), relu.operands[2].ref
+    dy, sign, dx = relu["x0"], relu["x1"], relu["y0"]
     own = {sign.root, dx.root}
     free = dx.base is None and dx.role in (Role.DIFF, Role.SCRATCH) and not dx.persist and not root.persistent and root.slots == dx.slots == 1
-    if dy.root is not root or root in own or len(own) < 2 or not free or dx.dtype != root.dtype or relu.operands[2].access is not Access.WRITE:
+    if dy.root is not root or root in own or len(own) < 2 or not free or dx.dtype != root.dtype or relu.operand("y0").access is not Access.WRITE:
         return False
-    first = uses[dx][0][1] is relu.operands[2]
+    first = uses[dx][0][1] is relu.operand("y0")
     return first and (dy.is_dense or (dx.shape[:1] == dy.shape[:1] and all(_by_sample(operand.ref, dx) for _, operand in uses[dx])))
 
 
@@ -97,7 +98,7 @@ def _by_sample(ref: Ref, root: Ref) -> bool:
 
 def _signs(target: Ref, relus: Sequence[Launch]) -> Ref | None:
     """A Ref with the ReLU output for each element of `target`; None if there is none."""
-    pairs = sorted(((relu.operands[0].ref, relu.operands[1].ref) for relu in relus), key=lambda pair: pair[0].root_offset)
+    pairs = sorted(((relu["x0"], relu["x1"]) for relu in relus), key=lambda pair: pair[0].root_offset)
     if len(pairs) == 1:
         dy, sign = pairs[0]
         same = dy.root_offset == target.root_offset and dy.count == target.count
@@ -132,7 +133,7 @@ def parts_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
     last = schedule[writers[-1]]
     for step in reversed(writers):
         launch = schedule[step]
-        if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.what) != (last.layer, last.phase, last.what):
+        if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.kernel.name) != (last.layer, last.phase, last.kernel.name):
             break
         if launch is not last and launch.epilogue is None:
             break  # only products are computed in parts; each pooling of a pyramid adds to the whole diff

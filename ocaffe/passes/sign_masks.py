@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ocaffe.ir.launch import Access, Launch, Schedule
+from ocaffe.ir.kernel import SIGN, Access
+from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.pooling import chosen
@@ -33,7 +34,7 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
     for launch in schedule:
         top = _top(launch, schedule, writer)
         if top is not None and not all(_wants_sign(other, top.root) for other in readers[top.root]):
-            readers[launch.operands[_place(launch) or 0].ref.root].remove(launch)
+            readers[launch[SIGN.name].root].remove(launch)
             replace_mask(launch, top, TOP)
     packs: dict[int, list[Launch]] = defaultdict(list)
     replaced: dict[int, Launch] = {}
@@ -44,16 +45,18 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
         maker = schedule[writer[root]]
         masks: dict[tuple[int, ...], Ref] = {}  # one for each view (bottoms of a Concat)
         for launch in signs:
-            sign = launch.operands[_place(launch) or 0].ref
-            part = sign.root_offset, sign.shape[0], sign.count, launch.blocks  # a mask has one order of elements
+            operand = _signs(launch)
+            assert operand is not None
+            sign = operand.ref
+            part = sign.root_offset, sign.shape[0], sign.count, launch.kernel.needs_blocks  # a mask has one order of elements
             if part not in masks:
                 masks[part] = mask_of(sign)
                 packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
                 packs[writer[root]][-1].origin = maker
-            if launch.has_fused_relu:
+            if launch.mask is not None:
                 replace_mask(launch, masks[part], BITS)
                 continue
-            dy, dx = launch.operands[0].ref, launch.operands[2]
+            dy, dx = launch["x0"], launch.operand("y0")
             means = relu_backward_of(launch)
             assert means is not None
             replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, means.slope, target)
@@ -65,11 +68,9 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
     return result
 
 
-def _place(launch: Launch) -> int | None:
-    """The index of the operand whose sign is all that the launch needs; None: there is none."""
-    if launch.has_fused_relu:
-        return launch.relu_mask
-    return 1 if relu_backward_of(launch) is not None else None
+def _signs(launch: Launch) -> Operand | None:
+    """The operand whose sign is all that the launch needs; None: there is none."""
+    return launch.mask or (launch.operand("x1") if relu_backward_of(launch) is not None else None)
 
 
 def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | None:
@@ -77,18 +78,19 @@ def _top(launch: Launch, schedule: Schedule, writer: dict[Ref, int]) -> Ref | No
 
     The mask must cover the whole bottom, and the diff must hold this gradient alone. An output that a script reads does not count: the script may change it.
     """
-    index, place = chosen(launch), _place(launch)
-    if index is None or place is None or index.root not in writer or launch.operands[-1].access is not Access.WRITE:
+    index = chosen(launch)
+    if index is None or launch.mask is None or index.root not in writer or launch.operand("dx").access is not Access.WRITE:
         return None
-    (x, y), sign = (operand.ref for operand in schedule[writer[index.root]].operands[:2]), launch.operands[place].ref
+    pooling, sign = schedule[writer[index.root]], launch.mask.ref
+    x, y = pooling["x"], pooling["y"]
     same = x.root is sign.root and (x.root_offset, x.shape[0], x.count, x.batch_stride) == (sign.root_offset, sign.shape[0], sign.count, sign.batch_stride)
     return y if same and not (x.root.persistent or y.root.persistent) else None
 
 
 def _wants_sign(launch: Launch, root: Ref) -> bool:
     """Whether a launch is a ReLU backward and reads from `root`, a large enough value, only signs."""
-    place = _place(launch)
-    if place is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < MIN_VALUE_BYTES:
+    operand = _signs(launch)
+    if operand is None or root.persist or root.role is not Role.ACTIVATION or root.nbytes < MIN_VALUE_BYTES:
         return False
-    readers = [index for index, operand in enumerate(launch.operands) if operand.access is Access.READ and operand.ref.root is root]
-    return readers == [place] and (launch.has_fused_relu or len({operand.ref.shape[:1] for operand in launch.operands}) == 1)
+    readers = [each for each in launch.operands if each.access is Access.READ and each.ref.root is root]
+    return readers == [operand] and (launch.mask is not None or len({each.ref.shape[:1] for each in launch.operands}) == 1)

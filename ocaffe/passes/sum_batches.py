@@ -5,9 +5,9 @@ Adding up few parts takes less time than its launch. The parts of a batch need m
 from __future__ import annotations
 
 from ocaffe.ir.launch import Launch, Schedule
+from ocaffe.ops.conv_blocks import SUM_PARTS
 from ocaffe.passes.jobs import MOST_JOBS, joined
 
-SUM = "conv_blocks_sum.sum_parts"
 MOST_EACH = 16 << 20  # bytes of the parts of a job: more take longer than a launch
 MOST_BYTES = 96 << 20  # of all parts of a launch
 
@@ -19,7 +19,7 @@ def batch_sums(schedule: Schedule) -> Schedule:
     for launch in schedule:
         if any(job.writes[0].overlaps(operand.ref) for job in batch for operand in launch.operands):
             batch = []
-        if launch.what != SUM or launch.reads[0].nbytes > MOST_EACH:
+        if launch.kernel != SUM_PARTS or launch.reads[0].nbytes > MOST_EACH:
             continue
         if not batch or len(batch) == MOST_JOBS or sum(job.reads[0].nbytes for job in (*batch, launch)) > MOST_BYTES:
             batch = []

@@ -18,7 +18,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from ocaffe.ir.launch import HOST, Access, BeginExchange, EndExchange, Launch, Operand, Schedule
+from ocaffe.ir.kernel import REDUCED, Access
+from ocaffe.ir.launch import HOST, BeginExchange, CopyRegion, EndExchange, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops.expression import Pointwise, Reduce
 
@@ -83,10 +84,10 @@ class _Check:
 
     def effects(self, recorded: Iterable[Launch], persistent: Mapping[Ref, Launch]) -> None:
         """Check that no effect of the recording is lost or doubled."""
-        found = Counter(id(launch.origin or launch) for launch in self.schedule if launch.side_effect and not launch.recomputed)
+        found = Counter(id(launch.origin or launch) for launch in self.schedule if launch.kernel.can.side_effect and not launch.recomputed)
         for launch in recorded:
             count = found[id(launch)]
-            if launch.side_effect and not launch.recomputed and count != 1:
+            if launch.kernel.can.side_effect and not launch.recomputed and count != 1:
                 raise InvalidSchedule(f"after pass {self.name}: {launch.phase} of '{launch.layer}' ({launch.what}) has a side effect and runs {count} times")
         if len({id(launch) for launch in self.schedule}) < len(self.schedule):
             raise InvalidSchedule(f"after pass {self.name}: the schedule lists one launch twice")
@@ -109,10 +110,9 @@ class _Check:
         if (launch.call is None) == (launch.lower is None):
             raise self.fail(launch, "a launch needs either a call or an expression")
         if isinstance(launch.lower, (Pointwise, Reduce)):
-            extra = launch.lower.key is not None if isinstance(launch.lower, Pointwise) else 2 * launch.lower.last_block
-            wanted = sum(launch.lower.counts) + extra
-            if len(launch.operands) != wanted:
-                raise self.fail(launch, f"the expression has {wanted} operands, the launch {len(launch.operands)}")
+            wanted, names = launch.lower.names, tuple(operand.name for operand in launch.operands)
+            if names != wanted:
+                raise self.fail(launch, f"the expression has the operands {', '.join(wanted)}, the launch {', '.join(names)}")
 
     def views(self, launch: Launch) -> None:
         for operand in launch.operands:
@@ -139,7 +139,7 @@ class _Check:
             role = ref.root.role
             if role is Role.CONSTANT:
                 raise self.fail(launch, f"writes {ref}, a constant")
-            if role is Role.PARAMETER and launch.phase != "update" and not launch.side_effect:
+            if role is Role.PARAMETER and launch.phase != "update" and not launch.kernel.can.side_effect:
                 raise self.fail(launch, f"writes {ref} outside of an update, without a side effect")
         return backward or launch.phase == "backward"
 
@@ -155,45 +155,43 @@ class _Check:
                     raise self.fail(launch, f"epilogue scalar {name} is number {index}, the call has {len(scalars)} scalars")
             if scalars[epilogue.bias] != 0 and not any(operand.access is Access.READ for operand in operands):
                 raise self.fail(launch, "the epilogue adds a bias, but no operand is read")
-        if launch.relu_mask is not None and launch.relu_mask > len(operands):
-            raise self.fail(launch, f"the mask is operand {launch.relu_mask}, the launch has {len(operands)} operands")
-        masked = launch.relu_mask is not None and launch.relu_mask < len(operands) and operands[launch.relu_mask].access is Access.READ
-        if "FUSED_RELU" in defines and not masked:
-            raise self.fail(launch, "a fused ReLU backward reads no mask")
-        if "CHANNEL_REDUCTION" in defines:
-            slot = launch.reduction
-            if slot is None or slot.index >= len(operands) or operands[slot.index].access is Access.READ:
-                raise self.fail(launch, "a fused channel reduction has no operand to write to")
-        for index, operand in enumerate(operands):
-            if not operand.ref.in_bf16:
-                continue
-            name = launch.bf16_operands[index] if index < len(launch.bf16_operands) else ""
-            if not name or defines.get(f"{name}_T") != "bfloat":
-                raise self.fail(launch, f"operand {index}, {operand.ref}, is bfloat16, which the kernel does not read")
+        declared = [slot.name for slot in launch.kernel.slots if not slot.optional or launch.get(slot.name) is not None]
+        if declared != [operand.name for operand in operands]:
+            names = ", ".join(operand.name for operand in operands)
+            raise self.fail(launch, f"the kernel declares the operands {', '.join(declared)}, the launch has {names}")
+        if ("FUSED_RELU" in defines) != (launch.mask is not None):
+            raise self.fail(launch, "a fused ReLU backward needs both its define and its mask")
+        if ("CHANNEL_REDUCTION" in defines) != (launch.get(REDUCED.name) is not None):
+            raise self.fail(launch, "a fused channel reduction needs both its define and an operand to write to")
+        for operand in operands:
+            slot = launch.slot(operand)
+            if operand.ref.in_bf16 and (slot is None or not slot.bf16 or defines.get(f"{slot.bf16}_T") != "bfloat"):
+                raise self.fail(launch, f"operand {operand.name}, {operand.ref}, is bfloat16, which the kernel does not read")
 
     def overlaps(self, launch: Launch) -> None:
         if isinstance(launch, HOST):
             return
-        for j, written in enumerate(launch.operands):
+        for written in launch.operands:
             if written.access is not Access.WRITE or not written.ref.count:
                 continue
-            for i, read in enumerate(launch.operands):
-                if i == j or read.ref is written.ref or read.ref.root is not written.ref.root or not read.ref.count or (i, j) in launch.inplace:
-                    continue
-                if _intersect(_touched(launch, i), _touched(launch, j)):
-                    raise self.fail(launch, f"writes operand {j}, {written.ref}, into memory of operand {i}, {read.ref}, without an in-place pair ({i}, {j})")
+            for read in launch.operands:
+                shares = read is not written and read.ref is not written.ref and read.ref.root is written.ref.root and read.ref.count > 0
+                pair = read.name, written.name
+                if shares and pair not in launch.inplace and _intersect(_touched(launch, read), _touched(launch, written)):
+                    fact = f"writes operand {written.name}, {written.ref}, into memory of operand {read.name}, {read.ref}"
+                    raise self.fail(launch, f"{fact}, without an in-place pair ({', '.join(pair)})")
 
     def writers(self, launch: Launch, state: _Memory) -> None:
         written = {id(operand.ref) for operand in launch.operands if operand.access is Access.WRITE}
-        for index, operand in enumerate(launch.operands):
+        for operand in launch.operands:
             unused = operand.access is Access.READ and id(operand.ref) in written  # an optional operand that is absent is bound to another one
             if operand.access is not Access.WRITE and operand.ref.count and not unused:
-                fault = state.read(operand, _touched(launch, index))
+                fault = state.read(operand, _touched(launch, operand))
                 if fault:
                     raise self.fail(launch, f"reads {operand.ref}, {fault}")
-        for index, operand in enumerate(launch.operands):
+        for operand in launch.operands:
             if operand.access is not Access.READ and operand.ref.count:
-                state.write(operand, _touched(launch, index))
+                state.write(operand, _touched(launch, operand))
 
 
 Generation = frozenset[tuple[int, int]]  # ids of views that reuse storage, each with the id of its base
@@ -264,20 +262,20 @@ def _chain(ref: Ref) -> Iterator[Ref]:
 
 def _shared_in_place(launch: Launch) -> Iterator[Ref]:
     """Outputs of a launch that a pass made views of its inputs."""
-    for i, j in launch.inplace:
-        source, result = launch.operands[i].ref, launch.operands[j].ref
-        shares = result.base is not None and result.root is source.root and _intersect(_touched(launch, i), _touched(launch, j))
-        if launch.operands[j].access is Access.WRITE and shares:
-            yield result
+    for first, second in launch.inplace:
+        source, result = launch.operand(first), launch.operand(second)
+        shares = result.ref.base is not None and result.ref.root is source.ref.root and _intersect(_touched(launch, source), _touched(launch, result))
+        if result.access is Access.WRITE and shares:
+            yield result.ref
 
 
-def _touched(launch: Launch, index: int) -> list[Interval]:
+def _touched(launch: Launch, operand: Operand) -> list[Interval]:
     """The elements that a launch reads or writes of an operand, in its root, as sorted disjoint intervals. A copy touches a region."""
-    ref = launch.operands[index].ref
+    ref, region = operand.ref, launch.details
     samples, elements = range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride)
-    if launch.copy is not None:
-        axis, size = launch.copy.axis, launch.copy.size
-        start = launch.copy.target_start if index else launch.copy.source_start
+    if isinstance(region, CopyRegion):
+        axis, size = region.axis, region.size
+        start = region.source_start if operand.access is Access.READ else region.target_start
         inner = math.prod(ref.shape[axis + 1 :])
         if axis == 0:
             samples = range(start, start + size)

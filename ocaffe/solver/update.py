@@ -8,8 +8,17 @@ import numpy as np
 
 from ocaffe.errors import Error
 from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
+from ocaffe.ir.kernel import Can, Kernel, modify, read, reads, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref, Role
+
+UPDATE = Kernel(
+    "update.update", *reads("gradient", "blocks", "factors", "step", "clip"), read("guard", optional=True),
+    *(modify(name) for name in ("weight", "history", "history2")), modify("average", optional=True), can=Can(side_effect=True),
+)  # fmt: skip
+EXCHANGE = Kernel("update.exchange", modify("weight"), modify("average"), can=Can(side_effect=True))
+SUM_SQUARES = Kernel("update.sum_squares", read("gradient"), read("blocks"), write("partial"))
+CLIP_SCALE = Kernel("update.clip_scale", read("partial"), write("result"))
 
 
 class Rule(NamedTuple):
@@ -86,8 +95,8 @@ class Updater:
         """Record a launch that swaps the trained weights and their average."""
         assert self.average is not None
         defines = self._defines(rec)
-        operands = [self.group.data.view(self.average.shape), self.average]
-        rec.launch("update.exchange", modifies=operands, size=(self.average.count // defines["V"],), defines=defines, side_effect=True)
+        weight = self.group.data.view(self.average.shape)
+        rec.launch(EXCHANGE(weight=weight, average=self.average), size=(self.average.count // defines["V"],), defines=defines)
 
     def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
         """Record the launches that update the part of the group that starts at element `begin`, from `gradients`."""
@@ -100,18 +109,20 @@ class Updater:
         lanes = int(defines["LANES"])
         if self.clips:
             partial = rec.scratch("sums", (self.count,))
-            rec.launch("update.sum_squares", reads=[gradients, self.blocks], writes=[partial], size=(lanes, count), local=(lanes, 1), defines=defines)
+            rec.launch(SUM_SQUARES(gradient=gradients, blocks=self.blocks, partial=partial), size=(lanes, count), local=(lanes, 1), defines=defines)
             args = [self.count, float(solver.clip_gradients)]
-            rec.launch("update.clip_scale", reads=[partial], writes=[self.clip], args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
+            rec.launch(CLIP_SCALE(partial=partial, result=self.clip), args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
+        states = {"weight": self.group.data, "history": self.history[0], "history2": self.history[-1], "average": self.average}
+        parts = {name: ref.view(gradients.shape, begin) for name, ref in states.items() if ref is not None}
         rec.launch(
-            "update.update",
-            reads=[gradients, self.blocks.view((count, 2), 2 * first), self.factors, step, self.clip, *([self.guard] if self.guard is not None else [])],
-            modifies=[ref.view(gradients.shape, begin) for ref in (self.group.data, self.history[0], self.history[-1], self.average) if ref],
+            UPDATE(
+                gradient=gradients, blocks=self.blocks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
+                guard=self.guard, **parts,
+            ),
             args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
             size=(lanes, count),
             local=(lanes, 1),
             defines=defines,
-            side_effect=True,
         )
 
 

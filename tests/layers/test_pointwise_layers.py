@@ -481,7 +481,7 @@ def test_batch_norm(device: Any, kind: str, shape: Shape) -> None:
     close(after[2], 0.9 * blobs[2] + 1, 1e-6)
     backward = [launch for launch in result.rec.launches if launch.phase == "backward" and launch.layer == "layer"]
     assert "x0" not in {ref.name for launch in backward for ref in launch.reads}, "in place is possible"
-    assert [launch.side_effect for launch in result.rec.launches].count(True) == 1
+    assert [launch.kernel.can.side_effect for launch in result.rec.launches].count(True) == 1
 
 
 def test_batch_norm_of_a_constant_channel(device: Any, kind: str) -> None:

@@ -8,10 +8,13 @@ import statistics
 import numpy as np
 import pytest
 
+from ocaffe.ir.kernel import Kernel
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import plan
 from ocaffe.passes.optimise import reuse_dying_inputs
+
+KERNEL = Kernel("any")
 
 
 def random_schedule(seed: int, steps: int = 60) -> list[Launch]:
@@ -22,13 +25,13 @@ def random_schedule(seed: int, steps: int = 60) -> list[Launch]:
     for step in range(steps):
         reads = rng.sample(refs[-12:], min(len(refs), rng.randint(0, 3))) if refs else []
         out = Ref(f"r{step}", (rng.choice([1, 7, 64, 1000, 4096, 4096, 65536]),), Role.ACTIVATION)
-        operands = [Operand(ref, Access.READ) for ref in reads] + [Operand(out, Access.WRITE)]
-        inplace = tuple((i, len(reads)) for i in range(len(reads)) if rng.random() < 0.5)
-        schedule.append(Launch("layer", "forward", operands, inplace=inplace))
+        operands = [*(Operand(ref, Access.READ, f"x{i}") for i, ref in enumerate(reads)), Operand(out, Access.WRITE, "y")]
+        inplace = tuple((f"x{i}", "y") for i in range(len(reads)) if rng.random() < 0.5)
+        schedule.append(Launch("layer", "forward", operands, KERNEL, inplace=inplace))
         refs.append(out)
         if rng.random() < 0.2:
             view = out.view(out.shape)
-            schedule.append(Launch("layer", "forward", [Operand(view, Access.READ)]))
+            schedule.append(Launch("layer", "forward", [Operand(view, Access.READ)], KERNEL))
     return schedule
 
 
@@ -102,7 +105,7 @@ def test_in_place_keeps_every_value_until_its_last_reader(seed: int) -> None:
 
 def test_a_chain_needs_two_buffers() -> None:
     refs = [Ref(f"r{i}", (1000,), Role.ACTIVATION) for i in range(10)]
-    schedule = [Launch("l", "forward", [Operand(a, Access.READ), Operand(b, Access.WRITE)]) for a, b in itertools.pairwise(refs)]
+    schedule = [Launch("l", "forward", [Operand(a, Access.READ), Operand(b, Access.WRITE)], KERNEL) for a, b in itertools.pairwise(refs)]
     placed = plan(schedule, alignment=1)
     assert placed.total == placed.lower_bound == 2 * 4000
     assert plan(schedule, alignment=1, share=False).total == 10 * 4000
@@ -112,5 +115,6 @@ def test_persistent_refs_are_not_placed() -> None:
     weight = Ref("w", (10,), Role.PARAMETER)
     held = Ref("g", (10,), Role.GRADIENT, persist=True)
     x = Ref("x", (10,), Role.ACTIVATION, np.dtype(np.float32))
-    placed = plan([Launch("l", "forward", [Operand(weight, Access.READ), Operand(x, Access.WRITE), Operand(held.view((10,)), Access.WRITE)])])
+    operands = [Operand(weight, Access.READ), Operand(x, Access.WRITE), Operand(held.view((10,)), Access.WRITE)]
+    placed = plan([Launch("l", "forward", operands, KERNEL)])
     assert set(placed.places) == {x}

@@ -195,7 +195,7 @@ def test_large_products_use_the_unit(unit: str) -> None:
         conv_gpu.backward_filter(rec, g, refs["x"], refs["y"], refs["w"])
         a, b, c = (Ref(name, (1024, 1024), Role.ACTIVATION) for name in "abc")
         gemm_gpu.record(rec, a, b, c, False, True, None)
-        calls = [launch.call for launch in rec.launches if launch.call is not None and launch.call.is_product]
+        calls = [launch.call for launch in rec.launches if launch.call is not None and not launch.kernel.can.helper]
         found = {(call.program, dict(call.defines).get("MATRIX_UNIT")) for call in calls}
         header = f'"{UNITS[unit].header}"'
         able = math in UNITS[unit].depth

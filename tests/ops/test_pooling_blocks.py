@@ -41,7 +41,7 @@ def results(device: Any, pool: Pool, shape: Shape, math: str) -> list[np.ndarray
     rec._written.add(more)
     pool.backward(rec, dy, index, more)
     for launch in rec.launches:
-        types = {name: operand.ref.dtype for name, operand in zip(launch.bf16_operands, launch.operands) if name}
+        types = {slot.bf16: operand.ref.dtype for operand in launch.operands if (slot := launch.slot(operand)) is not None and slot.bf16}
         launch.define(**{f"{name}_T": "bfloat" for name, dtype in types.items() if dtype == BFLOAT})
     feeds = {x: draw(shape), dy: draw(out, 1), more: draw(shape, 2)}
     return (in_blocks if blocked else execute)(rec, device.context, feeds, [y, dx, more])

@@ -18,7 +18,7 @@ from ocaffe import proto
 from ocaffe.check.compare import Side
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref, Role, widened
 from ocaffe.ir.tuned import Problem, Tuned
@@ -74,9 +74,8 @@ def defined(launch: Launch) -> bool:
     if launch.call is None:
         return True
     defines = dict(launch.call.defines)
-    names = (*launch.bf16_operands, *[""] * (len(launch.operands) - len(launch.bf16_operands)))
-    pairs = [(name, operand.ref.root) for name, operand in zip(names, launch.operands)]
-    if storage_types(defines) - set(launch.bf16_operands) and launch.call.is_product:  # other kernels may share a program with a product
+    pairs = [(slot.bf16, operand.ref.root) for operand in launch.operands if (slot := launch.slot(operand)) is not None]
+    if storage_types(defines) - {name for name, _ in pairs} and not launch.kernel.can.helper:  # a helper shares the program of its product
         return False
     return all((defines.get(f"{name}_T") == bf16.TYPE) == (root.dtype == BFLOAT) if name else not root.in_bf16 for name, root in pairs)
 
@@ -266,7 +265,8 @@ def test_pooling(of_gpu: Device, method: int, has_fused_relu: bool, whole: bool)
         pool.backward(rec, refs["dy"], index, refs["dx"])
         if has_fused_relu:
             launch = rec.launches[-1]
-            launch.insert_operand(launch.relu_mask or 0, Operand(refs["y"], Access.READ), np.float32(0.25), bf16_name="SIGN", FUSED_RELU=TOP)
+            launch.put("sign", refs["y"])
+            launch.define(np.float32(0.25), FUSED_RELU=TOP)
 
     check(of_gpu, shapes, both, "y dx", "x y dy dx")
 

@@ -203,7 +203,7 @@ def test_compare_sees_caffes_order(device: Device, monkeypatch: pytest.MonkeyPat
     sides = []
     for chosen, wgmma in (("ieee", False), (math, True)):
         sides.append(Side(text_format.Parse(text, proto.NetParameter()), proto.TRAIN, of_math(device, chosen, wgmma), plain=False))
-    assert any(launch.blocks for launch in sides[1].network.bound().recording.schedule)
+    assert any(launch.kernel.needs_blocks for launch in sides[1].network.bound().recording.schedule)
     rows = [row for row in compare(*sides) if row.error is not None]
     assert len(rows) > 4 and all(row.error <= bound for row in rows), rows
     for side in sides:
@@ -216,7 +216,7 @@ def test_few_pixels_in_test_have_kernels_that_split_the_depth() -> None:
         target = Target(kind="gpu", runtime="nvidia", tensor_cores=True, math="bf16", wgmma=True, compute_units=units)
         graph = build(message, proto.TRAIN, lambda source, text: None)
         schedule = compile_net(graph, ParameterGroup(graph.params), target, NetOptions(backward=backward), Switches()).recording.schedule
-        assert any(launch.blocks for launch in schedule) == expected
+        assert any(launch.kernel.needs_blocks for launch in schedule) == expected
 
 
 @pytest.mark.parametrize("switches, options", [(Switches(share=False), {}), (Switches(), {"fuse": False}), (Switches(), {"apart": True})])
@@ -228,4 +228,4 @@ def test_schedules_without_the_pass_have_other_kernels(switches: Switches, optio
         graph = build(message, proto.TRAIN, lambda source, text: None)
         given, chosen = (NetOptions(backward=True, **options), switches) if plain else (NetOptions(backward=True), Switches())
         schedule = compile_net(graph, ParameterGroup(graph.params), target, given, chosen).recording.schedule
-        assert any(launch.blocks for launch in schedule) != plain
+        assert any(launch.kernel.needs_blocks for launch in schedule) != plain

@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
+from ocaffe.ir.launch import CopyRegion
 from ocaffe.solver.solver import Solver
 from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer, same
 from tests.passes.test_traps import trained as all_parameters
@@ -25,7 +26,7 @@ def net() -> str:
 def trained(device: Any) -> tuple[Any, list[str]]:
     solver = Solver(text_format.Parse(f"net_param {{ {net()} }} {SETTINGS}", proto.SolverParameter()), device)
     solver.step(5)
-    found = solver.network.parameter_arrays(), [launch.layer for launch in solver.train_nets()[0].recording.schedule if launch.copy is not None]
+    found = solver.network.parameter_arrays(), [launch.layer for launch in solver.train_nets()[0].recording.schedule if isinstance(launch.details, CopyRegion)]
     solver.close()
     return found
 

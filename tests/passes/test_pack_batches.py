@@ -1,6 +1,7 @@
 """Batches of packs (ocaffe/passes/pack_batches.py)."""
 from __future__ import annotations
 
+from ocaffe.ir.kernel import Can, Kernel
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.passes import jobs, pack_batches
@@ -13,7 +14,7 @@ def pack(filters: Ref, phase: str = "forward", count: int = 64) -> Launch:
     rec = Recorder(Target(kind="gpu", compute_units=4), train=True)
     rec.enter("conv", phase)
     args = [8, 8, 1, 1, 0, 32, 16, count, count]
-    rec.launch(pack_batches.PACK, reads=[filters], writes=[rec.scratch("packed", (count * 4,))], args=args, size=(count,), local=(32,))
+    rec.launch(pack_batches.PACK(filters0=filters, packed0=rec.scratch("packed", (count * 4,))), args=args, size=(count,), local=(32,))
     return rec.launches[0]
 
 
@@ -41,7 +42,7 @@ def test_limits() -> None:
 
 def test_changed_filters_are_packed_again() -> None:
     a, b = filters("a"), filters("b")
-    update = Launch("conv", "forward", [Operand(b, Access.MODIFY)], what="update", side_effect=True)
+    update = Launch("conv", "forward", [Operand(b, Access.MODIFY)], Kernel("update", can=Can(side_effect=True)))
     schedule = [pack(a), update, pack(b), pack(a)]
     result = pack_batches.batch_packs(schedule)
     assert [[ref.name for ref in launch.reads] for launch in result] == [["a"], ["b"], ["b", "a"]]

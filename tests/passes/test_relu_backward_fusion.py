@@ -222,7 +222,7 @@ def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
     count = len(rec.launches)
     merged = fuse_relu_backward(rec.launches)
     assert len(merged) == count - 1
-    assert [launch.has_fused_relu for launch in merged if launch.relu_mask is not None][-2:] == [False, True]
+    assert [launch.mask is not None for launch in merged if launch.kernel.slot("sign") is not None][-2:] == [False, True]
 
 
 def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Seq
 
 def gates_of(launches: list[Launch]) -> dict[str, int]:
     """Return the mask kind of each fused ReLU backward, by layer."""
-    return {launch.layer: int(dict(launch.call.defines)["FUSED_RELU"]) for launch in launches if launch.call is not None and launch.has_fused_relu}
+    return {launch.layer: int(dict(launch.call.defines)["FUSED_RELU"]) for launch in launches if launch.call is not None and launch.mask is not None}
 
 
 OVERLAPPING, APART, EACH = "kernel_size: 3 stride: 2 pad: 1", "kernel_size: 2 stride: 2", "kernel_size: 3 stride: 1 pad: 1"
@@ -327,8 +327,8 @@ def test_max_pooling_asks_its_top(device: Any, name: str, slope: float) -> None:
         launches = merged(TOPS[name], slope, device, kind)
         forward, backward = (launch for launch in launches if launch.layer == "pool")
         assert gates_of(launches) == {"pool": TOP} and not any(launch.what == "sign_mask.pack" for launch in launches)
-        assert backward.operands[backward.relu_mask or 0].ref is forward.operands[1].ref
-        assert forward.operands[0].ref.root not in {ref.root for launch in launches if launch.phase == "backward" for ref in launch.reads}
+        assert backward["sign"] is forward["y"]
+        assert forward["x"].root not in {ref.root for launch in launches if launch.phase == "backward" for ref in launch.reads}
 
 
 BIAS = "param { lr_mult: 0 } bias_param { filler { value: -0.5 } }"

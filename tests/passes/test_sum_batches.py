@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.ir.kernel import Can, Kernel
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
@@ -18,7 +19,8 @@ from tests.harness import execute, of_kind
 def total(dw: Ref, splits: int = 2) -> Launch:
     rec = Recorder(Target(kind="gpu", compute_units=4), train=True)
     rec.enter("conv", "backward")
-    rec.launch(sum_batches.SUM, reads=[rec.scratch("parts", (splits, dw.count))], writes=[dw], args=[splits, 64, 1, 0, 288, 288], size=(288,), local=(288,))
+    parts = rec.scratch("parts", (splits, dw.count))
+    rec.launch(sum_batches.SUM_PARTS(parts0=parts, dw0=dw), args=[splits, 64, 1, 0, 288, 288], size=(288,), local=(288,))
     return rec.launches[0]
 
 
@@ -28,8 +30,8 @@ def gradient(name: str) -> Ref:
 
 def test_sums_wait_for_the_last_one_before_a_use() -> None:
     a, b, c, d = (gradient(name) for name in "abcd")
-    update = Launch("conv", "backward", [Operand(b, Access.READ)], what="update", side_effect=True)
-    other = Launch("conv", "backward", [Operand(gradient("e"), Access.READ)], what="other")
+    update = Launch("conv", "backward", [Operand(b, Access.READ)], Kernel("update", can=Can(side_effect=True)))
+    other = Launch("conv", "backward", [Operand(gradient("e"), Access.READ)], Kernel("other"))
     schedule = [total(a), other, total(b), update, total(c), total(d), total(c)]
     result = sum_batches.batch_sums(schedule)
     assert [[ref.name for ref in launch.writes] for launch in result] == [[], ["a", "b"], [], ["c", "d"], ["c"]]

@@ -14,7 +14,7 @@ from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record
-from ocaffe.ir.launch import Access, Launch, Operand, Schedule
+from ocaffe.ir.launch import Access, CopyRegion, Launch, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
@@ -71,13 +71,13 @@ def without_writer(schedule: Schedule) -> Schedule:
 
 def without_part(schedule: Schedule) -> Schedule:
     """One of the two copies of Concat is lost: half of the top is never written."""
-    copy = next(launch for launch in schedule if launch.copy is not None)
+    copy = next(launch for launch in schedule if isinstance(launch.details, CopyRegion))
     return [launch for launch in schedule if launch is not copy]
 
 
 def out_of_bounds(schedule: Schedule) -> Schedule:
     operand = first(schedule, "ip").operands[0]
-    first(schedule, "ip").operands[0] = Operand(operand.ref.root.view(operand.ref.shape, 1), operand.access)
+    first(schedule, "ip").operands[0] = replace(operand, ref=operand.ref.root.view(operand.ref.shape, 1))
     return schedule
 
 
@@ -85,7 +85,7 @@ def of_another_type(schedule: Schedule) -> Schedule:
     operand = first(schedule, "ip").operands[0]
     view = operand.ref.root.view(operand.ref.shape)
     view.dtype = np.dtype(np.int32)
-    first(schedule, "ip").operands[0] = Operand(view, operand.access)
+    first(schedule, "ip").operands[0] = replace(operand, ref=view)
     return schedule
 
 
@@ -120,13 +120,19 @@ def bf16_unknown(schedule: Schedule) -> Schedule:
 def shared_without_a_pair(schedule: Schedule) -> Schedule:
     launch = next(launch for launch in schedule if any(ref.root.name == "branch" for ref in launch.writes) and launch.operands[-1].access is Access.WRITE)
     source = launch.operands[0].ref.root
-    launch.operands[-1] = Operand(source.view(launch.operands[-1].ref.shape), Access.WRITE)
+    launch.operands[-1] = replace(launch.operands[-1], ref=source.view(launch.operands[-1].ref.shape))
     return schedule
 
 
 def misplaced_mask(schedule: Schedule) -> Schedule:
     launch = next(launch for launch in schedule if launch.call is not None)
     launch.define(FUSED_RELU=1)
+    return schedule
+
+
+def undeclared_operand(schedule: Schedule) -> Schedule:
+    launch = next(launch for launch in schedule if launch.call is not None)
+    launch.operands[0] = replace(launch.operands[0], name="other")
     return schedule
 
 
@@ -174,11 +180,12 @@ FAULTS: list[tuple[Callable[[Schedule], Schedule], str, str]] = [
     (late_forward, "forward of 'ip'", "after the first backward launch"),
     (bf16_unknown, "<activation branch", "bfloat16"),
     (shared_without_a_pair, "forward of 'branch'", "without an in-place pair"),
-    (misplaced_mask, "forward of", "reads no mask"),
-    (misplaced_reduction, "forward of", "no operand to write to"),
+    (misplaced_mask, "forward of", "both its define and its mask"),
+    (undeclared_operand, "forward of", "declares the operands"),
+    (misplaced_reduction, "forward of", "both its define and an operand"),
     (misplaced_epilogue, "forward of", "epilogue scalar activation"),
     (neither_call_nor_expression, "forward of", "either a call or an expression"),
-    (operand_lost, "of '", "operands, the launch"),
+    (operand_lost, "of '", "has the operands"),
     (listed_twice, "", "lists one launch twice"),
 ]
 

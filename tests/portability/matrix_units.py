@@ -70,7 +70,7 @@ def products(unit: str) -> Iterator[Product]:
             conv_gpu.backward_data(rec, g, y, w, x, choice)
             if any((other.rows, other.columns) == (tile.rows, tile.columns) for other in conv_gpu.tiles(rec.target, g, "backward_filter") if other.unit):
                 conv_gpu.backward_filter(rec, g, x, y, w, choice)
-            yield from (Product(math, tile, launch.call) for launch in rec.launches if launch.call is not None and launch.call.is_product)
+            yield from (Product(math, tile, launch.call) for launch in rec.launches if launch.call is not None and not launch.kernel.can.helper)
 
 
 def predicted(unit: str, product: Product) -> int:
