@@ -185,7 +185,7 @@ def _root(root: Ref, steps: tuple[int, int], placed: MemoryPlan) -> Description:
 
 
 def _program(key: ProgramKey, target: Target, texts: dict[str, str]) -> Description:
-    options, family = options_of(key, target, standard=STANDARD), "task_graph" if '#include "task_graph.h"' in key.source else key.family
+    options, family = options_of(key, target, (), STANDARD), "task_graph" if '#include "task_graph.h"' in key.source else key.family
     return {"program": family, "defines": dict(key.defines), "options": options, "text": _text(key, target.device_fence, texts)}
 
 

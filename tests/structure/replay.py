@@ -271,8 +271,8 @@ def _title(entry: Description) -> str:
 
 def _changes(before: list[Description], after: list[Description]) -> Iterator[str]:
     """What differs between two lists: fields of entries in the same place, or entries that came or went."""
-    keys = [[json.dumps(entry, sort_keys=True) for entry in entries] for entries in (before, after)]
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+    old, new = ([json.dumps(entry, sort_keys=True) for entry in entries] for entries in (before, after))
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "replace" and b - a == d - c:
             for place, was, now in zip(range(a, b), before[a:b], after[c:d]):
                 yield f"#{place} {_title(was)}"
