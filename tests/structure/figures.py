@@ -35,7 +35,7 @@ NAMES = ("family", "function", "name", "program", "what")
 NAME_TABLES = ("is_product",)
 METHODS = ("endswith", "partition", "removeprefix", "removesuffix", "rpartition", "split", "startswith")
 OBJECTS = re.compile(r"call|launch|last|other|schedule|product|pack|kernel")  # the names of launches, calls and kernels
-PATCHED = ("ops", "kernels", "passes", "cl", "compiler")  # whose attributes tests replace where they should ask for a choice
+PATCHED = ("ops", "kernels", "passes", "cl", "compiler")  # whose attributes tests replace where they should choose by name
 LARGE = 25  # files of a folder that are too many
 MOST_IN_CYCLE = 9  # folders of a cycle whose orders can all be tried
 
@@ -230,7 +230,7 @@ def folder_sizes() -> dict[str, int]:
 
 
 def figures() -> dict[str, Any]:
-    """All figures, and what they count."""
+    """All figures, with their members."""
     fields, decisions, variables = launch_fields(), name_decisions(), environment_variables()
     patched, commands = setattrs(), flags()
     packages, folders, sizes = package_graph(PRODUCT), folder_graph(), folder_sizes()
@@ -269,7 +269,7 @@ def figures() -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """The figures as text: the numbers, then what they count."""
+    """The figures as text: the numbers, then the lists behind them."""
     yield from (f"{name:52} {value:6}" for name, value in found.items() if isinstance(value, int))
     for name, value in found.items():
         if isinstance(value, int):

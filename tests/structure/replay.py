@@ -188,7 +188,7 @@ class Comparison:
         self._same: dict[tuple[str, str], bool] = {}
 
     def differences(self, name: str, new: Description) -> list[str]:
-        """What differs, in lines. The first line of each difference does not begin with a blank."""
+        """The differences, in lines. The first line of each difference does not begin with a blank."""
         if self.exact and digest_of(new) == self.old.cases[name]:
             return []
         old = self.old.case(name)
@@ -270,7 +270,7 @@ def _title(entry: Description) -> str:
 
 
 def _changes(before: list[Description], after: list[Description]) -> Iterator[str]:
-    """What differs between two lists: fields of entries in the same place, or entries that came or went."""
+    """The differences of two lists: fields of entries in the same place, or entries that came or went."""
     old, new = ([json.dumps(entry, sort_keys=True) for entry in entries] for entries in (before, after))
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind == "replace" and b - a == d - c:
