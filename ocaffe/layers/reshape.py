@@ -42,6 +42,8 @@ class Reshape(Layer):
                 dims[i] = x[start + i]
         if -1 in dims:
             known = math.prod(x[:start]) * math.prod(dim for dim in dims if dim != -1) * math.prod(x[end:])
+            empty = f"{bottom} has no values, so the dim of -1 in {wanted} may be any number"
+            self.check(known > 0, empty, "-1 for the axis that may have no samples, and numbers for the others")
             self.check(count % known == 0, f"{bottom} has {count} values, which {known} does not divide", "dims that divide the count")
             dims[dims.index(-1)] = count // known
         shape = (*x[:start], *dims, *x[end:])
