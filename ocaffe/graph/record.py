@@ -179,6 +179,10 @@ class _NetRecorder:
         options = self.options
         return options.apart or (options.keeps(top.name) and top in (self.graph.blobs.get(top.name), self.graph.first.get(top.name)))
 
+    def is_diff_observed(self, blob: Blob) -> bool:
+        """Whether a script can read the diff."""
+        return self.options.observed_diffs and (self.options.apart or self.options.keeps(blob.name))
+
     # -- gradients ---------------------------------------------------------------------------------------------------
 
     def gradients(self) -> tuple[list[Ref], dict[int, list[tuple[Flush, Ref]]], set[Parameter]]:
@@ -270,7 +274,7 @@ class _NetRecorder:
                         self.backward(node)
 
     def backward(self, node: Node) -> None:
-        rec, options = self.rec, self.options
+        rec = self.rec
         if not any(node.propagate) and all(parameter.diff is None for parameter in node.params):
             return  # propagate_down: false on a layer that learns nothing
         rec.enter(node.name, "backward")
@@ -287,7 +291,7 @@ class _NetRecorder:
         if not _idle(node):  # else the gradients of its parameters are set to zero at the end
             node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
         for bottom in wanted:
-            if bottom.diff is not None and options.observed_diffs and (options.apart or options.keeps(bottom.name)):
+            if bottom.diff is not None and self.is_diff_observed(bottom):
                 bottom.diff.root.persist = True
 
     def prepare_top_diff(self, top: Blob) -> None:
@@ -306,7 +310,7 @@ class _NetRecorder:
             top.diff = self.held(f"{top.name}.diff", top.shape)
         elif not consumed:
             if top.diff is None:
-                top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF, persist=options.apart)
+                top.diff = Ref(f"{top.name}.diff", top.shape, Role.DIFF, persist=options.apart or self.is_diff_observed(top))
             pointwise(self.rec, "y0 = 0", reads=[], writes=[top.diff])
 
     def share_split_diffs(self, nodes: Iterable[Node]) -> None:
@@ -315,7 +319,6 @@ class _NetRecorder:
         A top keeps its own diff where a script reads it, where it carries a loss, or where one layer reads two tops of the split: a layer
         writes the diffs of its bottoms one by one and overwrites each.
         """
-        options = self.options
         for node in nodes:
             if node.type != "Split" or not node.backward or not node.propagate[0]:
                 continue
@@ -325,7 +328,7 @@ class _NetRecorder:
             for top in node.tops:
                 reader = top.consumer
                 writes = reader is not None and reader.backward and reader.propagate[reader.bottoms.index(top)]
-                observed = options.debug or (options.observed_diffs and (options.apart or options.keeps(top.name)))
+                observed = self.options.debug or self.is_diff_observed(top)
                 if reader is not None and writes and not top.loss_weight and not observed and reader not in sharing:
                     sharing.add(reader)
                     top.diff = bottom.diff.view(top.shape, name=f"{top.name}.diff")

@@ -214,6 +214,21 @@ def test_gradients_pass_through_layers_that_move_no_data(device: Any) -> None:
     assert np.abs(slope_of(device, plain)).max() > 1
 
 
+@pytest.mark.parametrize("reader", ["TanH", "ArgMax"])
+def test_the_diff_of_a_top_that_no_loss_needs_is_zero(device: Any, reader: str) -> None:
+    """A layer with several tops has diffs for all of them, also for one that only layers without a loss read."""
+    text = f"""layer {{ name: "a" type: "Input" top: "a" input_param {{ shape {{ dim: [2, 4] }} }} }} layer {{ name: "b" type: "Bias" bottom: "a" top: "b" }}
+        layer {{ name: "s" type: "Slice" bottom: "b" top: "x" top: "y" slice_param {{ slice_point: 2 }} }}
+        layer {{ name: "l" type: "Reduction" bottom: "x" top: "l" loss_weight: 1 }} layer {{ name: "t" type: "{reader}" bottom: "y" top: "t" }}"""
+    net = caffe.Net(parse(text, proto.NetParameter), caffe.TRAIN, device=device)
+    net.blobs["a"].data[...] = 1
+    net.forward()
+    net.backward()
+    diffs = {name: blob.diff.tolist() for name, blob in net.blobs.items()}
+    assert diffs["x"] == [[1, 1]] * 2 and diffs["y"] == [[0, 0]] * 2 and diffs["b"] == [[1, 1, 0, 0]] * 2
+    net.close()
+
+
 def test_in_place_layers_can_be_looked_into(device: Any) -> None:
     small = net(device)
     assert small.forward(data=image(), end="conv")["conv"].min() < 0 <= small.forward()["prob"].min()
