@@ -27,7 +27,7 @@ from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import HOST, Access, BeginExchange, Call, Empty, EndExchange, HostCall, Launch, Measure, Schedule, Upload, roots
 from ocaffe.ir.recorder import STEP
-from ocaffe.ir.tensor import PERSISTENT, Ref, Role
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
 RING = 4  # number of runs that the host may be ahead of the device
@@ -353,15 +353,6 @@ class CommandList:
             if ref.root is self.step:
                 self._sent = {}
             self.session.write(ref, array, self, slot)
-
-    def living(self, step: int) -> list[Ref | None]:
-        """Return, for every operand up to `step` in order, its root if a later step may read its value, else None."""
-        last = roots(self.schedule)
-        return [
-            root if last[root][1] > step or root.role in PERSISTENT or root.persist else None
-            for launch in self.schedule[: step + 1]
-            for root in (operand.ref.root for operand in launch.operands)
-        ]
 
 
 def _made_anew(schedule: Schedule) -> bool:

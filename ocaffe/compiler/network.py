@@ -13,6 +13,7 @@ import numpy as np
 from ocaffe import log, proto
 from ocaffe.cl.command_list import RING, CommandList, Fetched, Measured
 from ocaffe.cl.session import Arena, Session
+from ocaffe.compiler.carried import carried
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.errors import Error, shape_text
@@ -24,7 +25,7 @@ from ocaffe.graph.record import Recording, Update
 from ocaffe.ir.graph import Blob, Graph, Parameter
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Role, Shape
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.layers.base import registry
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.model.fillers import fill, generator
@@ -234,21 +235,29 @@ class Network:
         new = self.compiled(old.options, old.update)
         if new is old:
             return old
-        # Values by the Ref that needs them. They are read before binding, because binding may move the arena.
+        # The values are read before binding, because binding may move the arena.
         values = {new.recording.step: old.commands.read(old.recording.step)}
-        for was, wants in zip(old.commands.living(measured.step), new.commands.living(measured.step), strict=True):
-            if wants is None or wants is was or wants.role is Role.CONSTANT or wants in values:
-                continue
-            if was is None:
-                fact = f"with its new shape, the plan needs '{wants.name}', which the plan for the old shape has dropped to keep the memory limit"
-                raise measured.layer.error(fact, "a larger --memory-limit")
-            values[wants] = old.commands.read(was, old.commands.runs)
+        for source, target in self._carried(old, new, measured):
+            if target.root.role is not Role.CONSTANT and (source.root is not target.root or target.root in new.commands.outputs.offsets):
+                values[target] = old.commands.read(source, old.commands.runs)
         self.bound(old.options, old.update)
         new.commands.runs = old.commands.runs
         new.commands.outputs.turn(new.commands.runs)
         for ref, array in values.items():
             new.commands.write(ref, array, new.commands.runs)
         return new
+
+    def _carried(self, old: CompiledNet, new: CompiledNet, measured: Measured) -> Iterator[tuple[Ref, Ref]]:
+        """Yield the values to carry over. Raises Error if the two plans keep other values, which happens only under a memory limit."""
+        found = carried(old.commands.schedule, new.commands.schedule, measured.step)
+        lost = [target for source, target in found or () if source is None]
+        if found is None or lost:
+            fact = f"needs '{lost[0].name}', which the plan for the old shape has dropped" if lost else "has other launches before this layer"
+            assert old.options is not None and old.options.limit is not None, f"layer '{measured.layer.param.name}': the plan for its new shape {fact}"
+            raise measured.layer.error(f"with its new shape, the plan {fact} to keep the memory limit", "a larger --memory-limit")
+        for source, target in found:
+            if source is not None:
+                yield source, target
 
     def move_to(self, session: Session) -> None:
         """Continue in another session, which has the persistent buffers of this one. All compiled nets are dropped."""

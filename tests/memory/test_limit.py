@@ -156,7 +156,7 @@ def test_a_plan_for_new_shapes_never_reads_dropped_values(device: Any) -> None:
     with Net(message, proto.TRAIN, keep=[], device=device, memory_limit=2_600_000) as net:
         net.forward(x=images, all=np.ones(16, np.float32))
         net.backward()
-        with pytest.raises(Error, match="needs 'a', which the plan for the old shape has dropped"):
+        with pytest.raises(Error, match="needs 'at', which the plan for the old shape has dropped"):
             net.forward(x=images, all=(np.arange(16) < 4).astype(np.float32))
 
 
