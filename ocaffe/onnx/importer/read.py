@@ -7,10 +7,11 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import checker, defs, external_data_helper, helper, inliner
+from onnx import checker, defs, helper, inliner
 
 from ocaffe.errors import Error
 from ocaffe.model.sniff import is_hdf5, open_head
+from ocaffe.onnx.importer.external import load_external
 
 OLDEST = 7  # broadcasting as in numpy exists since opset 7
 _LIMIT = 2**31 - 2**24  # bytes of a protobuf message; a larger model is checked by its file, because the checker serializes a message
@@ -42,7 +43,7 @@ def read_model(path: str | Path) -> Any:
     if model.functions:
         model = inliner.inline_local_functions(model)
     _refuse_unknown(model, opset, place)
-    size = Path(path).stat().st_size + _load_external(model, Path(path).parent, place)
+    size = Path(path).stat().st_size + load_external(model, Path(path).parent, place)
     try:
         checker.check_model(model if size < _LIMIT else place)
     except (checker.ValidationError, ValueError) as problem:  # ValueError: the checker's own copy of protobuf refuses the bytes
@@ -76,36 +77,6 @@ def opset_of(model: Any, place: str) -> int:
         fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
         raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)
     return int(versions[0])
-
-
-def _load_external(model: Any, folder: Path, place: str) -> int:
-    """Read the tensors in external files beside the model. Return their size in bytes."""
-    size = 0
-    for tensor in external_data_helper._get_all_tensors(model):
-        if not external_data_helper.uses_external_data(tensor):
-            continue
-        try:
-            info = external_data_helper.ExternalDataInfo(tensor)
-            file = folder / info.location
-            there = file.stat().st_size if file.is_file() else None
-        except (OSError, ValueError) as problem:  # a negative offset, a name that no file can have
-            raise Error(f"the data of tensor '{tensor.name}' cannot be read: {_line(problem)[:200]}", place=place, fix="export it again") from None
-        needed = (info.offset or 0) + (info.length or 0)
-        if there is None:
-            raise Error(f"the data of tensor '{tensor.name}' is in '{info.location}', which is missing", place=place, fix=f"put it into {folder}")
-        if there < needed:
-            raise Error(
-                f"the data of tensor '{tensor.name}' ends at byte {needed:,} of '{info.location}', which has {there:,}: it is truncated",
-                place=place, fix="copy or download it again",
-            )  # fmt: skip
-        try:
-            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-        except (checker.ValidationError, OSError, ValueError) as problem:
-            raise Error(f"the data of tensor '{tensor.name}' cannot be read: {_line(problem)}", place=place) from None
-        tensor.data_location = onnx.TensorProto.DEFAULT
-        del tensor.external_data[:]
-        size += info.length or there
-    return size
 
 
 def _refuse_unknown(model: Any, opset: int, place: str) -> None:
