@@ -80,7 +80,8 @@ def write_blobs(path: str | Path, net: Any, blobs: Mapping[str, Sequence[np.ndar
 
 def prototxt_of(net: Any, source: str | Path) -> bytes:
     """Return the content of the prototxt that `write` writes."""
-    return f"# Converted from {Path(source).name} by ocaffe.\n{write_text(net)}".encode()
+    name = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in Path(source).name)  # a line break would end the comment
+    return f"# Converted from {name} by ocaffe.\n{write_text(net)}".encode()
 
 
 def load(
