@@ -15,7 +15,7 @@ import numpy as np
 from onnx import numpy_helper
 
 from ocaffe import log
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import Error, shape_text, within
 from ocaffe.files import atomic_write, refuse_other
 from ocaffe.ir.tensor import Shape
 from ocaffe.model.text import write_text
@@ -23,6 +23,7 @@ from ocaffe.model.transcode import is_hdf5_name
 from ocaffe.model.weights import write_weights
 from ocaffe.onnx.importer.batch import batches, mark_repeated, merge
 from ocaffe.onnx.importer.builder import Builder
+from ocaffe.onnx.importer.constant import is_text
 from ocaffe.onnx.importer.fold import fold
 from ocaffe.onnx.importer.graph import Graph, graph_of
 from ocaffe.onnx.importer.patterns import rewrite
@@ -163,16 +164,26 @@ def _differing(one: Shape, two: Shape) -> int | None:
 
 def _build(graph: Graph) -> Builder:
     """Return the net of a folded graph."""
+    _refuse_text(graph)
     rewrite(graph)
     _refuse(graph)
     net = Builder(graph)
     for node in graph.nodes:
         _check_axis(net, node)
-        rules()[node.op](net, node)
+        with within(graph.place, node.title):
+            rules()[node.op](net, node)
         for output in filter(None, node.outputs):
             _compare(net, node, output)
     net.finish()
     return net
+
+
+def _refuse_text(graph: Graph) -> None:
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name in graph.constants and is_text(graph.constants[name]):
+                fact = f"its input '{name}' is text; a Caffe layer computes numbers"
+                raise Error(fact, place=graph.place, layer=node.title, fix="--cut-at with the name of a tensor before it")
 
 
 def _refuse(graph: Graph) -> None:

@@ -13,6 +13,7 @@ from ocaffe.errors import Error
 from ocaffe.model.weights import read_weights
 from ocaffe.onnx import import_model
 from ocaffe.onnx.import_model import load
+from ocaffe.onnx.importer.budget import Budget
 from ocaffe.onnx.importer.graph import dense_of
 from ocaffe.onnx.importer.rules import pointwise
 
@@ -147,7 +148,7 @@ def test_sparse_constants(tmp_path: Path, node: bool, rows: bool) -> None:
 def test_a_damaged_sparse_constant() -> None:
     arrays = [onnx.numpy_helper.from_array(array, name) for array, name in ((np.ones(1, np.float32), "c"), (np.array([64]), "i"))]
     with pytest.raises(Error, match="sparse tensor 'c' has no values of its shape"):
-        dense_of(onnx.helper.make_sparse_tensor(*arrays, [8, 8]), "m.onnx")
+        dense_of(onnx.helper.make_sparse_tensor(*arrays, [8, 8]), "m.onnx", Budget())
 
 
 @pytest.mark.parametrize("name", ["/", "a//b", "./a/."])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
@@ -78,11 +79,13 @@ class Builder:
         return self.shapes[blob]
 
     def is_float(self, node: Node, index: int = 0) -> bool:
-        """Whether an input that is no constant has floats in the ONNX graph."""
+        """Whether an input has floats in the ONNX graph."""
         return self.kind(node.input(index)) in FLOATS
 
     def kind(self, tensor: str) -> int:
-        """Return the type in the ONNX graph of the elements of a tensor that is no constant. Raises Error if the shape depends on values."""
+        """Return the type of the elements of a tensor in the ONNX graph. Raises Error if the shape depends on values."""
+        if tensor in self.graph.constants:
+            return int(helper.np_dtype_to_tensor_dtype(self.graph.constants[tensor].dtype))
         self.graph.shape(tensor)
         return int(self.graph.types[tensor].tensor_type.elem_type)
 
@@ -135,6 +138,7 @@ class Builder:
         except Error as problem:
             raise self.error(node, f"as a Caffe layer of type {kind}: {problem.fact}", problem.fix) from None
         given = [tuple(blob.shape) for blob in blobs]
+        self.graph.budget.spend(sum(4 * blob.size for blob in blobs))  # one value may be repeated for the whole blob
         if wanted != given:
             texts = [", ".join(map(shape_text, shapes)) or "none" for shapes in (given, wanted)]
             raise self.error(node, f"its weights are {texts[0]}; its input of {shape_text(self.shapes[bottoms[0]])} needs {texts[1]}", "export it again")

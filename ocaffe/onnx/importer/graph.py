@@ -1,6 +1,7 @@
 """The intermediate graph of an import: nodes in order, constants as arrays, the shape of every tensor."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import Error, shape_text, within
 from ocaffe.ir.tensor import Shape
+from ocaffe.onnx.importer.budget import Budget
 
 FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
 UNKNOWN = (None, 0, -1)  # a size that the file leaves open
@@ -70,6 +72,14 @@ class Graph:
     batch: dict[str, int] = field(default_factory=dict)
     sizes: tuple[int, int] = (1, 1)
     repeated: dict[str, int] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+
+    def add(self, graph: Any) -> None:
+        """Add the initializers of a GraphProto to the constants."""
+        self.constants |= {tensor.name: array_of(tensor, self.place) for tensor in graph.initializer}
+        for tensor in graph.initializer:
+            self.budget.earn(self.constants[tensor.name])
+        self.constants |= {tensor.values.name: dense_of(tensor, self.place, self.budget) for tensor in graph.sparse_initializer}
 
     def of_batch(self, axes: Mapping[str, int], size: int) -> Graph:
         """Return the graph for a batch of `size` along the axes of the inputs. Constants are shared. Call it before nodes are changed."""
@@ -79,7 +89,7 @@ class Graph:
             own, shape[axis] = shape[axis], size
             types[name] = helper.make_tensor_type_proto(types[name].tensor_type.elem_type, shape)
         return replace(self, nodes=[node_of(node.message) for node in self.nodes], constants=dict(self.constants), trained=set(self.trained), types=types,
-                       batch=dict(axes), sizes=(own, size))  # fmt: skip
+                       batch=dict(axes), sizes=(own, size), budget=replace(self.budget))  # fmt: skip
 
     def shape(self, tensor: str) -> Shape:
         """Return the shape of a tensor. Raises Error if it depends on values."""
@@ -116,12 +126,11 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     If the batch, the first axis, has an unknown size, it is 1. Any other unknown size raises Error, and so does a name that the model lacks.
     """
     main = model.graph
-    constants = {tensor.name: array_of(tensor, place) for tensor in main.initializer}
-    constants |= {tensor.values.name: dense_of(tensor, place) for tensor in main.sparse_initializer}
     nodes = [node_of(message) for message in main.node]
-    inputs = [item for item in main.input if item.name not in constants]  # up to IR version 3 initializers are inputs too
-    graph = Graph(place, main.name or "net", opset, nodes, [item.name for item in inputs], list(outputs) or [item.name for item in main.output])
-    graph.constants, graph.trained, graph.opset_import = constants, set(constants), model.opset_import
+    graph = Graph(place, main.name or "net", opset, nodes, [], list(outputs) or [item.name for item in main.output])
+    graph.add(main)
+    inputs = [item for item in main.input if item.name not in graph.constants]  # up to IR version 3 initializers are inputs too
+    graph.inputs, graph.trained, graph.opset_import = [item.name for item in inputs], set(graph.constants), model.opset_import
     for name in shapes:
         if name not in graph.inputs:
             raise Error(f"has no input '{name}'", place=place, fix=f"its inputs are {', '.join(graph.inputs) or 'none'}")
@@ -159,9 +168,12 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
         raise Error(f"tensor '{tensor.name}' has no values of its shape and type: {problem}", place=place, fix="copy or download it again") from None
 
 
-def dense_of(tensor: Any, place: str) -> np.ndarray:
+def dense_of(tensor: Any, place: str, budget: Budget) -> np.ndarray:
     """Return the array of a SparseTensorProto. Its indices are places in the flat array, or one row of indices for each value."""
     values, indices = array_of(tensor.values, place), array_of(tensor.indices, place)
+    budget.earn(values)
+    with within(place, f"'{tensor.values.name}' (sparse tensor)"):
+        budget.spend(math.prod(max(0, size) for size in tensor.dims) * values.itemsize)
     try:
         result = np.zeros(tuple(tensor.dims), values.dtype)
         result[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, result.shape)] = values

@@ -23,7 +23,7 @@ def reopen(graph: Graph, node: Node) -> None:
         if node.op == "Reshape" and index == 1:
             changed = _dims(graph.constants[name], shapes[0], graph.sizes)
         elif node.op in EXACT or (node.op in BROADCASTING and graph.sizes[0] > 1):
-            changed = _repeated(graph.constants[name], shapes, graph.sizes, node.get("axis"))
+            changed = _repeated(graph, name, shapes, node.get("axis"))
         else:
             continue
         if changed is not None:
@@ -33,15 +33,18 @@ def reopen(graph: Graph, node: Node) -> None:
                 graph.trained.add(node.inputs[index])
 
 
-def _repeated(array: np.ndarray, shapes: Sequence[Shape], sizes: tuple[int, int], joined: int | None) -> np.ndarray | None:
+def _repeated(graph: Graph, name: str, shapes: Sequence[Shape], joined: int | None) -> np.ndarray | None:
     """Return a constant that has the original batch where others have the new one, with the new batch. Its values there must be equal."""
-    own, batch = sizes
+    array, (own, batch) = graph.constants[name], graph.sizes
     axes = [axis for axis, size in enumerate(array.shape) if size == own and any(len(x) == array.ndim and x[axis] == batch for x in shapes)]
     axes = [axis for axis in axes if joined is None or axis != joined % array.ndim]
     if len(axes) != 1:
         return None
     one = array.take([0], axes[0])
-    return np.repeat(one, batch, axes[0]) if np.array_equal(array, np.broadcast_to(one, array.shape)) else None
+    if not np.array_equal(array, np.broadcast_to(one, array.shape)):
+        return None
+    graph.budget.spend(one.nbytes * batch, array.size)
+    return np.repeat(one, batch, axes[0])
 
 
 def _dims(array: np.ndarray, x: Shape, sizes: tuple[int, int]) -> np.ndarray | None:

@@ -1,6 +1,8 @@
 """Rules of comparisons, logical operators, casts, and choices between values."""
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from onnx import TensorProto
 
@@ -55,6 +57,7 @@ def trilu(net: Builder, node: Node) -> None:
     """Choose between the input and 0 by a constant triangle."""
     x = net.bottom(node)
     offset = int(net.number(node, "k", 1, 0) or 0)
+    net.graph.budget.spend(8 * math.prod(net.shape(x)[-2:]))
     whole = np.ones(net.shape(x)[-2:])
     triangle = np.triu(whole, offset) if node.get("upper", 1) else np.tril(whole, offset)
     names = [net.free(f"{node.outputs[0]}_{part}") for part in ("triangle", "zero")]

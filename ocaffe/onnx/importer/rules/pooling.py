@@ -41,6 +41,7 @@ def pool(net: Builder, node: Node) -> None:
     shares = np.ones(())
     if fitting is None or clipped:
         if average:
+            net.graph.budget.spend(8 * math.prod(wanted))
             shares = _shares(windows, image, wanted, counted)
         whole = windows.around(image, wanted)
         x, windows, fitting = padded(net, node, x, whole, 0 if average else LOWEST), whole.without_pads(), "FLOOR"

@@ -67,6 +67,7 @@ def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndar
                                ("nearest_mode", rounding, ROUNDINGS), ("keep_aspect_ratio_policy", policy, ("stretch",)),
                                ("antialias", node.get("antialias", 0), (0,)), ("exclude_outside", node.get("exclude_outside", 0), (0,))):  # fmt: skip
         net.check(node, value in known, f"{name} {value!r} is not supported", f"export with {' or '.join(map(str, known))}")
+    net.graph.budget.spend(8 * ins * outs)
     given = net.setting(node, "scales", 1 if early else 2) or []
     named = node.get("axes", range(len(given)))
     scale = dict(zip(named, given)).get(axis, outs / ins)
