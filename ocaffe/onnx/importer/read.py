@@ -1,6 +1,7 @@
 """Read an ONNX file as a checked model. Errors name the damaged or unsupported part before any conversion starts."""
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ocaffe.onnx.importer.external import load_external
 OLDEST = 7  # broadcasting as in numpy exists since opset 7
 _LIMIT = 2**31 - 2**24  # bytes of a protobuf message; a larger model is checked by its file, because the checker serializes a message
 DOMAINS = ("", "ai.onnx")
+MOST_NODES, DEEPEST = 100_000, 100  # nodes of a model whose functions are inlined, functions and subgraphs inside each other
 
 
 def read_model(path: str | Path) -> Any:
@@ -41,7 +43,7 @@ def read_model(path: str | Path) -> Any:
         raise Error("has no outputs: it is damaged", place=place, fix="copy or download it again")
     opset = opset_of(model, place)
     if model.functions:
-        model = inliner.inline_local_functions(model)
+        model = _inlined(model, place)
     _refuse_unknown(model, opset, place)
     size = Path(path).stat().st_size + load_external(model, Path(path).parent, place)
     try:
@@ -77,6 +79,39 @@ def opset_of(model: Any, place: str) -> int:
         fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
         raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)
     return int(versions[0])
+
+
+def _inlined(model: Any, place: str) -> Any:
+    """Return the model without functions. Functions that call others twice each could make any number of nodes."""
+    bodies = {_called(function.domain, function.name, function): function.node for function in model.functions}
+    sizes: dict[tuple[str, ...], float] = {}
+    if _expanded(model.graph.node, bodies, sizes) > MOST_NODES:
+        fact = f"its functions make more than {MOST_NODES:,} nodes, call themselves, or are nested more than {DEEPEST} deep"
+        raise Error(fact, place=place, fix="export it again with fewer functions")
+    try:
+        return inliner.inline_local_functions(model)
+    except (checker.ValidationError, ValueError, RuntimeError) as problem:
+        raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix="export it again") from None
+
+
+def _expanded(nodes: Any, bodies: dict[tuple[str, ...], Any], sizes: dict[tuple[str, ...], float], depth: int = 0) -> float:
+    """Return the number of nodes without functions. `sizes` are those of the functions that are known."""
+    if depth > DEEPEST:
+        return math.inf
+    total = 0.0
+    for node in nodes:
+        name = _called(node.domain, node.op_type, node)
+        if name in bodies and name not in sizes:
+            sizes[name] = math.inf  # for a function that calls itself
+            sizes[name] = _expanded(bodies[name], bodies, sizes, depth + 1)
+        inner = (graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs))
+        total += sizes.get(name, 1) + sum(_expanded(graph.node, bodies, sizes, depth + 1) for graph in inner if graph.node)
+    return total
+
+
+def _called(domain: str, name: str, message: Any) -> tuple[str, ...]:
+    """Return what a node has in common with the function that it calls. Old versions of onnx have no overloads."""
+    return domain, name, getattr(message, "overload", "")
 
 
 def _refuse_unknown(model: Any, opset: int, place: str) -> None:
