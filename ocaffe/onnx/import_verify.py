@@ -16,7 +16,7 @@ from ocaffe.model.weights import LayerWeights, Weights
 from ocaffe.onnx.deploy import Deployed
 from ocaffe.onnx.export import Exported, Options, parameter_values
 from ocaffe.onnx.importer.graph import FLOATS
-from ocaffe.onnx.pieces import kinds_of
+from ocaffe.onnx.pieces import kinds_of, prune
 from ocaffe.onnx.verify import Feeds, difference, opened, random_inputs, run_net
 
 HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -30,7 +30,7 @@ def comparable(
     """Return `model` and the imported net as if `model` had been exported from that net, for `ocaffe.onnx.verify.verify`.
 
     A blob has the name of the tensor that it holds. `shapes` of inputs and `outputs` (empty: the model's own) are written into `model`, except for the
-    open axes `batch` of the inputs.
+    open axes `batch` of the inputs. Nodes that no output needs are removed: the import has not judged them, so no runtime gets them.
     """
     if shapes:
         _reshape(model, shapes, batch)
@@ -39,6 +39,7 @@ def comparable(
         infos = [known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs]
         del model.graph.output[:]
         model.graph.output.extend(infos)
+    prune(model.graph)
     graph = build(net, proto.TEST)
     tensors = {name for node in model.graph.node for name in node.output} | {info.name for info in model.graph.input}
     values = {name: name for name in graph.blobs if name in tensors}

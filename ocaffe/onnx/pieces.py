@@ -47,7 +47,7 @@ def pieces(model: onnx.ModelProto, values: set[str]) -> dict[str, Piece]:
     """Return the piece that computes each of `values` from others of `values` and the inputs of the model."""
     found, own = {info.name: Piece(frozenset([info.name])) for info in model.graph.input}, dict[str, Piece]()
     for node in model.graph.node:
-        read = [Piece(frozenset([name])) if name in values else found.get(name, Piece()) for name in _reads(node)]
+        read = [Piece(frozenset([name])) if name in values else found.get(name, Piece()) for name in reads(node)]
         operators = frozenset([node.op_type]).union(*(part.operators for part in read))
         piece = Piece(frozenset().union(*(part.inputs for part in read)), operators)
         found |= dict.fromkeys(node.output, piece)
@@ -55,10 +55,27 @@ def pieces(model: onnx.ModelProto, values: set[str]) -> dict[str, Piece]:
     return own
 
 
-def _reads(node: onnx.NodeProto) -> list[str]:
+def reads(node: onnx.NodeProto) -> list[str]:
     """Return the values that a node reads, also those that its subgraphs read from outside."""
-    inner = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
-    return [*node.input, *(name for graph in inner for other in graph.node for name in _reads(other))]
+    own = [name for graph in subgraphs(node) for name in (*(name for other in graph.node for name in reads(other)), *(info.name for info in graph.output))]
+    return [*filter(None, node.input), *own]
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [graph for attribute in node.attribute for graph in ([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs)]
+
+
+def prune(graph: onnx.GraphProto) -> None:
+    """Remove the nodes that no output needs, also in subgraphs. onnx's reference evaluator would run them."""
+    wanted = {info.name for info in graph.output}
+    for number in reversed(range(len(graph.node))):
+        node = graph.node[number]
+        if wanted.isdisjoint(node.output):
+            del graph.node[number]
+            continue
+        for inner in subgraphs(node):
+            prune(inner)
+        wanted.update(reads(node))
 
 
 @contextlib.contextmanager
