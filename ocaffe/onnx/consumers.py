@@ -16,7 +16,8 @@ from ocaffe.onnx import consumer_process
 from ocaffe.onnx.builder.graph import UNROLLED, origin, type_of
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import save
-from ocaffe.onnx.verify import FINITE, HALF_TOLERANCE, TOLERANCE, Feeds, Verified, difference, opened, run_net
+from ocaffe.onnx.reference import unjudged
+from ocaffe.onnx.verify import FINITE, HALF_TOLERANCE, INSTALL, TOLERANCE, Feeds, Verified, difference, opened, run_net
 
 OPENCV = "'opencv-python-headless>=5'"
 CONSUMERS = {  # the values of --verify-in, and the packages that have them; without an engine OpenCV takes ENGINE_AUTO
@@ -38,6 +39,9 @@ def verify_in(
     tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
     names, before = exported.deployed.outputs, _before(exported)
     values = [info.name for info in exported.model.graph.output]
+    wrong = sorted(set(unjudged(exported.model).values())) if consumer == "reference" else []
+    if wrong:
+        raise Error(f"onnx's reference does not compute {' and '.join(wrong)} right", fix=f"{INSTALL}, and --verify-in onnxruntime")
     worst, version = dict.fromkeys(names, 0.0), ""
     with tempfile.TemporaryDirectory(prefix="ocaffe") as folder, opened(exported, device, [*names, *before]) as net:
         model = Path(folder) / "model.onnx"

@@ -5,7 +5,7 @@ import contextlib
 import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from ocaffe.onnx.builder.graph import origin, type_of
 from ocaffe.onnx.export import Exported
 from ocaffe.onnx.model import detached, is_large
 from ocaffe.onnx.pieces import HALF, PREFIX, SINGLE, Piece, cut, perturbed, pieces, rounding
+from ocaffe.onnx.reference import evaluator, unjudged
 
 TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in a blob
 HALF_TOLERANCE = 2e-2  # the same for a model in 16 bits
+INSTALL = "pip install onnxruntime"
 TOO_NEW = ("opset", "Unsupported model IR version", "NOT_IMPLEMENTED")  # parts of onnxruntime's errors about a model that is newer than the runtime
 Feeds = dict[str, np.ndarray]
 
@@ -38,20 +40,25 @@ class Undecided(Error):
 class Verified:
     """The runtime of the model, and for each output the difference relative to its largest magnitude. Layers may amplify rounding errors.
 
-    `share` is the largest difference of a layer as a share of its bound. `what`: what was compared, the outputs only or every layer.
+    `share` is the largest difference of a layer as a share of its bound. `what`: what was compared, the outputs only or every layer. `unjudged`: the layers
+    that the runtime computes wrong or refuses. Outputs that depend on them have no difference.
     """
 
     runtime: str
     differences: dict[str, float]
     share: float = 0.0
     what: str = "layer by layer, "
+    unjudged: tuple[str, ...] = ()
 
     @property
     def worst(self) -> float:
         return max(self.differences.values(), default=0.0)
 
     def __str__(self) -> str:
-        return f"equal to ocaffe's outputs in {self.runtime}, {self.what}largest difference of an output {self.worst:.2g} of its magnitude"
+        if not self.unjudged:
+            return f"equal to ocaffe's outputs in {self.runtime}, {self.what}largest difference of an output {self.worst:.2g} of its magnitude"
+        text = f"all other layers are equal to ocaffe's; {INSTALL} compares these too"
+        return f"NOT VERIFIED: {', '.join(self.unjudged)}, which {self.runtime} does not compute right; {text}"
 
 
 def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None) -> Verified:
@@ -62,25 +69,39 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
     order of the net, and Undecided if that layer's choice depends on rounding errors.
     """
     outputs, share = exported.deployed.outputs, 0.0
-    whole, worst = OnnxSession(exported.model, [info.name for info in exported.model.graph.output]), dict.fromkeys(outputs, 0.0)
+    whole = OnnxSession(exported.model, [info.name for info in exported.model.graph.output])
+    judged = {name: info.name for name, info in zip(outputs, exported.model.graph.output) if info.name in whole.names}
+    worst = dict.fromkeys(judged, 0.0)
     cuts = {name: value for name, value in exported.values.items() if name not in runs[0]}
     found = pieces(exported.model, set(cuts.values()))
     cuts = {name: value for name, value in cuts.items() if value in found}
     with cut(exported.model, set(cuts.values())):
         parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())]) if cuts else None
+    missed = whole.unjudged | (parts.unjudged if parts else {})
+    left = {name: value for name, value in cuts.items() if PREFIX + value in missed}
+    cuts = {name: value for name, value in cuts.items() if name not in left}
     if net is not None:
         write_weights(net, exported)
     with opened(exported, device, None) if net is None else contextlib.nullcontext(net) as net:
         for feeds in runs:
-            expected = run_net(net, exported, feeds, [*cuts, *outputs])
-            for name, actual in zip(outputs, whole.run(feeds)):
+            expected = run_net(net, exported, feeds, [*cuts, *left, *outputs])
+            for name, actual in zip(judged, whole.run(feeds)):
                 error = difference(actual, expected[name])
                 worst[name] = max(worst[name], error)
                 if name not in cuts and not error <= (tolerance or TOLERANCE):
                     raise Error(f"output '{name}' differs by {error:.3g} of its largest magnitude", fix=NOT_EQUAL)
             if parts is not None:
-                share = max(share, _check(exported, parts, found, cuts, feeds | {value: expected[name] for name, value in cuts.items()}, expected, tolerance))
-    return Verified(whole.runtime, worst, share)
+                given = feeds | {value: expected[name] for name, value in (cuts | left).items()}
+                share = max(share, _check(exported, parts, found, cuts, given, expected, tolerance))
+    return Verified(whole.runtime, worst, share, unjudged=tuple(_titles(exported, left)) or tuple(dict.fromkeys(missed.values())))
+
+
+def _titles(exported: Exported, blobs: Iterable[str]) -> Iterator[str]:
+    """Yield the layers that make the blobs."""
+    for name in blobs:
+        producer = exported.graph.blobs[name].producer
+        assert producer is not None
+        yield f"layer {producer.layer.title}"
 
 
 def _check(
@@ -186,12 +207,16 @@ def run_net(net: Net, exported: Exported, feeds: Feeds, names: Sequence[str]) ->
 
 
 class OnnxSession:
-    """A model in onnxruntime, or in onnx's reference evaluator if onnxruntime is missing or too old. `run` returns the values `names`."""
+    """A model in onnxruntime, or in onnx's reference evaluator if onnxruntime is missing or too old. `run` returns the values `names`.
+
+    The reference evaluator cannot judge all values. `unjudged` are the others, with the operator that it computes wrong, and `names` lacks them.
+    """
 
     def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
         constants = {tensor.name for tensor in model.graph.initializer}  # up to IR version 3 they are inputs too
         kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
         self.hint = ""
+        self.unjudged: dict[str, str] = {}
         self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         own = list(model.graph.output)
         known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
@@ -208,7 +233,7 @@ class OnnxSession:
         try:
             import onnxruntime
         except ImportError:
-            self.hint = "pip install onnxruntime, which runs more models; "
+            self.hint = f"{INSTALL}, which runs more models; "
             self._open_reference(model)
             return
         settings = onnxruntime.SessionOptions()
@@ -227,13 +252,12 @@ class OnnxSession:
         self.runtime, self._run = f"onnxruntime {onnxruntime.__version__}", session.run
 
     def _open_reference(self, model: onnx.ModelProto) -> None:
-        from onnx.reference import ReferenceEvaluator
-
         self.runtime = f"onnx.reference {onnx.__version__}"
-        own = onnx.ModelProto()
-        own.CopyFrom(model)  # the evaluator reads the model in `run`, after it was restored
+        found = unjudged(model)
+        self.unjudged = {name: found[name] for name in self.names if name in found}
+        self.names = [name for name in self.names if name not in found]
         try:
-            self._run = ReferenceEvaluator(own).run
+            self._run = evaluator(model, self.names)
         except Exception as problem:
             raise self._cannot(self.runtime, problem) from problem
 
