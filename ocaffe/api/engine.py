@@ -82,7 +82,7 @@ class Engine:
         self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; the session has those of parameters
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
         self.reach = len(network.graph.nodes)  # the last layer that the present compiled net has run
-        self._gradients: dict[Parameter, Ref] = {}
+        self._gradients: dict[Parameter, Ref | None] = {}
         self.names = Names(network.graph)
 
     def __del__(self) -> None:
@@ -154,11 +154,8 @@ class Engine:
 
     def gradient(self, parameter: Parameter) -> Ref | None:
         """Return the Ref of the gradient of a parameter; None: the net computes no gradient."""
-        group = self.network.group
-        if not parameter.propagate or parameter not in group.params:  # a TEST net of a solver computes none for shared parameters
-            return None
         if parameter not in self._gradients:
-            self._gradients[parameter] = group.held.view(parameter.shape, group.offsets[group.params.index(parameter)])
+            self._gradients[parameter] = self.network.group.held_gradient(parameter)
         return self._gradients[parameter]
 
     @explained

@@ -15,6 +15,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
 from ocaffe.graph.options import NetOptions
+from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.launch import Access, Launch, Measure
 from ocaffe.ir.tensor import Ref, from_blocks, widened
@@ -86,7 +87,7 @@ class Side:
         network.session.clear(network.group.held)
         self._start(compiled)
         at: dict[int, list[tuple[Key, Ref]]] = {}
-        for key, ref in self._wanted():
+        for key, ref in self._wanted(compiled.recording):
             step = completed(schedule, ref, key[0])
             if step is not None:
                 at.setdefault(step, []).append((key, ref))
@@ -100,8 +101,9 @@ class Side:
                 found[key] = sample(from_blocks(values) if ref.root.blocked else values)
         for index, node in enumerate(network.graph.nodes):
             for parameter in node.params:
-                if parameter.diff is not None and network.options.backward:
-                    found["backward", index, f"{PARAMETER}{parameter.index}"] = sample(network.session.read(parameter.diff))
+                gradient = network.group.held_gradient(parameter)
+                if gradient is not None and network.options.backward:
+                    found["backward", index, f"{PARAMETER}{parameter.index}"] = sample(network.session.read(gradient))
         return found
 
     def _settled(self) -> Any:
@@ -119,15 +121,16 @@ class Side:
             array = np.zeros(blob.shape) if _tells_classes(blob) else np.random.default_rng(number).standard_normal(blob.shape)
             compiled.commands.write(compiled.recording.first_data[blob.name], array)
 
-    def _wanted(self) -> Iterator[tuple[Key, Ref]]:
+    def _wanted(self, recording: Recording) -> Iterator[tuple[Key, Ref]]:
         nodes = self.network.graph.nodes
         for index, node in enumerate(nodes):
             if node.layer.moves_data:
-                yield from ((("forward", index, top.name), top.data) for top in node.tops if top.data is not None)
+                data = ((top.name, recording.blobs[top][0]) for top in node.tops)
+                yield from ((("forward", index, name), ref) for name, ref in data if ref is not None)
         for index, node in enumerate(nodes):
             if node.layer.moves_data and node.backward:
-                pairs = zip(node.bottoms, node.propagate)
-                yield from ((("backward", index, blob.name), blob.diff) for blob, wanted in pairs if wanted and blob.diff is not None)
+                diffs = ((blob.name, recording.blobs[blob][1]) for blob, wanted in zip(node.bottoms, node.propagate) if wanted)
+                yield from ((("backward", index, name), ref) for name, ref in diffs if ref is not None)
 
 
 def _tells_classes(blob: Blob) -> bool:

@@ -109,8 +109,8 @@ def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, b
             return found, False
     for cut in cuts(job.graph, job.options.keeps) if not job.options.debug else ():
         found = _in_microbatches(job, cut)
-        if job.excess(found) <= 0:  # compiled again, because the blobs of the graph hold the Refs of the last recording
-            return _best(job.within(job.budget(found), found.microbatch)), True
+        if job.excess(found) <= 0:
+            return found, True
         attempts.append(found)
     return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
 

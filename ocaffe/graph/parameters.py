@@ -47,6 +47,12 @@ class ParameterGroup:
                     parameter.diff = group.view(parameter.shape, offset - part.begin, name=f"{parameter}.diff")
         return groups
 
+    def held_gradient(self, parameter: Parameter) -> Ref | None:
+        """The gradient of a parameter that survives runs; None: the net computes none. A TEST net of a solver computes none for shared parameters."""
+        if not parameter.propagate or parameter not in self.params:
+            return None
+        return self.held.view(parameter.shape, self.offsets[self.params.index(parameter)], name=f"{parameter}.diff")
+
     def flushes(self, graph: Graph, in_rows: Collection[Parameter]) -> list[Flush]:
         """The points in backward at which parameters can be updated: as soon as MIN_FLUSH_BYTES of gradients are complete.
 

@@ -58,8 +58,14 @@ class Update(Protocol):
 
 
 def record(graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, update: Update | None = None) -> Recording:
-    """The launches of `graph`: forward, then backward if chosen, then `update`. Parameters must have their data Refs."""
-    return _NetRecorder(graph, group, target, options, update).record()
+    """The launches of `graph`: forward, then backward if chosen, then `update`. Parameters must have their data Refs.
+
+    While the layers record, the blobs and parameters of the graph hold the Refs. The result keeps them, and the graph does not.
+    """
+    try:
+        return _NetRecorder(graph, group, target, options, update).record()
+    finally:
+        graph.forget_refs()
 
 
 class _NetRecorder:
@@ -83,9 +89,6 @@ class _NetRecorder:
 
     def record(self) -> Recording:
         graph, rec = self.graph, self.rec
-        for node in graph.nodes:
-            for top in node.tops:
-                top.data = top.diff = None  # type: ignore[assignment]
         forward_ranges = self.forward_pass()
         forward_end = len(rec.launches)
         gradients, flushes, in_rows = self.gradients()

@@ -20,7 +20,7 @@ class Blob:
     shape: Shape
     producer: Node | None = None
     consumer: Node | None = None  # inserted Split layers leave at most one
-    data: Ref = None  # type: ignore[assignment]  # set when the net is recorded
+    data: Ref = None  # type: ignore[assignment]  # set while the net is recorded, as is `diff`
     diff: Ref | None = None
     loss_weight: float = 0.0
 
@@ -45,7 +45,7 @@ class Parameter:
     explicit: set[str] = field(default_factory=set)  # multipliers that the prototxt states
     place: Place | None = None
     data: Ref = None  # type: ignore[assignment]
-    diff: Ref | None = None
+    diff: Ref | None = None  # set while the net is recorded
 
     @property
     def count(self) -> int:
@@ -94,3 +94,11 @@ class Graph:
     unchecked: list[tuple[Node, int]] = field(default_factory=list)  # losses, each with a bottom, whose labels are checked on the device
     guard: Ref | None = None  # for these: updates do nothing once it is not 0 (ocaffe/ops/labels.py)
     prepacked: dict[Any, Ref] = field(default_factory=dict)  # the same for prepacked weights (ocaffe/passes/prepacked_weights.py)
+
+    def forget_refs(self) -> None:
+        """Remove the Refs of a recording. Parameters keep their data, which all recordings share."""
+        for node in self.nodes:
+            for top in node.tops:
+                top.data = top.diff = None  # type: ignore[assignment]
+        for parameter in self.params:
+            parameter.diff = None

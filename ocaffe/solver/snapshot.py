@@ -43,7 +43,7 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
         return [None if self.owners_only and parameter.layer != name else self._fetch(parameter, name) for parameter in self._nodes[name].params]
 
     def _fetch(self, parameter: Parameter, name: str) -> np.ndarray:
-        ref, shape = parameter.diff if self.diffs else parameter.data, node_shape(parameter, name)
+        ref, shape = self.network.group.held_gradient(parameter) if self.diffs else parameter.data, node_shape(parameter, name)
         if ref is None:
             return np.zeros(shape, np.float32)
         array = self.network.session.read(ref).reshape(shape)

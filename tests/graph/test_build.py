@@ -5,11 +5,13 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.graph.build import build
+from ocaffe.graph.microbatch import Microbatch
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Role
 from ocaffe.model.text import parse
 
 INPUT = 'layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } shape { dim: 2 } } }'
@@ -28,8 +30,24 @@ def test_running_statistics_are_never_learned(specs: str) -> None:
     statistics = [parameter for parameter in net.params if parameter.layer == "bn"]
     assert [(p.lr_mult, p.decay_mult, p.propagate) for p in statistics] == [(0, 0, False)] * 3
     group = ParameterGroup(net.params)
-    record(net, group, Target(), NetOptions())
-    assert all(parameter.diff is None for parameter in statistics)
+    recording = record(net, group, Target(), NetOptions())
+    gradients = {ref.name for launch in recording.schedule for ref in launch.writes if ref.root.role is Role.GRADIENT}
+    assert gradients == {"f/0.diff", "f/1.diff"} and [group.held_gradient(parameter) for parameter in statistics] == [None] * 3
+
+
+@pytest.mark.parametrize("options", [NetOptions(), NetOptions(hold_gradients=True), NetOptions(microbatch=Microbatch(1, 2))])
+def test_a_graph_keeps_no_refs_of_a_recording(options: NetOptions) -> None:
+    """So all recordings of a graph can be used, not only the last one."""
+    net = graph('layer { name: "c" type: "InnerProduct" bottom: "x" top: "c" inner_product_param { num_output: 9 } }'
+                'layer { name: "r" type: "ReLU" bottom: "c" top: "c" }'
+                'layer { name: "f" type: "InnerProduct" bottom: "c" top: "f" inner_product_param { num_output: 2 } }'
+                'layer { name: "l" type: "SoftmaxWithLoss" bottom: "f" bottom: "t" top: "l" }')  # fmt: skip
+    first, second = (record(net, ParameterGroup(net.params), Target(), options) for _ in range(2))
+    blobs = [top for node in net.nodes for top in node.tops]
+    assert all(blob.data is None and blob.diff is None for blob in blobs)
+    assert all(parameter.data is not None and parameter.diff is None for parameter in net.params)
+    of_layers = [blob for blob in blobs if blob.producer is not None and blob.producer.bottoms and first.blobs[blob][0] is not None]
+    assert of_layers and all(first.blobs[blob][0] is not second.blobs[blob][0] for blob in of_layers)
 
 
 def test_a_loss_without_a_top_gets_one() -> None:

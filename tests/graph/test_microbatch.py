@@ -1,6 +1,7 @@
 """Microbatches give the same gradients up to rounding. Layers in which samples depend on each other are not split."""
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,29 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
     parts, compiled = trained(device)
     assert sum(launch.layer == "c1" and launch.phase == "forward" for launch in compiled.recording.schedule) >= pieces
     close(parts, whole)
+
+
+def test_no_attempt_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[tuple[int | None, Microbatch | None, bool]] = []
+    original = compiling._Job.compiled
+
+    def compiled(job: Any, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> Any:
+        attempts.append((budget, microbatch, keep))
+        return original(job, budget, microbatch, keep)
+
+    graph = graph_of(net())
+    group, target, switches = ParameterGroup(graph.params), Target(), compiling.Switches()
+    plain = compiling.compile_net(graph, group, target, NetOptions(), switches)
+    fixed = fixed_bytes([plain.recording.schedule])
+    monkeypatch.setattr(compiling._Job, "compiled", compiled)
+    split = []
+    for share in range(90, 30, -10):
+        attempts.clear()
+        limit = fixed + plain.plan.total * share // 100
+        with contextlib.suppress(Error):  # the smallest limits are refused
+            split.append(compiling.compile_net(graph, group, target, NetOptions(limit=limit), switches).microbatch)
+            assert len(attempts) == len(set(attempts))
+    assert any(split)
 
 
 def test_a_limit_that_recomputation_cannot_keep(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
