@@ -127,7 +127,7 @@ class Engine:
         writes the value of the layer that ran last. In Caffe all these values share one buffer.
         Raises Error if the blob has no memory of its own.
         """
-        if what == "data" and self.shown is not None and (output := self.shown.recording.data[name]).root in self.shown.commands.outputs.offsets:
+        if what == "data" and self.shown is not None and self.shown.commands.is_output(output := self.shown.recording.data[name]):
             return output, output
         if what == "diff" and not self.options.backward:
             self.switch(backward=True)
@@ -173,8 +173,9 @@ class Engine:
             producer.layer.given(name, values)
 
     def _commands_of(self, ref: Ref) -> CommandList:
-        shown = self.shown is not None and ref.root in self.shown.commands.outputs.offsets
-        return (self.shown if shown and self.shown is not None else self.compiled or self.current()).commands
+        if self.shown is not None and self.shown.commands.is_output(ref):
+            return self.shown.commands
+        return (self.compiled or self.current()).commands
 
     def is_fed(self, name: str) -> bool:
         """Return whether a blob is the top of an Input or data layer, so that its shape comes from outside the net."""

@@ -14,9 +14,9 @@ from ocaffe.api import runtime
 from ocaffe.api.engine import Lease
 from ocaffe.api.net import Net, is_path, kept_names, whole_bytes
 from ocaffe.api.processes import world
-from ocaffe.cl.command_list import Fetched
 from ocaffe.cl.device import Device
 from ocaffe.cl.failure import explained
+from ocaffe.cl.outputs import Fetched
 from ocaffe.compiler.network import CompiledNet
 from ocaffe.errors import Error, WrongType
 from ocaffe.model.text import read_solver

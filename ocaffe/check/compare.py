@@ -94,9 +94,8 @@ class Side:
         found = {}
         for step in range(len(schedule)):
             commands.run(step, step + 1)
-            slot = commands.runs - (step + 1 == len(schedule))
             for key, ref in at.get(step, ()):
-                values = commands.read(ref, slot)
+                values = commands.read(ref)
                 values = widened(values) if ref.in_bf16 else values
                 found[key] = sample(from_blocks(values) if ref.root.blocked else values)
         for index, node in enumerate(network.graph.nodes):

@@ -8,32 +8,28 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from operator import length_hint
 from typing import Any
 
 import numpy as np
 
-from ocaffe.cl.device import Device
+from ocaffe.cl.actions import ON_HOST, PoisonAction, PrepackAction, StreamAction, UploadAction, enqueue, nothing
 from ocaffe.cl.feed import complete
 from ocaffe.cl.first_launches import MARGIN, FirstLaunch
 from ocaffe.cl.limits import check_group
+from ocaffe.cl.outputs import Fetched, OutputRing
 from ocaffe.cl.program import ProgramKey
-from ocaffe.cl.session import POISON, Arena, Session
-from ocaffe.cl.shared_memory import read_shared, write_shared
+from ocaffe.cl.session import Arena, Session
 from ocaffe.cl.task_graph import Member, TaskGraph, graphs, member_of
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.ir.launch import HOST, Access, BeginExchange, Call, Empty, EndExchange, HostCall, Launch, Measure, Schedule, Upload, roots
+from ocaffe.ir.launch import HOST, Access, Call, Empty, Launch, Schedule, Upload, roots
 from ocaffe.ir.recorder import STEP
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
 RING = 4  # number of runs that the host may be ahead of the device
-OUTPUT_ALIGNMENT = 64  # in bytes, of each output in the common buffer
-OUTPUT_SLOTS, OUTPUT_BYTES = 16, 1 << 14  # maximum number of runs whose outputs stay on the device, and their maximum size
-LATE = 0.05  # seconds after which outputs are sent to the host although slots are free
 
 
 class CommandList:
@@ -59,10 +55,11 @@ class CommandList:
         self.poison = poison
         self.plan = plan
         self.step = step
-        self.runs = 0
+        self.runs = 0  # complete ones
+        self._now = 0  # the number of the last run, which may be incomplete
         self.prefetchers: dict[Any, Prefetcher] = {}
         used = roots(schedule)
-        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], 1 if apart or not _made_anew(schedule) else OUTPUT_SLOTS)
+        self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], apart or not _made_anew(schedule))
         self._learned = [ref.root for launch in schedule for ref in launch.writes if ref.root.role is Role.PARAMETER][:1]
         # Launches that change what a snapshot saves. Those of "exchange" swap weights and their average, which the caller keeps track of.
         state = Role.PARAMETER, Role.HISTORY
@@ -74,7 +71,7 @@ class CommandList:
         self._calls = [None if isinstance(launch, HOST) else launch.final() for launch in schedule]
         self.generated: Mapping[str, ProgramKey] = {}  # the programs of the generated kernels, by text; set by the session
         self._actions: list[Any] = []
-        self._streams: list[_StreamAction] = []
+        self._streams: list[StreamAction] = []
         self._last: Any = None  # the event of the last run's last launch
         self._reads = self._words_read()
         self._words = np.zeros(step.count, np.uint32)
@@ -152,31 +149,25 @@ class CommandList:
         self._streams = []
         self._sent = {}  # the step buffer may be a new one
         self._single = []
-        replaced: dict[int, Any] = dict.fromkeys(self._joined, _nothing)
+        replaced: dict[int, Any] = dict.fromkeys(self._joined, nothing)
         replaced |= {graph.members[-1].step: graph.bind() for graph in self.graphs}
         self._actions = [replaced.get(step) or self._bind(step, launch, call) for step, (launch, call) in enumerate(zip(self.schedule, self._calls))]
         if self.poison:
             dying: dict[int, list[Ref]] = {}
             for life in self.plan.lives:
                 dying.setdefault(life.last, []).append(life.ref)
-            self._actions = [_PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
+            self._actions = [PoisonAction(self, action, dying.get(step, [])) for step, action in enumerate(self._actions)]
 
     def _bind(self, step: int, launch: Launch, call: Call | None, key: ProgramKey | None = None) -> Any:
         if isinstance(launch, Upload):
             if not self.session.device.target.streams(launch.operands[0].ref.root.nbytes):
-                return _UploadAction(self, launch)
-            self._streams.append(_StreamAction(self, launch))
+                return UploadAction(self, launch)
+            self._streams.append(StreamAction(self, launch))
             return self._streams[-1]
-        if isinstance(launch, HostCall):
-            return _HostAction(self, launch)
-        if isinstance(launch, Measure):
-            return _MeasureAction(self, launch, step)
-        if isinstance(launch, BeginExchange):
-            return _BeginExchangeAction(self, launch)
-        if isinstance(launch, EndExchange):
-            return _EndExchangeAction(self, launch)
+        if type(launch) in ON_HOST:
+            return ON_HOST[type(launch)](self, launch, step)
         if isinstance(launch, Empty):
-            return _nothing
+            return nothing
         assert call is not None
         local = call.local
         size = call.size if local is None else tuple(-(-n // m) * m for n, m in zip(call.size, local))
@@ -196,25 +187,33 @@ class CommandList:
             kernel.set_args(*args, *call.scalars)
             kernels.append(kernel)
         if launch.prepacks_weights:
-            return _PrepackAction(self, launch.writes[0].root, (kernels[0], size, local))
+            return PrepackAction(self, launch.writes[0].root, (kernels[0], size, local))
         return (kernels, size, local) if slots > 1 else (kernels[0], size, local)
 
     def slots(self, launch: Launch) -> int:
         """Return the number of runs after which a launch has the same operands again."""
-        used = {operand.ref.root for operand in launch.operands}
-        return math.lcm(*(self.outputs.slots if root in self.outputs.offsets else root.slots for root in used))
+        homes = {self.home(operand.ref) for operand in launch.operands}
+        return math.lcm(*(1 if isinstance(home, int) else home.slots for home in homes))
 
-    def home(self, ref: Ref) -> Hashable:
-        """Return a key of the buffer of a Ref: the outputs, a tensor of its own, or a slab."""
+    def home(self, ref: Ref) -> OutputRing | Ref | int:
+        """Return where the value of a Ref is: in the ring of outputs, in the buffers of its root, or in the slab of this number."""
         root = ref.root
         if root in self.outputs.offsets:
-            return "outputs"
+            return self.outputs
         return root if root.persistent else self.plan.places[root][0]
 
+    def is_output(self, ref: Ref) -> bool:
+        """Return whether the ring of outputs has the value, so that `fetch` returns it."""
+        return ref.root in self.outputs.offsets
+
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
-        if ref.root in self.outputs.offsets:
-            return self.outputs.buffer, self.outputs.place(ref, slot) // ref.dtype.itemsize
-        return self.session.locate(ref, self, slot)
+        """Return buffer and offset in elements. `slot`: the number of the run, where several runs have buffers of their own."""
+        home = self.home(ref)
+        if isinstance(home, OutputRing):
+            return home.locate(ref, slot)
+        if isinstance(home, Ref):
+            return self.session.locate(ref, slot)
+        return self.arena.slabs[home], self.plan.places[ref.root][1] // ref.dtype.itemsize + ref.root_offset
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -240,10 +239,10 @@ class CommandList:
         assert len(self._actions) == len(self.schedule), "the command list is not bound"
         assert start not in self._inside and stop not in self._inside, "a part of a graph"
         queue = self.session.device.queue
-        enqueue = self.session.device.cl.enqueue_nd_range_kernel
+        launch = self.session.device.cl.enqueue_nd_range_kernel
         going_on = slot is not None
         slot = self.runs if slot is None else slot
-        self.outputs.turn(slot)
+        self.begin(slot)
         for root in self._learned:
             self.session.note(root)
         event = None
@@ -258,7 +257,7 @@ class CommandList:
                     kernel, size, local = action
                     if type(kernel) is list:
                         kernel = kernel[slot % len(kernel)]
-                    event = enqueue(queue, kernel, size, local)
+                    event = launch(queue, kernel, size, local)
                 else:
                     event = action(slot)
         except BaseException as problem:
@@ -272,6 +271,11 @@ class CommandList:
             stream.ahead(slot)
         if self.plan.slabs:
             self.arena.commands, self.arena.reached = self, end
+
+    def begin(self, number: int) -> None:
+        """Make `number` the number of the last run. `read` and `write` then use its buffers."""
+        self._now = number
+        self.outputs.turn(number)
 
     def _reached(self, end: int) -> None:
         """Note in the session what the launches up to `end` have changed."""
@@ -294,7 +298,7 @@ class CommandList:
         try:
             session.device.queue.finish()
             for action in self._actions[failed:end]:
-                event = _enqueue(session.device, action, slot)
+                event = enqueue(session.device, action, slot)
         except session.device.cl.Error:
             raise problem from None
         session.refused.append(problem)
@@ -311,7 +315,7 @@ class CommandList:
 
     def fetch(self) -> Fetched:
         """Return the outputs of the last run, which later runs do not change. Does not wait."""
-        return self.outputs.fetch(self._last)
+        return self.outputs.fetch(self._now, self._last, self.read)
 
     def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
         """Run the launches and add each to the timeline. A step on the host is timed by the clock, between waits."""
@@ -319,8 +323,8 @@ class CommandList:
         if self.graphs and not self._single:
             self._single = self._bind_single()
         for launch, action in zip(self.schedule[start:stop], (self._single or self._actions)[start:stop]):
-            if not isinstance(launch, (HostCall, Measure, BeginExchange, EndExchange)):
-                timeline.add(launch, _enqueue(device, action, slot))
+            if type(launch) not in ON_HOST:
+                timeline.add(launch, enqueue(device, action, slot))
                 continue
             device.queue.finish()
             begin = time.perf_counter()
@@ -337,22 +341,16 @@ class CommandList:
             actions[member.step] = self._bind(member.step, member.launch, member.call, member.key)
         return actions
 
-    def read(self, ref: Ref, slot: int = 0) -> np.ndarray:
-        """Return a dense copy of a Ref of this command list. Waits. `slot` selects the copy of a ring."""
-        if not ref.count:
-            return np.empty(ref.shape, ref.dtype)
-        if ref.root in self.outputs.offsets:
-            return self.outputs.read(ref)
-        return self.session.read(ref, self, slot)
+    def read(self, ref: Ref) -> np.ndarray:
+        """Return a dense copy of a Ref, as the last run has left it. Waits."""
+        return self.session.read_at(*self.locate(ref, self._now), ref) if ref.count else np.empty(ref.shape, ref.dtype)
 
-    def write(self, ref: Ref, array: np.ndarray, slot: int = 0) -> None:
-        """Write an array to a Ref of this command list. Waits."""
-        if ref.root in self.outputs.offsets:
-            self.outputs.write(ref, array)
-        elif ref.count:
-            if ref.root is self.step:
-                self._sent = {}
-            self.session.write(ref, array, self, slot)
+    def write(self, ref: Ref, array: np.ndarray) -> None:
+        """Write an array to a Ref where the last run has it. Waits if the array is large or the buffer shared."""
+        if ref.root is self.step:
+            self._sent = {}
+        if ref.count:
+            self.session.write_at(*self.locate(ref, self._now), ref, array)
 
 
 def _made_anew(schedule: Schedule) -> bool:
@@ -363,264 +361,3 @@ def _made_anew(schedule: Schedule) -> bool:
             if operand.ref.root.role is Role.OUTPUT:
                 first.setdefault(operand.ref.root, operand.access)
     return all(access is Access.WRITE for access in first.values())
-
-
-class OutputRing:
-    """One small buffer for losses and net outputs, with a slot for each of several runs. One transfer copies all slots to the host.
-
-    Most runs then have no transfer, which would stall the device for as long as several small kernels take. `slots` is the
-    maximum number of slots.
-    """
-
-    def __init__(self, session: Session, refs: list[Ref], slots: int) -> None:
-        self.session = session
-        self.offsets: dict[Ref, int] = {}
-        size = 0
-        for ref in refs:
-            self.offsets[ref] = size
-            size += -(-ref.nbytes // OUTPUT_ALIGNMENT) * OUTPUT_ALIGNMENT
-        self._size = max(size, OUTPUT_ALIGNMENT)
-        self.slots = slots if slots * self._size <= OUTPUT_BYTES else 1
-        self._slot = 0  # of the last run
-        self._transfer = Transfer()  # the next transfer
-        self._fetched: set[int] = set()  # slots that the next transfer copies for a Fetched
-        self._sent = 0.0  # time of the last transfer
-        cl = session.device.cl
-        self.buffer = session.allocate(self.slots * self._size, "the outputs", shared=True)
-        cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
-
-    def place(self, ref: Ref, slot: int | None = None) -> int:
-        """Return the offset in bytes of an output in the buffer. `slot` None: that of the last run."""
-        slot = self._slot if slot is None else slot % self.slots
-        return slot * self._size + self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
-
-    def turn(self, run: int) -> None:
-        """Select the slot of run number `run`, which is enqueued next."""
-        self._slot = run % self.slots
-        if self._slot in self._fetched:
-            self.send()
-
-    @property
-    def late(self) -> bool:
-        """Return whether the last transfer was so long ago that outputs are sent although slots are free."""
-        return time.monotonic() - self._sent > LATE
-
-    def fetch(self, last: Any) -> Fetched:
-        """Return the outputs of the last run. Later runs may share their transfer. `last`: the event of the run's last launch."""
-        fetched = Fetched(self, self._transfer, self._slot, last)
-        self._fetched.add(self._slot)
-        if len(self._fetched) == self.slots or self.late:
-            self.send()
-        return fetched
-
-    def send(self) -> None:
-        """Start the transfer of the fetched outputs. Does not wait."""
-        host = np.empty(self.slots * self._size, np.uint8)
-        device = self.session.device
-        self._transfer.host, self._transfer.event = host, device.cl.enqueue_copy(device.queue, host, self.buffer, is_blocking=False)
-        self._transfer, self._sent = Transfer(), time.monotonic()
-        self._fetched.clear()
-
-    def write(self, ref: Ref, array: np.ndarray) -> None:
-        """Set one output of the last run. Waits."""
-        data, device = np.ascontiguousarray(array, ref.dtype), self.session.device
-        if not write_shared(device, self.buffer, self.place(ref), data):
-            device.cl.enqueue_copy(device.queue, self.buffer, data, dst_offset=self.place(ref), is_blocking=True)
-
-    def read(self, ref: Ref) -> np.ndarray:
-        """Return a copy of one output of the last run. Waits."""
-        result, device = np.empty(ref.shape, ref.dtype), self.session.device
-        if not read_shared(device, self.buffer, self.place(ref), result):
-            device.cl.enqueue_copy(device.queue, result, self.buffer, src_offset=self.place(ref), is_blocking=True)
-        return result
-
-
-@dataclass
-class Transfer:
-    """The transfer of the outputs of some runs to the host."""
-
-    host: np.ndarray | None = None  # None: not sent yet
-    event: Any = None  # None: not sent yet, or complete
-
-
-@dataclass
-class Fetched:
-    """The outputs of one run. `value` waits for them."""
-
-    ring: OutputRing
-    transfer: Transfer
-    slot: int
-    last: Any
-
-    def finish(self) -> None:
-        """Wait for the run, not for its outputs."""
-        if self.last is not None:
-            self.last.wait()
-            self.last = None
-
-    @property
-    def arrived(self) -> bool:
-        """Return whether `value` need not wait. Starts the transfer if it is late."""
-        transfer = self.transfer
-        if transfer.host is None and self.ring.late:
-            self.ring.send()
-        if transfer.event is not None and complete(self.ring.session.device.cl, transfer.event):
-            transfer.event = None
-        return transfer.host is not None and transfer.event is None
-
-    def value(self, ref: Ref) -> np.ndarray:
-        """Return a copy of one output."""
-        transfer = self.transfer
-        if transfer.host is None:
-            self.ring.send()
-        if transfer.event is not None:
-            transfer.event.wait()
-            transfer.event = None
-        assert transfer.host is not None
-        begin = self.ring.place(ref, self.slot)
-        return transfer.host[begin : begin + ref.nbytes].view(ref.dtype).reshape(ref.shape).copy()
-
-
-class _UploadAction:
-    """Send the next batch of the prefetcher to its slot. Waits only for data, or for the oldest upload if the ring is full."""
-
-    def __init__(self, commands: CommandList, launch: Upload) -> None:
-        self.commands = commands
-        self.source = launch.source
-        self.buffers = commands.session.buffers(launch.operands[0].ref.root)
-        self.open: deque[tuple[Any, Any]] = deque()
-
-    def __call__(self, slot: int) -> Any:
-        device = self.commands.session.device
-        prefetcher = self.commands.prefetchers[self.source]
-        while self.open and (len(self.open) >= len(self.buffers) or complete(device.cl, self.open[0][0])):
-            event, batch = self.open.popleft()
-            event.wait()
-            prefetcher.recycle(batch)
-        batch = prefetcher.get()
-        buffer = self.buffers[slot % len(self.buffers)]
-        self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.block, is_blocking=False), batch))
-        return self.open[-1][0]
-
-
-class _StreamAction:
-    """Send large batches to a device with its own memory. The transfer overlaps with the kernels of the previous run."""
-
-    def __init__(self, commands: CommandList, launch: Upload) -> None:
-        self.commands = commands
-        self.source = launch.source
-        self.buffers = commands.session.buffers(launch.operands[0].ref.root)
-
-    def __call__(self, slot: int) -> Any:
-        session = self.commands.session
-        feed, prefetcher = session.feed(self.source), self.commands.prefetchers[self.source]
-        return feed.take(session.device, prefetcher, self.buffers[slot % len(self.buffers)], timed=session.timeline is not None)
-
-    def ahead(self, slot: int) -> None:
-        """Send the next batch ahead, after run `slot` or a part of it was enqueued."""
-        session, prefetcher = self.commands.session, self.commands.prefetchers.get(self.source)
-        if prefetcher is not None and session.timeline is None:
-            now, following = (self.buffers[number % len(self.buffers)] for number in (slot, slot + 1))
-            session.feed(self.source).send_ahead(session.device, prefetcher, now, following)
-
-
-class _PrepackAction:
-    """Pack or transform weights if parameters have changed since the last time."""
-
-    def __init__(self, commands: CommandList, made: Ref, action: tuple[Any, ...]) -> None:
-        self.session, self.made, self.action = commands.session, made, action
-
-    def __call__(self, slot: int) -> None:
-        if self.session.prepacked.get(self.made) != self.session.written:
-            self.session.device.cl.enqueue_nd_range_kernel(self.session.device.queue, *self.action)
-            self.session.prepacked[self.made] = self.session.written
-
-
-class _HostAction:
-    """Wait for the device, then run a Python step on the host."""
-
-    def __init__(self, commands: CommandList, launch: HostCall) -> None:
-        self.commands, self.launch = commands, launch
-
-    def __call__(self, slot: int) -> None:
-        assert self.launch.run is not None
-        self.commands.session.device.queue.finish()
-        self.launch.run(self.commands)
-
-
-class _BeginExchangeAction:
-    """Let the exchange of a bucket begin once the launches before have run. Does not wait."""
-
-    def __init__(self, commands: CommandList, launch: BeginExchange) -> None:
-        self.session, self.bucket, self.exact = commands.session, launch.operands[0].ref, launch.exact
-        self.buffer, self.offset = commands.locate(self.bucket)
-
-    def __call__(self, slot: int) -> None:
-        exchange, device = self.session.exchange, self.session.device
-        assert exchange is not None
-        filled = device.cl.enqueue_marker(device.queue)
-        device.queue.flush()
-        exchange.begin(filled, self.buffer, self.offset, self.bucket.count, self.exact)
-
-
-class _EndExchangeAction:
-    """Wait until a bucket holds the average over all ranks."""
-
-    def __init__(self, commands: CommandList, launch: EndExchange) -> None:
-        self.session = commands.session
-        self.buffer, self.offset = commands.locate(launch.operands[0].ref)
-
-    def __call__(self, slot: int) -> None:
-        assert self.session.exchange is not None
-        self.session.device.queue.flush()  # the launches since the begin run during the exchange
-        self.session.exchange.end(self.buffer, self.offset)
-
-
-class Measured(Exception):
-    """A layer's top shapes differ from those that the command list was recorded for. The run stopped after `step`."""
-
-    def __init__(self, step: int, layer: Any, extent: tuple[Any, ...]) -> None:
-        super().__init__(step, layer, extent)
-        self.step, self.layer, self.extent = step, layer, extent
-
-
-class _MeasureAction:
-    """Wait for the device. Compare the measured extent with the one that the command list was recorded for."""
-
-    def __init__(self, commands: CommandList, launch: Measure, step: int) -> None:
-        self.commands, self.launch, self.step = commands, launch, step
-
-    def __call__(self, slot: int) -> None:
-        assert self.launch.run is not None
-        self.commands.session.device.queue.finish()
-        extent = self.launch.run(self.commands)
-        if extent != self.launch.measured.extent:
-            raise Measured(self.step, self.launch.measured, extent)
-
-
-def _enqueue(device: Device, action: Any, slot: int) -> Any:
-    """Perform one action. Return the event of the command that it enqueued, if any."""
-    if type(action) is not tuple:
-        return action(slot)
-    kernel, size, local = action
-    return device.cl.enqueue_nd_range_kernel(device.queue, kernel[slot % len(kernel)] if type(kernel) is list else kernel, size, local)
-
-
-def _nothing(slot: int) -> None:
-    """Action of a launch over no elements."""
-
-
-class _PoisonAction:
-    """Perform an action, then fill all Refs that no later launch reads with NaN (OCAFFE_POISON=1)."""
-
-    def __init__(self, commands: CommandList, action: Any, dying: list[Ref]) -> None:
-        self.commands, self.action = commands, action
-        self.places = [(*commands.locate(ref), ref) for ref in dying]
-
-    def __call__(self, slot: int) -> Any:
-        device = self.commands.session.device
-        event = _enqueue(device, self.action, slot)
-        for buffer, offset, ref in self.places:
-            if ref.nbytes >= 4:
-                device.cl.enqueue_fill_buffer(device.queue, buffer, POISON, offset * ref.dtype.itemsize, ref.nbytes // 4 * 4)
-        return event

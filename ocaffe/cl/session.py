@@ -348,19 +348,22 @@ class Session:
         for slab in arena.slabs:
             self._cl.enqueue_fill_buffer(self.device.queue, slab, np.uint8(0), 0, slab.size)
 
-    def locate(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> tuple[Any, int]:
-        """Return buffer and offset in elements of a Ref or view. The plan of `commands` places recycled Refs."""
-        root = ref.root
-        if root.persistent:
-            buffers = self.buffers(root)
-            return buffers[slot % len(buffers)], ref.root_offset
-        assert commands is not None, f"{ref.name} is recycled"
-        slab, offset = commands.plan.places[root]
-        return commands.arena.slabs[slab], offset // ref.dtype.itemsize + ref.root_offset
+    def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
+        """Return buffer and offset in elements of a persistent Ref or a view of one."""
+        assert ref.root.persistent, f"{ref.name} is recycled"
+        buffers = self.buffers(ref.root)
+        return buffers[slot % len(buffers)], ref.root_offset
 
-    def read(self, ref: Ref, commands: CommandList | None = None, slot: int = 0) -> np.ndarray:
-        """Return a dense copy of the present value of a Ref. Waits for the device."""
-        buffer, offset = self.locate(ref, commands, slot)
+    def read(self, ref: Ref) -> np.ndarray:
+        """Return a dense copy of the present value of a persistent Ref. Waits for the device."""
+        return self.read_at(*self.locate(ref), ref)
+
+    def write(self, ref: Ref, array: np.ndarray) -> None:
+        """Write an array of the Ref's shape to a persistent Ref. Waits for the device if the array is large or the buffer shared."""
+        self.write_at(*self.locate(ref), ref, array)
+
+    def read_at(self, buffer: Any, offset: int, ref: Ref) -> np.ndarray:
+        """Return a dense copy of a Ref that begins at element `offset` of a buffer. Waits for the device."""
         item = ref.dtype.itemsize
         if ref.is_dense or not ref.count:
             result = np.empty(ref.shape, ref.dtype)
@@ -373,10 +376,9 @@ class Session:
         rows = np.lib.stride_tricks.as_strided(flat, (ref.shape[0], ref.dense_stride), (ref.batch_stride * item, item))
         return rows.reshape(ref.shape).copy()
 
-    def write(self, ref: Ref, array: np.ndarray, commands: CommandList | None = None, slot: int = 0) -> None:
-        """Write an array of the Ref's shape to the Ref. Waits for the device if the array is large or the buffer shared."""
+    def write_at(self, buffer: Any, offset: int, ref: Ref, array: np.ndarray) -> None:
+        """Write an array of the Ref's shape to the Ref, which begins at element `offset` of a buffer."""
         self.note(ref.root)
-        buffer, offset = self.locate(ref, commands, slot)
         item = ref.dtype.itemsize
         data = np.ascontiguousarray(array, ref.dtype)
         if data.size != ref.count:

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log, proto
-from ocaffe.cl.command_list import RING, CommandList, Fetched, Measured
+from ocaffe.cl.actions import Measured
+from ocaffe.cl.command_list import RING, CommandList
+from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.carried import carried
 from ocaffe.compiler.compile import Switches, compile_net
@@ -238,13 +240,13 @@ class Network:
         # The values are read before binding, because binding may move the arena.
         values = {new.recording.step: old.commands.read(old.recording.step)}
         for source, target in self._carried(old, new, measured):
-            if target.root.role is not Role.CONSTANT and (source.root is not target.root or target.root in new.commands.outputs.offsets):
-                values[target] = old.commands.read(source, old.commands.runs)
+            if target.root.role is not Role.CONSTANT and (source.root is not target.root or new.commands.is_output(target)):
+                values[target] = old.commands.read(source)
         self.bound(old.options, old.update)
         new.commands.runs = old.commands.runs
-        new.commands.outputs.turn(new.commands.runs)
+        new.commands.begin(new.commands.runs)
         for ref, array in values.items():
-            new.commands.write(ref, array, new.commands.runs)
+            new.commands.write(ref, array)
         return new
 
     def _carried(self, old: CompiledNet, new: CompiledNet, measured: Measured) -> Iterator[tuple[Ref, Ref]]:
@@ -338,7 +340,7 @@ class Network:
 
     def reads_late(self, compiled: CompiledNet) -> bool:
         """Return whether an output is in recycled memory and must therefore be read before the next run."""
-        return any(compiled.recording.data[blob.name].root not in compiled.commands.outputs.offsets for blob in self.graph.outputs)
+        return not all(compiled.commands.is_output(compiled.recording.data[blob.name]) for blob in self.graph.outputs)
 
     def start_prefetch(self) -> None:
         """Start to read batches, from the batch number in `cursor`."""
@@ -368,18 +370,12 @@ class Network:
         """Return the sum over losses of weight times the sum of the top, as Net::Forward does."""
         total = np.float32(0)
         for ref, weight in compiled.recording.losses:
-            values = fetched.value(ref) if ref.root in fetched.ring.offsets else compiled.commands.read(ref)
-            total += np.float32(weight) * values.sum(dtype=np.float32)
+            total += np.float32(weight) * fetched.value(ref).sum(dtype=np.float32)
         return total
 
     def output_values(self, compiled: CompiledNet, fetched: Fetched) -> list[tuple[str, np.ndarray, float]]:
         """Return name, values and loss weight of every net output of a run."""
-        result = []
-        for blob in self.graph.outputs:
-            ref = compiled.recording.data[blob.name]
-            values = fetched.value(ref) if ref.root in fetched.ring.offsets else compiled.commands.read(ref)
-            result.append((blob.name, values.reshape(-1), blob.loss_weight))
-        return result
+        return [(blob.name, fetched.value(compiled.recording.data[blob.name]).reshape(-1), blob.loss_weight) for blob in self.graph.outputs]
 
     def log_debug(self, compiled: CompiledNet, fetched: Fetched, backward: bool) -> None:
         """Log the lines of debug_info for a run, if debug_info is set. Waits for the run."""

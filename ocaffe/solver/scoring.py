@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ocaffe import log
-from ocaffe.cl.command_list import RING, Fetched
+from ocaffe.cl.command_list import RING
+from ocaffe.cl.outputs import Fetched
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Graph

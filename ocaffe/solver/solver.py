@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ocaffe import log, proto
-from ocaffe.cl.command_list import RING, Fetched
+from ocaffe.cl.command_list import RING
 from ocaffe.cl.device import Device
+from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import CompiledNet, Network
 from ocaffe.errors import within

@@ -10,7 +10,7 @@ import pytest
 
 from ocaffe import Net, proto
 from ocaffe.api.pysolver import get_solver
-from ocaffe.cl.command_list import _PrepackAction
+from ocaffe.cl.actions import PrepackAction
 from ocaffe.passes import prepacked_weights
 
 NET = """
@@ -60,7 +60,7 @@ def test_made_once_and_again_after_a_change(file: str, device: Any, monkeypatch:
     assert TOTAL in kept.plan().fixed
     monkeypatch.setattr(prepacked_weights, "MIN_BYTES_PER_FLOP", math.inf)
     assert TOTAL not in plain.plan().fixed
-    assert any(isinstance(action, _PrepackAction) for action in kept._engine.current().commands._actions)
+    assert any(isinstance(action, PrepackAction) for action in kept._engine.current().commands._actions)
     np.testing.assert_array_equal(result(kept), result(plain))
     first = made(kept)
     assert first and not made(plain)

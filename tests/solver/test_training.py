@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from ocaffe import log, proto
-from ocaffe.cl import command_list as commands
+from ocaffe.cl import outputs
+from ocaffe.cl.command_list import RING
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 from ocaffe.solver.solver import Solver
@@ -304,7 +305,7 @@ RATES = {  # solver settings, and the number of iterations out of 32 that send w
 @pytest.mark.parametrize("case", RATES)
 def test_what_stays_the_same_is_not_sent(device: Any, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     extra, sent = RATES[case]
-    monkeypatch.setattr(commands, "LATE", 1e9)
+    monkeypatch.setattr(outputs, "LATE", 1e9)
     solver = constant(device, extra)
     solver.step(1)
     counted = Counted(device.cl)
@@ -335,8 +336,8 @@ def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeyp
     """Losses are the same with a transfer for each run, with one for many runs, and with transfers of late outputs."""
     windows = []
     for slots, late in ((1, 0.0), (16, 1e9), (16, 0.0), (3, 1e9)):
-        monkeypatch.setattr(commands, "OUTPUT_SLOTS", slots)
-        monkeypatch.setattr(commands, "LATE", late)
+        monkeypatch.setattr(outputs, "OUTPUT_SLOTS", slots)
+        monkeypatch.setattr(outputs, "LATE", late)
         solver = constant(device, f"{RATES['fixed'][0]} display: 7 {extra}")
         solver.step(24)
         windows.append([float(loss) for loss in solver.losses.window])
@@ -346,14 +347,14 @@ def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeyp
 
 def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an iteration is enqueued, at most RING - 1 iterations are unfinished."""
-    monkeypatch.setattr(commands, "LATE", 1e9)
+    monkeypatch.setattr(outputs, "LATE", 1e9)
     solver = constant(device, RATES["fixed"][0])
     events: list[Any] = []
     ended: list[bool] = []
 
     def after(iteration: int) -> None:
         events.append(solver.train_nets()[0].commands._last)
-        ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -commands.RING + 1])
+        ended.extend(event.command_execution_status == device.cl.command_execution_status.COMPLETE for event in events[: -RING + 1])
 
     solver.on_progress = after
     solver.step(12)
