@@ -81,7 +81,7 @@ def spans(commands: CommandList, step: int, slot: int) -> list[tuple[Any, int, i
 
 def recorded(commands: CommandList, step: int) -> Recorded:
     """Run the schedule up to a launch, and then this launch. Return it."""
-    session, slot = commands.session, commands.runs
+    session, slot = commands.session, commands.runs + 1
     device, launch = session.device, commands.schedule[step]
     call = launch.final()
     assert call.local is not None
@@ -105,10 +105,10 @@ def recorded(commands: CommandList, step: int) -> Recorded:
         commands.run(0, step)
         for region, array in zip(regions, contents()):
             region.before = array
-        commands.run(step, step + 1, slot)
+        commands.run(step, step + 1)
         for region, array in zip(regions, contents()):
             region.after = array
-        commands.run(step + 1, None, slot)
+        commands.run(step + 1)
     arguments: list[Any] = []
     for operand, (buffer, first, _) in zip(launch.operands, places):
         number, start = next((number, start) for number, (other, start, end) in enumerate(merged) if other is buffer and start <= first < max(end, start + 1))

@@ -78,7 +78,7 @@ class Engine:
         self.compiled: CompiledNet | None = None
         self._state: tuple[NetOptions, int] | None = None  # key of `compiled`: a lookup in the network takes as long as a small launch
         self.shown: CompiledNet | None = None  # the compiled net that a solver ran last, whose outputs scripts see
-        self.slot: int | None = None  # number of the last forward run of the command list, which backward continues
+        self.ran = False  # whether the engine has begun a forward pass
         self.mirrors: dict[tuple[str, str], Mirror] = {}  # of blobs, by "data" or "diff" and name; the session has those of parameters
         self.hooks: dict[str, list[Hook]] = {"before_forward": [], "after_forward": [], "before_backward": [], "after_backward": []}
         self.reach = len(network.graph.nodes)  # the last layer that the present compiled net has run
@@ -269,17 +269,14 @@ class Engine:
             self.switch(apart=True, anew=first == 0)
         if first <= self.reach + 1:
             self.reach = max(self.reach, last)
-        if network.sources:
-            network.start_prefetch()
-            shapes = network.next_shapes()
-            if shapes:
-                network.reshape(shapes)
+        if network.inputs.sources:
+            network.inputs.start()
+            if network.follow_batch():
                 self.forget_arrays()
         compiled, self.shown = self.current(), None
         if first == 0:
-            compiled.commands.set_step(**(words or {"RATE": 0.0, "ITERATION": network.runs, "PASS": 0, "SAMPLE": 0}))
-            network.runs += 1
-            self.slot = compiled.commands.runs
+            network.begin(compiled, words)
+            self.ran = True
         for begin, end in self._stops(first, last, "before_forward", "after_forward"):
             self._enter("data", begin, begin > 0)
             self._call("before_forward", begin)
@@ -287,8 +284,6 @@ class Engine:
             self._run_forward(begin, end)
             self.after()
             self._call("after_forward", end)
-        if network.sources and first == 0:
-            self._next_batch()
 
     def _run_forward(self, begin: int, end: int) -> None:
         compiled = self.current()
@@ -299,11 +294,6 @@ class Engine:
             self.compiled, self._state = compiled, (self.options, self.network.inferences)
         if self.options.apart:
             self.names.ran("data", begin, end)
-
-    def _next_batch(self) -> None:
-        assert self.compiled is not None
-        self.compiled.commands.runs += 1
-        self.network.advance()
 
     @explained
     def backward(self, first: int, last: int) -> None:
@@ -317,9 +307,9 @@ class Engine:
             self.switch(backward=True)
         compiled = self.current()
         arena = compiled.commands.arena
-        if not self.network.runs and self.slot is None and self.shown is None:  # forward never ran: all values are zeros, as in Caffe
+        if not self.network.passes and not self.ran and self.shown is None:  # forward never ran: all values are zeros, as in Caffe
             self.session.clear_arena(arena)
-            arena.commands, arena.reached, self.slot = compiled.commands, compiled.recording.forward_end, compiled.commands.runs
+            arena.commands, arena.reached, self.ran = compiled.commands, compiled.recording.forward_end, True
         if compiled.plan.slabs and (arena.commands is not compiled.commands or self.reach < first):
             fact = "the values that backward needs of forward are not in memory: forward has not run, or another pass reused the memory"
             raise Error(fact, fix="run forward directly before backward")
@@ -335,7 +325,7 @@ class Engine:
             found = compiled.recording.backward_ranges
             ranges = [found[index] for index in range(begin, end - 1, -1) if index in found]
             if ranges:
-                compiled.commands.run(ranges[0][0], ranges[-1][1], self.slot)
+                compiled.commands.run(ranges[0][0], ranges[-1][1])
             if self.options.apart:
                 self.names.ran("diff", begin, end)
             self.after()
@@ -413,12 +403,12 @@ class Engine:
             return
         graph, old = self.network.graph, self.current()
         arena, was = old.commands.arena, old.recording
-        ran = arena.commands is old.commands if old.plan.slabs else self.slot is not None
+        ran = arena.commands is old.commands if old.plan.slabs else self.ran
         back = arena.reached > was.forward_end
         if not self.options.apart:
             self.names.restart(ran, back)
         names_now = {what: dict(now) for what, now in self.names.now.items()}
-        there: dict[What, bool] = {"data": ran or self.network.runs > 0 or self.shown is not None, "diff": self.options.backward}
+        there: dict[What, bool] = {"data": ran or self.network.passes > 0 or self.shown is not None, "diff": self.options.backward}
         kept = [(name, what, self._present(name, what)) for name in graph.blobs if self.options.keeps(name) for what in there if there[what]]
         values = [(name, what, self.read(ref)) for name, what, ref in kept if ref is not None and ref.persistent]
         step, before = old.commands.read(was.step), self.options
@@ -462,13 +452,12 @@ class Engine:
         if once:
             self.reach = -1
             raise Error(f"layer '{once}' gives different values each time, so forward cannot be repeated with other options", fix="run forward again")
-        if network.sources:
-            network.start_prefetch()
-            network.seek({name: max(batch - 1, 0) for name, batch in network.cursor.items()})
+        network.inputs.start()
+        network.inputs.seek({name: max(batch - 1, 0) for name, batch in network.inputs.cursor.items()})
         recording = self.current().recording
         running = {ref for launch in recording.schedule[: recording.forward_end] for ref in launch.writes if ref.root.role is Role.PARAMETER}
         statistics = [(ref, self.read(ref)) for ref in running]
-        self.slot = self.current().commands.runs
+        self.ran = True
         layers = [node.layer for node in network.graph.nodes]
         for layer in layers:
             layer.repeats = True
@@ -479,8 +468,6 @@ class Engine:
                 layer.repeats = False
         for ref, value in statistics:
             self.write(ref, value)
-        if network.sources:
-            self._next_batch()
 
     def _once(self) -> str:
         """Return the name of a layer that gives other values when it runs again (a Python source, or a layer with state), or ''."""

@@ -324,10 +324,8 @@ class Net:
             wanted = f"MemoryData layer '{layer}'" if layer else "MemoryData layer"
             raise WrongValue(f"the net has no {wanted}", fix="arrays go into Input layers by net.blobs[...].data")
         inner: Any = nodes[0].layer
-        prefetcher = self._network.prefetchers.pop(inner.source, None)
-        if prefetcher is not None:
-            prefetcher.close()
-        inner.source.hand_over(data, labels, self._network.cursor[nodes[0].name])
+        self._network.inputs.stop(nodes[0].name)
+        inner.source.hand_over(data, labels, self._network.inputs.cursor[nodes[0].name])
 
     _set_input_arrays = set_input_arrays  # pycaffe's extension module has this name
 

@@ -78,10 +78,8 @@ class Side:
     def values(self) -> dict[Key, Sample]:
         """Run one pass and return every value that has memory."""
         network = self.network
-        network.start_prefetch()
-        shapes = network.next_shapes()
-        if shapes:
-            network.reshape(shapes)
+        network.inputs.start()
+        network.follow_batch()
         compiled = self._settled()
         commands, schedule = compiled.commands, compiled.recording.schedule
         network.session.clear(network.group.held)
@@ -111,7 +109,7 @@ class Side:
         if any(isinstance(launch, Measure) for launch in compiled.recording.schedule):
             self._start(compiled)
             compiled = self.network.run(compiled)
-            self.network.seek({})
+            self.network.inputs.seek({})
         return compiled
 
     def _start(self, compiled: Any) -> None:

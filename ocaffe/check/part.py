@@ -112,16 +112,14 @@ class Times:
 
     def measured(self, network: Network) -> dict[str, Any]:
         device = self.session.device
-        network.start_prefetch()
+        network.inputs.start()
         compiled = network.bound()
 
         def timed() -> float:
             begin = time.perf_counter()
-            compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+            network.begin(compiled)
             network.run(compiled)
             device.queue.finish()
-            network.advance()
-            network.runs += 1
             return 1000 * (time.perf_counter() - begin)
 
         first = timed()

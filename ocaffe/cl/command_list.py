@@ -55,8 +55,7 @@ class CommandList:
         self.poison = poison
         self.plan = plan
         self.step = step
-        self.runs = 0  # complete ones
-        self._now = 0  # the number of the last run, which may be incomplete
+        self.runs = 0  # runs that have begun; the number of the last one
         self.prefetchers: dict[Any, Prefetcher] = {}
         used = roots(schedule)
         self.outputs = OutputRing(session, [ref for ref in used if ref.role is Role.OUTPUT], apart or not _made_anew(schedule))
@@ -234,22 +233,21 @@ class CommandList:
         device, buffer = self.session.device, self.session.buffers(self.step)[0]
         self._sendings.append(device.cl.enqueue_copy(device.queue, buffer, self._words.copy(), is_blocking=False))
 
-    def run(self, start: int = 0, stop: int | None = None, slot: int | None = None) -> None:
-        """Enqueue the launches [start, stop). The first run after a bind may start anywhere. `slot`: the number of an earlier run to continue."""
+    def run(self, start: int = 0, stop: int | None = None) -> None:
+        """Enqueue the launches [start, stop). From the first launch on this is a new run; from a later one it continues the last run."""
         assert len(self._actions) == len(self.schedule), "the command list is not bound"
         assert start not in self._inside and stop not in self._inside, "a part of a graph"
         queue = self.session.device.queue
         launch = self.session.device.cl.enqueue_nd_range_kernel
-        going_on = slot is not None
-        slot = self.runs if slot is None else slot
-        self.begin(slot)
+        end = len(self._actions) if stop is None else min(stop, len(self._actions))
+        slot = self.runs + (start == 0 < end)
+        self.go_on(slot)
         for root in self._learned:
             self.session.note(root)
         event = None
         if self.session.timeline is not None:
             self._run_timed(self.session.timeline, start, stop, slot)
             start = len(self._actions)
-        end = len(self._actions) if stop is None else min(stop, len(self._actions))
         actions = iter(self._actions[start:end])
         try:
             for action in actions:
@@ -264,18 +262,16 @@ class CommandList:
             event = self._completed_after(problem, end - length_hint(actions) - 1, end, slot)
         self._last = event
         self._reached(end)
-        if not going_on and end == len(self._actions):
-            self.runs += 1
         queue.flush()
         for stream in self._streams:
             stream.ahead(slot)
         if self.plan.slabs:
             self.arena.commands, self.arena.reached = self, end
 
-    def begin(self, number: int) -> None:
-        """Make `number` the number of the last run. `read` and `write` then use its buffers."""
-        self._now = number
-        self.outputs.turn(number)
+    def go_on(self, run: int) -> None:
+        """Go on with run number `run`, whose buffers `read` and `write` then use."""
+        self.runs = run
+        self.outputs.turn(run)
 
     def _reached(self, end: int) -> None:
         """Note in the session what the launches up to `end` have changed."""
@@ -315,7 +311,7 @@ class CommandList:
 
     def fetch(self) -> Fetched:
         """Return the outputs of the last run, which later runs do not change. Does not wait."""
-        return self.outputs.fetch(self._now, self._last, self.read)
+        return self.outputs.fetch(self.runs, self._last, self.read)
 
     def _run_timed(self, timeline: Timeline, start: int, stop: int | None, slot: int) -> None:
         """Run the launches and add each to the timeline. A step on the host is timed by the clock, between waits."""
@@ -343,14 +339,14 @@ class CommandList:
 
     def read(self, ref: Ref) -> np.ndarray:
         """Return a dense copy of a Ref, as the last run has left it. Waits."""
-        return self.session.read_at(*self.locate(ref, self._now), ref) if ref.count else np.empty(ref.shape, ref.dtype)
+        return self.session.read_at(*self.locate(ref, self.runs), ref) if ref.count else np.empty(ref.shape, ref.dtype)
 
     def write(self, ref: Ref, array: np.ndarray) -> None:
         """Write an array to a Ref where the last run has it. Waits if the array is large or the buffer shared."""
         if ref.root is self.step:
             self._sent = {}
         if ref.count:
-            self.session.write_at(*self.locate(ref, self._now), ref, array)
+            self.session.write_at(*self.locate(ref, self.runs), ref, array)
 
 
 def _made_anew(schedule: Schedule) -> bool:

@@ -115,12 +115,12 @@ def test(options: argparse.Namespace, world: World) -> None:
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     network = Network(net, proto.TEST, Session(device), net_options, weights=[file])
-    network.stride = world.size
+    network.inputs.share(world.rank, world.size)
     network.limit_labels()
     network.fill_parameters()
     check_match(network.graph, {file: network.copy_weights(read_weights(file), file)}, options.allow_no_match)
     log.info("caffe.cpp:281", f"Running for {options.iterations} iterations.")
-    network.start_prefetch()
+    network.inputs.start()
     try:
         detections = detections_of(network.graph, options.ap_version)
         if options.scores and not (detections or segmentation_counts(network.graph, world)):
@@ -155,7 +155,7 @@ def score(network: Network, iterations: int, world: World = ALONE, detections: M
     means = Means(detections)
     batches: list[list[float]] = []
     restart_scores(network, world)
-    runs = run_batches(network, iterations, world.rank)
+    runs = run_batches(network, iterations)
     results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
     for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):
         means.add(loss, values)

@@ -88,7 +88,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
     network = Network(net, phase, Session(device), NetOptions(backward=True, recompute=options.recompute, limit=limit))
     stack.callback(network.close)
     network.fill_parameters()
-    network.start_prefetch()
+    network.inputs.start()
     return network
 
 
@@ -133,10 +133,7 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
             forward[index] += timed(partial(network.run, compiled, begin, partial(forward_of, index)))
         for index, (begin, _) in compiled.recording.backward_ranges.items():
             backward[index] += timed(partial(network.run, compiled, begin, partial(backward_of, index)))
-        compiled.commands.runs += 1
-        network.advance()
         pairs.append(timed(whole))
-        network.advance()
         log.info("caffe.cpp:394", f"Iteration: {iteration + 1} forward-backward time: {number(pairs[-1])} ms.")
     log.info("caffe.cpp:397", "Average time per layer: ")
     for index, name in enumerate(names):
@@ -152,12 +149,10 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
 
 
 def next_pass(network: Network, options: NetOptions) -> CompiledNet:
-    """Return the compiled net for the shapes of the next batch."""
-    shapes = network.next_shapes()
-    if shapes:
-        network.reshape(shapes)
+    """Return the compiled net for the shapes of the next batch. Its next pass begins."""
+    network.follow_batch()
     compiled = network.bound(options)
-    compiled.commands.set_step(RATE=0.0, ITERATION=network.runs, PASS=0, SAMPLE=0)
+    network.begin(compiled)
     return compiled
 
 
@@ -169,8 +164,6 @@ def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Net
     def passes(count: int) -> None:
         for _ in range(count):
             network.run(next_pass(network, net_options))
-            network.advance()
-            network.runs += 1
 
     return measure(network.session, pathlib.Path(options.model).name, network.graph.nodes, passes, options.iterations)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +12,12 @@ import numpy as np
 
 from ocaffe import log, proto
 from ocaffe.cl.actions import Measured
-from ocaffe.cl.command_list import RING, CommandList
+from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.carried import carried
 from ocaffe.compiler.compile import Switches, compile_net
-from ocaffe.data.prefetch import Prefetcher
+from ocaffe.compiler.inputs import Inputs
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.labels import limit_labels
@@ -108,12 +108,9 @@ class Network:
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=options.seed)
         shared = self._share(owner) if owner is not None else set()
         self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
-        self.sources = {node.name: node.layer.source for node in self.graph.nodes if node.layer.source is not None}
-        self.prefetchers: dict[Any, Prefetcher] = {}
-        self.cursor: dict[str, int] = dict.fromkeys(self.sources, 0)  # batches consumed
-        self.stride = 1  # the net runs every so many-th batch, because other ranks run those between
+        self.inputs = Inputs(self.graph.nodes, session)
         self.inferences = 0  # how often shapes were inferred since the net was built
-        self.runs = 0  # forward passes of a net that no solver counts
+        self.passes = 0  # those that `begin` has begun
         self._fitting: dict[Blob, Shape] | None = None  # the last shapes of all blobs without an unfit layer, if there is one now
         self._compiled: OrderedDict[Any, CompiledNet] = OrderedDict()
         self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # (inferences at that time, key)
@@ -198,7 +195,7 @@ class Network:
             recording, placed = made.recording, made.plan
             joined = self.session.device.target.is_cpu and not options.backward and options.fuse and self.switches.joined
             commands = CommandList(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, options.apart, joined)
-            commands.prefetchers = self.prefetchers
+            commands.prefetchers = self.inputs.prefetchers
             self._compiled[key] = CompiledNet(recording, placed, commands, options, update)
             self._forget_old(kind)
         self._compiled.move_to_end(key)
@@ -215,6 +212,11 @@ class Network:
         if compiled.commands not in self.session.command_lists:
             self.session.bind([compiled.commands], poison=self.switches.poison)
         return compiled
+
+    def begin(self, compiled: CompiledNet, words: Mapping[str, float] | None = None) -> None:
+        """Begin a pass that no solver counts. `words`: of the step buffer, where they are not those of the next pass without an update."""
+        compiled.commands.set_step(**{"RATE": 0.0, "ITERATION": self.passes, "PASS": 0, "SAMPLE": 0, **(words or {})})
+        self.passes += 1
 
     def run(self, compiled: CompiledNet, start: int = 0, stop: Callable[[Recording], int] | None = None) -> CompiledNet:
         """Enqueue the launches from `start` up to `stop(recording)` (default: all). Return the compiled net that holds the results.
@@ -243,8 +245,7 @@ class Network:
             if target.root.role is not Role.CONSTANT and (source.root is not target.root or new.commands.is_output(target)):
                 values[target] = old.commands.read(source)
         self.bound(old.options, old.update)
-        new.commands.runs = old.commands.runs
-        new.commands.begin(new.commands.runs)
+        new.commands.go_on(old.commands.runs)
         for ref, array in values.items():
             new.commands.write(ref, array)
         return new
@@ -267,9 +268,7 @@ class Network:
             if compiled.commands in self.session.command_lists:
                 self.session.release(compiled.commands)
         self._compiled.clear()
-        for source in self.sources.values():  # the prefetchers continue
-            if source in self.session.feeds:
-                session.feeds[source] = self.session.feeds.pop(source)
+        self.inputs.move_to(session)
         self.session = session
 
     def forget(self, options: NetOptions) -> None:
@@ -328,43 +327,16 @@ class Network:
             infer_shapes(self.graph, fitting)
             raise problem
 
-    def next_shapes(self) -> dict[str, Shape]:
-        """Return the new shapes of data tops whose shape the next batch changes. For most nets there are none."""
-        changed = {}
-        for node in self.graph.nodes if self.sources else ():
-            source = self.sources.get(node.name)
-            if source is not None:
-                info = self.prefetchers[source].peek().info
-                changed.update({top.name: tuple(shape) for top, shape in zip(node.tops, info.shapes) if top.shape != tuple(shape)})
-        return changed
+    def follow_batch(self) -> bool:
+        """Adapt to the shapes of the next batch, which a data layer may change. Return whether they have changed."""
+        shapes = self.inputs.next_shapes()
+        if shapes:
+            self.reshape(shapes)
+        return bool(shapes)
 
     def reads_late(self, compiled: CompiledNet) -> bool:
         """Return whether an output is in recycled memory and must therefore be read before the next run."""
         return not all(compiled.commands.is_output(compiled.recording.data[blob.name]) for blob in self.graph.outputs)
-
-    def start_prefetch(self) -> None:
-        """Start to read batches, from the batch number in `cursor`."""
-        for node in self.graph.nodes:
-            source = self.sources.get(node.name)
-            if source is not None and source not in self.prefetchers:
-                device = self.session.device
-                blocks = None
-                if device.target.streams(source.nbytes):
-                    # NVIDIA's driver takes as much device memory as it pins. With a memory limit there are no more pinned blocks than without processes.
-                    blocks = self.session.feed(source).blocks(device, source, share=not self.session.limited)
-                self.prefetchers[source] = Prefetcher(source, RING + 1, self.cursor[node.name], self.stride, blocks=blocks, log=log.info)
-
-    def advance(self) -> None:
-        """Count one batch of every source as consumed."""
-        for name in self.cursor:
-            self.cursor[name] += self.stride
-
-    def seek(self, cursor: dict[str, int]) -> None:
-        """Continue each source at its batch in `cursor`. Unknown layers are ignored."""
-        for name, source in self.sources.items():
-            self.cursor[name] = cursor.get(name, 0)
-            if source in self.prefetchers:
-                self.prefetchers[source].seek(self.cursor[name])
 
     def loss(self, compiled: CompiledNet, fetched: Fetched) -> np.float32:
         """Return the sum over losses of weight times the sum of the top, as Net::Forward does."""
@@ -386,11 +358,7 @@ class Network:
 
     def close(self) -> None:
         """Stop the prefetching threads."""
-        for prefetcher in self.prefetchers.values():
-            prefetcher.close()
-        self.prefetchers.clear()
-        for source in self.sources.values():
-            self.session.end_feed(source)
+        self.inputs.close()
 
 
 def first_values(parameter: Parameter, seed: int) -> np.ndarray:

@@ -57,6 +57,11 @@ class Prefetcher:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def next(self) -> int:
+        """The number of the batch that `get` returns next."""
+        return self._state.first
+
     def get(self) -> Batch:
         """Return the next batch. Wait for it. An exception of the thread is raised here."""
         state = self._state

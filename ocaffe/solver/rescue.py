@@ -49,12 +49,12 @@ class Begin(NamedTuple):
 
     @classmethod
     def of(cls, solver: Training) -> Begin:
-        return cls(solver.iter, solver.session.updates, solver.rate.current_step, dict(solver.network.cursor))
+        return cls(solver.iter, solver.session.updates, solver.rate.current_step, solver.network.inputs.cursor)
 
     def restore(self, solver: Training) -> None:
         """Set the host's state back. The next iteration is this one again."""
         solver.iter, solver.rate.current_step, solver.begin = self.iteration, self.current_step, None
-        solver.network.seek(self.cursor)
+        solver.network.inputs.seek(self.cursor)
 
 
 @contextlib.contextmanager
@@ -123,6 +123,6 @@ def _to_whole_iteration(solver: Training) -> None:
         return  # between two iterations
     if solver.session.updates > begin.updates:  # the error came between the update and the end of the iteration
         solver.iter += 1
-        solver.network.cursor = {name: batch + solver.param.iter_size for name, batch in begin.cursor.items()}
+        solver.network.inputs.seek({name: batch + solver.param.iter_size for name, batch in begin.cursor.items()})
     else:
         begin.restore(solver)

@@ -82,7 +82,8 @@ def segmentation_scores(graph: Graph, world: World) -> list[Output]:
 def restart_scores(network: Network, world: World) -> None:
     """Begin the scores of a test. Raises Error if a layer counts batches, which several ranks share."""
     nodes = network.graph.nodes
-    images = next((network.cursor[node.name] * node.tops[0].shape[0] for node in nodes if node.name in network.cursor), 0)
+    cursor = network.inputs.cursor
+    images = next((cursor[node.name] * node.tops[0].shape[0] for node in nodes if node.name in cursor), 0)
     for node in nodes:
         if isinstance(node.layer, SegAccuracy):
             node.layer.restart()
@@ -111,24 +112,19 @@ def log_outputs(source: str, prefix: str, outputs: Sequence[Output], before: Map
             count += 1
 
 
-def run_batches(network: Network, batches: int, rank: int = 0) -> Iterator[tuple[CompiledNet, Fetched]]:
+def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, Fetched]]:
     """Run forward for `batches` batches and yield the results. The host is at most RING runs ahead of the device.
 
-    If the net has a stride, several ranks share the batches: this one runs those with the numbers rank, rank + stride, ...
+    Several ranks share the batches if `Inputs.share` says so.
     """
     pending: deque[tuple[CompiledNet, Fetched]] = deque()
-    start = dict(network.cursor)
-    if network.stride > 1:
-        network.seek({name: batch + rank for name, batch in start.items()})
-    for _ in range(rank, batches, network.stride):
-        shapes = network.next_shapes()
-        if shapes:
-            network.reshape(shapes)
+    inputs = network.inputs
+    start = inputs.cursor
+    for _ in range(inputs.first, batches, inputs.stride):
+        network.follow_batch()
         compiled = network.bound()
-        compiled.commands.set_step(RATE=0.0, ITERATION=max(network.cursor.values(), default=network.runs), PASS=0, SAMPLE=0)
+        network.begin(compiled, {"ITERATION": max(inputs.cursor.values()) + inputs.first} if inputs.sources else None)
         compiled = network.run(compiled)
-        network.runs += 1
-        network.advance()
         fetched = compiled.commands.fetch()
         network.log_debug(compiled, fetched, backward=False)
         pending.append((compiled, fetched))
@@ -136,8 +132,8 @@ def run_batches(network: Network, batches: int, rank: int = 0) -> Iterator[tuple
             pending[-RING][1].finish()
         while pending and (pending[0][1].arrived or network.reads_late(compiled)):
             yield pending.popleft()
-    if network.stride > 1:
-        network.cursor = {name: batch + batches for name, batch in start.items()}
+    if inputs.stride > 1:
+        inputs.seek({name: batch + batches for name, batch in start.items()})
     yield from pending
 
 

@@ -200,9 +200,9 @@ def _remove_old(prefix: str, keep: int, iteration: int, precious: Sequence[str])
 def _state_of(solver: Solver, weights: str, averaged: str) -> SolverState:
     """Return the solver state. During a test, the test's data position is its start, so a resumed run repeats the test."""
     best = solver.best
-    tests = [(f"test {i}", solver.tested_from.get(i, net.cursor)) for i, net in enumerate(solver.test_networks)]
+    tests = [(f"test {i}", solver.tested_from.get(i, net.inputs.cursor)) for i, net in enumerate(solver.test_networks)]
     sizes, ranks = _batch_sizes(solver.network), solver.world.size
-    cursors = [Cursor(layer, "train", batch, batch * sizes[layer] * ranks) for layer, batch in solver.network.cursor.items()]
+    cursors = [Cursor(layer, "train", batch, batch * sizes[layer] * ranks) for layer, batch in solver.network.inputs.cursor.items()]
     cursors += [Cursor(layer, name, batch) for name, places in tests for layer, batch in places.items()]
     value, found = (best.value, best.iteration) if best is not None else (None, None)
     return SolverState(
@@ -282,9 +282,9 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
         positions.setdefault(cursor.net, {})[cursor.layer] = cursor.batch
     if state.ranks != solver.world.size:
         positions["train"] = _positions(solver, state)
-    solver.network.seek(positions.get("train", {}))
+    solver.network.inputs.seek(positions.get("train", {}))
     for index, network in enumerate(solver.test_networks):
-        network.seek(positions.get(f"test {index}", {}))
+        network.inputs.seek(positions.get(f"test {index}", {}))
 
 
 def _positions(solver: Solver, state: SolverState) -> dict[str, int]:
@@ -308,5 +308,5 @@ def _positions(solver: Solver, state: SolverState) -> dict[str, int]:
 
 def _batch_sizes(network: Network) -> dict[str, int]:
     """Return the number of records in one batch of each data layer."""
-    tops = {node.name: node.tops[0].shape for node in network.graph.nodes if node.name in network.sources}
+    tops = {node.name: node.tops[0].shape for node in network.graph.nodes if node.name in network.inputs.sources}
     return {name: shape[0] if shape else 1 for name, shape in tops.items()}

@@ -172,13 +172,13 @@ class Solver:
         message = batched(self.prepare(train(), proto.TRAIN), self.batch)
         options = replace(self._options, backward=False)
         network = self._filled(Network(message, proto.TRAIN, self.session, self._options, weights=known), files)
-        for source in network.sources.values():
+        for source in network.inputs.sources.values():
             source.share = self.world.share
         options = replace(options, in_flight=None, late_rows=0, statistics_ranks=1)
         messages = [self.prepare(test(), proto.TEST) for test in tests]
         networks = [self._filled(Network(each, proto.TEST, self.session, options, owner=network, weights=known), files) for each in messages]
         for each in networks:
-            each.stride = self.world.size  # the ranks share the batches of a test
+            each.inputs.share(self.world.rank, self.world.size)
         return network, networks
 
     def _filled(self, network: Network, files: Sequence[str]) -> Network:
@@ -317,7 +317,7 @@ class Solver:
         self._start_prefetch()
         pending: deque[tuple[Begin, int, CompiledNet, Fetched]] = deque()
         exchange = self.exchange
-        meter = Meter(self.iter, self.network.prefetchers.values(), (lambda: exchange.exposed) if exchange is not None else (lambda: 0.0))
+        meter = Meter(self.iter, self.network.inputs.prefetchers.values(), (lambda: exchange.exposed) if exchange is not None else (lambda: 0.0))
         while self.iter < stop:
             if param.test_interval and self.iter % param.test_interval == 0 and (self.iter > 0 or param.test_initialization):
                 self._harvest(pending, start)
@@ -374,7 +374,7 @@ class Solver:
 
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""
-        self._follow_shapes()
+        self.network.follow_batch()
         compiled = self._bound(self._pass_net(index))
         commands = compiled.commands
         if self._observed and index == 0:
@@ -384,17 +384,10 @@ class Solver:
             return ran
         commands.set_step(**words)
         compiled = self.network.run(compiled)
-        self.network.advance()
         fetched = compiled.commands.fetch()
         if self.param.display and self.iter % self.param.display == 0 and self.world.first:  # Caffe's TRAIN nets log only in displayed iterations
             self.network.log_debug(compiled, fetched, backward=True)
         return compiled, fetched
-
-    def _follow_shapes(self) -> None:
-        """Adapt to the image size of the next batch, which a data layer may change."""
-        shapes = self.network.next_shapes()
-        if shapes:
-            self.network.reshape(shapes)
 
     def _bound(self, compiled: CompiledNet) -> CompiledNet:
         """Return the net, bound to the device. A batch of another shape compiles a net that is not bound yet."""
@@ -455,7 +448,7 @@ class Solver:
         values = [(name, self.world.mean(each), weight) for name, each, weight in self.network.output_values(compiled, fetched)]
         log_outputs("solver.cpp:258", "    Train net output #: ", values)
         record = {"phase": "train", "iteration": self.iter, "loss": float(loss), "lr": rate, "outputs": as_lists(values)}
-        if reading.elapsed and self.network.sources:
+        if reading.elapsed and self.network.inputs.sources:
             record["data_wait"], record["data_bottleneck"] = reading.wait, reading.bottleneck
             log.info("solver.cpp:239", f"    {reading.text()}")
         if reading.elapsed and self.world.several:
@@ -466,12 +459,10 @@ class Solver:
     def _forward_loss(self) -> np.float32:
         """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
-        self._follow_shapes()
+        self.network.follow_batch()
         compiled = self._bound(self._pass_net(0))
         compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, **self._ranks)
         compiled = self.network.run(compiled, stop=lambda recording: recording.forward_end)
-        compiled.commands.runs += 1
-        self.network.advance()
         return np.float32(self.world.mean(np.asarray(self.network.loss(compiled, compiled.commands.fetch()))))
 
     @property
@@ -510,9 +501,9 @@ class Solver:
         detections = detections_of(network.graph, self.param.ap_version)
         means, results = Means(detections), []
         restart_scores(network, self.world)
-        network.start_prefetch()
-        self.tested_from[index] = dict(network.cursor)
-        for compiled, fetched in run_batches(network, self.param.test_iter[index], self.world.rank):
+        network.inputs.start()
+        self.tested_from[index] = network.inputs.cursor
+        for compiled, fetched in run_batches(network, self.param.test_iter[index]):
             loss = network.loss(compiled, fetched) if self.param.test_compute_loss else np.float32(0)
             results.append((loss, network.output_values(compiled, fetched)))
             wanted = "" if self.world.several else self._wanted()  # several ranks agree on requests after an iteration
@@ -556,9 +547,8 @@ class Solver:
         snapshots.restore(self, path)
 
     def _start_prefetch(self) -> None:
-        self.network.start_prefetch()
-        for network in self.test_networks:
-            network.start_prefetch()
+        for network in [self.network, *self.test_networks]:
+            network.inputs.start()
 
     def close(self) -> None:
         """Stop reading data, and end the exchange."""

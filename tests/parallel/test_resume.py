@@ -33,7 +33,7 @@ def resumed(device: Any, path: str) -> tuple[dict[str, int], dict[str, int]]:
     """Return the positions of a solver that resumes on one rank: of the TRAIN net and of the TEST net."""
     solver = solver_of("SGD", device, ALONE, path)
     solver.close()
-    return solver.network.cursor, solver.test_networks[0].cursor
+    return solver.network.inputs.cursor, solver.test_networks[0].inputs.cursor
 
 
 def test_a_state_has_ranks_and_records(device: Any, state: str) -> None:

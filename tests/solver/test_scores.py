@@ -12,6 +12,7 @@ import pytest
 
 from ocaffe import log, proto, pylayer
 from ocaffe.cli import main
+from ocaffe.compiler.inputs import Inputs
 from ocaffe.errors import Error
 from ocaffe.layers.detection_evaluate import DetectionEvaluate
 from ocaffe.model.text import parse
@@ -191,13 +192,13 @@ def test_ranks(device: Any, layers: str, extra: str, told: str) -> None:
         solver.close()
 
 
-def test_sizes_of_a_test(device: Any) -> None:
+def test_sizes_of_a_test(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test begins with the size of its own first image, also in a training that goes on from a snapshot."""
     pathlib.Path("sizes.txt").write_text("1 30 40\n2 50 60\n3 70 80\n")
     solver = make(device, DETECTOR.replace("num_classes", 'name_size_file: "sizes.txt" num_classes'), 'eval_type: "detection"')
     try:
         network = solver.test_networks[0]
-        network.cursor["rows"] = 5  # batches of one image that were read before
+        monkeypatch.setattr(Inputs, "cursor", {"rows": 5})  # batches of one image that were read before
         restart_scores(network, solver.world)
         (layer,) = (node.layer for node in network.graph.nodes if isinstance(node.layer, DetectionEvaluate))
         assert [layer._next_size() for _ in range(2)] == [(70, 80), (30, 40)]
