@@ -18,7 +18,8 @@ from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.device import check_process, forked
 from ocaffe.cl.failure import explained
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet, Network
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Blob, Parameter
@@ -72,9 +73,8 @@ class Engine:
         lease.engines.add(self)
         self.closed = False
         self.shapes: dict[str, Shape] = {}  # requested, other shapes not yet inferred from them
-        self.options = fixed or network.options
-        if fixed and self.options.backward:  # like the solver's own passes if gradients are observed (Solver._pass_options)
-            self.options = replace(self.options, hold_gradients=True, accumulate=True)
+        options = fixed or network.options
+        self.options = options.holding_gradients() if options.backward else options
         self.compiled: CompiledNet | None = None
         self._state: tuple[NetOptions, int] | None = None  # key of `compiled`: a lookup in the network takes as long as a small launch
         self.shown: CompiledNet | None = None  # the compiled net that a solver ran last, whose outputs scripts see
@@ -106,7 +106,8 @@ class Engine:
         self.check_open()
         compiled, network = self.compiled, self.network
         # A pass of a small net calls this seven times, so the usual case needs no further call.
-        if compiled is None or self.shapes or self._state != (self.options, network.inferences) or compiled.commands not in network.session.command_lists:
+        state = self.options, network.shapes.inferences
+        if compiled is None or self.shapes or self._state != state or compiled.commands not in network.session.command_lists:
             return self._compiled_again()
         return compiled
 
@@ -114,8 +115,8 @@ class Engine:
     def _compiled_again(self) -> CompiledNet:
         if self.shapes:
             self.reshape()
-        state = self.options, self.network.inferences
-        self.compiled = self.network.bound(self.options)
+        state = self.options, self.network.shapes.inferences
+        self.compiled = self.network.nets.bound(self.options)
         self._state = state
         return self.compiled
 
@@ -221,7 +222,7 @@ class Engine:
         """Infer all shapes from the requested ones. Raises Error for a layer that cannot have such a shape, if not `strict` only where it runs."""
         shapes, self.shapes = self.shapes, {}
         try:
-            self.network.reshape(shapes, strict)
+            self.network.shapes.reshape(shapes, strict)
         finally:
             self.forget_arrays()
             self.compiled = None
@@ -232,7 +233,7 @@ class Engine:
         if self.shapes:
             self.reshape()
         try:
-            self.network.check_fit(first, last)
+            self.network.shapes.check_fit(first, last)
         except Error:
             self.forget_arrays()
             self.compiled = None
@@ -288,10 +289,10 @@ class Engine:
     def _run_forward(self, begin: int, end: int) -> None:
         compiled = self.current()
         if compiled.recording.forward_ranges:
-            compiled = self.network.run(compiled, compiled.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
+            compiled = self.network.nets.run(compiled, compiled.recording.forward_ranges[begin][0], lambda recording: recording.forward_ranges[end][1])
         if compiled is not self.compiled:  # a measured extent changed the shapes
             self.forget_arrays()
-            self.compiled, self._state = compiled, (self.options, self.network.inferences)
+            self.compiled, self._state = compiled, (self.options, self.network.shapes.inferences)
         if self.options.apart:
             self.names.ran("data", begin, end)
 
@@ -427,7 +428,7 @@ class Engine:
         elif ran:
             self.reach = -1
         if not self.fixed:
-            self.network.forget(before)
+            self.network.nets.forget(before)
         self.names.now = names_now
         for name, what, value in values:
             ref = self._present(name, what)

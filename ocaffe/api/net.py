@@ -101,8 +101,8 @@ class Net:
         own = not isinstance(device, Device)
         session = Session(runtime.open_device(device) if not isinstance(device, Device) else device)
         kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
-        options = NetOptions(backward=phase == proto.TRAIN, keep=kept, observed_diffs=True, hold_gradients=True, accumulate=True,
-                          limit=memory_limit, prepack_weights=phase == proto.TEST, seed=seed)  # fmt: skip
+        test = phase == proto.TEST
+        options = NetOptions(backward=not test, keep=kept, observed_diffs=True, limit=memory_limit, prepack_weights=test, seed=seed).holding_gradients()
         net = phase_net(message, phase, given.level, given.stages)
         network = Network(net, phase, session, options, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))

@@ -17,7 +17,7 @@ from ocaffe.api.processes import world
 from ocaffe.cl.device import Device
 from ocaffe.cl.failure import explained
 from ocaffe.cl.outputs import Fetched
-from ocaffe.compiler.network import CompiledNet
+from ocaffe.compiler.compile import CompiledNet
 from ocaffe.errors import Error, WrongType
 from ocaffe.model.text import read_solver
 from ocaffe.model.upgrade import upgrade_solver

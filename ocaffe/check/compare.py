@@ -58,7 +58,7 @@ class Side:
         self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
         if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
             self.network.options = replace(options, backward=False)  # without a loss there is no backward pass
-        self.network.switches = replace(self.network.switches, share=self.network.switches.share and not plain, single=True)
+        self.network.nets.switches = replace(self.network.nets.switches, share=self.network.nets.switches.share and not plain, single=True)
         self.network.fill_parameters()
         self._enliven()
         for file in weights:
@@ -105,10 +105,10 @@ class Side:
 
     def _settled(self) -> Any:
         """The net compiled for the shapes of this batch, also where they depend on data."""
-        compiled = self.network.bound()
+        compiled = self.network.nets.bound(self.network.options)
         if any(isinstance(launch, Measure) for launch in compiled.recording.schedule):
             self._start(compiled)
-            compiled = self.network.run(compiled)
+            compiled = self.network.nets.run(compiled)
             self.network.inputs.seek({})
         return compiled
 

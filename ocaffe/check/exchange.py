@@ -8,7 +8,7 @@ import numpy as np
 from ocaffe.check.case import Finding, difference
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet
+from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.ir.kernel import Kernel, modify, read, write
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
@@ -60,7 +60,7 @@ class ExchangeCase:
     def run(self, device: Device) -> list[Finding]:
         session = Session(device)
         rec, others, own = self.record(device.target)
-        commands = CompiledNet.of_launches(session, rec).commands
+        commands = of_launches(session, rec).commands
         session.bind([commands])
         rng = np.random.default_rng(5)
         # Multiples of 1/8 below 4 have at most 5 bits, and their sums at most 7: bfloat16 holds all of them.

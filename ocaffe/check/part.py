@@ -23,7 +23,8 @@ from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.failure import device_failure
 from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet, Network, phase_net
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.assumed import assumed_data
 from ocaffe.errors import Error, NoRoom
 from ocaffe.graph.options import NetOptions
@@ -90,7 +91,7 @@ class Times:
         lists, refused = [], {}
         for phase in phases:
             try:
-                lists.append(self.networks[phase].compiled().commands)
+                lists.append(self.networks[phase].nets.compiled(self.networks[phase].options).commands)
             except Exception as problem:
                 refused[phase] = failure(problem)
         with contextlib.suppress(Exception):  # each phase builds what is missing, and has the error
@@ -107,18 +108,18 @@ class Times:
             except Exception as problem:
                 answer = failure(problem)
             network.close()
-            network.forget(network.options)
+            network.nets.forget(network.options)
             yield {"phase": phase, **answer}
 
     def measured(self, network: Network) -> dict[str, Any]:
         device = self.session.device
         network.inputs.start()
-        compiled = network.bound()
+        compiled = network.nets.bound(network.options)
 
         def timed() -> float:
             begin = time.perf_counter()
             network.begin(compiled)
-            network.run(compiled)
+            network.nets.run(compiled)
             device.queue.finish()
             return 1000 * (time.perf_counter() - begin)
 

@@ -13,7 +13,7 @@ from ocaffe import proto
 from ocaffe.check.case import Finding, difference
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet
+from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.labels import LabelRange
@@ -105,7 +105,7 @@ class UpdateCase:
         session = Session(device)
         rec, updater, labels = self.record(device.target, group)
         assert updater.average is not None
-        commands = CompiledNet.of_launches(session, rec).commands
+        commands = of_launches(session, rec).commands
         session.bind([commands])
         weights = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES]
         states: list[State] = [{"w": w.astype(np.float64), "h": np.zeros(w.shape), "v": np.zeros(w.shape), "mean": np.zeros(w.shape)} for w in weights]

@@ -41,6 +41,7 @@ class CommandList(Protocol):
     arena: Arena
     schedule: Schedule
     plan: MemoryPlan
+    poison: bool  # fill values with NaN after their last use
     generated: Mapping[str, ProgramKey]
 
     @property
@@ -134,12 +135,14 @@ class Session:
         if self.device.context_bytes and not self.limited:
             self.programs.expect(layers // LAYERS_PER_PROGRAM, self.device.info.target.free_memory // COMPILER_SHARE)
 
-    def bind(self, command_lists: Iterable[CommandList], poison: bool = False) -> None:
-        """Bind new command lists to the device: build all programs together, grow the arenas, set arguments.
+    def bind(self, command_lists: Iterable[CommandList]) -> None:
+        """Bind those of the command lists that are not bound to the device: build all programs together, grow the arenas, set arguments.
 
         Raises Error if the device has too little memory.
         """
-        fresh = list(command_lists)
+        fresh = [commands for commands in command_lists if commands not in self.command_lists]
+        if not fresh:
+            return
         self.command_lists += fresh
         try:
             needed = self._needed_slabs()
@@ -155,7 +158,7 @@ class Session:
             # Before the slabs exist, so that the compilers' contexts can take their memory.
             self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}), self._room_of_compilers(needed))
             for arena in grown:
-                self._make_slabs(arena, needed[arena], poison)
+                self._make_slabs(arena, needed[arena], any(commands.poison for commands in fresh))
             for commands in self.command_lists:
                 if commands.arena in grown or commands in fresh:
                     commands.bind()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
-from ocaffe.compiler.compile import CompiledSchedule, Switches, compile_net
+from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
@@ -148,15 +148,14 @@ class Part:
     net_options: NetOptions
     update: Any = None
 
-    def compiled(self, target: Target, **changes: Any) -> CompiledSchedule:
+    def compiled(self, target: Target, **changes: Any) -> CompiledNet:
         return compile_net(self.graph, self.group, target, replace(self.net_options, **changes), Switches.read(), self.update)
 
 
 def _planned(parts: list[Part], target: Target) -> list[Planned]:
     """Compile all nets of a job.
 
-    Nets with a limit are compiled twice, because each needs the memory that the others keep. The result is from the last
-    compilation, because a graph has the Refs of its last recording.
+    Nets with a limit are compiled twice, because each needs the memory that the others keep.
     """
     limited = any(part.net_options.limit is not None for part in parts)
     beside = bytes_beside([part.compiled(target, limit=None).recording.schedule for part in parts]) if limited else [0] * len(parts)

@@ -16,7 +16,8 @@ from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, shape_flag, stages, state_flags
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
-from ocaffe.compiler.network import CompiledNet, Network, phase_net
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
@@ -114,13 +115,13 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
         return recording.backward_ranges[index][1]
 
     def whole() -> CompiledNet:
-        return network.run(next_pass(network, network.options))
+        return network.nets.run(next_pass(network, network.options))
 
     log.info("caffe.cpp:351", "Performing Forward")
-    timed(partial(network.run, compiled, 0, lambda recording: recording.forward_end))
+    timed(partial(network.nets.run, compiled, 0, lambda recording: recording.forward_end))
     log.info("caffe.cpp:356", f"Initial loss: {number(network.loss(compiled, compiled.commands.fetch()))}")
     log.info("caffe.cpp:357", "Performing Backward")
-    timed(partial(network.run, compiled, compiled.recording.forward_end))
+    timed(partial(network.nets.run, compiled, compiled.recording.forward_end))
     log.info("caffe.cpp:365", "*** Benchmark begins ***")
     log.info("caffe.cpp:366", f"Testing for {iterations} iterations.")
     names = [node.name for node in network.graph.nodes]
@@ -130,9 +131,9 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
         compiled = next_pass(network, network.options)
         for index in range(len(names)):
             begin = compiled.recording.forward_ranges[index][0]
-            forward[index] += timed(partial(network.run, compiled, begin, partial(forward_of, index)))
+            forward[index] += timed(partial(network.nets.run, compiled, begin, partial(forward_of, index)))
         for index, (begin, _) in compiled.recording.backward_ranges.items():
-            backward[index] += timed(partial(network.run, compiled, begin, partial(backward_of, index)))
+            backward[index] += timed(partial(network.nets.run, compiled, begin, partial(backward_of, index)))
         pairs.append(timed(whole))
         log.info("caffe.cpp:394", f"Iteration: {iteration + 1} forward-backward time: {number(pairs[-1])} ms.")
     log.info("caffe.cpp:397", "Average time per layer: ")
@@ -151,7 +152,7 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
 def next_pass(network: Network, options: NetOptions) -> CompiledNet:
     """Return the compiled net for the shapes of the next batch. Its next pass begins."""
     network.follow_batch()
-    compiled = network.bound(options)
+    compiled = network.nets.bound(options)
     network.begin(compiled)
     return compiled
 
@@ -163,7 +164,7 @@ def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Net
 
     def passes(count: int) -> None:
         for _ in range(count):
-            network.run(next_pass(network, net_options))
+            network.nets.run(next_pass(network, net_options))
 
     return measure(network.session, pathlib.Path(options.model).name, network.graph.nodes, passes, options.iterations)
 

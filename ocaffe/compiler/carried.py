@@ -1,4 +1,4 @@
-"""The values that a pass carries over when a measured extent changes the shapes, so that another compiled net continues it (Network.run)."""
+"""The values that a pass carries over when a measured extent changes the shapes, so that another compiled net continues it (CompiledNets.run)."""
 from __future__ import annotations
 
 from collections.abc import Hashable

@@ -7,8 +7,9 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from ocaffe.cl.command_list import CommandList
 from ocaffe.errors import Error
 from ocaffe.graph.build import infer_shapes
 from ocaffe.graph.microbatch import Microbatch, batch_of, cuts
@@ -53,49 +54,50 @@ class Switches:
                         env.get("OCAFFE_RECOMPUTE") != "none", env.get("OCAFFE_JOIN") != "0")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CompiledSchedule:
-    """A recording, its plan, and the split into microbatches, if any."""
+@dataclass(eq=False)
+class CompiledNet:
+    """A net compiled for one set of shapes and options: a recording, optimised by `passes`, and its plan. `microbatch`: the split of the batch, if any."""
 
     recording: Recording
     plan: MemoryPlan
+    options: NetOptions
+    update: Update | None = None
     microbatch: Microbatch | None = None
     passes: tuple[Applied, ...] = ()
+    commands: CommandList = field(init=False)  # set where the net runs on a session
 
 
 def compile_net(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
-) -> CompiledSchedule:
+) -> CompiledNet:
     """Record, optimise and plan.
 
     If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit, or if a tensor
     is larger than a buffer of the device may be.
     """
-    found = _within_limit(graph, group, target, options, switches, update)
+    found = _within_limit(_Job(graph, group, target, options, switches, update, options.prepack_weights))
     check_buffers(found.recording.schedule, target)
     return found
 
 
-def _within_limit(
-    graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
-) -> CompiledSchedule:
-    job = _Job(graph, group, target, options, switches, update)
+def _within_limit(job: _Job) -> CompiledNet:
+    options = job.options
     if (kept := job.kept()) is not None:
         return kept
     found = job.compiled()
     if options.limit is None or job.excess(found) <= 0:
         return found
-    if options.prepack_weights:
-        return _within_limit(graph, group, target, replace(options, prepack_weights=False), switches, update)
+    if job.prepacks:
+        return _within_limit(replace(job, prepacks=False))
     found, cut = _kept_limit(job, found)
     if job.excess(found) <= 0:
         return found
     tried = "with all recomputation that helps" if job.may_recompute else "without recomputation"
     tried += ", in single samples" if cut else ""
-    raise too_large(graph, found.recording.schedule, found.plan, options.beside, options.limit, _fitting_batch(job, found), tried)
+    raise too_large(job.graph, found.recording.schedule, found.plan, options.beside, options.limit, _fitting_batch(job, found), tried)
 
 
-def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, bool]:
+def _kept_limit(job: _Job, plain: CompiledNet) -> tuple[CompiledNet, bool]:
     """Reduce the memory of a net that is too large, by recomputation and then by microbatches.
 
     Return the first result within the limit, or else the smallest one, and whether a split of the batch was tried.
@@ -115,7 +117,7 @@ def _kept_limit(job: _Job, plain: CompiledSchedule) -> tuple[CompiledSchedule, b
     return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
 
 
-def _fitting_batch(job: _Job, found: CompiledSchedule) -> tuple[int, int]:
+def _fitting_batch(job: _Job, found: CompiledNet) -> tuple[int, int]:
     """Return a batch size, found by trial, with which the net is within the limit, and the present batch size.
 
     The first is 0 if no batch size fits or the layers accept no other batch size.
@@ -142,18 +144,18 @@ def _fitting_batch(job: _Job, found: CompiledSchedule) -> tuple[int, int]:
         infer_shapes(job.graph, shapes)
 
 
-def _best(attempts: Iterable[CompiledSchedule]) -> CompiledSchedule:
+def _best(attempts: Iterable[CompiledNet]) -> CompiledNet:
     return min(attempts, key=lambda each: each.plan.total)
 
 
-def _in_microbatches(job: _Job, cut: int) -> CompiledSchedule:
+def _in_microbatches(job: _Job, cut: int) -> CompiledNet:
     """Split the layers up to `cut` into microbatches. Return the split within the limit with the fewest operations.
 
     If no split is within the limit, return the one into single samples.
     """
     batch = batch_of(job.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
-    tried: dict[int, CompiledSchedule] = {}
+    tried: dict[int, CompiledNet] = {}
 
     def fits(count: int) -> bool:
         if count not in tried:
@@ -178,12 +180,13 @@ class _Job:
     options: NetOptions
     switches: Switches
     update: Update | None
+    prepacks: bool  # whether weights are kept prepacked
 
     @property
     def may_recompute(self) -> bool:
         return self.options.recompute != "none" and self.switches.recompute and self.switches.share and not self.options.apart
 
-    def kept(self) -> CompiledSchedule | None:
+    def kept(self) -> CompiledNet | None:
         """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it.
 
         Nets that measure shapes as they run recompute: their values are copied from one recording to the next, which must keep the same ones.
@@ -197,16 +200,16 @@ class _Job:
         allowed = min(target.global_memory // KEEP_PART, target.available_memory, target.global_memory if options.limit is None else options.limit)
         return found if options.beside + fixed_bytes([found.recording.schedule]) + found.plan.total <= allowed else None
 
-    def budget(self, found: CompiledSchedule) -> int:
+    def budget(self, found: CompiledNet) -> int:
         """Return the bytes of the limit that remain for recycled memory."""
         assert self.options.limit is not None
         return self.options.limit - self.options.beside - fixed_bytes([found.recording.schedule])
 
-    def excess(self, found: CompiledSchedule) -> int:
+    def excess(self, found: CompiledNet) -> int:
         """Return the bytes by which a plan exceeds the limit."""
         return found.plan.total - self.budget(found)
 
-    def within(self, budget: int, microbatch: Microbatch | None = None) -> Iterator[CompiledSchedule]:
+    def within(self, budget: int, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
         """Yield plans that aim at `budget` bytes, up to the first one within it."""
         for share in BUDGET_SHARES:
             found = self.compiled(int(share * budget), microbatch)
@@ -214,14 +217,14 @@ class _Job:
             if found.plan.total <= budget:
                 return
 
-    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledSchedule:
+    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
         options, switches = self.options, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
         fuse, share = options.fuse and switches.fuse and free, switches.share and free
         recomputes = options.recompute != "none" and switches.recompute and free and not keep
-        given = replace(options, microbatch=microbatch, fuse=fuse)
-        prepacked = self.graph.prepacked if options.prepack_weights and free else None
+        given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks)
+        prepacked = self.graph.prepacked if self.prepacks and free else None
         passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked)
         without = replace(self.target, wgmma=False)  # whose kernels require channels in blocks, for which a pass provides
         try:
@@ -234,7 +237,7 @@ class _Job:
         if schedule is not recording.schedule:
             recording = _renumber(recording, schedule)
         placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share)
-        return CompiledSchedule(recording, placed, microbatch, tuple(applied))
+        return CompiledNet(recording, placed, options, self.update, microbatch, tuple(applied))
 
 
 def _renumber(recording: Recording, schedule: Schedule) -> Recording:

@@ -1,42 +1,35 @@
-"""`Network`: a net of one phase on a session, from the message to command lists. `Net` and `Solver` are built on it."""
+"""`Network`: a net of one phase on a session: its graph and parameters. `Net` and `Solver` are built on it."""
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ocaffe import log, proto
-from ocaffe.cl.actions import Measured
-from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.session import Arena, Session
-from ocaffe.compiler.carried import carried
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.compiled_nets import CompiledNets
 from ocaffe.compiler.inputs import Inputs
+from ocaffe.compiler.shapes import Shapes
 from ocaffe.errors import Error, shape_text
-from ocaffe.graph.build import build, infer_shapes
+from ocaffe.graph.build import build
 from ocaffe.graph.labels import limit_labels
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
-from ocaffe.graph.record import Recording, Update
-from ocaffe.ir.graph import Blob, Graph, Parameter
-from ocaffe.ir.launch import Schedule
-from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.ir.graph import Graph, Parameter
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
-from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit, read_weights
 from ocaffe.ops.labels import label_guard
-
-SHAPES_KEPT = 32  # command lists for the last few input shapes stay bound
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -61,25 +54,8 @@ def recognise(net: Any, weights: Weights) -> None:
             registry()[param.type].recognise(param, blobs[param.name])
 
 
-@dataclass(eq=False)
-class CompiledNet:
-    """A net compiled for one set of shapes and options."""
-
-    recording: Recording
-    plan: MemoryPlan
-    commands: CommandList
-    options: NetOptions | None = None
-    update: Update | None = None
-
-    @classmethod
-    def of_launches(cls, session: Session, rec: Recorder) -> CompiledNet:
-        """Compile launches that belong to no net, such as a solver's update."""
-        placed = plan(rec.launches, alignment=session.device.target.alignment)
-        return cls(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, CommandList(session, rec.launches, placed, rec.step))
-
-
 class Network:
-    """Graph, parameters and compiled nets of one phase.
+    """The graph and the parameters of one phase; its `shapes`, its `inputs`, and its compiled `nets`.
 
     `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith).
     `weights`: the files that will be copied. They determine which fork's layer is meant where the prototxt does not.
@@ -100,20 +76,17 @@ class Network:
     ) -> None:
         for file in weights:
             recognise(message, read_weights(file))
-        self.message, self.phase, self.session, self.owner, self.arena = message, phase, session, owner, arena
+        self.message, self.phase, self.session = message, phase, session
         self.options = replace(options, debug=options.debug or message.debug_info)
         session.limited |= options.limit is not None
         session.expect(len(message.layer))
-        self.switches = Switches.read()
         self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=options.seed)
         shared = self._share(owner) if owner is not None else set()
         self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
+        self.shapes = Shapes(self.graph)
         self.inputs = Inputs(self.graph.nodes, session)
-        self.inferences = 0  # how often shapes were inferred since the net was built
+        self.nets = CompiledNets(self.shapes, self.group, self.inputs, session, arena)
         self.passes = 0  # those that `begin` has begun
-        self._fitting: dict[Blob, Shape] | None = None  # the last shapes of all blobs without an unfit layer, if there is one now
-        self._compiled: OrderedDict[Any, CompiledNet] = OrderedDict()
-        self._shape_key: tuple[int, tuple[Shape, ...]] | None = None  # (inferences at that time, key)
 
     # -- parameters --------------------------------------------------------------------------------------------------
 
@@ -180,158 +153,18 @@ class Network:
             for node in self.graph.nodes
         }
 
-    # -- compiled nets -----------------------------------------------------------------------------------------------
-
-    def compiled(self, options: NetOptions | None = None, update: Update | None = None) -> CompiledNet:
-        """Return the compiled net for these options and the present shapes, with `update` at its end.
-
-        The first call compiles it; `bound` binds it to the device.
-        """
-        options = options or self.options
-        kind = (options, update is not None)
-        key = (kind, self.shape_key())
-        if key not in self._compiled:
-            made = compile_net(self.graph, self.group, self.session.device.target, options, self.switches, update)
-            recording, placed = made.recording, made.plan
-            joined = self.session.device.target.is_cpu and not options.backward and options.fuse and self.switches.joined
-            commands = CommandList(self.session, recording.schedule, placed, recording.step, self.switches.poison, self.arena, options.apart, joined)
-            commands.prefetchers = self.inputs.prefetchers
-            self._compiled[key] = CompiledNet(recording, placed, commands, options, update)
-            self._forget_old(kind)
-        self._compiled.move_to_end(key)
-        return self._compiled[key]
-
-    def unlimited(self, options: NetOptions, update: Update | None = None) -> Schedule:
-        """Return the schedule without a memory limit. Nothing is allocated on the device."""
-        options = replace(options, limit=None)
-        return compile_net(self.graph, self.group, self.session.device.target, options, self.switches, update).recording.schedule
-
-    def bound(self, options: NetOptions | None = None, update: Update | None = None) -> CompiledNet:
-        """Return the compiled net, bound to the device."""
-        compiled = self.compiled(options, update)
-        if compiled.commands not in self.session.command_lists:
-            self.session.bind([compiled.commands], poison=self.switches.poison)
-        return compiled
+    # -- passes ------------------------------------------------------------------------------------------------------
 
     def begin(self, compiled: CompiledNet, words: Mapping[str, float] | None = None) -> None:
         """Begin a pass that no solver counts. `words`: of the step buffer, where they are not those of the next pass without an update."""
         compiled.commands.set_step(**{"RATE": 0.0, "ITERATION": self.passes, "PASS": 0, "SAMPLE": 0, **(words or {})})
         self.passes += 1
 
-    def run(self, compiled: CompiledNet, start: int = 0, stop: Callable[[Recording], int] | None = None) -> CompiledNet:
-        """Enqueue the launches from `start` up to `stop(recording)` (default: all). Return the compiled net that holds the results.
-
-        If a layer's measured extent gives its tops other shapes, the rest of the net runs in the compiled net for those
-        shapes. All values that later launches need are copied to it.
-        """
-        while True:
-            try:
-                compiled.commands.run(start, None if stop is None else stop(compiled.recording))
-                return compiled
-            except Measured as measured:
-                compiled = self._resized(compiled, measured)
-                start = measured.step + 1
-
-    def _resized(self, old: CompiledNet, measured: Measured) -> CompiledNet:
-        measured.layer.extent = measured.extent
-        self.inferences += 1
-        infer_shapes(self.graph, {blob: blob.shape for node in self.graph.nodes if not node.bottoms for blob in node.tops})
-        new = self.compiled(old.options, old.update)
-        if new is old:
-            return old
-        # The values are read before binding, because binding may move the arena.
-        values = {new.recording.step: old.commands.read(old.recording.step)}
-        for source, target in self._carried(old, new, measured):
-            if target.root.role is not Role.CONSTANT and (source.root is not target.root or new.commands.is_output(target)):
-                values[target] = old.commands.read(source)
-        self.bound(old.options, old.update)
-        new.commands.go_on(old.commands.runs)
-        for ref, array in values.items():
-            new.commands.write(ref, array)
-        return new
-
-    def _carried(self, old: CompiledNet, new: CompiledNet, measured: Measured) -> Iterator[tuple[Ref, Ref]]:
-        """Yield the values to carry over. Raises Error if the two plans keep other values, which happens only under a memory limit."""
-        found = carried(old.commands.schedule, new.commands.schedule, measured.step)
-        lost = [target for source, target in found or () if source is None]
-        if found is None or lost:
-            fact = f"needs '{lost[0].name}', which the plan for the old shape has dropped" if lost else "has other launches before this layer"
-            assert old.options is not None and old.options.limit is not None, f"layer '{measured.layer.param.name}': the plan for its new shape {fact}"
-            raise measured.layer.error(f"with its new shape, the plan {fact} to keep the memory limit", "a larger --memory-limit")
-        for source, target in found:
-            if source is not None:
-                yield source, target
-
-    def move_to(self, session: Session) -> None:
-        """Continue in another session, which has the persistent buffers of this one. All compiled nets are dropped."""
-        for compiled in self._compiled.values():
-            if compiled.commands in self.session.command_lists:
-                self.session.release(compiled.commands)
-        self._compiled.clear()
-        self.inputs.move_to(session)
-        self.session = session
-
-    def forget(self, options: NetOptions) -> None:
-        """Free the device resources of the compiled nets for these options."""
-        self._drop([key for key, compiled in self._compiled.items() if compiled.options == options])
-
-    def _forget_old(self, kind: Any) -> None:
-        self._drop([other for other in self._compiled if other[0] == kind][:-SHAPES_KEPT])
-
-    def _drop(self, keys: Sequence[Any]) -> None:
-        for key in keys:
-            commands = self._compiled.pop(key).commands
-            if commands in self.session.command_lists:
-                self.session.release(commands)
-
-    def shape_key(self) -> tuple[Shape, ...]:
-        """Return the shapes that determine all others: of inputs, of data tops and of tops with a measured extent."""
-        if self._shape_key is None or self._shape_key[0] != self.inferences:
-            shapes = tuple(blob.shape for node in self.graph.nodes if not node.bottoms or node.layer.extent is not None for blob in node.tops)
-            self._shape_key = self.inferences, shapes
-        return self._shape_key[1]
-
-    def reshape(self, shapes: dict[str, Shape], strict: bool = True) -> None:
-        """Infer all shapes again from new shapes of Input tops. Parameters must keep their shapes.
-
-        After an Error the net is as before. If not `strict`, layers that cannot have their new shapes become unfit: as in Caffe, a run of a part that
-        ends before them is possible.
-        """
-        old = {blob: blob.shape for node in self.graph.nodes for blob in node.tops}
-        extents = [node.layer.extent for node in self.graph.nodes]
-        for node in self.graph.nodes:
-            node.layer.extent = None  # was measured for the old shapes
-        self.inferences += 1
-        try:
-            given = {blob: shapes.get(blob.name, shape) for blob, shape in old.items() if not (blob.producer and blob.producer.bottoms)}
-            infer_shapes(self.graph, given, strict)
-        except Error:
-            for node, extent in zip(self.graph.nodes, extents):
-                node.layer.extent = extent
-            infer_shapes(self.graph, self._fitting or old)  # restores the state that layers set in infer
-            self._fitting = None
-            raise
-        if not any(node.unfit for node in self.graph.nodes):
-            self._fitting = None
-        elif self._fitting is None:
-            self._fitting = old
-
-    def check_fit(self, first: int, last: int) -> None:
-        """Raise the Error of the first unfit layer from index `first` to `last`. The net then has its last shapes without an unfit layer."""
-        if self._fitting is None:
-            return
-        problem = next((node.unfit for node in self.graph.nodes[first : last + 1] if node.unfit), None)
-        if problem is not None:
-            fitting, self._fitting = self._fitting, None
-            self.inferences += 1
-            infer_shapes(self.graph, fitting)
-            raise problem
-
     def follow_batch(self) -> bool:
         """Adapt to the shapes of the next batch, which a data layer may change. Return whether they have changed."""
         shapes = self.inputs.next_shapes()
         if shapes:
-            self.reshape(shapes)
+            self.shapes.reshape(shapes)
         return bool(shapes)
 
     def reads_late(self, compiled: CompiledNet) -> bool:
@@ -355,6 +188,12 @@ class Network:
             compiled.recording.debug.log_forward(fetched.value)
             if backward:
                 compiled.recording.debug.log_backward(fetched.value)
+
+    def move_to(self, session: Session) -> None:
+        """Continue in another session, which has the persistent buffers of this one. All compiled nets are dropped."""
+        self.nets.move_to(session)
+        self.inputs.move_to(session)
+        self.session = session
 
     def close(self) -> None:
         """Stop the prefetching threads."""

@@ -1,7 +1,7 @@
 """NetOptions: the settings of a recording. Everything else follows from the graph."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ocaffe.graph.microbatch import Microbatch
@@ -45,6 +45,10 @@ class NetOptions:
 
     def __post_init__(self) -> None:
         assert self.recompute in get_args(Recompute), f"recompute is {self.recompute!r}, not one of {get_args(Recompute)}"
+
+    def holding_gradients(self, add: bool = True) -> NetOptions:
+        """The options of a pass whose gradients a script or a separate update uses. `add`: to those of the pass before; a script clears them."""
+        return replace(self, hold_gradients=True, accumulate=add)
 
     def keeps(self, name: str) -> bool:
         return "*" in self.keep or name in self.keep

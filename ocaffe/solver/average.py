@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet
+from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.ir.recorder import Recorder
 from ocaffe.solver.update import Updater
 
@@ -23,7 +23,7 @@ class Average:
         rec = Recorder(session.device.target, train=False)
         rec.enter("average", "exchange")
         updater.exchange(rec)
-        self._exchange = CompiledNet.of_launches(session, rec).commands
+        self._exchange = of_launches(session, rec).commands
         self._in_net = False
 
     def restart(self) -> None:
@@ -42,7 +42,6 @@ class Average:
 
     def _put(self, in_net: bool) -> None:
         if in_net != self._in_net:
-            if self._exchange not in self.session.command_lists:
-                self.session.bind([self._exchange])
+            self.session.bind([self._exchange])
             self._exchange.run()
             self._in_net = in_net

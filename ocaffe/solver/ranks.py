@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from ocaffe import __version__, log
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet, Network
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.network import Network
 from ocaffe.ir.launch import BeginExchange
 from ocaffe.ir.tensor import Role
 from ocaffe.memory.report import size_text

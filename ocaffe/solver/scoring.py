@@ -9,7 +9,8 @@ import numpy as np
 from ocaffe import log
 from ocaffe.cl.command_list import RING
 from ocaffe.cl.outputs import Fetched
-from ocaffe.compiler.network import CompiledNet, Network
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Graph
 from ocaffe.layers.detection_evaluate import DetectionEvaluate
@@ -122,9 +123,9 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, F
     start = inputs.cursor
     for _ in range(inputs.first, batches, inputs.stride):
         network.follow_batch()
-        compiled = network.bound()
+        compiled = network.nets.bound(network.options)
         network.begin(compiled, {"ITERATION": max(inputs.cursor.values()) + inputs.first} if inputs.sources else None)
-        compiled = network.run(compiled)
+        compiled = network.nets.run(compiled)
         fetched = compiled.commands.fetch()
         network.log_debug(compiled, fetched, backward=False)
         pending.append((compiled, fetched))

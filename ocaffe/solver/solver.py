@@ -16,7 +16,9 @@ from ocaffe.cl.command_list import RING
 from ocaffe.cl.device import Device
 from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.session import Session
-from ocaffe.compiler.network import CompiledNet, Network
+from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.compiled_nets import of_launches
+from ocaffe.compiler.network import Network
 from ocaffe.errors import within
 from ocaffe.graph.exchange import Exchanges
 from ocaffe.graph.options import NetOptions, Recompute
@@ -194,15 +196,14 @@ class Solver:
         if self._options.limit is not None:
             self._share_limit()
         command_lists = [compiled.commands for compiled in self.train_nets()]
-        command_lists += [network.compiled().commands for network in self.test_networks]
-        fresh = [commands for commands in command_lists if commands not in self.session.command_lists]
-        self.session.bind(fresh, poison=self.network.switches.poison)
+        command_lists += [network.nets.compiled(network.options).commands for network in self.test_networks]
+        self.session.bind(command_lists)
 
     def _share_limit(self) -> None:
         """Pass to every net the bytes of the memory limit that the other nets keep."""
         passes = [(self.network, *self._pass_options(index)) for index in range(min(self.param.iter_size, 2))]
         tests = [(network, network.options, None) for network in self.test_networks]
-        schedules = [network.unlimited(options, update) for network, options, update in (*passes, *tests)]
+        schedules = [network.nets.unlimited(options, update) for network, options, update in (*passes, *tests)]
         if self._split_passes:
             schedules.append(self._update_net().recording.schedule)
         beside = bytes_beside(schedules)
@@ -227,10 +228,10 @@ class Solver:
         """
         if not self._split_passes:
             return self._options, self.updater
-        return replace(self._options, hold_gradients=True, accumulate=self._observed or index > 0), None
+        return self._options.holding_gradients(add=self._observed or index > 0), None
 
     def _pass_net(self, index: int) -> CompiledNet:
-        return self.network.compiled(*self._pass_options(index))
+        return self.network.nets.compiled(*self._pass_options(index))
 
     def train_nets(self) -> list[CompiledNet]:
         """Return all compiled nets that an iteration runs."""
@@ -247,7 +248,7 @@ class Solver:
             else:
                 exchanges = Exchanges(rec, 0)
                 exchanges.add(self.network.group.held, 0, update)
-            self._update = CompiledNet.of_launches(self.session, rec)
+            self._update = of_launches(self.session, rec)
         return self._update
 
     # -- history -----------------------------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ class Solver:
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""
         self.network.follow_batch()
-        compiled = self._bound(self._pass_net(index))
+        compiled = self.network.nets.bound(*self._pass_options(index))  # not bound yet if the batch has another shape
         commands = compiled.commands
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
@@ -383,20 +384,14 @@ class Solver:
         if (ran := self.run_layers(words)) is not None:
             return ran
         commands.set_step(**words)
-        compiled = self.network.run(compiled)
+        compiled = self.network.nets.run(compiled)
         fetched = compiled.commands.fetch()
         if self.param.display and self.iter % self.param.display == 0 and self.world.first:  # Caffe's TRAIN nets log only in displayed iterations
             self.network.log_debug(compiled, fetched, backward=True)
         return compiled, fetched
 
-    def _bound(self, compiled: CompiledNet) -> CompiledNet:
-        """Return the net, bound to the device. A batch of another shape compiles a net that is not bound yet."""
-        if compiled.commands not in self.session.command_lists:
-            self.session.bind([compiled.commands], poison=self.network.switches.poison)
-        return compiled
-
     def _run_update(self, rate: float) -> Fetched:
-        commands = self._bound(self._update_net()).commands
+        commands = self._update_net().commands
         commands.set_step(**self.updater.words(self.iter, rate))
         commands.run()
         return commands.fetch()
@@ -460,9 +455,9 @@ class Solver:
         """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
         self.network.follow_batch()
-        compiled = self._bound(self._pass_net(0))
+        compiled = self.network.nets.bound(*self._pass_options(0))
         compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, **self._ranks)
-        compiled = self.network.run(compiled, stop=lambda recording: recording.forward_end)
+        compiled = self.network.nets.run(compiled, stop=lambda recording: recording.forward_end)
         return np.float32(self.world.mean(np.asarray(self.network.loss(compiled, compiled.commands.fetch()))))
 
     @property

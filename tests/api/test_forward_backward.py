@@ -12,7 +12,7 @@ from google.protobuf import text_format
 
 import ocaffe as caffe
 from ocaffe import log, proto
-from ocaffe.compiler.network import SHAPES_KEPT
+from ocaffe.compiler.compiled_nets import SHAPES_KEPT
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 

@@ -36,7 +36,7 @@ layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: 
 '''
 net = Network(phase_net(parse(NET, proto.NetParameter), proto.TRAIN), proto.TRAIN, Session(select_device("pocl")), NetOptions({options}), quiet=True)
 net.fill_parameters()
-compiled = net.bound()
+compiled = net.nets.bound(net.options)
 for thread in threading.enumerate():
     if thread.name == first_launches.NAME:
         thread.join()

@@ -23,7 +23,8 @@ from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device, with_kind
 from ocaffe.cl.limits import VARIABLE, check_group, with_bounds
 from ocaffe.cl.program import OPTIONS
-from ocaffe.compiler.network import Switches, compile_net, phase_net
+from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions

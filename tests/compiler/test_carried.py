@@ -15,7 +15,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.api.net import Net
-from ocaffe.compiler import network
+from ocaffe.compiler import compiled_nets
 from ocaffe.compiler.carried import carried
 from ocaffe.errors import Error
 from ocaffe.graph.options import ALL
@@ -175,7 +175,7 @@ def test_a_solver_beside_a_filter(device: Any) -> None:
         solver.on_record = lambda record, losses=losses: losses.append(record["loss"])
         solver.step(6)
         trained.append([*solver.network.parameter_arrays()["c"], np.array(losses)])
-        assert len(solver.network._compiled) > 2, "the selections have several sizes"
+        assert len(solver.network.nets.all()) > 2, "the selections have several sizes"
         solver.close()
     for plain, kept in zip(*trained):
         close(kept, plain, 1e-6)
@@ -189,7 +189,7 @@ def test_plans_that_differ_before_the_measurement(device: Any, monkeypatch: pyte
         schedule = net._engine.current().recording.schedule
         step = next(index for index, launch in enumerate(schedule) if isinstance(launch, Measure))
         assert carried(schedule, schedule, step) and carried(schedule, [schedule[0], *schedule], step) is None
-        monkeypatch.setattr(network, "carried", lambda *schedules: None)
+        monkeypatch.setattr(compiled_nets, "carried", lambda *schedules: None)
         fed(net, (2,))
         with pytest.raises(Error, match=r"(?s)'f' \(Filter\)\n  with its new shape, the plan has other launches before this layer.*a larger --memory-limit"):
             net.forward()

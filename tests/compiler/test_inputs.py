@@ -36,17 +36,17 @@ def network(device: Device) -> Iterator[Network]:
 
 
 def test_parts_of_a_pass_are_one_run(network: Network) -> None:
-    compiled = network.bound()
+    compiled = network.nets.bound(network.options)
     commands, recording = compiled.commands, compiled.recording
 
     def counted() -> tuple[int, dict[str, int]]:
         return commands.runs, network.inputs.cursor
 
-    network.run(compiled)
+    network.nets.run(compiled)
     assert counted() == (1, {"rows": 1})
-    network.run(compiled, 0, lambda recording: recording.forward_end)
+    network.nets.run(compiled, 0, lambda recording: recording.forward_end)
     assert counted() == (2, {"rows": 2})
-    network.run(compiled, recording.forward_end)
+    network.nets.run(compiled, recording.forward_end)
     assert counted() == (2, {"rows": 2})
     for begin, end in (*recording.forward_ranges, *recording.backward_ranges.values()):  # layer "in" has no launches
         commands.run(begin, end)
@@ -55,23 +55,23 @@ def test_parts_of_a_pass_are_one_run(network: Network) -> None:
 
 def test_a_run_that_is_never_finished_counts(network: Network) -> None:
     """A new run follows, with buffers of its own."""
-    compiled = network.bound()
+    compiled = network.nets.bound(network.options)
     losses = []
     for batch in range(BATCHES):
-        network.run(compiled, 0, lambda recording: recording.forward_end)
+        network.nets.run(compiled, 0, lambda recording: recording.forward_end)
         assert compiled.commands.runs == batch + 1
         losses.append(network.loss(compiled, compiled.commands.fetch()))
     network.inputs.seek({})
-    assert [network.loss(each, each.commands.fetch()) for each in (network.run(compiled) for _ in range(BATCHES))] == losses
+    assert [network.loss(each, each.commands.fetch()) for each in (network.nets.run(compiled) for _ in range(BATCHES))] == losses
 
 
 def test_the_cursor_survives_a_stop(network: Network) -> None:
-    compiled = network.bound()
-    network.run(compiled)
+    compiled = network.nets.bound(network.options)
+    network.nets.run(compiled)
     network.inputs.stop("rows")
     assert network.inputs.cursor == {"rows": 1}
     network.inputs.start()
-    network.run(compiled)
+    network.nets.run(compiled)
     network.close()
     assert network.inputs.cursor == {"rows": 2}
 
@@ -84,13 +84,13 @@ def test_ranks_share_batches(network: Network, rank: int) -> None:
     network.inputs.start()
     (prefetcher,) = network.inputs.prefetchers.values()
     assert network.inputs.cursor == {"rows": 1} and prefetcher.peek().index == 1 + rank
-    network.run(network.bound())
+    network.nets.run(network.nets.bound(network.options))
     assert network.inputs.cursor == {"rows": 4} and prefetcher.peek().index == 4 + rank
 
 
 def test_the_places_of_values(network: Network) -> None:
-    compiled = network.bound()
-    network.run(compiled)
+    compiled = network.nets.bound(network.options)
+    network.nets.run(compiled)
     commands, data = compiled.commands, compiled.recording.data
     assert commands.home(data["loss"]) is commands.outputs and commands.is_output(data["loss"])
     assert commands.home(data["x"]) is data["x"].root and not commands.is_output(data["x"])

@@ -44,7 +44,7 @@ def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -
     for fuse, expected in (("0", plain), ("1", joined)):
         monkeypatch.setenv("OCAFFE_FUSE", fuse)
         with gone_back(text_format.Parse(text, proto.NetParameter()), of_gpu, keep=[]) as (net, diffs):
-            launches = [launch for compiled in net._network._compiled.values() for launch in compiled.recording.schedule]
+            launches = [launch for compiled in net._network.nets.all() for launch in compiled.recording.schedule]
             assert sum(map(is_linear_scatter, launches)) == expected
             results.append(diffs)
     for key, want in results[0].items():

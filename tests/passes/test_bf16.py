@@ -83,7 +83,7 @@ def defined(launch: Launch) -> bool:
 def gradients(device: Device, keep: list[str]) -> tuple[dict[str, np.ndarray], dict[str, Ref], int]:
     """Return the gradients of all parameters, the net's root Refs by name, and the bytes of the plan."""
     with gone_back(net_of_all(), device, keep=keep, seed=1) as (net, diffs):
-        found = list(net._network._compiled.values())
+        found = list(net._network.nets.all())
         refs = {ref.name: ref.root for compiled in found for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)}
         assert all(defined(launch) for compiled in found for launch in compiled.recording.schedule)
         return diffs, refs, max(compiled.plan.lower_bound for compiled in found)

@@ -142,7 +142,7 @@ def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str, c
     for math, wgmma in (("ieee", False), (chosen, False), (chosen, True)):
         chosen_device = of_math(device, math, wgmma)
         with gone_back(message, chosen_device, keep=[], seed=1) as (net, diffs):
-            refs = [ref for compiled in net._network._compiled.values() for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)]
+            refs = [ref for compiled in net._network.nets.all() for launch in compiled.recording.schedule for ref in (*launch.reads, *launch.writes)]
             results.append(diffs)
             blocked = {ref.root for ref in refs if ref.root.blocked}
             assert all(ref.dtype in (chosen_device.target.block_type, np.uint32, np.uint8) for ref in blocked)  # images, masks, indices of maxima
@@ -189,7 +189,7 @@ def test_a_clip_is_part_of_the_convolution_before_it(device: Device, monkeypatch
                 if layer.endswith("BatchNorm"):
                     net.params[layer][1].data[...] = net.params[layer][2].data[...] = 1
             found.append(net.forward(data=images)["c4"].copy())
-            schedules = [compiled.recording.schedule for compiled in net._network._compiled.values()]
+            schedules = [compiled.recording.schedule for compiled in net._network.nets.all()]
             own = [launch.layer for schedule in schedules for launch in schedule if "fmin" in launch.what]
             assert own == [] if wgmma else own == ["c0/clip", "c1/clip", "d/clip", "c2/clip", "sum/clip"]
     assert np.abs(found[1] - found[0]).max() <= bound * np.abs(found[0]).max()
@@ -203,7 +203,7 @@ def test_compare_sees_caffes_order(device: Device, monkeypatch: pytest.MonkeyPat
     sides = []
     for chosen, wgmma in (("ieee", False), (math, True)):
         sides.append(Side(text_format.Parse(text, proto.NetParameter()), proto.TRAIN, of_math(device, chosen, wgmma), plain=False))
-    assert any(launch.kernel.needs_blocks for launch in sides[1].network.bound().recording.schedule)
+    assert any(launch.kernel.needs_blocks for launch in sides[1].network.nets.bound(sides[1].network.options).recording.schedule)
     rows = [row for row in compare(*sides) if row.error is not None]
     assert len(rows) > 4 and all(row.error <= bound for row in rows), rows
     for side in sides:

@@ -278,7 +278,7 @@ def gradients(net: Any, device: Device, keep: list[str]) -> tuple[list[np.ndarra
         made.forward(data=np.random.default_rng(0).standard_normal((2, 3, 13, 11)))
         made.backward()
         diffs = [np.array(blob.diff) for blobs in made.params.values() for blob in blobs]
-        return diffs, [launch for compiled in made._network._compiled.values() for launch in compiled.recording.schedule]
+        return diffs, [launch for compiled in made._network.nets.all() for launch in compiled.recording.schedule]
 
 
 def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Sequence[str] = ()) -> list[Launch]:

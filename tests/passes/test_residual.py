@@ -71,7 +71,7 @@ def gone_back(message: Any, device: Device, **options: Any) -> Iterator[tuple[Ne
 def gradients(device: Device) -> tuple[dict[str, np.ndarray], list[Mapping[str, str]]]:
     """Return the gradients of all parameters, and the defines of the net's launches."""
     with gone_back(residual_net(), device, keep=[]) as (net, diffs):
-        launches = [launch.call for compiled in net._network._compiled.values() for launch in compiled.recording.schedule]
+        launches = [launch.call for compiled in net._network.nets.all() for launch in compiled.recording.schedule]
         return diffs, [dict(call.defines) for call in launches if call is not None]
 
 

@@ -186,7 +186,7 @@ def test_a_test_net_that_does_not_fit(device: Any, patched: str, reason: str) ->
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Error, match=reason) as caught:
         def start() -> None:
             if solver.iter == 3:
-                solver.session.release(solver.test_networks[0].compiled().commands)  # as if it was not bound yet
+                solver.session.release(solver.test_networks[0].nets.compiled(solver.test_networks[0].options).commands)  # as if it was not bound yet
                 patch.setattr(cl, patched, raises(refusal("clCreate", -4)))
 
         solver.on_start = start
@@ -200,7 +200,7 @@ def test_a_program_that_does_not_build(device: Any) -> None:
     patched = raises(BuildError(key, "a device", "kernel void f() {}", "<source>:1: error"))
     solver = make(device, PLAIN)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Error, match="'softmax' does not build on a device") as caught:
-        solver.on_start = lambda: patch.setattr(type(solver.network), "run", patched) if solver.iter == 3 else None
+        solver.on_start = lambda: patch.setattr(type(solver.network.nets), "run", patched) if solver.iter == 3 else None
         solver.solve()
     solver.close()
     assert "--snapshot=snap_iter_3.solverstate continues from there" in str(caught.value)

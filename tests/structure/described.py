@@ -22,7 +22,7 @@ from ocaffe.check.selftest import all_cases
 from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.program import ProgramKey, generated_programs, options_of, program_text
 from ocaffe.cl.session import GENERATED_SIZE
-from ocaffe.compiler.compile import CompiledSchedule, Switches
+from ocaffe.compiler.compile import CompiledNet, Switches
 from ocaffe.errors import Error
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.launch import HOST, Launch, roots
@@ -134,7 +134,7 @@ def _describe(name: str) -> tuple[Description, dict[str, str]]:
     return result, texts
 
 
-def _compiled(net: str, way: Way, target: Target) -> CompiledSchedule:
+def _compiled(net: str, way: Way, target: Target) -> CompiledNet:
     found = compiled(net, way.phase, target, way.options, way.switches, way.batch, way.data)
     if not way.limit:
         return found

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ocaffe import log, proto
-from ocaffe.compiler.compile import CompiledSchedule, Switches, compile_net
+from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
@@ -65,7 +65,7 @@ def cases() -> Iterator[tuple[str, str, str]]:
 
 def compiled(
     net: str, phase: str, target: Target, options: NetOptions | None = None, switches: Switches | None = None, batch: int = BATCH, data: str = "DummyData"
-) -> CompiledSchedule:
+) -> CompiledNet:
     """The plan of a net of the zoo for a batch of constant data, in TRAIN with backward and update. `data`: the layer that supplies it, or "Input"."""
     target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     number = getattr(proto, phase)
