@@ -104,15 +104,16 @@ class Net:
         test = phase == proto.TEST
         options = NetOptions(backward=not test, keep=kept, observed_diffs=True, limit=memory_limit, prepack_weights=test, seed=seed).holding_gradients()
         net = phase_net(message, phase, given.level, given.stages)
-        network = Network(net, phase, session, options, quiet=True, weights=[] if weights is None else [weights], arena=Arena())
+        known = [] if weights is None else [read_weights(weights)]
+        network = Network(net, phase, session, options, quiet=True, weights=known, arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))
         if unknown:
             place = network.graph.message.source_file or None
             raise UnknownName(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
         self._attach(Engine(network, Lease(session, own)))
         network.fill_parameters()
-        if weights is not None:
-            network.copy_weights(read_weights(weights), weights)
+        for each in known:
+            network.copy_weights(each)
 
     @classmethod
     def _of(cls, network: Network, lease: Lease, options: NetOptions) -> Net:
@@ -334,7 +335,7 @@ class Net:
     def copy_from(self, file: str) -> None:
         """Take the weights of equally named layers from a .caffemodel or .caffemodel.h5. Raises Error for other shapes, naming both."""
         with self._engine.changing():
-            self._network.copy_weights(read_weights(file), file)
+            self._network.copy_weights(read_weights(file))
 
     def share_with(self, other: Net) -> None:
         """Share the parameters of `other`'s layers of the same names, in the same memory. Diffs stay separate.

@@ -19,7 +19,7 @@ from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.launch import Access, Launch, Measure
 from ocaffe.ir.tensor import Ref, from_blocks, widened
-from ocaffe.model.weights import read_weights
+from ocaffe.model.weights import Weights
 
 MAX_SAMPLED_ELEMENTS = 1 << 20  # maximum number of elements that are compared per value; larger values are sampled evenly
 ROUNDING = 1e-3  # the error of a parameter's gradient is in units of at least this fraction of the layer's largest gradient
@@ -53,7 +53,7 @@ class Row:
 class Side:
     """The net on one device. `plain`: without fusion and recompute, and with separate memory for every value."""
 
-    def __init__(self, message: Any, phase: int, device: Device, plain: bool, weights: Sequence[str] = (), seed: int = 1) -> None:
+    def __init__(self, message: Any, phase: int, device: Device, plain: bool, weights: Sequence[Weights] = (), seed: int = 1) -> None:
         options = NetOptions(backward=True, hold_gradients=True, fuse=not plain, recompute="none" if plain else "auto", seed=seed)
         self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
         if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
@@ -61,8 +61,8 @@ class Side:
         self.network.nets.switches = replace(self.network.nets.switches, share=self.network.nets.switches.share and not plain, single=True)
         self.network.fill_parameters()
         self._enliven()
-        for file in weights:
-            self.network.copy_weights(read_weights(file), file)
+        for each in weights:
+            self.network.copy_weights(each)
 
     def _enliven(self) -> None:
         """Replace constant weights by random numbers.

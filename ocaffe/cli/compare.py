@@ -11,7 +11,7 @@ from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.model.text import read_net
-from ocaffe.model.weights import weight_files
+from ocaffe.model.weights import read_weights, weight_files
 
 PLAIN = "plain"
 
@@ -39,10 +39,11 @@ def main(argv: Sequence[str]) -> int:
         if other != PLAIN:
             second = select_device(other)
             stack.callback(second.close)
+        weights = [read_weights(file) for file in weight_files([options.weights])]
         sides = []
         for device, plain in ((first, False), (second, other == PLAIN)):
             net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
-            sides.append(Side(net, phase, device, plain, weight_files([options.weights])))
+            sides.append(Side(net, phase, device, plain, weights))
             stack.callback(sides[-1].network.close)
         print(f"first:  {_title(first)}\nsecond: {_title(second)}{', ' + PLAIN if other == PLAIN else ''}\n")
         rows = compare(*sides)

@@ -28,7 +28,7 @@ from ocaffe.layers.base import registry
 from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import Weights, fit, read_weights
+from ocaffe.model.weights import Weights, fit
 from ocaffe.ops.labels import label_guard
 
 
@@ -58,7 +58,7 @@ class Network:
     """The graph and the parameters of one phase; its `shapes`, its `inputs`, and its compiled `nets`.
 
     `owner`: a net of the same session whose parameters are shared by layer name (Caffe's ShareTrainedLayersWith).
-    `weights`: the files that will be copied. They determine which fork's layer is meant where the prototxt does not.
+    `weights`: those that will be copied. They determine which fork's layer is meant where the prototxt does not.
     `arena`: the arena for recycled memory; None: the session's.
     """
 
@@ -71,11 +71,11 @@ class Network:
         *,
         owner: Network | None = None,
         quiet: bool = False,
-        weights: Sequence[str] = (),
+        weights: Sequence[Weights] = (),
         arena: Arena | None = None,
     ) -> None:
-        for file in weights:
-            recognise(message, read_weights(file))
+        for each in weights:
+            recognise(message, each)
         self.message, self.phase, self.session = message, phase, session
         self.options = replace(options, debug=options.debug or message.debug_info)
         session.limited |= options.limit is not None
@@ -138,10 +138,10 @@ class Network:
         fact = f"value {int(found[2])} of bottom '{node.bottoms[bottom].name}': {problem.fact}; no update has used it"
         return Error(fact, place=node.place, layer=node.layer.title, fix=problem.fix)
 
-    def copy_weights(self, weights: Weights, file: str) -> list[Parameter]:
+    def copy_weights(self, weights: Weights) -> list[Parameter]:
         """Copy the blobs of equally named layers. Return the parameters that were set. Raises Error for other shapes, naming both."""
         copied = []
-        for parameter, values in fitting(self.graph, weights, file):
+        for parameter, values in fitting(self.graph, weights):
             self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
             copied.append(parameter)
         return copied
@@ -215,7 +215,7 @@ def node_shape(parameter: Parameter, layer: str) -> Shape:
     return next((shape for user, _, shape in parameter.users if user == layer), parameter.shape)
 
 
-def fitting(graph: Graph, weights: Weights, file: str) -> Iterator[tuple[Parameter, np.ndarray]]:
+def fitting(graph: Graph, weights: Weights) -> Iterator[tuple[Parameter, np.ndarray]]:
     """Yield the parameters of equally named layers, each with its blob in a weights file. Raises Error for other shapes, naming both."""
     nodes = {node.name: node for node in graph.nodes}
     for layer in weights.layers:
@@ -223,7 +223,7 @@ def fitting(graph: Graph, weights: Weights, file: str) -> Iterator[tuple[Paramet
         if node is None:
             log.info("net.cpp:744", f"Ignoring source layer {layer.name}")
             continue
-        where = {"place": file, "layer": f"'{node.name}' ({node.type})"}
+        where = {"place": weights.path, "layer": f"'{node.name}' ({node.type})"}
         blobs = node.layer.stored(layer.blobs)
         if len(blobs) != len(node.params):
             if not blobs:

@@ -40,6 +40,6 @@ def check_weights(job: Job, file: str) -> Iterator[Finding]:
         if layer.name not in layers:
             continue
         try:
-            list(fitting(graph, Weights(weights.name, [layer]), file))
+            list(fitting(graph, Weights(weights.name, [layer], file)))
         except Error as problem:
             yield view.finding(RULE, layers[layer.name], f"{file}: {problem.fact}", problem.fix or "")

@@ -127,7 +127,7 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
     """Return the array of every parameter. Raises Error where the weights lack one, unless `options.fillers` is set."""
     values = {}
     if weights is not None:
-        for parameter, array in fitting(graph, weights, weights.path):
+        for parameter, array in fitting(graph, weights):
             values[parameter] = np.asarray(array, np.float32).reshape(parameter.shape)
     for parameter in graph.params:
         if parameter in values:

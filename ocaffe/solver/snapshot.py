@@ -19,7 +19,7 @@ from ocaffe.files import remove_leftovers
 from ocaffe.ir.graph import Parameter
 from ocaffe.lock import FileLock
 from ocaffe.model.state import Cursor, SolverState, read_state, write_state
-from ocaffe.model.weights import fit, read_weights, write_weights
+from ocaffe.model.weights import Weights, fit, read_weights, write_weights
 from ocaffe.solver.first_losses import DIVERGED
 
 if TYPE_CHECKING:
@@ -239,12 +239,15 @@ def _found(weights: str, state: str) -> str:
     raise Error(fact, place=state, fix=f"put {os.path.basename(weights)} beside the .solverstate")
 
 
-def restore(solver: Solver, path: str, state: SolverState | None = None) -> None:
-    """Continue from a state. A state written by Caffe has no data position; data then restarts at the first record, as in Caffe."""
+def restore(solver: Solver, path: str, state: SolverState | None = None, learned: Sequence[Weights] = ()) -> None:
+    """Continue from a state. `learned`: its weights, if they are read already.
+
+    A state written by Caffe has no data position; data then restarts at the first record, as in Caffe.
+    """
     state = state or load_state(path)
     if state.learned_net:
-        weights = read_weights(state.learned_net)
-        copied = solver.network.copy_weights(weights, state.learned_net)
+        weights = learned[0] if learned else read_weights(state.learned_net)
+        copied = solver.network.copy_weights(weights)
         solver.boxes.restore(weights)
         if not copied and any(node.params for node in solver.network.graph.nodes):
             fact = f"no layer of the weights '{state.learned_net}' has the name of a layer of the net"
@@ -254,7 +257,7 @@ def restore(solver: Solver, path: str, state: SolverState | None = None) -> None
         if state.averaged_net:
             with solver.average.in_net():
                 weights = read_weights(state.averaged_net)
-                solver.network.copy_weights(weights, state.averaged_net)
+                solver.network.copy_weights(weights)
                 solver.boxes.restore(weights)
     if solver.best is not None:
         solver.best.value, solver.best.iteration = state.best_value, state.best_iter

@@ -27,10 +27,9 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.report import bytes_beside
 from ocaffe.model.batch import batched
-from ocaffe.model.state import SolverState
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
-from ocaffe.model.weights import read_weights, weight_files
+from ocaffe.model.weights import Weights, read_weights, weight_files
 from ocaffe.parallel.transports import make_exchange
 from ocaffe.parallel.world import ALONE, Agreement, World
 from ocaffe.solver import snapshot as snapshots
@@ -123,7 +122,10 @@ class Solver:
         if self.exchange is not None:
             ranks = world.size if param.synchronize_statistics else 1
             self._options = replace(self._options, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows, statistics_ranks=ranks)
-        self.network, self.test_networks = self._networks([] if resume else list(weights or self.param.weights), state)
+        self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
+        known = [state.learned_net] if state is not None and state.learned_net else [] if resume else weight_files(weights or self.param.weights)
+        given = [read_weights(name) for name in known]
+        self.network, self.test_networks = self._networks(given, fills=not resume)
         self._options = self.network.options
         self.boxes = BoxTargets(self.network)
         with within(file):
@@ -134,7 +136,6 @@ class Solver:
         self.losses = SmoothedLoss(self.param.average_loss)
         copied = {id(parameter) for parameters in self.copied.values() for parameter in parameters}
         self.first_losses = FirstLosses(self.param, self.network.graph, copied)
-        self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
         if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
             self._probe()
         self._bind()
@@ -143,7 +144,7 @@ class Solver:
         log.info("solver.cpp:57", "Solver scaffolding done.")
         if state is not None:
             log.info("sgd_solver.cpp:320", f"Restoring previous solver status from {resume}")
-            snapshots.restore(self, resume or "", state)
+            snapshots.restore(self, resume or "", state, given)
         elif self.average is not None:
             self.average.restart()
         if world.several:
@@ -163,32 +164,31 @@ class Solver:
     def _read(self, path: str) -> Any:
         return read_net(path, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
 
-    def _networks(self, weights: Sequence[str], state: SolverState | None) -> tuple[Network, list[Network]]:
-        """Return the TRAIN net and the TEST nets, with parameters from fillers and files.
+    def _networks(self, weights: Sequence[Weights], fills: bool) -> tuple[Network, list[Network]]:
+        """Return the TRAIN net and the TEST nets, with parameters from fillers and from `weights`.
 
-        `restore` loads the weights of `state` later, but layers need their shapes now.
+        Not `fills`: `restore` copies the weights later, but layers need their shapes now.
         """
-        files = weight_files(weights)
-        known = [state.learned_net] if state is not None and state.learned_net else files
+        files = weights if fills else []
         train, tests = net_messages(self.param, self._read, self.file)
         message = batched(self.prepare(train(), proto.TRAIN), self.batch)
         options = replace(self._options, backward=False)
-        network = self._filled(Network(message, proto.TRAIN, self.session, self._options, weights=known), files)
+        network = self._filled(Network(message, proto.TRAIN, self.session, self._options, weights=weights), files)
         for source in network.inputs.sources.values():
             source.share = self.world.share
         options = replace(options, in_flight=None, late_rows=0, statistics_ranks=1)
         messages = [self.prepare(test(), proto.TEST) for test in tests]
-        networks = [self._filled(Network(each, proto.TEST, self.session, options, owner=network, weights=known), files) for each in messages]
+        networks = [self._filled(Network(each, proto.TEST, self.session, options, owner=network, weights=weights), files) for each in messages]
         for each in networks:
             each.inputs.share(self.world.rank, self.world.size)
         return network, networks
 
-    def _filled(self, network: Network, files: Sequence[str]) -> Network:
+    def _filled(self, network: Network, files: Sequence[Weights]) -> Network:
         network.limit_labels()
         network.fill_parameters()
-        for name in files:
-            log.info("solver.cpp:72", f"Finetuning from {name}")
-            self.copied.setdefault(name, network.copy_weights(read_weights(name), name))  # the TRAIN net is the first
+        for weights in files:
+            log.info("solver.cpp:72", f"Finetuning from {weights.path}")
+            self.copied.setdefault(weights.path, network.copy_weights(weights))  # the TRAIN net is the first
         return network
 
     def _bind(self) -> None:

@@ -127,7 +127,7 @@ def test_tests_with_the_average(device: Any) -> None:
     solver.on_record = scores.append
     solver.test_all()
     now = everything(solver)
-    solver.network.copy_weights(read_weights("snap_iter_5.caffemodel"), "")
+    solver.network.copy_weights(read_weights("snap_iter_5.caffemodel"))
     assert_same(now, everything(solver))
     other = make(device, "test_interval: 1000 test_iter: 3 test_compute_loss: true", weights=["snap_iter_5.ema.caffemodel"])
     other.on_record = scores.append
