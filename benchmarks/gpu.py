@@ -101,7 +101,7 @@ def ocaffe_ms(case: Case) -> float:
                 pinned[...] = images
                 images = pinned
             return timed(lambda count: [net.forward(data=images) for _ in range(count)], lambda: None, case)
-        commands = net._network.nets.bound(net._network.options).commands
+        commands = net._network.nets.bound(net._engine.options).commands
         return timed(lambda count: [commands.run() for _ in range(count)], device.queue.finish, case)
 
 

@@ -39,7 +39,7 @@ def iteration_ms(solver_file: str, spec: str | None) -> dict[str, object]:
         solver.step(200)
         device.queue.finish()
         times.append((time.perf_counter() - begin) / 200 * 1000)
-    variant = solver._pass_net(0)
+    variant = solver.train_nets()[0]
     keys = {key for commands in solver.session.command_lists for key in commands.keys}
     result = {"device": f"{device.name} ({device.platform_name})", "ms": statistics.median(times), "best_ms": min(times),
               "launches": len(variant.recording.schedule), "programs": len(keys), "programs_are": sorted(key.family for key in keys)}  # fmt: skip

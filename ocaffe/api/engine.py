@@ -65,15 +65,14 @@ class Lease:
 class Engine:
     """A network with its present shapes and options, and the arrays that scripts hold of its blobs.
 
-    `fixed`: the options that a solver records its passes with, if a solver owns the network. Memory then stays in place.
+    `fixed`: a solver owns the network, and `options` are those of its passes. Memory then stays in place.
     """
 
-    def __init__(self, network: Network, lease: Lease, fixed: NetOptions | None = None) -> None:
-        self.network, self.lease, self.fixed = network, lease, fixed is not None
+    def __init__(self, network: Network, lease: Lease, options: NetOptions, fixed: bool = False) -> None:
+        self.network, self.lease, self.fixed = network, lease, fixed
         lease.engines.add(self)
         self.closed = False
         self.shapes: dict[str, Shape] = {}  # requested, other shapes not yet inferred from them
-        options = fixed or network.options
         self.options = options.holding_gradients() if options.backward else options
         self.compiled: CompiledNet | None = None
         self._state: tuple[NetOptions, int] | None = None  # key of `compiled`: a lookup in the network takes as long as a small launch

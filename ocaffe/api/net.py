@@ -99,18 +99,18 @@ class Net:
         if seed is None:
             seed = runtime.random_seed() or 0
         own = not isinstance(device, Device)
-        session = Session(runtime.open_device(device) if not isinstance(device, Device) else device)
         kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
+        session = Session(runtime.open_device(device) if not isinstance(device, Device) else device, memory_limit is not None)
         test = phase == proto.TEST
-        options = NetOptions(backward=not test, keep=kept, observed_diffs=True, limit=memory_limit, prepack_weights=test, seed=seed).holding_gradients()
+        options = NetOptions(backward=not test, keep=kept, observed_diffs=True, limit=memory_limit, prepack_weights=test).holding_gradients()
         net = phase_net(message, phase, given.level, given.stages)
         known = [] if weights is None else [read_weights(weights)]
-        network = Network(net, phase, session, options, quiet=True, weights=known, arena=Arena())
+        network = Network(net, phase, session, seed, quiet=True, weights=known, arena=Arena())
         unknown = sorted(kept - ALL - set(network.graph.blobs))
         if unknown:
             place = network.graph.message.source_file or None
             raise UnknownName(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
-        self._attach(Engine(network, Lease(session, own)))
+        self._attach(Engine(network, Lease(session, own), options))
         network.fill_parameters()
         for each in known:
             network.copy_weights(each)
@@ -119,7 +119,7 @@ class Net:
     def _of(cls, network: Network, lease: Lease, options: NetOptions) -> Net:
         """Return the Net of a network that a solver runs with these options."""
         self = cls.__new__(cls)
-        self._attach(Engine(network, lease, options))
+        self._attach(Engine(network, lease, options, fixed=True))
         return self
 
     def _attach(self, engine: Engine) -> None:

@@ -59,8 +59,8 @@ class Solver:
         opened = runtime.open_device(device) if not isinstance(device, Device) else device
         self._solver = Training(param, opened, file=str(file) if is_path(file) else None, keep=kept, memory_limit=memory_limit, world=world())
         self._lease = Lease(self._solver.session, own)
-        self.net = Net._of(self._solver.network, self._lease, self._solver._pass_options(0)[0])
-        self.test_nets = [Net._of(network, self._lease, network.options) for network in self._solver.test_networks]
+        self.net = Net._of(self._solver.network, self._lease, self._solver.passes[0][0])
+        self.test_nets = [Net._of(network, self._lease, options) for network, options in zip(self._solver.test_networks, self._solver.test_options)]
         self._callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
         self._solver.run_layers = self._run_layers
         self._solver.on_start = lambda: self._call(0)
@@ -125,7 +125,7 @@ class Solver:
             net._engine.together()
         if self.net._engine.hooked:
             return
-        self.net._engine.together(self._solver._pass_net(self._solver.param.iter_size - 1))
+        self.net._engine.together(self._solver.network.nets.compiled(*self._solver.passes[-1]))
 
     def snapshot(self) -> None:
         """Write weights and state, including values that scripts wrote."""
@@ -160,7 +160,7 @@ class Solver:
         A single argument is an object with these two methods. Both methods may read and change the blobs of the net, the parameters and the diffs of both.
         Raises Error for a solver with keep=[], which does not store gradients.
         """
-        if not self._solver.network.options.keep:
+        if not self._solver.passes[0][0].keep:
             raise Error("a solver with keep=[] updates the parameters during backward and stores no gradients", fix="leave keep away, or name a blob")
         start, ready = (on_start.on_start, on_start.on_gradients_ready) if on_gradients_ready is None else (on_start, on_gradients_ready)
         self._callbacks.append((start, ready))

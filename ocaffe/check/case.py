@@ -100,7 +100,7 @@ class Case:
             arrays, phase = self.arrays(), getattr(proto, self.phase)
             graph = build(phase_net(self.message(arrays, folder), phase), phase, lambda source, text: None, seed=1)
             options = NetOptions(backward=phase == proto.TRAIN, keep=frozenset(name for name in arrays if "/" not in name), observed_diffs=True,
-                                 prepack_weights=phase == proto.TEST, seed=1)  # fmt: skip
+                                 prepack_weights=phase == proto.TEST)  # fmt: skip
             schedule = compile_net(graph, ParameterGroup(graph.params), target, options.holding_gradients(), Switches.read()).recording.schedule
             for node in graph.nodes:
                 if node.layer.source is not None:

@@ -54,10 +54,9 @@ class Side:
     """The net on one device. `plain`: without fusion and recompute, and with separate memory for every value."""
 
     def __init__(self, message: Any, phase: int, device: Device, plain: bool, weights: Sequence[Weights] = (), seed: int = 1) -> None:
-        options = NetOptions(backward=True, hold_gradients=True, fuse=not plain, recompute="none" if plain else "auto", seed=seed)
-        self.network = Network(message, phase, Session(device), options, weights=weights, quiet=True)
-        if not any(top.loss_weight for node in self.network.graph.nodes for top in node.tops):
-            self.network.options = replace(options, backward=False)  # without a loss there is no backward pass
+        self.network = Network(message, phase, Session(device), seed, weights=weights, quiet=True)
+        learns = any(top.loss_weight for node in self.network.graph.nodes for top in node.tops)  # without a loss there is no backward pass
+        self.options = NetOptions(backward=learns, hold_gradients=True, fuse=not plain, recompute="none" if plain else "auto")
         self.network.nets.switches = replace(self.network.nets.switches, share=self.network.nets.switches.share and not plain, single=True)
         self.network.fill_parameters()
         self._enliven()
@@ -99,13 +98,13 @@ class Side:
         for index, node in enumerate(network.graph.nodes):
             for parameter in node.params:
                 gradient = network.group.held_gradient(parameter)
-                if gradient is not None and network.options.backward:
+                if gradient is not None and self.options.backward:
                     found["backward", index, f"{PARAMETER}{parameter.index}"] = sample(network.session.read(gradient))
         return found
 
     def _settled(self) -> Any:
         """The net compiled for the shapes of this batch, also where they depend on data."""
-        compiled = self.network.nets.bound(self.network.options)
+        compiled = self.network.nets.bound(self.options)
         if any(isinstance(launch, Measure) for launch in compiled.recording.schedule):
             self._start(compiled)
             compiled = self.network.nets.run(compiled)

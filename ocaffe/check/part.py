@@ -50,7 +50,7 @@ def measured(part: str, device: Device, limit: int, built: Progress = lambda don
 
     `limit`: bytes for a net; 0: nearly the free memory. `built` gets the number of compiled programs, and of those to compile.
     """
-    session = Session(device)
+    session = Session(device, limited=part != RATES)
     session.programs.progress = built
     if part == RATES:
         yield rates(session)
@@ -78,10 +78,10 @@ class Times:
         shape = templates.image_shape(templates.upgraded(FOLDER / net / "deploy.prototxt"))
         message = data.complete(batched(read_net(str(FOLDER / net / "train_val.prototxt")), self.batch), shape)
         self.networks: dict[str, Network] = {}
+        self.options = {phase: NetOptions(backward=phase == "TRAIN", limit=limit) for phase in PHASES}
         for phase in reversed(PHASES):  # TEST uses the parameters of TRAIN
             number = getattr(proto, phase)
-            options = NetOptions(backward=phase == "TRAIN", limit=limit)
-            network = Network(phase_net(message, number), number, session, options, owner=self.networks.get("TRAIN"), quiet=True)
+            network = Network(phase_net(message, number), number, session, owner=self.networks.get("TRAIN"), quiet=True)
             stack.callback(network.close)
             self.networks[phase] = network
 
@@ -91,7 +91,7 @@ class Times:
         lists, refused = [], {}
         for phase in phases:
             try:
-                lists.append(self.networks[phase].nets.compiled(self.networks[phase].options).commands)
+                lists.append(self.networks[phase].nets.compiled(self.options[phase]).commands)
             except Exception as problem:
                 refused[phase] = failure(problem)
         with contextlib.suppress(Exception):  # each phase builds what is missing, and has the error
@@ -104,17 +104,17 @@ class Times:
                 if answer is None and not filled:
                     self.networks["TRAIN"].fill_parameters()
                     filled = True
-                answer = answer or {**self.measured(network), "build_s": build}
+                answer = answer or {**self.measured(network, self.options[phase]), "build_s": build}
             except Exception as problem:
                 answer = failure(problem)
             network.close()
-            network.nets.forget(network.options)
+            network.nets.forget(self.options[phase])
             yield {"phase": phase, **answer}
 
-    def measured(self, network: Network) -> dict[str, Any]:
+    def measured(self, network: Network, options: NetOptions) -> dict[str, Any]:
         device = self.session.device
         network.inputs.start()
-        compiled = network.nets.bound(network.options)
+        compiled = network.nets.bound(options)
 
         def timed() -> float:
             begin = time.perf_counter()

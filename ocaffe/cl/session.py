@@ -101,8 +101,9 @@ class Arena:
 class Session:
     """Owner of all buffers. Command lists and nets look them up by Ref."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, device: Device, limited: bool = False) -> None:
+        """`limited`: the nets of the session have a memory limit."""
+        self.device, self.limited = device, limited
         self.programs: Programs = device.programs or Programs(device)
         self.command_lists: list[CommandList] = []
         self.arena = Arena()  # for nets without their own arena
@@ -112,7 +113,6 @@ class Session:
         self.exchange: Exchange | None = None  # None: there is one rank
         self.memory: Memory | None = None  # makes the first slab of each arena; None: OpenCL does
         self.timeline: Timeline | None = None  # records the launches of command lists while profiling
-        self.limited = False  # whether a net of the session has a memory limit
         self.written = 0  # number of changes of parameters
         self.updates = 0  # complete runs of command lists with a solver's update
         self.changed = False  # whether parameters or history were changed since the last of these runs

@@ -115,7 +115,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     weights = read_weights(file)
-    network = Network(net, proto.TEST, Session(device), net_options, weights=[weights])
+    network = Network(net, proto.TEST, Session(device, net_options.limit is not None), weights=[weights])
     network.inputs.share(world.rank, world.size)
     network.limit_labels()
     network.fill_parameters()
@@ -127,7 +127,7 @@ def test(options: argparse.Namespace, world: World) -> None:
         if options.scores and not (detections or segmentation_counts(network.graph, world)):
             fact = "the TEST net has no layer DetectionEvaluate or SegAccuracy"
             raise Error(fact, place=options.model, fix="remove --scores, or add such a layer")
-        lines = score(network, options.iterations, world, detections)
+        lines = score(network, net_options, options.iterations, world, detections)
         segmentations = segmentation_counts(network.graph, world)
         if options.per_class:
             lines += ["", *_per_class(options, device, detections, segmentations)]
@@ -147,7 +147,9 @@ def test(options: argparse.Namespace, world: World) -> None:
             out.write(class_scores(detections, segmentations, label_map_names(options.model), classes))
 
 
-def score(network: Network, iterations: int, world: World = ALONE, detections: Mapping[str, Detections] | None = None) -> list[str]:
+def score(
+    network: Network, options: NetOptions, iterations: int, world: World = ALONE, detections: Mapping[str, Detections] | None = None
+) -> list[str]:
     """Log every output of every batch, then the means. The batches of several ranks are logged in their order after the last one.
 
     Outputs in `detections` are collected there, and only their mean AP is logged. Return the lines of a table: mean of each output, and the standard
@@ -156,7 +158,7 @@ def score(network: Network, iterations: int, world: World = ALONE, detections: M
     means = Means(detections)
     batches: list[list[float]] = []
     restart_scores(network, world)
-    runs = run_batches(network, iterations)
+    runs = run_batches(network, options, iterations)
     results = ((network.loss(compiled, fetched), network.output_values(compiled, fetched)) for compiled, fetched in runs)
     for index, (loss, values) in enumerate(world.interleave(list(results)) if world.several else results):
         means.add(loss, values)

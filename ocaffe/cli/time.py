@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
             return 0
         status = started_ranks("time", argv, options)
         if status is None:
-            benchmark(opened_net(options, stack, world), options.iterations, world)
+            benchmark(*opened_net(options, stack, world), options.iterations, world)
     return status or 0
 
 
@@ -73,8 +73,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: World = ALONE) -> Network:
-    """Return the net of --model on its device, with filled parameters and started prefetchers. The stack closes it."""
+def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: World = ALONE) -> tuple[Network, NetOptions]:
+    """Return the net of --model on its device, with filled parameters and started prefetchers, and its options. The stack closes the net."""
     path = required(options, "model", "the model", "time")
     phase = proto.TEST if options.phase == "TEST" else proto.TRAIN
     data = stack.enter_context(assumed_data())
@@ -86,20 +86,20 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
     stack.callback(device.close)
     net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
-    network = Network(net, phase, Session(device), NetOptions(backward=True, recompute=options.recompute, limit=limit))
+    network = Network(net, phase, Session(device, limit is not None))
     stack.callback(network.close)
     network.fill_parameters()
     network.inputs.start()
-    return network
+    return network, NetOptions(backward=True, recompute=options.recompute, limit=limit)
 
 
-def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
+def benchmark(network: Network, options: NetOptions, iterations: int, world: World = ALONE) -> None:
     """Run one pass to warm up. Then, per iteration, time each layer with a wait, and a whole pass, which overlaps host and device.
 
     Several ranks run at the same time, without an exchange. The first one logs its layers, and the passes of all.
     """
     queue = network.session.device.queue
-    compiled = next_pass(network, network.options)
+    compiled = next_pass(network, options)
 
     def timed(run: Callable[[], CompiledNet]) -> float:
         nonlocal compiled
@@ -115,7 +115,7 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
         return recording.backward_ranges[index][1]
 
     def whole() -> CompiledNet:
-        return network.nets.run(next_pass(network, network.options))
+        return network.nets.run(next_pass(network, options))
 
     log.info("caffe.cpp:351", "Performing Forward")
     timed(partial(network.nets.run, compiled, 0, lambda recording: recording.forward_end))
@@ -128,7 +128,7 @@ def benchmark(network: Network, iterations: int, world: World = ALONE) -> None:
     forward, backward = [0.0] * len(names), [0.0] * len(names)
     pairs: list[float] = []
     for iteration in range(iterations):
-        compiled = next_pass(network, network.options)
+        compiled = next_pass(network, options)
         for index in range(len(names)):
             begin = compiled.recording.forward_ranges[index][0]
             forward[index] += timed(partial(network.nets.run, compiled, begin, partial(forward_of, index)))
@@ -159,8 +159,8 @@ def next_pass(network: Network, options: NetOptions) -> CompiledNet:
 
 def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
     """Profile forward of --model and, in the phase TRAIN, backward."""
-    network = opened_net(options, stack)
-    net_options = replace(network.options, backward=network.phase == proto.TRAIN, prepack_weights=network.phase == proto.TEST)
+    network, net_options = opened_net(options, stack)
+    net_options = replace(net_options, backward=network.phase == proto.TRAIN, prepack_weights=network.phase == proto.TEST)
 
     def passes(count: int) -> None:
         for _ in range(count):

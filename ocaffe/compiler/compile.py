@@ -109,7 +109,7 @@ def _kept_limit(job: _Job, plain: CompiledNet) -> tuple[CompiledNet, bool]:
         attempts.append(found)
         if job.excess(found) <= 0:
             return found, False
-    for cut in cuts(job.graph, job.options.keeps) if not job.options.debug else ():
+    for cut in cuts(job.graph, job.options.keeps) if not (job.options.debug or job.graph.message.debug_info) else ():
         found = _in_microbatches(job, cut)
         if job.excess(found) <= 0:
             return found, True

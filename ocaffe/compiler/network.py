@@ -5,7 +5,6 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from ocaffe.compiler.shapes import Shapes
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
 from ocaffe.graph.labels import limit_labels
-from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.ir.tensor import Shape
@@ -67,7 +65,7 @@ class Network:
         message: Any,
         phase: int,
         session: Session,
-        options: NetOptions,
+        seed: int = 0,
         *,
         owner: Network | None = None,
         quiet: bool = False,
@@ -77,10 +75,8 @@ class Network:
         for each in weights:
             recognise(message, each)
         self.message, self.phase, self.session = message, phase, session
-        self.options = replace(options, debug=options.debug or message.debug_info)
-        session.limited |= options.limit is not None
         session.expect(len(message.layer))
-        self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=options.seed)
+        self.graph = build(message, phase, (lambda source, text: None) if quiet else log.info, seed=seed)
         shared = self._share(owner) if owner is not None else set()
         self.group = ParameterGroup(parameter for parameter in self.graph.params if id(parameter) not in shared)
         self.shapes = Shapes(self.graph)
@@ -109,7 +105,7 @@ class Network:
     def fill_parameters(self) -> None:
         """Set first values from the fillers. The net's seed, the layer's name and the blob's index seed the random numbers."""
         def fill(parameter: Parameter) -> None:
-            self.session.write(parameter.data, first_values(parameter, self.options.seed))
+            self.session.write(parameter.data, first_values(parameter, self.graph.seed))
 
         for parameter in self.group.params:
             self.session.buffers(parameter.data.root)  # allocate here, because the order of the threads varies

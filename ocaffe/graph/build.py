@@ -81,7 +81,7 @@ class _Builder:
         nodes = [self.node(param) for param in self.net.layer]
         inputs = [node.tops[i] for node in nodes if node.type == "Input" for i in range(len(node.tops))]
         outputs = [self.blobs[name] for name in sorted(self.available)]
-        return Graph(self.net, self.phase, nodes, self.blobs, self.first, inputs, outputs, self.params)
+        return Graph(self.net, self.phase, nodes, self.blobs, self.first, inputs, outputs, self.seed, self.params)
 
     def node(self, param: Any) -> Node:
         place = Place.of(self.net.source_file, param.source_line)

@@ -41,7 +41,6 @@ class NetOptions:
     in_flight: int | None = None
     late_rows: int = 0
     statistics_ranks: int = 1
-    seed: int = 0
 
     def __post_init__(self) -> None:
         assert self.recompute in get_args(Recompute), f"recompute is {self.recompute!r}, not one of {get_args(Recompute)}"

@@ -74,8 +74,9 @@ class _NetRecorder:
     def __init__(self, graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, update: Update | None) -> None:
         blobs = sum(blob.count for blob in graph.blobs.values() if blob.producer is not None and blob.producer.bottoms) * FLOAT.itemsize
         target = replace(target, workspace=min(target.workspace, max(MIN_WORKSPACE_BYTES, blobs // WORKSPACE_DIVISOR)))
+        options = replace(options, debug=options.debug or bool(graph.message.debug_info))
         self.graph, self.group, self.options, self.update = graph, group, options, update
-        self.rec = Recorder(target, train=options.backward, seed=options.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
+        self.rec = Recorder(target, train=options.backward, seed=graph.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
                             prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks)  # fmt: skip
         self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
         self.debug = DebugInfo() if options.debug else None

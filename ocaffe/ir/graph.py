@@ -89,6 +89,7 @@ class Graph:
     first: dict[str, Blob]  # each name's first value: the user writes to it, and its diff is the name's diff after backward
     inputs: list[Blob]
     outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (docs/quirks.md, quirk 24)
+    seed: int  # of all random numbers of the net
     params: list[Parameter]  # without repetition of shared ones, in the order of Caffe's learnable_params
     held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # Refs that are set from outside; every recording uses the same ones
     unchecked: list[tuple[Node, int]] = field(default_factory=list)  # losses, each with a bottom, whose labels are checked on the device

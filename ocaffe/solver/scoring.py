@@ -12,6 +12,7 @@ from ocaffe.cl.outputs import Fetched
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
+from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.layers.detection_evaluate import DetectionEvaluate
 from ocaffe.layers.seg_accuracy import SegAccuracy, figures
@@ -113,7 +114,7 @@ def log_outputs(source: str, prefix: str, outputs: Sequence[Output], before: Map
             count += 1
 
 
-def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, Fetched]]:
+def run_batches(network: Network, options: NetOptions, batches: int) -> Iterator[tuple[CompiledNet, Fetched]]:
     """Run forward for `batches` batches and yield the results. The host is at most RING runs ahead of the device.
 
     Several ranks share the batches if `Inputs.share` says so.
@@ -123,7 +124,7 @@ def run_batches(network: Network, batches: int) -> Iterator[tuple[CompiledNet, F
     start = inputs.cursor
     for _ in range(inputs.first, batches, inputs.stride):
         network.follow_batch()
-        compiled = network.nets.bound(network.options)
+        compiled = network.nets.bound(options)
         network.begin(compiled, {"ITERATION": max(inputs.cursor.values()) + inputs.first} if inputs.sources else None)
         compiled = network.nets.run(compiled)
         fetched = compiled.commands.fetch()

@@ -49,6 +49,7 @@ from ocaffe.solver.scoring import Means, Output, as_lists, detections_of, log_ou
 from ocaffe.solver.update import Updater
 
 number = log.number
+Pass = tuple[NetOptions, Updater | None]  # the options of a pass, and the update that it includes
 REQUESTS = ("", "snapshot", "stop")  # of signals; of several ranks the last one in this list counts
 
 
@@ -114,19 +115,14 @@ class Solver:
         check_solver(self.param, file)
         with within(file):
             self.rate = LearningRate(self.param)
-        self.session = Session(device)
+        self.session = Session(device, limited=memory_limit is not None)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
         self._update: CompiledNet | None = None
-        debug = self.param.debug_info
-        self._options = NetOptions(backward=True, keep=keep, observed_diffs=bool(keep), debug=debug, recompute=recompute, limit=memory_limit, seed=self.seed)
-        if self.exchange is not None:
-            ranks = world.size if param.synchronize_statistics else 1
-            self._options = replace(self._options, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows, statistics_ranks=ranks)
+        self._observed = bool(keep)
         self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
         known = [state.learned_net] if state is not None and state.learned_net else [] if resume else weight_files(weights or self.param.weights)
         given = [read_weights(name) for name in known]
         self.network, self.test_networks = self._networks(given, fills=not resume)
-        self._options = self.network.options
         self.boxes = BoxTargets(self.network)
         with within(file):
             self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
@@ -138,6 +134,7 @@ class Solver:
         self.first_losses = FirstLosses(self.param, self.network.graph, copied)
         if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
             self._probe()
+        self.passes, self.test_options = self._options(keep, recompute, memory_limit)
         self._bind()
         if self.exchange is not None:
             join_ranks(self, self.exchange)
@@ -172,13 +169,11 @@ class Solver:
         files = weights if fills else []
         train, tests = net_messages(self.param, self._read, self.file)
         message = batched(self.prepare(train(), proto.TRAIN), self.batch)
-        options = replace(self._options, backward=False)
-        network = self._filled(Network(message, proto.TRAIN, self.session, self._options, weights=weights), files)
+        network = self._filled(Network(message, proto.TRAIN, self.session, self.seed, weights=weights), files)
         for source in network.inputs.sources.values():
             source.share = self.world.share
-        options = replace(options, in_flight=None, late_rows=0, statistics_ranks=1)
         messages = [self.prepare(test(), proto.TEST) for test in tests]
-        networks = [self._filled(Network(each, proto.TEST, self.session, options, owner=network, weights=weights), files) for each in messages]
+        networks = [self._filled(Network(each, proto.TEST, self.session, self.seed, owner=network, weights=weights), files) for each in messages]
         for each in networks:
             each.inputs.share(self.world.rank, self.world.size)
         return network, networks
@@ -191,51 +186,48 @@ class Solver:
             self.copied.setdefault(weights.path, network.copy_weights(weights))  # the TRAIN net is the first
         return network
 
-    def _bind(self) -> None:
-        """Bind all command lists of the loop in one call, so that their programs are built together."""
-        if self._options.limit is not None:
-            self._share_limit()
-        command_lists = [compiled.commands for compiled in self.train_nets()]
-        command_lists += [network.nets.compiled(network.options).commands for network in self.test_networks]
-        self.session.bind(command_lists)
-
-    def _share_limit(self) -> None:
-        """Pass to every net the bytes of the memory limit that the other nets keep."""
-        passes = [(self.network, *self._pass_options(index)) for index in range(min(self.param.iter_size, 2))]
-        tests = [(network, network.options, None) for network in self.test_networks]
-        schedules = [network.nets.unlimited(options, update) for network, options, update in (*passes, *tests)]
+    def _options(self, keep: frozenset[str], recompute: Recompute, limit: int | None) -> tuple[list[Pass], list[NetOptions]]:
+        """Return the passes of an iteration, and the options of each TEST net. With a limit each net knows the bytes of it that the other nets keep."""
+        debug = self.param.debug_info
+        test = NetOptions(backward=False, keep=keep, observed_diffs=self._observed, debug=debug, recompute=recompute, limit=limit)
+        train, tests = replace(test, backward=True), [test] * len(self.test_networks)
+        if self.exchange is not None:
+            ranks = self.world.size if self.param.synchronize_statistics else 1
+            train = replace(train, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows, statistics_ranks=ranks)
+        passes = self._passes(train)
+        if limit is None:
+            return passes, tests
+        schedules = [self.network.nets.unlimited(*each) for each in passes]
+        schedules += [network.nets.unlimited(test) for network in self.test_networks]
         if self._split_passes:
             schedules.append(self._update_net().recording.schedule)
         beside = bytes_beside(schedules)
-        self._options = replace(self._options, beside=max(beside[: len(passes)]))
-        for network, size in zip(self.test_networks, beside[len(passes) :]):
-            network.options = replace(network.options, beside=size)
+        sizes = beside[len(passes) : len(passes) + len(tests)]
+        return self._passes(replace(train, beside=max(beside[: len(passes)]))), [replace(test, beside=size) for size in sizes]
 
-    @property
-    def _observed(self) -> bool:
-        """Whether a script can read blobs and gradients. Passes then add to gradients, which are cleared first, as in pycaffe."""
-        return bool(self._options.keep)
+    def _passes(self, options: NetOptions) -> list[Pass]:
+        """Return the passes of an iteration: one that includes the update; or the first, and one for all others.
+
+        These overwrite the gradients or add to them. If a script can read gradients, all passes add, after the solver has cleared them, as in pycaffe.
+        """
+        if not self._split_passes:
+            return [(options, self.updater)]
+        return [(options.holding_gradients(add=self._observed or index > 0), None) for index in range(min(self.param.iter_size, 2))]
+
+    def _bind(self) -> None:
+        """Bind all command lists of the loop in one call, so that their programs are built together."""
+        command_lists = [compiled.commands for compiled in self.train_nets()]
+        command_lists += [network.nets.compiled(options).commands for network, options in zip(self.test_networks, self.test_options)]
+        self.session.bind(command_lists)
 
     @property
     def _split_passes(self) -> bool:
         """Whether the update is a separate command list after forward and backward."""
         return self.param.iter_size > 1 or self.param.snapshot_diff or self._observed
 
-    def _pass_options(self, index: int) -> tuple[NetOptions, Updater | None]:
-        """Return the net options of pass `index` of an iteration, and the update to include.
-
-        One command list includes the update, or else each pass overwrites or accumulates the gradients.
-        """
-        if not self._split_passes:
-            return self._options, self.updater
-        return self._options.holding_gradients(add=self._observed or index > 0), None
-
-    def _pass_net(self, index: int) -> CompiledNet:
-        return self.network.nets.compiled(*self._pass_options(index))
-
     def train_nets(self) -> list[CompiledNet]:
-        """Return all compiled nets that an iteration runs."""
-        passes = [self._pass_net(index) for index in range(min(self.param.iter_size, 2))]
+        """Return all compiled nets that an iteration runs, the passes first."""
+        passes = [self.network.nets.compiled(*each) for each in self.passes]
         return [*dict.fromkeys(passes), *([self._update_net()] if self._split_passes else [])]
 
     def _update_net(self) -> CompiledNet:
@@ -243,7 +235,7 @@ class Solver:
         if self._update is None:
             rec = Recorder(self.session.device.target, train=True)
             update = partial(self.updater, rec, self.network.group.held, rec.step)
-            if self._options.in_flight is None:
+            if self.exchange is None:
                 update()
             else:
                 exchanges = Exchanges(rec, 0)
@@ -376,7 +368,7 @@ class Solver:
     def _pass(self, index: int, rate: float) -> tuple[CompiledNet, Fetched]:
         """Enqueue one forward and backward pass, and the update if the command list includes it."""
         self.network.follow_batch()
-        compiled = self.network.nets.bound(*self._pass_options(index))  # not bound yet if the batch has another shape
+        compiled = self.network.nets.bound(*self.passes[min(index, len(self.passes) - 1)])  # not bound yet if the batch has another shape
         commands = compiled.commands
         if self._observed and index == 0:
             self.session.clear(self.network.group.held)
@@ -455,7 +447,7 @@ class Solver:
         """Run one more TRAIN forward pass, which consumes a batch (docs/quirks.md, quirk 35)."""
         self._start_prefetch()
         self.network.follow_batch()
-        compiled = self.network.nets.bound(*self._pass_options(0))
+        compiled = self.network.nets.bound(*self.passes[0])
         compiled.commands.set_step(RATE=0.0, ITERATION=self.iter, PASS=0, **self._ranks)
         compiled = self.network.nets.run(compiled, stop=lambda recording: recording.forward_end)
         return np.float32(self.world.mean(np.asarray(self.network.loss(compiled, compiled.commands.fetch()))))
@@ -498,7 +490,7 @@ class Solver:
         restart_scores(network, self.world)
         network.inputs.start()
         self.tested_from[index] = network.inputs.cursor
-        for compiled, fetched in run_batches(network, self.param.test_iter[index]):
+        for compiled, fetched in run_batches(network, self.test_options[index], self.param.test_iter[index]):
             loss = network.loss(compiled, fetched) if self.param.test_compute_loss else np.float32(0)
             results.append((loss, network.output_values(compiled, fetched)))
             wanted = "" if self.world.several else self._wanted()  # several ranks agree on requests after an iteration

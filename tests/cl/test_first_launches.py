@@ -34,9 +34,9 @@ layer {{ name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param {
 layer {{ name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" inner_product_param {{ num_output: 5 weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }}
 '''
-net = Network(phase_net(parse(NET, proto.NetParameter), proto.TRAIN), proto.TRAIN, Session(select_device("pocl")), NetOptions({options}), quiet=True)
+net = Network(phase_net(parse(NET, proto.NetParameter), proto.TRAIN), proto.TRAIN, Session(select_device("pocl")), quiet=True)
 net.fill_parameters()
-compiled = net.nets.bound(net.options)
+compiled = net.nets.bound(NetOptions({options}))
 for thread in threading.enumerate():
     if thread.name == first_launches.NAME:
         thread.join()

@@ -18,6 +18,7 @@ from ocaffe.ir.launch import roots
 from ocaffe.model.text import parse
 
 MIB = 1 << 20
+OPTIONS = NetOptions(backward=False, limit=1 << 40)
 NET = """
 input: "data" input_shape { dim: 64 dim: 3 dim: 16 dim: 16 }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 8 kernel_size: 3 weight_filler { type: "xavier" } } }
@@ -29,8 +30,7 @@ layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
 
 
 def network(device: Device, limited: bool = True) -> Network:
-    options = NetOptions(backward=False, limit=1 << 40 if limited else None)
-    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device), options, quiet=True)
+    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device, limited), quiet=True)
     made.fill_parameters()
     return made
 
@@ -51,7 +51,7 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
     monkeypatch.setattr(workers, "_busy", lambda: 0)
     net = network(device)
     session = net.session
-    compiled = net.nets.compiled(net.options)
+    compiled = net.nets.compiled(OPTIONS)
     plan = compiled.plan.total + sum(root.nbytes * root.slots for root in roots(compiled.recording.schedule) if root.persistent)
     monkeypatch.setattr(device, "context_bytes", (plan - allocated(session)) // fitting)
     contexts: list[object] = []
@@ -82,7 +82,7 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
 
     monkeypatch.setattr(workers, "Worker", Compiler)
     monkeypatch.setattr(Session, "_make_slabs", make_slabs)
-    net.nets.bound(net.options)
+    net.nets.bound(OPTIONS)
     assert len(peaks) == fitting + 1, "as many contexts as fit, then the slabs"
     assert max(peaks) <= plan and allocated(session) <= plan
 
@@ -92,12 +92,12 @@ def test_a_later_build_has_the_memory_that_its_slabs_will_take(device: Device, m
     build_all = program.Programs.build_all
     monkeypatch.setattr(program.Programs, "build_all", lambda self, keys, room=0: (rooms.append(room), build_all(self, keys, room))[1])
     net = network(device)
-    net.nets.bound(net.options)
+    net.nets.bound(OPTIONS)
     net.shapes.reshape({"data": (8, 3, 16, 16)})
-    net.nets.bound(net.options)  # smaller: nothing is free
+    net.nets.bound(OPTIONS)  # smaller: nothing is free
     before = allocated(net.session)
     net.shapes.reshape({"data": (128, 3, 16, 16)})
-    net.nets.bound(net.options)
+    net.nets.bound(OPTIONS)
     assert rooms[0] > 0
     assert allocated(net.session) - before <= rooms[2]
     assert rooms[1] < rooms[2]
@@ -107,8 +107,7 @@ def test_without_a_limit_compilers_have_an_eighth_of_the_free_memory(device: Dev
     rooms: list[int] = []
     build_all = program.Programs.build_all
     monkeypatch.setattr(program.Programs, "build_all", lambda self, keys, room=0: (rooms.append(room), build_all(self, keys, room))[1])
-    net = network(device, limited=False)
-    net.nets.bound(net.options)
+    network(device, limited=False).nets.bound(replace(OPTIONS, limit=None))
     assert rooms == [device.target.free_memory // 8]
 
 

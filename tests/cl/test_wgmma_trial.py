@@ -22,7 +22,6 @@ from ocaffe.cl.open_ptx import FIRST
 from ocaffe.cl.program import BuildError
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.model.text import parse
 
@@ -144,7 +143,7 @@ def test_an_opened_device_waits_when_its_target_is_read(device: Any, monkeypatch
     monkeypatch.setattr(Session, "expect", lambda session, layers: waits.append("compilers"))
     with contextlib.closing(opened):
         net = parse('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }', proto.NetParameter)
-        Network(phase_net(net, proto.TEST), proto.TEST, Session(opened), NetOptions(), quiet=True)
+        Network(phase_net(net, proto.TEST), proto.TEST, Session(opened), quiet=True)
         assert waits == ["compilers"]
         assert opened.target == replace(device.target, wgmma=True) and opened.target.wgmma and waits == ["compilers", "trial"]
 

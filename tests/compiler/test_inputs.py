@@ -26,7 +26,7 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 
 @pytest.fixture
 def network(device: Device) -> Iterator[Network]:
-    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TRAIN), proto.TRAIN, Session(device), NetOptions(), quiet=True)
+    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TRAIN), proto.TRAIN, Session(device), quiet=True)
     made.fill_parameters()
     values = np.arange(2 * BATCHES, dtype=np.float32)
     made.inputs.sources["rows"].hand_over(np.tile(values[:, None, None, None], (1, 3, 1, 1)), values % 4, 0)
@@ -36,7 +36,7 @@ def network(device: Device) -> Iterator[Network]:
 
 
 def test_parts_of_a_pass_are_one_run(network: Network) -> None:
-    compiled = network.nets.bound(network.options)
+    compiled = network.nets.bound(NetOptions())
     commands, recording = compiled.commands, compiled.recording
 
     def counted() -> tuple[int, dict[str, int]]:
@@ -55,7 +55,7 @@ def test_parts_of_a_pass_are_one_run(network: Network) -> None:
 
 def test_a_run_that_is_never_finished_counts(network: Network) -> None:
     """A new run follows, with buffers of its own."""
-    compiled = network.nets.bound(network.options)
+    compiled = network.nets.bound(NetOptions())
     losses = []
     for batch in range(BATCHES):
         network.nets.run(compiled, 0, lambda recording: recording.forward_end)
@@ -66,7 +66,7 @@ def test_a_run_that_is_never_finished_counts(network: Network) -> None:
 
 
 def test_the_cursor_survives_a_stop(network: Network) -> None:
-    compiled = network.nets.bound(network.options)
+    compiled = network.nets.bound(NetOptions())
     network.nets.run(compiled)
     network.inputs.stop("rows")
     assert network.inputs.cursor == {"rows": 1}
@@ -84,12 +84,12 @@ def test_ranks_share_batches(network: Network, rank: int) -> None:
     network.inputs.start()
     (prefetcher,) = network.inputs.prefetchers.values()
     assert network.inputs.cursor == {"rows": 1} and prefetcher.peek().index == 1 + rank
-    network.nets.run(network.nets.bound(network.options))
+    network.nets.run(network.nets.bound(NetOptions()))
     assert network.inputs.cursor == {"rows": 4} and prefetcher.peek().index == 4 + rank
 
 
 def test_the_places_of_values(network: Network) -> None:
-    compiled = network.nets.bound(network.options)
+    compiled = network.nets.bound(NetOptions())
     network.nets.run(compiled)
     commands, data = compiled.commands, compiled.recording.data
     assert commands.home(data["loss"]) is commands.outputs and commands.is_output(data["loss"])

@@ -172,7 +172,7 @@ def test_relu_of_forks_costs_no_launch(device: Any) -> None:
         relu = "" if ending else "layer { name: 'relu' type: 'ReLU' bottom: 'y0' top: 'y0' }"
         net = Net(parse(f"{inputs} layer {{ {text(conv)} }} {relu}", proto.NetParameter, "net"), proto.TEST, device=device, keep=[])
         results.append(net.forward(x0=x)["y0"].copy())
-        schedule = net._network.nets.compiled(net._network.options).recording.schedule
+        schedule = net._network.nets.compiled(net._engine.options).recording.schedule
         launches.append([launch.what for launch in schedule])
         net.close()
     np.testing.assert_array_equal(*results)

@@ -203,7 +203,7 @@ def test_compare_sees_caffes_order(device: Device, monkeypatch: pytest.MonkeyPat
     sides = []
     for chosen, wgmma in (("ieee", False), (math, True)):
         sides.append(Side(text_format.Parse(text, proto.NetParameter()), proto.TRAIN, of_math(device, chosen, wgmma), plain=False))
-    assert any(launch.kernel.needs_blocks for launch in sides[1].network.nets.bound(sides[1].network.options).recording.schedule)
+    assert any(launch.kernel.needs_blocks for launch in sides[1].network.nets.bound(sides[1].options).recording.schedule)
     rows = [row for row in compare(*sides) if row.error is not None]
     assert len(rows) > 4 and all(row.error <= bound for row in rows), rows
     for side in sides:

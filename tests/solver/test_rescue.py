@@ -186,7 +186,7 @@ def test_a_test_net_that_does_not_fit(device: Any, patched: str, reason: str) ->
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Error, match=reason) as caught:
         def start() -> None:
             if solver.iter == 3:
-                solver.session.release(solver.test_networks[0].nets.compiled(solver.test_networks[0].options).commands)  # as if it was not bound yet
+                solver.session.release(solver.test_networks[0].nets.compiled(solver.test_options[0]).commands)  # as if it was not bound yet
                 patch.setattr(cl, patched, raises(refusal("clCreate", -4)))
 
         solver.on_start = start

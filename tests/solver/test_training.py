@@ -210,10 +210,10 @@ def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, monkeypatch: p
 
 def test_planned_memory_is_recycled(device: Any) -> None:
     solver = make(device)
-    plan = solver._pass_net(0).plan
+    plan = solver.train_nets()[0].plan
     assert plan.lower_bound <= plan.total <= 1.1 * plan.lower_bound
     assert plan.total < 0.8 * sum(life.size for life in plan.lives)
-    test_slabs = solver.test_networks[0].nets.compiled(solver.test_networks[0].options).plan.slabs
+    test_slabs = solver.test_networks[0].nets.compiled(solver.test_options[0]).plan.slabs
     assert len(solver.session.arena.slabs) == len(plan.slabs) and sum(test_slabs) <= sum(plan.slabs)
     solver.close()
 
