@@ -108,7 +108,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     settings = read_configuration(options.cfg) if options.cfg else []
     if options.imdb:
         message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb, trained_regions(file))
-    message = batched(configured(message, proto.TEST, settings=settings) if settings else message, options.batch)
+    message = batched(configured(upgrade_net(message), proto.TEST, settings=settings) if settings else message, options.batch)
     if options.coco:
         detections_scored(message, options.model)  # before the test
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))

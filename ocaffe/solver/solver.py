@@ -26,7 +26,7 @@ from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.report import bytes_beside
-from ocaffe.model.batch import batched
+from ocaffe.model.batch import with_batch
 from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.model.weights import Weights, read_weights, weight_files
@@ -85,55 +85,25 @@ class Solver:
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
         `batch`: the batch size of the TRAIN net, 0 for that of the file. `prepare`: changes the message of a net for a phase.
         """
-        self.world, self.batch, self.prepare = world, batch, prepare
-        if isinstance(param, str):
-            file, param = param, read_solver(param, allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
-        self.param = upgrade_solver(param)
-        self.file = file
-        self.allow_unknown_fields = allow_unknown_fields
-        if level is not None:
-            self.param.train_state.level = level
-        self.param.train_state.stage.extend(stages)
+        self.world, self.batch, self.prepare, self.allow_unknown_fields = world, batch, prepare, allow_unknown_fields
+        self.param, self.file = self._settings(param, file, level, stages)
         state = snapshots.load_state(resume) if resume else None
         self.seed: int = world.broadcast(self._seed(state.random_seed if state else None))
-        self._agreed = Agreement(world)
-        self.iter = 0
-        self.copied: dict[str, list[Parameter]] = {}  # the parameters of the TRAIN net that each file of weights has set
-        self.request: Callable[[], str] = lambda: ""
-        self.stopped = False
-        self.begin: Begin | None = None  # of the last iteration that began
-        self.tried = -1  # the iteration of the last snapshot that was begun
-        self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
-        self._clips: deque[tuple[int, Fetched]] = deque()
-        self._saved = time.monotonic()  # the time of the last snapshot, or of the start
-        self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
-        self.on_progress: Callable[[int], None] = lambda iteration: None
-        self.on_start: Callable[[], None] = lambda: None  # before each iteration
-        self.run_layers: Callable[[dict[str, float]], tuple[CompiledNet, Fetched] | None] = lambda words: None  # runs a pass layer by layer, for scripts
-        self.on_gradients: Callable[[], None] = lambda: None  # before each update, if the update is separate from the passes
+        self._reset()
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
-        check_solver(self.param, file)
-        with within(file):
+        check_solver(self.param, self.file)
+        with within(self.file):
             self.rate = LearningRate(self.param)
         self.session = Session(device, limited=memory_limit is not None)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
-        self._update: CompiledNet | None = None
-        self._observed = bool(keep)
-        self.precious = [*weight_files(weights or self.param.weights), *([resume, *state.weights] if resume and state else [])]  # never removed
-        known = [state.learned_net] if state is not None and state.learned_net else [] if resume else weight_files(weights or self.param.weights)
+        files = weight_files(weights or self.param.weights)
+        known = [state.learned_net] if state is not None and state.learned_net else [] if resume else files
         given = [read_weights(name) for name in known]
+        self.precious = [*files, *([resume, *state.weights] if resume and state else [])]  # never removed
         self.network, self.test_networks = self._networks(given, fills=not resume)
-        self.boxes = BoxTargets(self.network)
-        with within(file):
-            self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
-        self.average = Average(self.session, self.updater) if self.updater.average is not None else None
-        check_evaluation(self.param, [network.graph for network in self.test_networks], file)
-        self.best = Best(self.param, self.test_networks, file) if self.param.HasField("best_output") else None
-        self.losses = SmoothedLoss(self.param.average_loss)
-        copied = {id(parameter) for parameters in self.copied.values() for parameter in parameters}
-        self.first_losses = FirstLosses(self.param, self.network.graph, copied)
-        if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
-            self._probe()
+        self._add_update()
+        self._add_scores()
+        self._observed = bool(keep)
         self.passes, self.test_options = self._options(keep, recompute, memory_limit)
         self._bind()
         if self.exchange is not None:
@@ -148,6 +118,52 @@ class Solver:
             broadcast_state(self)
 
     # -- construction ------------------------------------------------------------------------------------------------
+
+    def _settings(self, param: Any, file: str | None, level: int | None, stages: Sequence[str]) -> tuple[Any, str | None]:
+        """Return the SolverParameter in today's format, with the state of the TRAIN net, and its file."""
+        if isinstance(param, str):
+            file, param = param, read_solver(param, self.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+        param = upgrade_solver(param)
+        if level is not None:
+            param.train_state.level = level
+        param.train_state.stage.extend(stages)
+        return param, file
+
+    def _reset(self) -> None:
+        """Set the state of the loop to that before the first iteration, and the functions that it calls to ones that do nothing."""
+        self.iter = 0
+        self.stopped = False
+        self.begin: Begin | None = None  # of the last iteration that began
+        self.tried = -1  # the iteration of the last snapshot that was begun
+        self.tested_from: dict[int, dict[str, int]] = {}  # during a test: the data position at its start
+        self.copied: dict[str, list[Parameter]] = {}  # the parameters of the TRAIN net that each file of weights has set
+        self._agreed = Agreement(self.world)
+        self._clips: deque[tuple[int, Fetched]] = deque()
+        self._saved = time.monotonic()  # the time of the last snapshot, or of the start
+        self.request: Callable[[], str] = lambda: ""
+        self.on_record: Callable[[dict[str, Any]], None] = lambda record: None
+        self.on_progress: Callable[[int], None] = lambda iteration: None
+        self.on_start: Callable[[], None] = lambda: None  # before each iteration
+        self.run_layers: Callable[[dict[str, float]], tuple[CompiledNet, Fetched] | None] = lambda words: None  # runs a pass layer by layer, for scripts
+        self.on_gradients: Callable[[], None] = lambda: None  # before each update, if the update is separate from the passes
+
+    def _add_update(self) -> None:
+        """Add the update of the parameters, and their average if the solver has one."""
+        with within(self.file):
+            self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
+        self._update: CompiledNet | None = None
+        self.average = Average(self.session, self.updater) if self.updater.average is not None else None
+
+    def _add_scores(self) -> None:
+        """Add what follows the losses and the tests."""
+        self.boxes = BoxTargets(self.network)
+        check_evaluation(self.param, [network.graph for network in self.test_networks], self.file)
+        self.best = Best(self.param, self.test_networks, self.file) if self.param.HasField("best_output") else None
+        self.losses = SmoothedLoss(self.param.average_loss)
+        copied = {id(parameter) for parameters in self.copied.values() for parameter in parameters}
+        self.first_losses = FirstLosses(self.param, self.network.graph, copied)
+        if self.param.snapshot > 0 or self.param.snapshot_interval_seconds > 0 or self.best is not None:
+            self._probe()
 
     def _probe(self) -> None:
         if self.world.first:
@@ -168,7 +184,7 @@ class Solver:
         """
         files = weights if fills else []
         train, tests = net_messages(self.param, self._read, self.file)
-        message = batched(self.prepare(train(), proto.TRAIN), self.batch)
+        message = with_batch(self.prepare(train(), proto.TRAIN), self.batch)
         network = self._filled(Network(message, proto.TRAIN, self.session, self.seed, weights=weights), files)
         for source in network.inputs.sources.values():
             source.share = self.world.share

@@ -13,7 +13,6 @@ from ocaffe import log, proto
 from ocaffe.errors import Error
 from ocaffe.layers.base import layer_type
 from ocaffe.model.param_str import read_value, with_settings
-from ocaffe.model.upgrade import upgrade_net
 
 SAMPLED = 6  # tops of a RoIData for Fast R-CNN
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file
@@ -117,12 +116,14 @@ def _value(key: str, text: str, place: str) -> Any:
 
 
 def configured(net: Any, phase: int, imdb: str = "", proposals: str = "", settings: Sequence[Configuration] = ()) -> Any:
-    """Return a net whose layers have these settings in their param_str. `imdb`: a database of annotated images. `proposals`: a file with those of the images.
+    """Return a net, which is upgraded, with these settings in the param_str of its layers.
+
+    `imdb`: a database of annotated images. `proposals`: a file with those of the images.
 
     Raises Error if no layer has the images.
     """
     made = type(net)()
-    made.CopyFrom(upgrade_net(net))
+    made.CopyFrom(net)
     images = sampled = False
     for layer in made.layer:
         kinds = {layer_type(_named(layer, imdb))}

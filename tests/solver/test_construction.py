@@ -10,7 +10,7 @@ import pytest
 
 from ocaffe.cl.device import Device
 from ocaffe.cli import main
-from ocaffe.model import wire
+from ocaffe.model import upgrade, wire
 from ocaffe.solver.solver import Solver
 
 NET = """
@@ -62,6 +62,15 @@ def test_weights_are_read_once(device: Device, reads: Counter[str]) -> None:
     reads.clear()
     trained(device, resume="snap_iter_2.solverstate")
     assert reads["snap_iter_2.caffemodel"] == 1
+
+
+def test_nets_are_upgraded_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The TRAIN net and two TEST nets, also with another batch size."""
+    upgraded: list[Any] = []
+    original = upgrade._check_layers
+    monkeypatch.setattr(upgrade, "_check_layers", lambda net, say: (upgraded.append(net), original(net, say))[1])
+    trained(device, batch=2)
+    assert len(upgraded) == 3
 
 
 @pytest.mark.parametrize("command", ["test", "compare"])
