@@ -127,7 +127,7 @@ class Engine:
         writes the value of the layer that ran last. In Caffe all these values share one buffer.
         Raises Error if the blob has no memory of its own.
         """
-        if what == "data" and self.shown is not None and self.shown.commands.is_output(output := self.shown.recording.data[name]):
+        if what == "data" and self.shown is not None and self.shown.commands.outputs.holds(output := self.shown.recording.data[name]):
             return output, output
         if what == "diff" and not self.options.backward:
             self.switch(backward=True)
@@ -173,7 +173,7 @@ class Engine:
             producer.layer.given(name, values)
 
     def _commands_of(self, ref: Ref) -> CommandList:
-        if self.shown is not None and self.shown.commands.is_output(ref):
+        if self.shown is not None and self.shown.commands.outputs.holds(ref):
             return self.shown.commands
         return (self.compiled or self.current()).commands
 

@@ -197,13 +197,9 @@ class CommandList:
     def home(self, ref: Ref) -> OutputRing | Ref | int:
         """Return where the value of a Ref is: in the ring of outputs, in the buffers of its root, or in the slab of this number."""
         root = ref.root
-        if root in self.outputs.offsets:
+        if self.outputs.holds(ref):
             return self.outputs
         return root if root.persistent else self.plan.places[root][0]
-
-    def is_output(self, ref: Ref) -> bool:
-        """Return whether the ring of outputs has the value, so that `fetch` returns it."""
-        return ref.root in self.outputs.offsets
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
         """Return buffer and offset in elements. `slot`: the number of the run, where several runs have buffers of their own."""

@@ -40,6 +40,10 @@ class OutputRing:
         self.buffer = session.allocate(self.slots * self._size, "the outputs", shared=True)
         cl.enqueue_fill_buffer(session.device.queue, self.buffer, np.uint32(0), 0, self.slots * self._size)
 
+    def holds(self, ref: Ref) -> bool:
+        """Return whether the value of a Ref is in the ring, so that a `Fetched` has it."""
+        return ref.root in self.offsets
+
     def place(self, ref: Ref, slot: int) -> int:
         """Return the offset in bytes of an output of run number `slot`."""
         return slot % self.slots * self._size + self.offsets[ref.root] + ref.root_offset * ref.dtype.itemsize
@@ -114,7 +118,7 @@ class Fetched:
 
     def value(self, ref: Ref) -> np.ndarray:
         """Return a copy of one value. One that is not in the ring (`Network.reads_late`) is read from the device."""
-        if ref.root not in self.ring.offsets:
+        if not self.ring.holds(ref):
             return self.read(ref)
         transfer = self.transfer
         if transfer.host is None:

@@ -99,7 +99,7 @@ class CompiledNets:
         # The values are read before binding, because binding may move the arena.
         values = {new.recording.step: old.commands.read(old.recording.step)}
         for source, target in self._carried(old, new, measured):
-            if target.root.role is not Role.CONSTANT and (source.root is not target.root or new.commands.is_output(target)):
+            if target.root.role is not Role.CONSTANT and (source.root is not target.root or new.commands.outputs.holds(target)):
                 values[target] = old.commands.read(source)
         self.bound(old.options, old.update)
         new.commands.go_on(old.commands.runs)

@@ -165,7 +165,7 @@ class Network:
 
     def reads_late(self, compiled: CompiledNet) -> bool:
         """Return whether an output is in recycled memory and must therefore be read before the next run."""
-        return not all(compiled.commands.is_output(compiled.recording.data[blob.name]) for blob in self.graph.outputs)
+        return not all(compiled.commands.outputs.holds(compiled.recording.data[blob.name]) for blob in self.graph.outputs)
 
     def loss(self, compiled: CompiledNet, fetched: Fetched) -> np.float32:
         """Return the sum over losses of weight times the sum of the top, as Net::Forward does."""

@@ -92,8 +92,8 @@ def test_the_places_of_values(network: Network) -> None:
     compiled = network.nets.bound(NetOptions())
     network.nets.run(compiled)
     commands, data = compiled.commands, compiled.recording.data
-    assert commands.home(data["loss"]) is commands.outputs and commands.is_output(data["loss"])
-    assert commands.home(data["x"]) is data["x"].root and not commands.is_output(data["x"])
-    assert commands.home(data["ip"]) in range(len(compiled.plan.slabs)) and not commands.is_output(data["ip"])
+    assert commands.home(data["loss"]) is commands.outputs and commands.outputs.holds(data["loss"])
+    assert commands.home(data["x"]) is data["x"].root and not commands.outputs.holds(data["x"])
+    assert commands.home(data["ip"]) in range(len(compiled.plan.slabs)) and not commands.outputs.holds(data["ip"])
     assert commands.read(data["loss"]) == commands.fetch().value(data["loss"])
     np.testing.assert_array_equal(commands.read(data["x"]), commands.fetch().value(data["x"]))
