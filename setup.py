@@ -12,6 +12,7 @@ MACHINES = " or ".join(f"platform_machine == '{name}'" for name in ("x86_64", "A
 WHEELS = f"({MACHINES}) and sys_platform != 'android' and python_version < '3.15'"
 X86_64 = "(sys_platform == 'linux' or sys_platform == 'win32') and (platform_machine == 'x86_64' or platform_machine == 'AMD64')"
 MPICH = "sys_platform == 'linux' and (platform_machine == 'x86_64' or platform_machine == 'aarch64')"  # it has wheels there
+KERNELS = [f"kernels/**/*.{kind}" for kind in ("cl", "h", "json")]
 
 setup(
     name="ocaffe",
@@ -24,7 +25,7 @@ setup(
     packages=[*find_packages(include=["ocaffe", "ocaffe.*"]), "ocaffe.zoo.nets"],
     package_dir={"ocaffe.zoo.nets": "zoo"},  # ocaffe/zoo/__init__.py finds both
     package_data={
-        "ocaffe": ["py.typed", "*.pyi", "kernels/*.cl", "kernels/*.h", "kernels/*.json", "proto/*.desc"],
+        "ocaffe": ["py.typed", "*.pyi", *KERNELS, "proto/*.desc"],
         "ocaffe.zoo.nets": ["*/*.prototxt", "*/*.md"],
     },
     install_requires=[*CORE, f"simplejpeg>=1.7; {WHEELS}"],

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
-import importlib.resources
 import itertools
 import os
 import re
@@ -22,6 +20,7 @@ from ocaffe.cl.quirks import Quirk
 from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, Job, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
+from ocaffe.kernels.files import kernel_text
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
@@ -84,11 +83,6 @@ def _excerpts(text: str, log: str, most: int = 5, around: int = 2) -> list[str]:
     return [f"{'>' if n in wrong else ' '}{n:5} | {lines[n - 1]}" for n in shown]
 
 
-@functools.cache
-def _kernel_file(name: str) -> str:
-    return (importlib.resources.files("ocaffe") / "kernels" / name).read_text(encoding="utf-8")
-
-
 def _inline(text: str, defines: Mapping[str, str], fence: str) -> str:
     """Replace #include lines by the files, because the device's compiler has no include path. The file `fence`, if any, follows common.h.
 
@@ -99,7 +93,7 @@ def _inline(text: str, defines: Mapping[str, str], fence: str) -> str:
         name = match[1] or defines.get(match[2], "").strip('"')
         if not name:
             return match[0]
-        return _inline(_kernel_file(name), defines, fence) + (_kernel_file(fence) if fence and name == "common.h" else "")
+        return _inline(kernel_text(name), defines, fence) + (kernel_text(fence) if fence and name == "common.h" else "")
 
     return _INCLUDE.sub(file, text)
 
@@ -107,7 +101,7 @@ def _inline(text: str, defines: Mapping[str, str], fence: str) -> str:
 def program_text(key: ProgramKey, fence: str = "") -> str:
     """Return the text for the compiler: the defines, then the source with its includes inlined. `fence`: Target.device_fence."""
     defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
-    text = '#include "common.h"\n' + key.source if key.family == "generated" else _kernel_file(key.source + ".cl")
+    text = '#include "common.h"\n' + key.source if key.family == "generated" else kernel_text(key.source + ".cl")
     return defines + _inline(text, dict(key.defines), fences.FILES[fence] if fences.uses(fence, key.source, key.defines) else "")
 
 

@@ -6,7 +6,6 @@ selftest that multiply matrices, in another process. The verdict is cached by de
 """
 from __future__ import annotations
 
-import importlib.resources
 import os
 import subprocess
 
@@ -16,6 +15,7 @@ from ocaffe.cl import verdicts
 from ocaffe.cl.verdicts import Facts
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import UNITS
+from ocaffe.kernels.files import kernel_text
 
 RUNNING = "OCAFFE_UNIT_TRIAL"  # set in the processes of a selftest: the unit may be used untested, and products of any size use it
 
@@ -42,8 +42,7 @@ def require(facts: Facts, number: str, unit: str, math: str) -> None:
 
 
 def _key(facts: Facts, unit: str, math: str) -> str:
-    folder = importlib.resources.files("ocaffe") / "kernels"
-    texts = [(folder / name).read_text(encoding="utf-8") for name in ("tile_gpu.h", "tile_mma.h", UNITS[unit].header, "gemm_mma.cl", "conv_mma.cl")]
+    texts = [kernel_text(name) for name in ("tile_gpu.h", "tile_mma.h", UNITS[unit].header, "gemm_mma.cl", "conv_mma.cl")]
     return digest(*facts, unit, math, *texts)[:32]
 
 

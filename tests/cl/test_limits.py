@@ -31,8 +31,9 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.target import Target
+from ocaffe.kernels.files import kernel_files
 
-KERNELS = pathlib.Path(layers.__file__).parents[1] / "kernels"
+PACKAGE = pathlib.Path(layers.__file__).parents[1]
 KIB = 1024
 SIZES = [(256, 32 * KIB), (128, 32 * KIB), (64, 16 * KIB)]  # work-items of a group, bytes of local memory
 CASES = [case for case in (*layers.cases(), *boxes.cases()) if isinstance(case, Case)]
@@ -89,7 +90,7 @@ def test_selftest_on_a_small_device(small: Device, case: Any) -> None:
 def test_golden_on_a_small_device(items: int, local: int) -> None:
     environment = {**os.environ, "OCAFFE_TEST_KIND": "gpu", VARIABLE: f"max_work_group={items},local_memory={local}"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_golden.py"]
-    done = subprocess.run(command, env=environment, cwd=KERNELS.parents[1], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -174,11 +175,10 @@ def test_kernels_use_nothing_beyond_opencl_1_2() -> None:
     assert "-cl-std=CL1.2" in OPTIONS
     absent = re.compile(r"\b(double\d*|image\w*_t|sampler_t|atom_\w+|cl_khr_\w+|generic|pipe)\b|\d\.\d+(?:e[-+]?\d+)?(?![\dfxe])")
     of_units = {"tile_mma.h", *(unit.header for unit in UNITS.values())}  # used only where the device has matrix units
-    for path in (path for path in (*KERNELS.glob("*.cl"), *KERNELS.glob("*.h")) if path.name not in of_units):
+    for path in (path for name, path in kernel_files().items() if name not in of_units):
         code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)
         assert not (found := absent.search(code)), f"{path.name}: {found and found[0]}"
 
 
 def test_commands_are_enqueued_in_order() -> None:
-    package = KERNELS.parent
-    assert not [path for path in package.rglob("*.py") if "OUT_OF_ORDER" in path.read_text(encoding="utf-8")]
+    assert not [path for path in PACKAGE.rglob("*.py") if "OUT_OF_ORDER" in path.read_text(encoding="utf-8")]

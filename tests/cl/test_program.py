@@ -71,7 +71,7 @@ def test_a_family_is_read_from_its_file_with_its_includes(monkeypatch: pytest.Mo
         "window.h": '#include "common.h"\nwindow_text\n',
         "common.h": "common_text\n",
     }
-    monkeypatch.setattr(module, "_kernel_file", files.__getitem__)
+    monkeypatch.setattr(module, "kernel_text", files.__getitem__)
     assert program_text(ProgramKey("pool", (("K", "3"),))) == "#define K 3\n// pool\ncommon_text\n\ncommon_text\n\nwindow_text\n\nkernel_text\n"
 
 
@@ -328,7 +328,7 @@ def test_contexts_of_workers_fit_into_the_plan(monkeypatch, room: int, count: in
 
 
 def test_a_failed_build_names_family_defines_device_and_lines(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(module, "_kernel_file", lambda name: SOURCE.replace("*= FACTOR", "*= undeclared"))
+    monkeypatch.setattr(module, "kernel_text", lambda name: SOURCE.replace("*= FACTOR", "*= undeclared"))
     with pytest.raises(BuildError) as raised:
         Programs(device).build_all([ProgramKey("scale", (("FACTOR", "2"),))])
     text = str(raised.value)

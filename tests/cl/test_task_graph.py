@@ -1,7 +1,6 @@
 """Task graphs: the same results as launches one by one, the order of conflicting launches, the limits of a graph, and programs as parts of one text."""
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from ocaffe.cl import task_graph
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.task_graph import Span, needed, part_text
+from ocaffe.kernels.files import kernel_files
 from ocaffe.model.text import parse
 
 CONV = 'convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: "msra" } bias_filler { type: "gaussian" } }'
@@ -147,9 +147,8 @@ def test_launches_that_a_launch_needs() -> None:
 # -- programs as parts -----------------------------------------------------------------------------------------------
 
 DEFINES = ((), (("V", "8"), ("KH", "5"), ("KW", "5"), ("SH", "2"), ("SW", "2")))
-FOLDER = importlib.resources.files("ocaffe") / "kernels"
 GPUS = "_gpu", "_mma", "_blocks"  # in the names of families for GPUs alone
-FAMILIES = sorted(path.name[:-3] for path in FOLDER.iterdir() if path.name.endswith(".cl") and not any(part in path.name for part in GPUS))
+FAMILIES = sorted(name[:-3] for name in kernel_files() if name.endswith(".cl") and not any(part in name for part in GPUS))
 
 
 def test_all_programs_of_cpus_are_parts_of_one_text(device: Device) -> None:

@@ -17,8 +17,9 @@ from ocaffe.cl.program import Programs
 from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.ir.target import Target
+from ocaffe.kernels.files import kernel_files
 
-KERNELS = {path.stem for path in (pathlib.Path(layers.__file__).parents[1] / "kernels").glob("*.cl")}
+KERNELS = {path.stem for path in kernel_files().values() if path.suffix == ".cl"}
 
 
 def programs(case: Any, target: Target) -> set[str]:

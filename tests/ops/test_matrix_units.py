@@ -104,14 +104,14 @@ MISTAKES = [  # a header's text, and one with another layout
 
 @pytest.mark.parametrize(("unit", "math", "file", "right", "wrong"), MISTAKES, ids=lambda value: value if value in UNITS else "")
 def test_a_wrong_layout_is_found(device: Any, monkeypatch: pytest.MonkeyPatch, unit: str, math: str, file: str, right: str, wrong: str) -> None:
-    read = program._kernel_file
+    read = program.kernel_text
 
     def changed(name: str) -> str:
         text = read(name)
         assert name != file or text.count(right) == 1
         return text.replace(right, wrong) if name == file else text
 
-    monkeypatch.setattr(program, "_kernel_file", changed)
+    monkeypatch.setattr(program, "kernel_text", changed)
     tile = emulated(unit, math)
     tile = replace(tile, unit=(*tile.unit, ("MISTAKE", "1")))  # another program than the right one
     with pytest.raises(AssertionError, match="of the largest magnitude"):

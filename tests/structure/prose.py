@@ -52,7 +52,7 @@ def texts(path: pathlib.Path) -> Iterator[tuple[int, str]]:
 
 
 def files(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    for pattern in ("ocaffe/**/*.py", "ocaffe/kernels/*", "docs/**/*.md", "benchmarks/*.py", "tests/**/*.py", "*.md"):
+    for pattern in ("ocaffe/**/*.py", "ocaffe/kernels/**/*", "docs/**/*.md", "benchmarks/*.py", "tests/**/*.py", "*.md"):
         for path in sorted(root.glob(pattern)):
             if path.suffix in (".py", ".cl", ".h", ".md") and "golden" not in path.parts and path.name != "prose.py":
                 yield path

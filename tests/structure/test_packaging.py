@@ -1,7 +1,7 @@
 """Installations have all packages and all files that the code reads. The other tests run from a checkout."""
 from __future__ import annotations
 
-import fnmatch
+import glob
 import os
 import pathlib
 import runpy
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ocaffe.kernels.files import kernel_files
 from tests.zoo.digits import write_folders
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -39,10 +40,15 @@ def test_every_folder_with_code_is_a_package(arguments: dict[str, Any]) -> None:
 def test_every_other_file_is_package_data(arguments: dict[str, Any]) -> None:
     assert arguments["package_dir"] == {"ocaffe.zoo.nets": "zoo"} and PACKAGES.keys() <= set(arguments["packages"])
     for package, folder in PACKAGES.items():
-        patterns = arguments["package_data"][package]
-        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-        missing = [name for name in names if not name.endswith((".py", ".pyc")) and not any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
-        assert names and missing == []
+        found = {name for pattern in arguments["package_data"][package] for name in glob.glob(pattern, root_dir=folder, recursive=True)}
+        names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+        assert names and not names - found
+
+
+def test_kernel_files_have_different_names() -> None:
+    """Programs and #include lines name a file without its folder."""
+    names = [path.name for path in (ROOT / "ocaffe/kernels").rglob("*") if path.suffix in (".cl", ".h")]
+    assert len(names) > 100 and sorted(names) == sorted(kernel_files())
 
 
 @pytest.fixture
