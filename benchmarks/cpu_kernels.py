@@ -32,7 +32,7 @@ from ocaffe.cl.program import ProgramKey
 from ocaffe.graph.build import build
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm import gemm
 
 clock = time.perf_counter

@@ -31,8 +31,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.conv_window import product_shape
-from ocaffe.ops.convolution import ConvGeometry
 from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
 
 EXPERIMENTS = (

@@ -35,7 +35,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm import gemm
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2")

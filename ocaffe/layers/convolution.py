@@ -13,7 +13,7 @@ from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 from ocaffe.layers.window import bounded
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import Axes, ConvGeometry
+from ocaffe.ops.conv_geometry import Axes, ConvGeometry
 from ocaffe.ops.expression import Relu, ReluBackward, pointwise
 
 DILATION = ("dilation", "dilation_h", "dilation_w")

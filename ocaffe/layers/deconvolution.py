@@ -7,7 +7,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import register
 from ocaffe.layers.convolution import Filters
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import Axes, ConvGeometry
+from ocaffe.ops.conv_geometry import Axes, ConvGeometry
 
 
 @register("Deconvolution")

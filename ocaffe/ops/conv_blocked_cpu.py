@@ -9,8 +9,7 @@ from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_parts_cpu import even
-from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil
+from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, even
 from ocaffe.ops.winograd_cpu import OUT, POINTS
 
 

@@ -10,9 +10,9 @@ from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import conv_pointwise_cpu, gemm_cpu, winograd_cpu
-from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
-from ocaffe.ops.convolution import ConvGeometry
-from ocaffe.ops.gemm_cpu import ONE, ceil, columns, share_out
+from ocaffe.ops.conv_geometry import ConvGeometry
+from ocaffe.ops.conv_parts_cpu import filter_slices, pack, sliced
+from ocaffe.ops.gemm_cpu import ONE, ceil, columns, even, share_out
 
 FORWARD = Kernel("conv_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(blocked=own_form))
 BACKWARD_DATA = Kernel("conv_cpu.backward_data", *reads("dy", "packed", "bias"), write("dx"))

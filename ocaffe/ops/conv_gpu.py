@@ -34,7 +34,7 @@ from ocaffe.ops.gemm_gpu import (
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
-    from ocaffe.ops.convolution import ConvGeometry
+    from ocaffe.ops.conv_geometry import ConvGeometry
 
 KERNELS = Kernels.of("conv_gpu", "filter", last_block=True, sums_gradients=True)
 WINOGRAD = "winograd"  # a choice besides the tiles

@@ -8,7 +8,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm_cpu import ONE, ceil, share_out
+from ocaffe.ops.gemm_cpu import ONE, ceil, even, share_out
 
 ADD_SLICES = Kernel("product_parts_cpu.add_slices", read("part"), write("sum"), can=Can(helper=True))
 SLICES = 1 << 20  # maximum floats of partial filter gradients; two slices are always allowed
@@ -47,8 +47,3 @@ def sliced(
         args = [slices, to.count, share, accumulate]
         defines, items = gemm_cpu.tile(rec.target), ceil(to.count, share)
         rec.launch(ADD_SLICES(part=part, sum=to), args=args, size=(items, 1, 1), local=ONE, defines=defines)
-
-
-def even(count: int, most: int, unit: int = 1) -> int:
-    """Return the size of equal parts of about `most`, a multiple of `unit`."""
-    return ceil(ceil(count, ceil(count, most)), unit) * unit

@@ -20,7 +20,7 @@ KERNELS = Directions.of("conv_patch_mma", "packed", sums_gradients=True)
 
 if TYPE_CHECKING:
     from ocaffe.ir.target import Target
-    from ocaffe.ops.convolution import Axes, ConvGeometry
+    from ocaffe.ops.conv_geometry import Axes, ConvGeometry
 
 # Tiles of forward and backward_data: columns are pixels, the depth is the channels of a block.
 PATCH_TILES = tuple(

@@ -9,8 +9,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.ops import gemm_cpu
 from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_parts_cpu import even, filter_slices, pack, sliced
-from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, share_out
+from ocaffe.ops.conv_parts_cpu import filter_slices, pack, sliced
+from ocaffe.ops.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, even, share_out
 
 FORWARD = Kernel("conv_pointwise_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(blocked=own_form))
 BACKWARD_FILTER = Kernel("conv_pointwise_cpu.backward_filter", *reads("x", "dy"), write("dw"))

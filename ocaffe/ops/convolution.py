@@ -9,9 +9,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_blocked_cpu, conv_depthwise, conv_depthwise_blocked_cpu, conv_unroll
 from ocaffe.ops.conv_dense import dense as dense
-from ocaffe.ops.conv_geometry import Axes as Axes
-from ocaffe.ops.conv_geometry import ConvGeometry as ConvGeometry
-from ocaffe.ops.conv_geometry import Triple as Triple
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.expression import pointwise
 from ocaffe.ops.pooling import AVE, Pool
 

@@ -156,6 +156,11 @@ def ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def even(count: int, most: int, unit: int = 1) -> int:
+    """Return the size of equal parts of about `most`, a multiple of `unit`."""
+    return ceil(ceil(count, ceil(count, most)), unit) * unit
+
+
 def share_out(rec: Recorder, items: int, most: int) -> int:
     """Return the number of parts, at most `most`, of each of `items` pieces of work, so that all cores have enough work."""
     return max(1, min(most, ceil(ITEMS_PER_CORE * rec.target.compute_units, items)))

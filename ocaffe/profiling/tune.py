@@ -23,7 +23,7 @@ from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ir.tuned import Problem, Tuned
 from ocaffe.memory.plan import plan
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm import gemm
 from ocaffe.passes.bf16 import lower_to_bf16
 

@@ -20,7 +20,7 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ir.tuned import ESTIMATES, Problem, Tuned
 from ocaffe.ops import convolution
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm import gemm
 from ocaffe.profiling.tune import OPERATIONS, Survey, Tuner, flops, problems
 from tests.api.nets import LEARNING, message

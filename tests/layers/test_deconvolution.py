@@ -14,7 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.model.fillers import fill
 from ocaffe.ops import conv_unroll, convolution
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of, run
 from tests.ops.test_gemm import merge_relu, recorder

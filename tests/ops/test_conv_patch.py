@@ -17,8 +17,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, conv_patch_mma, gemm_gpu
+from ocaffe.ops.conv_geometry import Axes, ConvGeometry
 from ocaffe.ops.conv_patch_mma import FILTER_TILES, PATCH_TILES
-from ocaffe.ops.convolution import Axes, ConvGeometry
 from ocaffe.ops.expression import ReluBackward, pointwise, reduce
 from ocaffe.ops.gemm_gpu import BFLOAT16, Choice, Tile
 from ocaffe.passes import bf16

@@ -13,7 +13,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_cpu, conv_pointwise_cpu, convolution
-from ocaffe.ops.convolution import ConvGeometry, Triple
+from ocaffe.ops.conv_geometry import ConvGeometry, Triple
 from tests.harness import execute
 from tests.ops.test_gemm import KINDS, close, hold, merge_relu, recorder
 

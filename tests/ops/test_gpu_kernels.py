@@ -18,7 +18,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import MATHS, Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_depthwise, conv_gpu, conv_pointwise_mma, gemm_gpu
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.families import FAMILIES
 from ocaffe.ops.gemm_gpu import ASYNC_TILES, BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
 from tests.harness import execute, of_kind

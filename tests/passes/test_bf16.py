@@ -23,7 +23,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref, Role, widened
 from ocaffe.ir.tuned import Problem, Tuned
 from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.expression import pointwise, reduce
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response

@@ -12,7 +12,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.expression import Reduce, ReluBackward, pointwise, reduce
 from ocaffe.ops.formula import parse
 from ocaffe.ops.gemm_gpu import Choice

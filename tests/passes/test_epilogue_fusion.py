@@ -11,7 +11,7 @@ import pytest
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.expression import Bounded, ChannelAffine, Relu, ResidualSum, pointwise
 from ocaffe.ops.gemm import gemm
 from ocaffe.ops.gemm_gpu import Choice

@@ -19,7 +19,7 @@ from ocaffe.ir.launch import Launch
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, convolution, gemm_gpu
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.expression import ReluBackward, pointwise
 from ocaffe.ops.gemm_gpu import Choice
 from ocaffe.ops.lrn import Response

@@ -24,7 +24,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ops import conv_gpu, gemm_gpu
-from ocaffe.ops.convolution import ConvGeometry
+from ocaffe.ops.conv_geometry import ConvGeometry
 from ocaffe.ops.gemm_gpu import Choice, Tile
 
 TOOLS = pathlib.Path(os.environ.get("PORTABILITY_TOOLS", "/tmp/portability-tools"))
