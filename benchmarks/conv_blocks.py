@@ -27,8 +27,10 @@ from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref, Role, from_blocks, widened
-from ocaffe.ops import conv_blocks, conv_blocks_first, conv_depthwise, conv_depthwise_blocks, conv_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
+from ocaffe.kernels.convolution.blocks_gpu import conv_blocks, conv_blocks_first, conv_depthwise_blocks
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.depthwise import conv_depthwise
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from tests.harness import blocks, narrowed
 
 LAYERS: dict[str, tuple[int, ...]] = {  # channels, size, outputs, kernel, stride, groups, padding unless it is half of the kernel

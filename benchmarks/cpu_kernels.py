@@ -31,9 +31,9 @@ from ocaffe.cl.device import select_device
 from ocaffe.cl.program import ProgramKey
 from ocaffe.graph.build import build
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import convolution
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm import gemm
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.matmul.gemm import gemm
 
 clock = time.perf_counter
 SIZES = (128, 256, 512, 1024, 2048, 4096)

@@ -2,12 +2,12 @@
 
     python benchmarks/gpu_kernels.py [--device 0:0] [--only TEXT ...] [--batch 64] [--math fp32] [--dry]
 
-Per problem, each tile (of ocaffe/ops/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the
+Per problem, each tile (of ocaffe/kernels/matmul/gemm_gpu.py, and a few that do not ship) with the splits of the depth that the
 estimate gives it and its rate; `*` marks ocaffe's choice, `!` a result that differs from the first tile's. The last
 line gives the loss of the choice against the best tile. Times are of events on the device, the median of several runs,
 including second passes.
 
-Then every 3x3 convolution of the zoo by the direct product and by Winograd (ocaffe/ops/winograd_gpu.py), with the time
+Then every 3x3 convolution of the zoo by the direct product and by Winograd (ocaffe/kernels/convolution/winograd/winograd_gpu.py), with the time
 of its parts, and the loss of the choice between them; and the depthwise convolutions.
 """
 from __future__ import annotations
@@ -30,10 +30,13 @@ from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.conv_window import product_shape
-from ocaffe.ops.gemm_gpu import Choice, Tile, choose, tiles_for
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.depthwise import conv_depthwise
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.convolution.geometry.conv_window import product_shape
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.kernels.matmul.gemm_gpu import Choice, Tile, choose, tiles_for
 
 EXPERIMENTS = (
     Tile(128, 128, 8, 8, 32, 8),

@@ -34,9 +34,9 @@ from ocaffe import log
 from ocaffe.cl.device import select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import convolution
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm import gemm
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.matmul.gemm import gemm
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2")
 SIZES = (256, 512, 1024, 2048, 4096, 8192)

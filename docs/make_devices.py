@@ -1,4 +1,4 @@
-"""Writes the tables of docs/devices.md: `python docs/make_devices.py`. The figures are those in tests/portability and in ocaffe/ops/families.py.
+"""Writes the tables of docs/devices.md: `python docs/make_devices.py`. The figures are those in tests/portability and in ocaffe/kernels/matmul/families.py.
 
 A table is between `<!-- table NAME -->` and `<!-- end -->`. The text around it is written by hand.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ocaffe.ops.families import FAMILIES
+from ocaffe.kernels.matmul.families import FAMILIES
 
 PAGE = pathlib.Path(__file__).with_name("devices.md")
 RESULTS = pathlib.Path(__file__).parent.parent / "tests/portability/offline.json"

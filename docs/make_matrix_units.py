@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ocaffe.ir.matrix_units import UNITS
-from ocaffe.ops.gemm_gpu import LINE_WORDS, Tile, unit_tiles
+from ocaffe.kernels.matmul.gemm_gpu import LINE_WORDS, Tile, unit_tiles
 
 DOCS = pathlib.Path(__file__).parent
 PAGE, RESULTS = DOCS / "matrix-units.md", DOCS.parent / "benchmarks/matrix_units.json"

@@ -36,7 +36,7 @@ QUICK = (
     "cli/test_recognise.py", "data",
     "docs/test_generated.py",
     "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "model",
-    "onnx/test_import.py", "onnx/test_layers.py", "ops/test_expression.py", "ops/test_gemm.py",
+    "onnx/test_import.py", "onnx/test_layers.py", "kernels/expression/test_expression.py", "kernels/matmul/test_gemm.py",
     "parallel/test_exchanges.py", "parallel/test_sharing.py", "passes/test_common_subexpressions.py",
     "passes/test_concat_views.py", "passes/test_created.py", "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto",
     "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py", "test_lint.py", "test_log.py", "test_progress.py", "tools",

@@ -19,7 +19,9 @@ from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, from_blocks, widened
-from ocaffe.ops import conv_blocks, gemm_gpu, winograd_gpu
+from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 
 _programs: dict[Any, Any] = {}

@@ -1,4 +1,4 @@
-"""Cases of `ocaffe selftest` for the kernels of kernels/exchange.cl, which average gradients over ranks."""
+"""Cases of `ocaffe selftest` for the kernels of kernels/training/exchange.cl, which average gradients over ranks."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -21,8 +21,8 @@ from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.loss.labels import check_labels, label_guard
 from ocaffe.model.text import parse
-from ocaffe.ops.labels import check_labels, label_guard
 from ocaffe.solver.update import RULES, Updater
 
 SHAPES = [(7, 65), (300,), (1,), (3, 2, 5, 5)]

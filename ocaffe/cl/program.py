@@ -31,7 +31,7 @@ _LOG_LINE = re.compile(r":(\d+):\d+: (?:fatal )?error|error: \S*?:(\d+):\d+:|lin
 
 
 class ProgramKey(NamedTuple):
-    """Identifies a program. `source` is a kernel family (`kernels/<family>.cl`) or OpenCL C text, to which common.h is added.
+    """Identifies a program. `source` is a kernel family (a file `<family>.cl` of ocaffe/kernels) or OpenCL C text, to which common.h is added.
 
     `defines` are (name, value) pairs. They become #define lines before the text, so a value may be any text without newlines.
     """
@@ -108,7 +108,7 @@ def program_text(key: ProgramKey, fence: str = "") -> str:
 def options_of(key: ProgramKey, target: Target, quirks: Sequence[Quirk] = (), standard: str = "") -> str:
     """Return the compiler options of a program. `standard`: the OpenCL C version of programs with the fence SCOPE (`fences.standard`).
 
-    Two defines are also options (kernels/tile_gpu.h): REGISTERS limits the registers of a work-item on NVIDIA's compiler, and GRF sets those of a thread
+    Two defines are also options (kernels/matmul/tile_gpu.h): REGISTERS limits the registers of a work-item on NVIDIA's compiler, and GRF sets those of a thread
     on Intel's. Other compilers refuse these options. Matrix units have options of their own.
     """
     defines, options = dict(key.defines), [OPTIONS, *(quirk.options for quirk in quirks if quirk.options)]

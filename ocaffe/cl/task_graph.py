@@ -1,4 +1,4 @@
-"""Run consecutive launches on a CPU as one kernel, a task graph (docs/adr/0019, kernels/task_graph.h).
+"""Run consecutive launches on a CPU as one kernel, a task graph (docs/adr/0019, kernels/common/task_graph.h).
 
 Between two launches a runtime waits for all cores, and wakes its threads again. That takes 5 to 30 us, and cores are idle while the last work-groups
 of a launch end. In a task graph a core goes on to the next launch as soon as its operands are complete.
@@ -22,7 +22,7 @@ from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Access, Call, Launch
 from ocaffe.ir.tensor import Ref, Role
 
-WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/task_graph.h
+WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/common/task_graph.h
 GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
 OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
 # Polls that a work-group may wait, in all: a fortieth of the graph's time on one core, at 100 GFLOP/s, 10 GB/s and 2 ns for a poll, or more. MobileNet-v2

@@ -20,9 +20,9 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.ir.tuned import REMEDY, Tuned
 from ocaffe.ir.tuned_tables import content, load, merged, shipped, table, user_file
+from ocaffe.kernels.matmul.families import family_of
 from ocaffe.model.batch import batched
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.ops.families import family_of
 from ocaffe.profiling import family_row
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
@@ -142,14 +142,14 @@ def _report(info: DeviceInfo, output: str) -> None:
 
 
 def _family(info: DeviceInfo) -> dict[str, Any]:
-    """Measure the device, and return the row of ocaffe/ops/families.py for it, in lines."""
+    """Measure the device, and return the row of ocaffe/kernels/matmul/families.py for it, in lines."""
     device = Device(info)
     try:
         found = family_row.measured(Session(device), info.clock)
     finally:
         device.close()
     lines = family_row.text(info.target, found)
-    print(f"A row for ocaffe/ops/families.py, before that of {family_of(info.target).name}:\n{lines}")
+    print(f"A row for ocaffe/kernels/matmul/families.py, before that of {family_of(info.target).name}:\n{lines}")
     rates = {"gflops": found.peaks.gflops, "copy_gbytes": found.peaks.gbytes, "launch_us": 1e6 * found.launch}
     return {"of": family_of(info.target).name, **{name: float(f"{rate:.4g}") for name, rate in rates.items()}, "row": lines.splitlines()}
 

@@ -22,12 +22,12 @@ from ocaffe.graph.labels import limit_labels
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.loss.labels import label_guard
 from ocaffe.layers.base import registry
 from ocaffe.model.fillers import fill, generator
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import Weights, fit
-from ocaffe.ops.labels import label_guard
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""The source of a DummyData layer with random fillers: the number of the batch. The device draws the values (ocaffe/ops/filler.py)."""
+"""The source of a DummyData layer with random fillers: the number of the batch. The device draws the values (ocaffe/kernels/inputs/filler.py)."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ from ocaffe import log
 from ocaffe.ir.graph import Node, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import pointwise, reduce
+from ocaffe.kernels.expression.expression import pointwise, reduce
 
 Value = Callable[[Ref], np.ndarray]
 

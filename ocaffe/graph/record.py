@@ -19,8 +19,8 @@ from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
-from ocaffe.ops.expression import pointwise
-from ocaffe.ops.labels import check_labels
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.loss.labels import check_labels
 
 # The workspace of one convolution: this part of the bytes of all blobs, but at least MIN_WORKSPACE_BYTES.
 WORKSPACE_DIVISOR, MIN_WORKSPACE_BYTES = 14, 64 << 20
@@ -43,7 +43,7 @@ class Recording:
     losses: list[tuple[Ref, float]]  # tops with their loss weight
     debug: DebugInfo | None = None
     blobs: dict[Blob, tuple[Ref, Ref | None]] = field(default_factory=dict)  # data and diff of every value of every name
-    wrong_label: Ref | None = None  # the output of the last check of labels on the device (ocaffe/ops/labels.py)
+    wrong_label: Ref | None = None  # the output of the last check of labels on the device (ocaffe/kernels/loss/labels.py)
 
 
 class Update(Protocol):

@@ -93,7 +93,7 @@ class Graph:
     params: list[Parameter]  # without repetition of shared ones, in the order of Caffe's learnable_params
     held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # Refs that are set from outside; every recording uses the same ones
     unchecked: list[tuple[Node, int]] = field(default_factory=list)  # losses, each with a bottom, whose labels are checked on the device
-    guard: Ref | None = None  # for these: updates do nothing once it is not 0 (ocaffe/ops/labels.py)
+    guard: Ref | None = None  # for these: updates do nothing once it is not 0 (ocaffe/kernels/loss/labels.py)
     prepacked: dict[Any, Ref] = field(default_factory=dict)  # the same for prepacked weights (ocaffe/passes/prepacked_weights.py)
 
     def forget_refs(self) -> None:

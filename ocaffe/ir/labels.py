@@ -1,4 +1,4 @@
-"""The labels that a loss accepts. Sources of data check them where they read them; else a kernel does (kernels/labels.cl)."""
+"""The labels that a loss accepts. Sources of data check them where they read them; else a kernel does (kernels/loss/labels.cl)."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ import numpy as np
 from ocaffe.ir.kernel import SIGN, Access, Can, Kernel, Slot
 from ocaffe.ir.tensor import Ref
 
-NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/epilogue.h)
+NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/matmul/epilogue.h)
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
 UPLOAD, MEASURE, EMPTY = Kernel("upload"), Kernel("measure"), Kernel("empty")
 BEGIN_EXCHANGE, END_EXCHANGE = (Kernel(name, can=Can(side_effect=True)) for name in ("exchange begin", "exchange end"))
@@ -41,7 +41,7 @@ class Call:
 
 
 class Bias(IntEnum):
-    """The content of the operand BIAS of a product: the scalar `has_bias` of kernels/epilogue.h."""
+    """The content of the operand BIAS of a product: the scalar `has_bias` of kernels/matmul/epilogue.h."""
 
     NONE = 0
     OFFSETS = 1  # one offset per channel

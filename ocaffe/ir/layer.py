@@ -43,8 +43,8 @@ class AbstractLayer:
     has_backward: ClassVar[bool] = True  # False: backward is refused (Accuracy, ArgMax)
     source: Any = None  # the ocaffe.data.source.Source of a data layer
     notes: Sequence[tuple[str, str]] = ()  # log lines of setting up, as (Caffe's source line, text)
-    moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls ocaffe.ops.alias.alias_diff
-    passes_diff: bool = False  # True: backward makes the diff of a bottom itself, by ocaffe.ops.alias.alias_diff or rec.diff_of
+    moves_data: bool = True  # False: tops are views of the bottom (Reshape); then backward calls ocaffe.kernels.rearrange.alias.alias_diff
+    passes_diff: bool = False  # True: backward makes the diff of a bottom itself, by ocaffe.kernels.rearrange.alias.alias_diff or rec.diff_of
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, if it is not named after the type; "": no field

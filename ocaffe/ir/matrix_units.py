@@ -12,7 +12,7 @@ Defines = Mapping[str, int]
 class MatrixUnit:
     """A matrix unit as OpenCL C reaches it.
 
-    header: kernels/HEADER, see MATRIX_UNIT in kernels/tile_mma.h.
+    header: kernels/matmul/HEADER, see MATRIX_UNIT in tile_mma.h.
     wave: work-items of a wave or sub-group. lane_rows: those in different rows of a product.
     columns: columns of a lane's sums of one product: the smallest columns of a work-item.
     depth: elements of the depth of one product, by arithmetic (`--math`); only these are supported.

@@ -25,7 +25,7 @@ MAX_COMPLETION_COUNTERS = 8192  # completion counters of one launch, one for eac
 class Recorder:
     """Collects the launches of one schedule.
 
-    Layers call `launch` (or the operations in `ocaffe.ops`, which do). Rules for a layer:
+    Layers call `launch` (or the operations in `ocaffe.kernels`, which do). Rules for a layer:
 
     * In forward it writes its tops. In backward it writes the diffs of its parameters, and of the bottoms with `propagate`.
     * A diff may hold a sum already: pass `int(rec.accumulates(ref))` to the kernel, which adds if it is 1.
@@ -53,7 +53,7 @@ class Recorder:
         self.phase = "forward"
         self.layer = ""
         self.step = Ref("step", (8,), Role.STATE, np.dtype(np.uint32), value=0)
-        # All launches find zeros here: a kernel that counts in it (IS_LAST_BLOCK in kernels/common.h) resets it.
+        # All launches find zeros here: a kernel that counts in it (IS_LAST_BLOCK in kernels/common/common.h) resets it.
         self.completion_counters = Ref("completion_counters", (MAX_COMPLETION_COUNTERS,), Role.CONSTANT, np.dtype(np.uint32), value=0)
         self.in_rows: dict[Ref, Iterator[tuple[int, Ref]]] = {}  # gradients that are computed and used some rows at a time (ocaffe/graph/record.py)
         self._accumulate_gradients = accumulate_gradients

@@ -43,7 +43,7 @@ class Target:
     wgmma: bool = False  # with bf16 and tf32: Hopper's wgmma, mbarriers and bulk copies, which passed their trial (ocaffe/cl/wgmma_trial.py)
     matrix_unit: str = ""  # AMD's or Intel's: a key of matrix_units.UNITS; products use it with math tf32, bf16 and fp16
     matrix_unit_only: bool = False  # products of any size use the matrix unit (ocaffe/cl/unit_trial.py)
-    workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (ops/winograd_gpu.py)
+    workspace: int = 256 << 20  # bytes for the transformed tiles of one convolution (kernels/convolution/winograd/winograd_gpu.py)
     device_fence: str = ""  # memory fence between work-groups: PTX, SCOPE, AMD or CPU (ocaffe/cl/fences.py); OpenCL 1.2 has none
     math: str = "fp32"  # one of MATHS
     gradient_scale: int = 1024  # a power of two: with math fp16 gradients are multiplied by it before rounding, and results divided by it

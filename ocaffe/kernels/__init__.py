@@ -1,1 +1,1 @@
-"""OpenCL C sources, one kernel family per file (see docs/kernels.md)."""
+"""Operations, one folder each: Python that records launches, beside the OpenCL C that they run (docs/kernels.md)."""

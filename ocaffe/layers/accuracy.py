@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape, split_axes
+from ocaffe.kernels.loss.argmax import argmax
+from ocaffe.kernels.loss.softmax import accuracy
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_labels, ignored, is_soft
-from ocaffe.ops.argmax import argmax
-from ocaffe.ops.softmax import accuracy
 
 
 @register("Accuracy")

@@ -15,9 +15,9 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import Bounded, pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Bounded, pointwise
 
 
 class Activation(Layer):

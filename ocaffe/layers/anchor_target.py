@@ -8,10 +8,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.regions.anchors import over, thin
+from ocaffe.kernels.expression.expression import reduce
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, check_rows, settings
 from ocaffe.layers.base import register
-from ocaffe.ops.anchors import over, thin
-from ocaffe.ops.expression import reduce
 
 OVERLAPS = Kernel("anchor_target.overlaps", read("anchors"), read("truth"), read("info"), write("overlaps"))
 LABEL = Kernel("anchor_target.label", *reads("anchors", "info", "overlaps", "best", "step"), *writes("labels", "matches", "tickets"))

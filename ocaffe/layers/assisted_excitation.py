@@ -9,10 +9,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Shape, split_axes
+from ocaffe.kernels.expression.expression import Read, pointwise
+from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.expression import Read, pointwise
 
 MASK = Kernel("excitation.mask", read("boxes"), read("mean"), read("step"), write("mask"))
 

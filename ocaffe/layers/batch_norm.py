@@ -14,12 +14,12 @@ from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.layer import AbstractLayer
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import ChannelAffine, Read, pointwise, reduce
 from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
 CUDNN_MIN_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe uses as a lower bound on every device
 

@@ -8,8 +8,8 @@ import numpy as np
 from ocaffe.errors import shape_text
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 
 def broadcast_shape(layer: Layer, shapes: Sequence[Shape]) -> Shape:

@@ -8,10 +8,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import pointwise, reduce
+from ocaffe.kernels.rearrange.rows import gather, gather_adjoint
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.loss import check_batch, check_labels
-from ocaffe.ops.expression import pointwise, reduce
-from ocaffe.ops.rows import gather, gather_adjoint
 
 
 @register("CenterLoss")

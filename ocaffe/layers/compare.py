@@ -9,10 +9,10 @@ from ocaffe import proto
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.broadcast import broadcast_shape, reads
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise
 
 OPERATION = proto.CompareParameter
 FORMS = {  # the expression, and the ONNX operator

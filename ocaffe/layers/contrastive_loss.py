@@ -8,8 +8,8 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 
 @register("ContrastiveLoss")

@@ -9,12 +9,12 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
+from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 from ocaffe.layers.window import bounded
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops import convolution
-from ocaffe.ops.conv_geometry import Axes, ConvGeometry
-from ocaffe.ops.expression import Relu, ReluBackward, pointwise
 
 DILATION = ("dilation", "dilation_h", "dilation_w")
 HOLES = ("filter_stride", "filter_stride_h", "filter_stride_w")  # ParseNet's names for it

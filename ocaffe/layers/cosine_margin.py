@@ -10,8 +10,8 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 # l: whether the class is the label's; far: whether its angle + m is beyond 180 degrees
 ANGLE = "l = x1 == x2; c = fmin(x0, 1); s = sqrt(fmax(1 - c * c, 0)); far = c <= threshold"

@@ -8,9 +8,9 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 
 @register("CReLU")

@@ -7,12 +7,12 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.rearrange.alias import alias_diff
+from ocaffe.kernels.rearrange.copy import copy
+from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.copy import copy
-from ocaffe.ops.expression import pointwise
-from ocaffe.ops.rearrange import crop, uncrop
 
 
 class Cropped(Layer):

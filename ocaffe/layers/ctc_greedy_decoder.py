@@ -9,10 +9,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.loss.ctc import decode, sequence_accuracy, targets
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.ctc import decode, sequence_accuracy, targets
-from ocaffe.ops.expression import pointwise
 
 FORMS = "scores T x N x C; scores and labels N x L; or with ctc_decoder_param, scores and indicators T x N, and optionally labels T x N"
 

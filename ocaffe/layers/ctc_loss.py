@@ -8,8 +8,8 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.loss.ctc import ctc_loss, ctc_loss_backward, targets
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.ctc import ctc_loss, ctc_loss_backward, targets
 
 FORMS = "labels N x L; or indicators T x N and labels T x N; or N lengths, N numbers of labels, and labels L x N"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 from ocaffe.errors import shape_text
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.layers.base import register
 from ocaffe.layers.convolution import Filters
-from ocaffe.ops import convolution
-from ocaffe.ops.conv_geometry import Axes, ConvGeometry
 
 
 @register("Deconvolution")

@@ -10,12 +10,12 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.rearrange.copy import copy as copy_channels
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.batch_norm import BatchNorm
 from ocaffe.layers.convolution import Convolution
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.copy import copy as copy_channels
-from ocaffe.ops.expression import pointwise
 
 BOTTLENECK = 4  # channels of a 1 x 1 convolution per channel of growth
 

@@ -10,13 +10,13 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.detection import Detection
+from ocaffe.kernels.detection.nms import ALL
+from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.layers.anchors import check_rows
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.detection import detect
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.copy import copy
-from ocaffe.ops.detection import Detection
-from ocaffe.ops.nms import ALL
 
 NOTHING = np.array([[0, *[-1] * 6]], np.float32)  # the row of an image without a detection
 

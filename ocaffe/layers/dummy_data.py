@@ -13,10 +13,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.inputs.filler import random_fill
 from ocaffe.layers.base import Layer, register
 from ocaffe.model.fillers import draw_of
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.filler import random_fill
 
 _LEGACY = ("num", "channels", "height", "width")
 

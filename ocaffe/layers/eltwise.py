@@ -10,10 +10,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import ResidualSum, pointwise
+from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.expression import ResidualSum, pointwise
 
 
 @register("Eltwise")

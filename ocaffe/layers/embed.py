@@ -8,10 +8,10 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import reduce
+from ocaffe.kernels.rearrange.rows import gather, gather_adjoint
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import reduce
-from ocaffe.ops.rows import gather, gather_adjoint
 
 
 @register("Embed")

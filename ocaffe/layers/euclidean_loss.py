@@ -9,9 +9,9 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Arity, Layer, register
 from ocaffe.layers.loss import check_batch
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 
 class Distance(Layer):

@@ -8,9 +8,9 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.yolo.yolo_detection import Grid, YoloDetection, below
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.yolo import check_biases, check_grid, check_labels, pairs
-from ocaffe.ops.yolo_detection import Grid, YoloDetection, below
 
 LEAST = 0.005  # detections need a higher score, as in darknet
 

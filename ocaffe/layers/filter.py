@@ -9,10 +9,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.rearrange.rows import gather, select
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise
-from ocaffe.ops.rows import gather, select
 
 
 @register("Filter")

@@ -10,10 +10,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise
+from ocaffe.kernels.rearrange.rows import gather, gather_adjoint
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise
-from ocaffe.ops.rows import gather, gather_adjoint
 
 EXACT = 2**24  # floats count exactly up to here
 

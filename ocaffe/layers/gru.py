@@ -8,12 +8,12 @@ import numpy as np
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
+from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.lstm_unit import gates_of
 from ocaffe.layers.recurrent import Recurrent
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise, reduce
-from ocaffe.ops.gemm import gemm
 
 GATES = 3  # update gate, reset gate and candidate, in this order: z, r, n
 

@@ -13,8 +13,8 @@ from ocaffe.files import atomic_write
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.expression import pointwise
 
 NAMES = ("data", "label")  # names of the datasets
 AXES = 4  # of each dataset; missing trailing axes of a bottom have size 1

@@ -10,9 +10,9 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, check_labels, refuse_smoothing
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 MOST_CLASSES = 1 << 24
 

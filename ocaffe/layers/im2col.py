@@ -10,11 +10,11 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.convolution.im2col import Columns
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.convolution import Window
 from ocaffe.layers.window import bounded
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.im2col import Columns
 
 
 @register("Im2col")

@@ -8,10 +8,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import pointwise, reduce
+from ocaffe.kernels.loss.distance import distances, distances_backward
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.distance import distances, distances_backward
-from ocaffe.ops.expression import pointwise, reduce
 
 
 @register("InnerDistance")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.expression import Read, pointwise, reduce
 
 if TYPE_CHECKING:
     from ocaffe.onnx.builder.graph import OnnxGraph

@@ -9,10 +9,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.normalization.lrn import Response
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.onnx.builder.pooling import padded
-from ocaffe.ops.lrn import Response
 
 
 @register("LRN")

@@ -8,11 +8,11 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.layers.base import Arity, register
 from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, cell, gates_of
 from ocaffe.layers.recurrent import Recurrent
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise
 
 
 @register("LSTM")

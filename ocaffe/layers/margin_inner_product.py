@@ -10,9 +10,9 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
+from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.ops.expression import Read, pointwise, reduce
-from ocaffe.ops.gemm import gemm
 
 SIGNS = "s0 = sign(c); s1 = sign(fabs(c) - 0.5); s2 = s0 * (1 + s1) - 2; s3 = s0 * sign(2 * c * c - 1); s4 = 2 * s0 + s3 - 3"
 # Per margin m, in terms of the cosine c: psi(m angle), and the components of its derivative along the weights and along x (times |x|).

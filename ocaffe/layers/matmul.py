@@ -9,10 +9,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.expression.expression import pointwise, reduce
+from ocaffe.kernels.matmul.gemm import batched_gemm
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise, reduce
-from ocaffe.ops.gemm import batched_gemm
 
 
 @register("MatMul")

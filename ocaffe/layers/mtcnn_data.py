@@ -10,9 +10,9 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.data import transform_of
-from ocaffe.ops.copy import copy
 
 COLUMNS = (1, len(BOX), POINTS)  # of the tops after the first
 

@@ -9,10 +9,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.multibox import HARD_EXAMPLE, MAX_NEGATIVE, NO_MINING, MultiBox, Settings, Suppression
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.detection_output import check_predictions
 from ocaffe.layers.loss import COUNTED, normalization, refuse_smoothing
-from ocaffe.ops.multibox import HARD_EXAMPLE, MAX_NEGATIVE, NO_MINING, MultiBox, Settings, Suppression
 
 PROPAGATE = "propagate_down: true  propagate_down: true  propagate_down: false  propagate_down: false"
 

@@ -11,12 +11,12 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
+from ocaffe.kernels.detection.regions.anchors import over
+from ocaffe.kernels.expression.expression import pointwise, reduce
 from ocaffe.layers.anchors import WithoutGradient, check_rows
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, normalizer, refuse_smoothing
 from ocaffe.layers.softmax_loss import SoftmaxWithLoss
-from ocaffe.ops.anchors import over
-from ocaffe.ops.expression import pointwise, reduce
 
 ANNOTATE = Kernel("ohem.annotate", *reads("rois", "first", "second", "labels", "weights"), *writes("kept", "kept_weights"))
 

@@ -9,10 +9,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.rearrange.alias import alias_diff
+from ocaffe.kernels.rearrange.border import Border
+from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.border import Border
-from ocaffe.ops.rearrange import crop, uncrop
 
 if TYPE_CHECKING:
     from ocaffe.onnx.builder.graph import OnnxGraph

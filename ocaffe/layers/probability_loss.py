@@ -12,13 +12,13 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
+from ocaffe.kernels.loss.softmax import softmax
+from ocaffe.kernels.rearrange.rearrange import permute
+from ocaffe.kernels.rearrange.rows import gather
 from ocaffe.layers.base import Arity, Layer, register
 from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, label_bottom, normalizer, refuse_smoothing, segnet_default
 from ocaffe.model.blob import read_blobproto
-from ocaffe.ops.expression import Read, pointwise, reduce
-from ocaffe.ops.rearrange import permute
-from ocaffe.ops.rows import gather
-from ocaffe.ops.softmax import softmax
 
 
 class ProbabilityLoss(Layer):

@@ -11,15 +11,15 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.nms import rank, suppress
+from ocaffe.kernels.detection.regions.anchors import over
+from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, readers, settings
 from ocaffe.layers.base import register
 from ocaffe.layers.detection_output import DetectionOutput, is_evaluated
 from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.onnx.builder.detection import propose
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.anchors import over
-from ocaffe.ops.copy import copy
-from ocaffe.ops.nms import rank, suppress
 
 CANDIDATES = Kernel("proposal.candidates", *reads("x", "deltas", "info", "anchors"), *writes("boxes", "scores"))
 CHOSEN = Kernel("proposal.chosen", *reads("kept", "extent", "boxes", "scores"), *writes("rois", "values"))

@@ -9,9 +9,9 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.regions.anchors import over
 from ocaffe.layers.anchors import WithoutGradient, check_rows, readers, settings
 from ocaffe.layers.base import register
-from ocaffe.ops.anchors import over
 
 MATCH = Kernel("proposal_target.match", *reads("rois", "truth", "step"), *writes("kinds", "matches", "tickets"))
 RESULTS = "chosen", "labels", "targets", "inside", "outside"

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.regions.roi_pooling import PsRoiPooling
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.onnx.builder.regions import psroi_pooled
-from ocaffe.ops.roi_pooling import PsRoiPooling
 
 
 @register("PSROIPooling")

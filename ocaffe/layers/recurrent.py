@@ -12,10 +12,10 @@ from ocaffe.errors import Place, shape_text
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
+from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import Layer, ParamBlob
 from ocaffe.onnx.builder.graph import OnnxGraph, origin
-from ocaffe.ops.expression import Read, pointwise, reduce
-from ocaffe.ops.gemm import gemm
 
 
 class Recurrent(Layer):

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.yolo.yolo_loss import Form, Settings, YoloLoss
 from ocaffe.layers.base import register
 from ocaffe.layers.loss import refuse_smoothing
 from ocaffe.layers.yolo import YoloLossLayer, check_biases, check_grid, check_labels, pairs
-from ocaffe.ops.yolo_loss import Form, Settings, YoloLoss
 
 WARM_IMAGES = 12800  # darknet's number
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.rearrange.rearrange import inverse
 from ocaffe.layers.base import register
 from ocaffe.layers.permute import Permuted
-from ocaffe.ops.rearrange import inverse
 
 
 @register("Reorg")

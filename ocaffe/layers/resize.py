@@ -9,10 +9,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.rearrange.rearrange import crop, uncrop
+from ocaffe.kernels.resampling.interp import Resampling
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.interp import Resampling
-from ocaffe.ops.rearrange import crop, uncrop
 
 START = (0, 0, 0, 0)
 

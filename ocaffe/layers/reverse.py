@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.rearrange.strided import Steps
 from ocaffe.layers.base import register
 from ocaffe.layers.permute import axes_list
 from ocaffe.layers.strided_slice import Strided
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.strided import Steps
 
 
 class Reversed(Strided):

@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
+from ocaffe.kernels.expression.expression import pointwise, reduce
 from ocaffe.layers.base import register
 from ocaffe.layers.layer_norm import FromAxis
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise, reduce
 
 
 @register("RMSNorm")

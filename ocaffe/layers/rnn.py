@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.expression.expression import Read, pointwise, reduce
+from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.recurrent import Recurrent
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise, reduce
-from ocaffe.ops.gemm import gemm
 
 
 @register("RNN")

@@ -7,11 +7,11 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.detection.regions.roi_pooling import RoiPooling
+from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.onnx.builder.regions import roi_pooled
-from ocaffe.ops.expression import pointwise
-from ocaffe.ops.roi_pooling import RoiPooling
 
 
 def check_regions(layer: Layer, x: Shape, rois: Shape) -> None:

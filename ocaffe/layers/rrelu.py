@@ -8,9 +8,9 @@ from ocaffe import proto
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import Read, pointwise
 
 
 @register("RReLU")

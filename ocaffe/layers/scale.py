@@ -8,10 +8,10 @@ from ocaffe import proto
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import ChannelAffine, Read, pointwise, reduce
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.bias import Broadcast
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import ChannelAffine, Read, pointwise, reduce
 
 
 @register("Scale")

@@ -10,9 +10,9 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.loss.argmax import argmax
 from ocaffe.layers.base import Layer, register
-from ocaffe.ops.argmax import argmax
-from ocaffe.ops.expression import pointwise
 
 
 class Figures(NamedTuple):

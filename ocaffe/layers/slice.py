@@ -8,11 +8,11 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.rearrange.alias import alias_diff
+from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.concat import legacy_axis
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.copy import copy
 
 
 @register("Slice")

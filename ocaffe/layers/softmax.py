@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.loss.softmax import softmax, softmax_backward
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.softmax import softmax, softmax_backward
 
 
 @register("Softmax")

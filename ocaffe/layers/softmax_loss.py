@@ -8,10 +8,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
+from ocaffe.kernels.loss.softmax import soft_loss, soft_loss_backward, softmax_loss, softmax_loss_backward
 from ocaffe.layers.base import Layer, LayerClass, register
 from ocaffe.layers.loss import check_batch, check_labels, ignored, is_soft, label_bottom, label_smoothing, normalizer, segnet_default
 from ocaffe.layers.probability_loss import NormalizedLoss, WeightedSoftmaxWithLoss
-from ocaffe.ops.softmax import soft_loss, soft_loss_backward, softmax_loss, softmax_loss_backward
 
 
 @register("SoftmaxWithLoss")

@@ -9,11 +9,11 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.kernels.pooling.pooling import Pair, Pool
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, pair_text
 from ocaffe.onnx.builder.graph import OnnxGraph
 from ocaffe.onnx.builder.pooling import pooled
-from ocaffe.ops.pooling import Pair, Pool
 
 
 @register("SPP")

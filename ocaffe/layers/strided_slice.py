@@ -7,10 +7,10 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.rearrange.alias import alias_diff
+from ocaffe.kernels.rearrange.strided import Steps, put, take
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.strided import Steps, put, take
 
 FARTHEST = 2**31 - 1  # a bound beyond every axis
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import reduce
+from ocaffe.kernels.rearrange.alias import alias_diff
+from ocaffe.kernels.rearrange.rearrange import tile
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.expression import reduce
-from ocaffe.ops.rearrange import tile
 
 
 @register("Tile")

@@ -10,11 +10,11 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.rearrange.alias import alias_diff
+from ocaffe.kernels.resampling.upsample import nearest, nearest_backward, unpool, unpool_backward
 from ocaffe.layers.base import Layer, LayerClass, register
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.alias import alias_diff
-from ocaffe.ops.expression import pointwise
-from ocaffe.ops.upsample import nearest, nearest_backward, unpool, unpool_backward
 
 
 @register("Upsample")

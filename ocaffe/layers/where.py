@@ -8,10 +8,10 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.broadcast import broadcast_shape, reads, write_gradient
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.expression import pointwise
 
 
 @register("Where")

@@ -9,11 +9,11 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.yolo.yolo_detection import YoloDetection
+from ocaffe.kernels.detection.yolo.yolo_loss import CHANNELS, Differences, YoloLoss
 from ocaffe.layers.base import Layer
 from ocaffe.onnx.builder.detection import detect_yolo
 from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.ops.yolo_detection import YoloDetection
-from ocaffe.ops.yolo_loss import CHANNELS, Differences, YoloLoss
 
 ROW = 8  # columns of AnnotatedData's rows: image, label, instance, xmin, ymin, xmax, ymax, difficult
 BOX = 5  # columns of a box of an image: class, centre x, centre y, width, height

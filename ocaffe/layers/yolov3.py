@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.yolo.yolo_loss import MSE, Form, Settings, YoloLoss
 from ocaffe.layers.base import register
 from ocaffe.layers.loss import refuse_smoothing
 from ocaffe.layers.yolo import YoloLossLayer, check_biases, check_grid, check_labels, pairs
-from ocaffe.ops.yolo_loss import MSE, Form, Settings, YoloLoss
 
 
 @register("Yolov3")

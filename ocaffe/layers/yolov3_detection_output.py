@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.detection.yolo.yolo_detection import Grid, YoloDetection, below
 from ocaffe.layers.base import register
 from ocaffe.layers.yolo import YoloOutputLayer, check_biases, check_grid
-from ocaffe.ops.yolo_detection import Grid, YoloDetection, below
 
 
 @register("Yolov3DetectionOutput")

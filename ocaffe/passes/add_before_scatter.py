@@ -13,7 +13,7 @@ import numpy as np
 
 from ocaffe.ir.launch import Access, Launch, Schedule
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops.pooling import is_linear_scatter
+from ocaffe.kernels.pooling.pooling import is_linear_scatter
 
 
 def add_before_scatter(schedule: Schedule) -> Schedule:

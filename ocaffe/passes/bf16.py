@@ -1,6 +1,6 @@
 """Lower to bf16, and to channels in blocks (blocks.py).
 
-With `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (kernels/bf16_operands.h).
+With `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (kernels/common/bf16_operands.h).
 
 Products round their operands to bfloat16 anyway. Other launches compute with floats and round their results. This halves the memory and its traffic.
 Blobs that a script reads, inputs, outputs, parameters, gradients and statistics stay float.
@@ -13,7 +13,7 @@ from collections.abc import Collection
 from ocaffe.ir.launch import Launch, Measure, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
-from ocaffe.ops.expression import Pointwise, Reduce
+from ocaffe.kernels.expression.expression import Pointwise, Reduce
 from ocaffe.passes.blocks import NoBlocksError, lower_to_blocks
 
 MIN_VALUE_BYTES = 1 << 20  # bytes as floats; smaller values are not worth another kernel

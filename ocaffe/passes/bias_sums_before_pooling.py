@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref
-from ocaffe.ops.expression import Reduce, reexpressed
-from ocaffe.ops.pooling import chosen
+from ocaffe.kernels.expression.expression import Reduce, reexpressed
+from ocaffe.kernels.pooling.pooling import chosen
 from ocaffe.passes.channel_reduction_fusion import first_channel, is_by_channel
 from ocaffe.passes.relu_backward_fusion import TOP
 

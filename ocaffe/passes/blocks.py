@@ -1,4 +1,4 @@
-"""Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8 (kernels/tile_wgmma.h).
+"""Channels in blocks: values that convolutions by wgmma use lie in memory as N, C / 8, spatial axes, 8 (kernels/convolution/blocks_gpu/tile_wgmma.h).
 
 They are in bfloat16, or for math tf32 in float.
 
@@ -18,8 +18,8 @@ from ocaffe.ir.kernel import SIGN, Access
 from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, BLOCK, FLOAT, Ref, Role
-from ocaffe.ops import conv_blocks
-from ocaffe.ops.expression import POINTWISE, Pointwise, Reduce, expressed
+from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
+from ocaffe.kernels.expression.expression import POINTWISE, Pointwise, Reduce, expressed
 
 ROLES = BF16_ROLES | {Role.SCRATCH}  # scratch: the pixels that a strided convolution reads
 Use = tuple[Launch, int]  # a launch and the index of its operand

@@ -15,8 +15,8 @@ from ocaffe.ir.launch import Epilogue, Launch, Measure, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role
-from ocaffe.ops import channel_blocks_cpu
-from ocaffe.ops.expression import Pointwise
+from ocaffe.kernels.convolution.blocks_cpu import channel_blocks_cpu
+from ocaffe.kernels.expression.expression import Pointwise
 
 ROLES = frozenset({Role.ACTIVATION, Role.SCRATCH})
 MIN_FLOPS_PER_BYTE = 100  # FLOPs of the convolutions that make an image, per byte of its copies without blocks, from which on blocks save time

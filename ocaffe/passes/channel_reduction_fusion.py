@@ -20,8 +20,8 @@ import numpy as np
 from ocaffe.ir.kernel import REDUCED, REDUCTION, Access
 from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Reduce, reexpressed, without
-from ocaffe.ops.formula import Node, parse, plain_text, substituted
+from ocaffe.kernels.expression.expression import Reduce, reexpressed, without
+from ocaffe.kernels.expression.formula import Node, parse, plain_text, substituted
 from ocaffe.passes.relu_backward_fusion import parts_of_result
 
 STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define CHANNEL_REDUCTION
@@ -43,7 +43,7 @@ class _Form:
     derivative: str = ""
 
 
-# The terms that the convolution kernels can sum (kernels/channel_reduction.h). A reduction is compared with them as a parsed formula, so that the names of
+# The terms that the convolution kernels can sum (channel_reduction.h). A reduction is compared with them as a parsed formula, so that the names of
 # its local variables do not matter. In GRADIENTS x0 is the gradient, x1 the normalized blob's source, x2 its mean, x3 1 / deviation, x4 scale, x5 bias.
 _STATISTICS_TERMS = {name: parse("d = x0 - x1; v0 = d; v1 = d * d").terms[name] for name in ("v0", "v1")}
 _SUM_TERMS = {"v0": parse("v0 = x0").terms["v0"]}
@@ -151,7 +151,7 @@ def first_channel(x: Ref, written: Ref) -> int | None:
 
 
 def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
-    """Let all parts of an operation write partial sums for `launch`; their Ref is [kind][channel][part] (kernels/channel_reduction.h)."""
+    """Let all parts of an operation write partial sums for `launch`; their Ref is [kind][channel][part] (kernels/common/channel_reduction.h)."""
     collects = parts_per_channel(products[0])
     assert collects is not None
     sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects), Role.SCRATCH)

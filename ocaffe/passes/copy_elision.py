@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from ocaffe.ir.launch import Access, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Pointwise
+from ocaffe.kernels.expression.expression import Pointwise
 
 
 def elide_copies(schedule: Schedule) -> Schedule:

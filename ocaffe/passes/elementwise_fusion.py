@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from ocaffe.ir.launch import Access, Launch, Operand, Schedule
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
-from ocaffe.ops.expression import Pointwise, reexpressed
+from ocaffe.kernels.expression.expression import Pointwise, reexpressed
 
 MAX_OPERANDS = 26  # operands of a fused launch: larger kernels build slowly, and some devices limit the number of arguments
 

@@ -1,7 +1,7 @@
 """Epilogue fusion: operations that follow a product become the last step of its kernel.
 
 They are factors and offsets per channel (BatchNorm with running statistics, Scale), a residual sum, a ReLU, a Clip. The kernel then writes
-activation(factor * product + offset + previous content), if no other launch reads the values between (kernels/epilogue.h).
+activation(factor * product + offset + previous content), if no other launch reads the values between (kernels/matmul/epilogue.h).
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from ocaffe.ir.kernel import BIAS, Access
 from ocaffe.ir.launch import NO_ACTIVATION, Bias, Epilogue, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Affine, Bounded, ChannelAffine, Pointwise, Relu, ResidualSum, factors_and_offsets
+from ocaffe.kernels.expression.expression import Affine, Bounded, ChannelAffine, Pointwise, Relu, ResidualSum, factors_and_offsets
 
 
 def fuse_epilogues(schedule: Schedule) -> Schedule:

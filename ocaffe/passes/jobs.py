@@ -1,4 +1,4 @@
-"""Launches of several jobs (kernels/jobs.h). A job that takes less time than its launch shares one with others."""
+"""Launches of several jobs (kernels/common/jobs.h). A job that takes less time than its launch shares one with others."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 from ocaffe.ir.kernel import Kernel
 from ocaffe.ir.launch import Launch
 
-MOST_JOBS = 16  # of a launch: JOBS_16 of kernels/jobs.h
+MOST_JOBS = 16  # of a launch: JOBS_16 of kernels/common/jobs.h
 
 
 def joined(jobs: list[Launch], place: Launch) -> Launch:

@@ -1,4 +1,4 @@
-"""Batches of packs: one launch packs the filters of several convolutions (kernels/conv_blocks_pack.cl).
+"""Batches of packs: one launch packs the filters of several convolutions (kernels/convolution/blocks_gpu/conv_blocks_pack.cl).
 
 Packing one layer's filters takes less time than its launch. The results of a batch need memory from its first layer on, so that batches are limited.
 """
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.conv_blocks import PACK
+from ocaffe.kernels.convolution.blocks_gpu.conv_blocks import PACK
 from ocaffe.passes.jobs import MOST_JOBS, joined
 
 MOST_BYTES = 32 << 20  # of the results of a launch

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from ocaffe.ir.launch import HOST, Access, Launch, Measure, Schedule
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.expression.expression import Pointwise
 from ocaffe.memory.plan import lifetimes, lower_bound
-from ocaffe.ops.expression import Pointwise
 from ocaffe.passes.elementwise_fusion import MAX_OPERANDS
 
 MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth the launches

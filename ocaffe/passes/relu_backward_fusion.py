@@ -1,6 +1,6 @@
 """Fuse ReLU backward into the launch that writes its gradient: the last writer applies the slope where the ReLU's output is not positive.
 
-Several ReLUs may each read a part of one diff, as behind a Concat. Then the launch applies all of them (kernels/fused_relu.h).
+Several ReLUs may each read a part of one diff, as behind a Concat. Then the launch applies all of them (kernels/common/fused_relu.h).
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from ocaffe.ir.kernel import SIGN, Access
 from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Pointwise, ReluBackward
+from ocaffe.kernels.expression.expression import Pointwise, ReluBackward
 
 SIGNS, BITS, TOP = 1, 2, 3  # values of the define FUSED_RELU
 

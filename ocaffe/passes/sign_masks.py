@@ -11,8 +11,8 @@ from ocaffe.ir.kernel import SIGN, Access
 from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.pooling import chosen
-from ocaffe.ops.sign_mask import mask_of, pack, relu_backward
+from ocaffe.kernels.common.sign_mask import mask_of, pack, relu_backward
+from ocaffe.kernels.pooling.pooling import chosen
 from ocaffe.passes.relu_backward_fusion import BITS, TOP, relu_backward_of, replace_mask
 
 MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth two launches

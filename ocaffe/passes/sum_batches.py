@@ -1,11 +1,11 @@
-"""Batches of sums: one launch adds up the parts of several filter gradients (kernels/conv_blocks_sum.cl).
+"""Batches of sums: one launch adds up the parts of several filter gradients (kernels/convolution/blocks_gpu/conv_blocks_sum.cl).
 
 Adding up few parts takes less time than its launch. The parts of a batch need memory until its last sum, so that they are limited.
 """
 from __future__ import annotations
 
 from ocaffe.ir.launch import Launch, Schedule
-from ocaffe.ops.conv_blocks import SUM_PARTS
+from ocaffe.kernels.convolution.blocks_gpu.conv_blocks import SUM_PARTS
 from ocaffe.passes.jobs import MOST_JOBS, joined
 
 MOST_EACH = 16 << 20  # bytes of the parts of a job: more take longer than a launch

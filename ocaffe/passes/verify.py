@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ocaffe.ir.kernel import REDUCED, Access
 from ocaffe.ir.launch import HOST, BeginExchange, CopyRegion, EndExchange, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import Pointwise, Reduce
+from ocaffe.kernels.expression.expression import Pointwise, Reduce
 
 Interval = tuple[int, int]
 PARAMETER_ALIGNMENT = 256  # elements (ocaffe/graph/parameters.py)

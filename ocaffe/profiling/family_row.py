@@ -1,4 +1,4 @@
-"""A row of ocaffe/ops/families.py for the user's GPU, which `ocaffe tune --report` writes: that of its family, with rates measured on the device.
+"""A row of ocaffe/kernels/matmul/families.py for the user's GPU, which `ocaffe tune --report` writes: that of its family, with rates measured on the device.
 
 A maintainer pastes the text before the row of the family. Tiles and registers are those of the family: they follow from its compiler.
 """
@@ -10,9 +10,9 @@ from dataclasses import MISSING, dataclass, fields, replace
 
 from ocaffe.cl.session import Session
 from ocaffe.ir.target import Target
-from ocaffe.ops import families
-from ocaffe.ops.families import FAMILIES, Family, family_of
-from ocaffe.ops.gemm_gpu import units
+from ocaffe.kernels.matmul import families
+from ocaffe.kernels.matmul.families import FAMILIES, Family, family_of
+from ocaffe.kernels.matmul.gemm_gpu import units
 from ocaffe.profiling.peaks import Peaks, launch_seconds, measure_peaks
 
 CONSTANTS = ("COMMON", "WAVES_OF_32", "WAVES_OF_64", "HALF_SUMS")  # tiles in families.py

@@ -21,10 +21,10 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.ir.tuned import Problem, Tuned
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.memory.plan import plan
-from ocaffe.ops import convolution
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm import gemm
 from ocaffe.passes.bf16 import lower_to_bf16
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class Tuner:
 
     def _record(self, problem: Problem, tensors: dict[str, Ref], forced: dict[str, str]) -> tuple[Recorder, Survey]:
         survey = Survey(self.base, {**self.choices, **forced})
-        # Kernels for channels in blocks choose their tiles themselves (ops/conv_blocks.py).
+        # Kernels for channels in blocks choose their tiles themselves (kernels/convolution/blocks_gpu/conv_blocks.py).
         rec = Recorder(replace(self.session.device.target, tuned=survey, wgmma=False), train=True)
         rec.enter("tune", "forward")
         OPERATIONS[problem.operation](rec, problem.shape, lambda name, shape: tensors.setdefault(name, Ref(name, shape, Role.INPUT)))

@@ -16,8 +16,8 @@ from ocaffe.cl.device import Device, DeviceInfo, with_math
 from ocaffe.cli import selftest as command
 from ocaffe.errors import Error
 from ocaffe.ir.target import Target
-from ocaffe.ops import gemm_gpu
-from tests.ops.test_matrix_units import emulated
+from ocaffe.kernels.matmul import gemm_gpu
+from tests.kernels.test_matrix_units import emulated
 
 UNIT = "WMMA of RDNA 3"
 

@@ -14,8 +14,8 @@ from ocaffe.cl.device import Device, with_kind
 from ocaffe.cli import main, tune
 from ocaffe.ir import tuned_tables
 from ocaffe.ir.target import Target
+from ocaffe.kernels.matmul import families, gemm_gpu
 from ocaffe.model.state import read_state
-from ocaffe.ops import families, gemm_gpu
 from ocaffe.profiling import family_row
 from ocaffe.profiling.peaks import Peaks
 from tests.api.nets import net as net_of

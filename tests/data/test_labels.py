@@ -96,7 +96,7 @@ def test_boxes(tmp_path: pathlib.Path) -> None:
     ([0, 3, -0.5, 3.9], None), ([0, -1], 1), ([4], 0), ([0, np.nan], 1), ([255, 255], None), ([255.5, 254], 1), ([], None), ([2, 1], 1)
 ])  # fmt: skip
 def test_limits(labels: list[float], wrong: int | None) -> None:
-    """The rules of kernels/softmax.h: fractions are cut off."""
+    """The rules of kernels/loss/softmax.h: fractions are cut off."""
     limit = LabelRange(LOSS, 4, ignored=255, excluded=1 if labels == [2, 1] else None)
     assert limit.first_wrong(np.array(labels, np.float32)) == wrong
     if np.isfinite(labels).all() and min(labels, default=0) >= 0:

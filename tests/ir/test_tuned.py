@@ -19,9 +19,9 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.ir.tuned import ESTIMATES, Problem, Tuned
-from ocaffe.ops import convolution
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm import gemm
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.profiling.tune import OPERATIONS, Survey, Tuner, flops, problems
 from tests.api.nets import LEARNING, message
 from tests.harness import execute

@@ -1,4 +1,4 @@
-"""Convolution: the layer's parameters. tests/ops tests the kernels, tests/test_golden.py tests all of Caffe's cases."""
+"""Convolution: the layer's parameters. tests/kernels tests the kernels, tests/test_golden.py tests all of Caffe's cases."""
 from __future__ import annotations
 
 from typing import Any

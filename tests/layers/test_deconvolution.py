@@ -12,12 +12,12 @@ import pytest
 from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.convolution import conv_unroll, convolution
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.model.fillers import fill
-from ocaffe.ops import conv_unroll, convolution
-from ocaffe.ops.conv_geometry import ConvGeometry
 from tests.harness import execute
+from tests.kernels.matmul.test_gemm import merge_relu, recorder
 from tests.layers.single import KINDS, close, layer_of, run
-from tests.ops.test_gemm import merge_relu, recorder
 
 
 def text(settings: str, bottoms: int = 1, layer_type: str = "Deconvolution") -> str:

@@ -1,4 +1,4 @@
-"""The depthwise convolutions of forks: differences from Convolution. tests/ops tests the kernels, tests/test_golden.py the golden data."""
+"""The depthwise convolutions of forks: differences from Convolution. tests/kernels tests the kernels, tests/test_golden.py the golden data."""
 from __future__ import annotations
 
 from typing import Any

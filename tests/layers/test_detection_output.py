@@ -14,8 +14,8 @@ from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.detection.nms import rank, suppress
 from ocaffe.layers.base import registry
-from ocaffe.ops.nms import rank, suppress
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of, run
 

@@ -1,4 +1,4 @@
-"""InnerProduct: the layer's parameters. tests/ops tests the products, tests/test_golden.py tests Caffe's cases."""
+"""InnerProduct: the layer's parameters. tests/kernels tests the products, tests/test_golden.py tests Caffe's cases."""
 from __future__ import annotations
 
 from typing import Any

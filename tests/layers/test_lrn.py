@@ -10,7 +10,7 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.lrn import Response
+from ocaffe.kernels.normalization.lrn import Response
 from tests.harness import execute
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 

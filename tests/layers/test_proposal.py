@@ -16,8 +16,8 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.launch import Measure
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.detection.regions.anchors import thin
 from ocaffe.layers.anchors import base_anchors, settings
-from ocaffe.ops.anchors import thin
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of
 

@@ -14,7 +14,7 @@ from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.roi_pooling import PsRoiPooling, RoiPooling
+from ocaffe.kernels.detection.regions.roi_pooling import PsRoiPooling, RoiPooling
 from tests.harness import execute
 from tests.layers.single import KINDS, close, layer_of, run
 

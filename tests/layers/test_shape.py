@@ -10,7 +10,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import pointwise
+from ocaffe.kernels.expression.expression import pointwise
 from tests.harness import execute
 from tests.layers.single import GOLDEN, cases, close, layer_of, run, run_golden
 

@@ -7,7 +7,7 @@ import pytest
 from ocaffe.errors import Error
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import softmax as ops
+from ocaffe.kernels.loss import softmax as ops
 from tests.harness import execute, of_kind
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 

@@ -18,8 +18,8 @@ from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
+from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.ops import gemm_gpu
 from ocaffe.solver.solver import Solver
 from tests.harness import treat_as_large
 

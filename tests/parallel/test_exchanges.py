@@ -15,8 +15,8 @@ from ocaffe.ir.launch import BeginExchange, EndExchange, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.model.text import parse
-from ocaffe.ops.expression import pointwise
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.solver.update import Updater
 from tests.parallel.trainings import NET

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.cl.device import Device
-from ocaffe.ops.pooling import is_linear_scatter
+from ocaffe.kernels.pooling.pooling import is_linear_scatter
 from tests.harness import of_kind
 from tests.passes.test_residual import gone_back
 

@@ -22,12 +22,15 @@ from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref, Role, widened
 from ocaffe.ir.tuned import Problem, Tuned
-from ocaffe.ops import conv_depthwise, conv_gpu, gemm_gpu, winograd_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.expression import pointwise, reduce
-from ocaffe.ops.gemm_gpu import Choice
-from ocaffe.ops.lrn import Response
-from ocaffe.ops.pooling import AVE, MAX, Pool
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.depthwise import conv_depthwise
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.expression.expression import pointwise, reduce
+from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.kernels.matmul.gemm_gpu import Choice
+from ocaffe.kernels.normalization.lrn import Response
+from ocaffe.kernels.pooling.pooling import AVE, MAX, Pool
 from ocaffe.passes import bf16, optimise
 from ocaffe.passes.relu_backward_fusion import TOP
 from ocaffe.profiling.tune import Tuner

@@ -10,8 +10,8 @@ import pytest
 from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
-from ocaffe.ops.expression import Reduce, ReluBackward, pointwise, reduce
-from ocaffe.ops.pooling import MAX, Pool
+from ocaffe.kernels.expression.expression import Reduce, ReluBackward, pointwise, reduce
+from ocaffe.kernels.pooling.pooling import MAX, Pool
 from ocaffe.passes import bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
 from ocaffe.passes.relu_backward_fusion import SIGNS, TOP, fuse_relu_backward, replace_mask
@@ -103,7 +103,7 @@ def recorded(target: Any, batch: int = 2, window: str = "windows", slope: float 
 )
 def test_stages(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool, batch: int, window: str, slope: float | None) -> None:
     """The rewrite works for any number of chunks, also for more chunks than there are elements after it."""
-    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
+    monkeypatch.setattr("ocaffe.kernels.expression.expression.chunk_count", lambda *_: chunks)
     rec, fed, diff, bias = recorded(of_kind(device.target, "gpu", last_block), batch, window, slope)
     count = len(rec.launches)
     rec.launches = sum_before_scatter(rec.launches)

@@ -17,7 +17,8 @@ from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
-from ocaffe.ops import gemm_gpu, winograd_gpu
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.matmul import gemm_gpu
 from tests.harness import of_kind, treat_as_large
 from tests.passes.test_residual import gone_back
 
@@ -111,7 +112,7 @@ NETS = {  # and the values that must be in blocks, at least
 def emulated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip PoCL, and let values of any size be bfloat16."""
     if device.target.runtime == "pocl":
-        pytest.skip("PoCL compiles the emulation for minutes; tests/ops/test_conv_blocks.py runs its kernels")
+        pytest.skip("PoCL compiles the emulation for minutes; tests/kernels/convolution/blocks_gpu/test_conv_blocks.py runs its kernels")
     treat_as_large(monkeypatch, 1)
 
 

@@ -11,11 +11,14 @@ import pytest
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu, winograd_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.expression import Reduce, ReluBackward, pointwise, reduce
-from ocaffe.ops.formula import parse
-from ocaffe.ops.gemm_gpu import Choice
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.expression.expression import Reduce, ReluBackward, pointwise, reduce
+from ocaffe.kernels.expression.formula import parse
+from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.kernels.matmul.gemm_gpu import Choice
 from ocaffe.passes import channel_reduction_fusion
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
@@ -44,7 +47,7 @@ def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_blo
     """Return a recorder for Winograd's algorithm in several passes, and reductions in `chunks` chunks."""
     monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
     monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-    monkeypatch.setattr("ocaffe.ops.expression.chunk_count", lambda *_: chunks)
+    monkeypatch.setattr("ocaffe.kernels.expression.expression.chunk_count", lambda *_: chunks)
     return Recorder(replace(of_kind(device.target, "gpu", last_block), workspace=1), train=True)
 
 

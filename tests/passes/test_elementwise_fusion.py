@@ -8,7 +8,7 @@ import pytest
 
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops.expression import pointwise, reduce
+from ocaffe.kernels.expression.expression import pointwise, reduce
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from tests.harness import execute
 

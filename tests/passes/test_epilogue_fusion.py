@@ -10,11 +10,13 @@ import pytest
 
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.expression import Bounded, ChannelAffine, Relu, ResidualSum, pointwise
-from ocaffe.ops.gemm import gemm
-from ocaffe.ops.gemm_gpu import Choice
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.expression.expression import Bounded, ChannelAffine, Relu, ResidualSum, pointwise
+from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.kernels.matmul.gemm import gemm
+from ocaffe.kernels.matmul.gemm_gpu import Choice
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
 from tests.harness import execute, winograd_in_parts
 

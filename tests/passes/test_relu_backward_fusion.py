@@ -18,12 +18,14 @@ from ocaffe.cl.device import Device
 from ocaffe.ir.launch import Launch
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_gpu, convolution, gemm_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.expression import ReluBackward, pointwise
-from ocaffe.ops.gemm_gpu import Choice
-from ocaffe.ops.lrn import Response
-from ocaffe.ops.pooling import AVE, MAX, Pool
+from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.expression.expression import ReluBackward, pointwise
+from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.kernels.matmul.gemm_gpu import Choice
+from ocaffe.kernels.normalization.lrn import Response
+from ocaffe.kernels.pooling.pooling import AVE, MAX, Pool
 from ocaffe.passes import sign_masks
 from ocaffe.passes.relu_backward_fusion import BITS, TOP, fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks

@@ -13,7 +13,9 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
-from ocaffe.ops import conv_gpu, gemm_gpu, winograd_gpu
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.passes import optimise
 from tests.harness import of_kind, treat_as_large
 

@@ -11,7 +11,7 @@ from ocaffe.ir.launch import Access, Launch, Operand
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_blocks
+from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
 from ocaffe.passes import jobs, sum_batches
 from tests.harness import execute, of_kind
 

@@ -18,7 +18,7 @@ from ocaffe.ir.launch import Access, CopyRegion, Launch, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
-from ocaffe.ops.expression import pointwise
+from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.passes import optimise
 from ocaffe.passes.optimise import Fact, Pass, pipeline
 from ocaffe.passes.verify import InvalidSchedule, Verifier

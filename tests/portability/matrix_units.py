@@ -23,9 +23,10 @@ from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.ops import conv_gpu, gemm_gpu
-from ocaffe.ops.conv_geometry import ConvGeometry
-from ocaffe.ops.gemm_gpu import Choice, Tile
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
+from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.kernels.matmul.gemm_gpu import Choice, Tile
 
 TOOLS = pathlib.Path(os.environ.get("PORTABILITY_TOOLS", "/tmp/portability-tools"))
 RESULT = pathlib.Path(__file__).resolve().parents[2] / "benchmarks/matrix_units.json"

@@ -22,8 +22,8 @@ from unittest import mock
 
 from ocaffe import log
 from ocaffe.ir.launch import PRODUCT_FUNCTIONS
-from ocaffe.ops import families
-from ocaffe.ops.families import FAMILIES, family_of
+from ocaffe.kernels.matmul import families
+from ocaffe.kernels.matmul.families import FAMILIES, family_of
 from tests.portability import amd, intel
 from tests.portability.compiler import tokens
 from tests.portability.corpus import NETS, SELFTEST, write

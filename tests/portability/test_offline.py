@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ocaffe.ops.families import family_of
+from ocaffe.kernels.matmul.families import family_of
 from tests.portability.corpus import NETS, SELFTEST
 from tests.portability.devices import DEVICES
 from tests.portability.offline import LABELS, RECORD, SPILLS

@@ -140,7 +140,7 @@ def test_operands_that_a_declaration_lacks_are_optional() -> None:
 
 @pytest.mark.parametrize("file", FAMILIES)
 def test_the_sum_of_splits_has_the_operands_of_its_source(file: str) -> None:
-    from ocaffe.ops.gemm_gpu import _split_sum
+    from ocaffe.kernels.matmul.gemm_gpu import _split_sum
 
     assert faults(_split_sum(file)) == []
 

@@ -21,8 +21,8 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir import tuned_tables
 from ocaffe.ir.launch import NO_ACTIVATION, Bias, Launch
 from ocaffe.ir.target import Target
+from ocaffe.kernels.expression.expression import Pointwise, Reduce
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.ops.expression import Pointwise, Reduce
 from ocaffe.solver.update import Updater
 from ocaffe.zoo.templates import DATA, data_shapes
 

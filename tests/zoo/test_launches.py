@@ -15,8 +15,8 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir import tuned_tables
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.target import Target
+from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.ops import winograd_gpu
 from ocaffe.solver.update import Updater
 
 ZOO = Path(__file__).parents[2] / "zoo"

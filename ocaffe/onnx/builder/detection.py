@@ -1,6 +1,6 @@
 """Export detections and Proposal as TopK, NonMaxSuppression and Gather.
 
-Compare ocaffe/ops/detection.py, ocaffe/ops/yolo_detection.py and ocaffe/layers/proposal.py.
+Compare ocaffe/kernels/detection/detection.py, ocaffe/kernels/detection/yolo/yolo_detection.py and ocaffe/layers/proposal.py.
 """
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from ocaffe.ir.graph import Blob
+from ocaffe.kernels.detection.detection import Detection
+from ocaffe.kernels.detection.yolo.yolo_detection import YoloDetection
+from ocaffe.kernels.detection.yolo.yolo_loss import CHANNELS
 from ocaffe.onnx.builder.graph import OnnxGraph, Value
-from ocaffe.ops.detection import Detection
-from ocaffe.ops.yolo_detection import YoloDetection
-from ocaffe.ops.yolo_loss import CHANNELS
 
-CORNER, CORNER_SIZE = 1, 3  # PriorBoxParameter.CodeType, as in kernels/boxes.h
+CORNER, CORNER_SIZE = 1, 3  # PriorBoxParameter.CodeType, as in kernels/detection/boxes.h
 LOWEST, LARGEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 

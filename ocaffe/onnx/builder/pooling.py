@@ -6,8 +6,8 @@ import math
 import numpy as np
 
 from ocaffe.ir.graph import Blob
+from ocaffe.kernels.pooling.pooling import AVE, MAX, Pool
 from ocaffe.onnx.builder.graph import OnnxGraph, Value
-from ocaffe.ops.pooling import AVE, MAX, Pool
 
 LOWEST = np.float32(np.finfo(np.float32).min)  # Caffe's result for a window without a pixel
 

@@ -9,14 +9,14 @@ import numpy as np
 from ocaffe.ir.graph import Blob
 from ocaffe.onnx.builder.graph import OnnxGraph, Value
 
-FAR = 1e8  # pixels, beyond every plane: as in kernels/roi_pooling.cl
+FAR = 1e8  # pixels, beyond every plane: as in kernels/detection/regions/roi_pooling.cl
 KNOWN = 4  # planes: the size of a region up to which the sizes of its bins are looked up
 
 
 def psroi_pooled(graph: OnnxGraph, bins: int, scale: float, x: Blob, rois: Blob, to: Blob) -> None:
     """Write y (R x K x bins x bins) from x (N x K bins^2 x H x W) and rois (R x 5).
 
-    The formulas are those of kernels/psroi_pooling.cl.
+    The formulas are those of kernels/detection/regions/psroi_pooling.cl.
     """
     outputs, (height, width) = to.shape[1], (graph.fixed(x, axis) for axis in (2, 3))
     # In double precision: a mean is a small difference of sums over the whole plane.
@@ -69,7 +69,7 @@ def _rounded(graph: OnnxGraph, x: Value) -> str:
 def roi_pooled(graph: OnnxGraph, bins: tuple[int, int], scale: float, x: Blob, rois: Blob, to: Blob) -> None:
     """Write y (R x C x bins) from x (N x C x H x W) and rois (R x 5).
 
-    The formulas of the bins are those of kernels/roi_pooling.cl. A table has the maxima of all windows whose sides are powers of 2, as rows of C values.
+    The formulas of the bins are those of roi_pooling.cl. A table has the maxima of all windows whose sides are powers of 2, as rows of C values.
     A bin's maximum is that of four windows, two along each axis, with the longest sides that fit.
     """
     channels, height, width = (graph.fixed(x, axis) for axis in (1, 2, 3))

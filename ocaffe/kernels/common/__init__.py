@@ -1,0 +1,1 @@
+"""Shared by kernels of several folders: operands, sums that the last work-group finishes, and sign masks."""

@@ -1,0 +1,1 @@
+"""Convolutions whose filters cover several channels, on CPU runtimes."""

@@ -1,0 +1,1 @@
+"""Depthwise convolutions: a filter for each channel."""

@@ -1,0 +1,1 @@
+"""The sizes and windows of convolutions, for Python and for kernels."""

@@ -1,0 +1,1 @@
+"""The losses and detections of YOLO."""

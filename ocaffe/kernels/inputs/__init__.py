@@ -1,0 +1,1 @@
+"""Kernels that make a batch: changed and cut images, and random values."""

@@ -1,0 +1,1 @@
+"""Local response normalization, across channels and within each."""

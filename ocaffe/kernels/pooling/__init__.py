@@ -1,0 +1,1 @@
+"""Pooling over windows of an image."""

@@ -1,0 +1,1 @@
+"""Copies: other orders of axes, parts, rows and borders of a tensor."""

@@ -1,0 +1,1 @@
+"""Kernels of the solvers: updates, and the exchange of gradients between ranks."""
