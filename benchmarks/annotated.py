@@ -22,10 +22,10 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource  # noqa: E402
+from ocaffe.data.changes.transform import Transform  # noqa: E402
 from ocaffe.data.prefetch import Prefetcher  # noqa: E402
 from ocaffe.data.source import key_of  # noqa: E402
-from ocaffe.data.transform import Transform  # noqa: E402
+from ocaffe.data.sources.annotated import TRANSFORM_FIELDS, AnnotatedSource  # noqa: E402
 from ocaffe.data.workers import cores  # noqa: E402
 from ocaffe.model.text import read_net  # noqa: E402
 

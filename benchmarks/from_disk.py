@@ -23,7 +23,7 @@ from loader import picture, record
 from resident import ROOT, constant, resident
 
 from ocaffe import log, proto
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.model.text import read_net, write_text
 
 ROWS = {  # name: (net, batch, math, sources)

@@ -31,15 +31,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ocaffe import proto  # noqa: E402
-from ocaffe.data.datum import encode_datum  # noqa: E402
-from ocaffe.data.decode import Color, open_image, planes  # noqa: E402
-from ocaffe.data.dense import DenseImageSource  # noqa: E402
-from ocaffe.data.images import ImageSource  # noqa: E402
+from ocaffe.data.changes.transform import Transform  # noqa: E402
+from ocaffe.data.databases.datum import encode_datum  # noqa: E402
+from ocaffe.data.databases.writer import LmdbWriter  # noqa: E402
+from ocaffe.data.decoding.decode import Color, open_image, planes  # noqa: E402
 from ocaffe.data.prefetch import Prefetcher  # noqa: E402
 from ocaffe.data.source import key_of  # noqa: E402
-from ocaffe.data.staged import StagedSource  # noqa: E402
-from ocaffe.data.transform import Transform  # noqa: E402
-from ocaffe.data.writer import LmdbWriter  # noqa: E402
+from ocaffe.data.sources.database_images import ImageSource  # noqa: E402
+from ocaffe.data.sources.dense import DenseImageSource  # noqa: E402
+from ocaffe.data.stagers.staged import StagedSource  # noqa: E402
 from ocaffe.model.text import parse, read_net  # noqa: E402
 
 ROWS = {  # name: (height, width, JPEG, shuffle)

@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 from ocaffe import log, proto  # noqa: E402
 from ocaffe.compiler.compile import Switches, compile_net  # noqa: E402
 from ocaffe.compiler.network import phase_net  # noqa: E402
-from ocaffe.data.datum import encode_datum  # noqa: E402
-from ocaffe.data.writer import LmdbWriter  # noqa: E402
+from ocaffe.data.databases.datum import encode_datum  # noqa: E402
+from ocaffe.data.databases.writer import LmdbWriter  # noqa: E402
 from ocaffe.graph.build import build  # noqa: E402
 from ocaffe.graph.options import NetOptions  # noqa: E402
 from ocaffe.graph.parameters import ParameterGroup  # noqa: E402

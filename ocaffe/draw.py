@@ -10,18 +10,18 @@ from ocaffe.files import atomic_write
 from ocaffe.model.filter import filter_net
 from ocaffe.model.upgrade import upgrade_net
 from ocaffe.proto import caffe_pb2 as caffe_pb2
-from ocaffe.tools.diagram import picture, pixels, svg
-from ocaffe.tools.encode import file_format
-from ocaffe.tools.pydot_graph import BLOB_STYLE as BLOB_STYLE
-from ocaffe.tools.pydot_graph import LAYER_STYLE_DEFAULT as LAYER_STYLE_DEFAULT
-from ocaffe.tools.pydot_graph import NEURON_LAYER_STYLE as NEURON_LAYER_STYLE
-from ocaffe.tools.pydot_graph import choose_color_by_layertype as choose_color_by_layertype
-from ocaffe.tools.pydot_graph import get_edge_label as get_edge_label
-from ocaffe.tools.pydot_graph import get_layer_label as get_layer_label
-from ocaffe.tools.pydot_graph import get_layer_lr_mult as get_layer_lr_mult
-from ocaffe.tools.pydot_graph import get_pooling_types_dict as get_pooling_types_dict
-from ocaffe.tools.pydot_graph import get_pydot_graph as get_pydot_graph
-from ocaffe.tools.pydot_graph import pydot_graph
+from ocaffe.tools.datasets.encode import file_format
+from ocaffe.tools.drawing.diagram import picture, pixels, svg
+from ocaffe.tools.drawing.pydot_graph import BLOB_STYLE as BLOB_STYLE
+from ocaffe.tools.drawing.pydot_graph import LAYER_STYLE_DEFAULT as LAYER_STYLE_DEFAULT
+from ocaffe.tools.drawing.pydot_graph import NEURON_LAYER_STYLE as NEURON_LAYER_STYLE
+from ocaffe.tools.drawing.pydot_graph import choose_color_by_layertype as choose_color_by_layertype
+from ocaffe.tools.drawing.pydot_graph import get_edge_label as get_edge_label
+from ocaffe.tools.drawing.pydot_graph import get_layer_label as get_layer_label
+from ocaffe.tools.drawing.pydot_graph import get_layer_lr_mult as get_layer_lr_mult
+from ocaffe.tools.drawing.pydot_graph import get_pooling_types_dict as get_pooling_types_dict
+from ocaffe.tools.drawing.pydot_graph import get_pydot_graph as get_pydot_graph
+from ocaffe.tools.drawing.pydot_graph import pydot_graph
 
 DIRECTIONS = ("LR", "TB", "RL", "BT")
 MAX_PIXELS = 1 << 28

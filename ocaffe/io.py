@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.decode import open_pillow, read_file, readable
+from ocaffe.data.decoding.decode import open_pillow, read_file, readable
 from ocaffe.errors import Error, NoSuchField, NoSuchFile, OutOfRange, UnknownName, UnreadableFile, WrongValue, shape_text
 from ocaffe.model.blob import array_to_blob, blob_to_array
 from ocaffe.model.blob import array_to_datum as array_to_datum_message

@@ -15,10 +15,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.data.database import Reader, open_database
+from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.lint import Finding, lint
 from ocaffe.solver.first_losses import FirstLosses
-from tests.data.databases import write
+from tests.data.small_databases import write
 from tests.zoo.test_detection_project import label_map
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

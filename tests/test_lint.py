@@ -14,7 +14,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.lint import JOB_RULES, NET_RULES, lint
-from ocaffe.tools.voc_writer import with_palette
+from ocaffe.tools.synthetic.voc_writer import with_palette
 from tests.test_detection_mistakes import CASES, REGION_CASES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -16,8 +16,8 @@ import numpy as np
 import ocaffe as caffe
 from ocaffe import layers as L
 from ocaffe import params as P
-from ocaffe.data.sets import SETS
 from ocaffe.proto import caffe_pb2
+from ocaffe.tools.datasets.sets import SETS
 
 BATCH = 60
 

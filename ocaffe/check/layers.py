@@ -10,8 +10,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ocaffe.check.case import Arrays, Case, layer, normal
-from ocaffe.data.datum import encode_datum
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.datum import encode_datum
+from ocaffe.data.databases.writer import LmdbWriter
 
 Rng = np.random.Generator
 

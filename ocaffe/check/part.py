@@ -25,7 +25,7 @@ from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
 from ocaffe.cl.session import Session
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.data.assumed import assumed_data
+from ocaffe.data.databases.assumed import assumed_data
 from ocaffe.errors import Error, NoRoom
 from ocaffe.graph.options import NetOptions
 from ocaffe.memory.report import fixed_bytes

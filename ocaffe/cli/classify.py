@@ -15,8 +15,8 @@ from ocaffe import log
 from ocaffe.cl.device import Device, select_device
 from ocaffe.classifier import Classifier
 from ocaffe.cli.flags import Parser
-from ocaffe.data.label_names import label_names
-from ocaffe.data.labels_txt import read_labels
+from ocaffe.data.stores.label_names import label_names
+from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.io import load_image

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from ocaffe import log
 from ocaffe.cli.flags import Parser
-from ocaffe.data.writer import WRITERS
+from ocaffe.data.databases.writer import WRITERS
 from ocaffe.log import number
 from ocaffe.model.blob import write_blobproto
-from ocaffe.tools.mean import SOURCE, database_mean
+from ocaffe.tools.datasets.mean import SOURCE, database_mean
 
 
 def main(argv: Sequence[str]) -> int:

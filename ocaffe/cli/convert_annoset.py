@@ -7,9 +7,9 @@ from ocaffe import proto
 from ocaffe.cli.convert_imageset import image_flags, image_recipe
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.tools.annotations import READERS, annotate, read_boxes, read_label_map
-from ocaffe.tools.encode import datum_of
-from ocaffe.tools.imageset import Entry, Made, label_of, read_list, shuffled, write_set
+from ocaffe.tools.datasets.annotations import READERS, annotate, read_boxes, read_label_map
+from ocaffe.tools.datasets.encode import datum_of
+from ocaffe.tools.datasets.imageset import Entry, Made, label_of, read_list, shuffled, write_set
 
 NAME = "convert_annoset"
 NO_LABEL = -1  # label of an image with boxes

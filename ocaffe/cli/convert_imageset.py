@@ -6,10 +6,10 @@ from typing import Any
 
 from ocaffe import log
 from ocaffe.cli.flags import Parser
-from ocaffe.data.writer import WRITERS
+from ocaffe.data.databases.writer import WRITERS
 from ocaffe.errors import Error
-from ocaffe.tools.encode import Recipe, datum_of, file_format
-from ocaffe.tools.imageset import Entry, Made, label_of, read_list, shuffled, write_set
+from ocaffe.tools.datasets.encode import Recipe, datum_of, file_format
+from ocaffe.tools.datasets.imageset import Entry, Made, label_of, read_list, shuffled, write_set
 
 NAME = "convert_imageset"
 

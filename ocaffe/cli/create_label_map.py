@@ -7,7 +7,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.model.text import write_text
-from ocaffe.tools.annotations import make_label_map
+from ocaffe.tools.datasets.annotations import make_label_map
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,13 +10,13 @@ import numpy as np
 from tqdm import tqdm
 
 from ocaffe.cli.flags import Parser
-from ocaffe.data.datum import encode_datum
-from ocaffe.data.labels_txt import LABELS, labels_bytes
-from ocaffe.data.sets import SETS, Part
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.datum import encode_datum
+from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error
 from ocaffe.model.blob import write_blobproto
-from ocaffe.tools.box_databases import FORMATS
+from ocaffe.tools.datasets.box_databases import FORMATS
+from ocaffe.tools.datasets.sets import SETS, Part
 
 MEAN = "mean.binaryproto"
 COMMANDS = {  # by name: the module with its `main`, and a line for the help

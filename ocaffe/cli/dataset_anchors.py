@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.tools.anchors import Anchors, anchors_of
+from ocaffe.tools.datasets.anchors import Anchors, anchors_of
 
 NAME = "dataset anchors"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.convert_imageset import image_recipe, recipe_flags
 from ocaffe.cli.flags import Parser
-from ocaffe.tools.box_databases import SHARE, Settings, make_databases
+from ocaffe.tools.datasets.box_databases import SHARE, Settings, make_databases
 
 _TEXTS = {
     "voc": "DIR has Annotations, JPEGImages and ImageSets/Main, or XML files beside the images.",

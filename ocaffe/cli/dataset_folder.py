@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ocaffe.cli.convert_imageset import image_recipe, recipe_flags
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.tools.folder_set import SHARE, Settings, make_databases
+from ocaffe.tools.datasets.folder_set import SHARE, Settings, make_databases
 
 NAME = "dataset folder"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
-from ocaffe.tools.mask_set import SHARE, Settings, make_masks
+from ocaffe.tools.datasets.mask_set import SHARE, Settings, make_masks
 
 NAME = "dataset masks"
 

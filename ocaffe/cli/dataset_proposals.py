@@ -11,8 +11,8 @@ from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags, required
-from ocaffe.data.proposals import write_proposals
-from ocaffe.data.roidb import open_annotated
+from ocaffe.data.sources.proposals import write_proposals
+from ocaffe.data.sources.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.region_images import with_images
 from ocaffe.evaluation.sidecar import trained_regions

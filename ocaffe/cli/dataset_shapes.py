@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.cli.made_data import at_least, counts, least_and_most, wrong
-from ocaffe.data.sets import digits, mnist
-from ocaffe.tools.shapes_set import Settings, make_shapes
+from ocaffe.tools.datasets.sets import digits, mnist
+from ocaffe.tools.synthetic.shapes_set import Settings, make_shapes
 
 NAME = "dataset shapes"
 _SIDES = range(32, 4097)  # pixels

@@ -15,19 +15,19 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, naming_bad_records_flag
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.bad_records import BadRecords
-from ocaffe.data.boxes import Boxes
-from ocaffe.data.database import Reader, open_database
-from ocaffe.data.decode import Color, open_image, planes
-from ocaffe.data.images import ImageSource
-from ocaffe.data.label_names import is_database, label_names
-from ocaffe.data.listed import ListSource
-from ocaffe.data.transform import Transform
+from ocaffe.data.changes.boxes import Boxes
+from ocaffe.data.changes.transform import Transform
+from ocaffe.data.databases.database import Reader, open_database
+from ocaffe.data.decoding.decode import Color, open_image, planes
+from ocaffe.data.sources.database_images import ImageSource
+from ocaffe.data.sources.file_images import ListSource
+from ocaffe.data.stores.label_names import is_database, label_names
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.model.text import read_net, read_solver
 from ocaffe.solver.nets import net_messages
-from ocaffe.tools.box_drawing import with_boxes
-from ocaffe.tools.contact_sheet import contact_sheet
+from ocaffe.tools.drawing.box_drawing import with_boxes
+from ocaffe.tools.drawing.contact_sheet import contact_sheet
 
 NAME = "dataset show"
 _LEAST = 0.005  # a smaller probability of a class is not shown

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.cli.made_data import counts, least_and_most, wrong
-from ocaffe.data.sets import digits, mnist
-from ocaffe.tools.text_set import Settings, make_text
+from ocaffe.tools.datasets.sets import digits, mnist
+from ocaffe.tools.synthetic.text_set import Settings, make_text
 
 NAME = "dataset text"
 _SIDES = range(16, 4097)  # pixels

@@ -11,7 +11,7 @@ from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, device_flags
-from ocaffe.data.writer import OPENED, WRITERS, Writer
+from ocaffe.data.databases.writer import OPENED, WRITERS, Writer
 from ocaffe.errors import Error, shape_text
 from ocaffe.model.blob import array_to_datum
 from ocaffe.model.text import read_net

@@ -12,7 +12,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.tools.folder_set import SHARE
+from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector
 from ocaffe.zoo.project import EPOCHS, FILES, TUNING_EPOCHS, Choices, Project, write_project, write_published
 from ocaffe.zoo.segmentation_project import is_segmenter, write_segmenter

@@ -12,7 +12,7 @@ from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
 from ocaffe.compiler.network import phase_net
-from ocaffe.data.assumed import AssumedData, assumed_data, parse_shape
+from ocaffe.data.databases.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
 from ocaffe.files import atomic_write
 from ocaffe.graph.build import build

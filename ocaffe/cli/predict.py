@@ -15,9 +15,9 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.classify import numbers, read_classes
 from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
-from ocaffe.data.decode import read_file
-from ocaffe.data.folder import is_image_name
-from ocaffe.data.labels_txt import given_labels
+from ocaffe.data.decoding.decode import read_file
+from ocaffe.data.stores.folder import is_image_name
+from ocaffe.data.stores.labels_txt import given_labels
 from ocaffe.errors import Error
 from ocaffe.evaluation.answers import Objects, answers_of, picture_of
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net

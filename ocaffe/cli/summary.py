@@ -7,7 +7,7 @@ from ocaffe import log, proto
 from ocaffe.cli.flags import Parser, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.compiler.network import phase_net
-from ocaffe.data.assumed import assumed_data, parse_shape
+from ocaffe.data.databases.assumed import assumed_data, parse_shape
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup

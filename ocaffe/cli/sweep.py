@@ -25,10 +25,10 @@ from ocaffe.solver.checks import check_solver
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
 from ocaffe.solver.snapshot import prefix_of
-from ocaffe.tools.grid import axes, combinations, folder_name, with_values
-from ocaffe.tools.history import TRAIN_LOSS, column
-from ocaffe.tools.sweep_results import Criterion, table, write_results
-from ocaffe.tools.training_queue import FAILED, FINISHED, SOURCE, Training, run
+from ocaffe.tools.sweep.grid import axes, combinations, folder_name, with_values
+from ocaffe.tools.sweep.sweep_results import Criterion, table, write_results
+from ocaffe.tools.sweep.training_queue import FAILED, FINISHED, SOURCE, Training, run
+from ocaffe.tools.training_logs.history import TRAIN_LOSS, column
 
 NET_FIELDS = (  # of a solver: they determine its nets
     "net", "net_param", "train_net", "train_net_param", "test_net", "test_net_param", "train_state", "test_state", "test_iter", "test_interval",

@@ -28,8 +28,8 @@ from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.bad_records import skip_bad_records
-from ocaffe.data.label_names import label_names
-from ocaffe.data.roidb import open_annotated
+from ocaffe.data.sources.roidb import open_annotated
+from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_scores import class_scores
 from ocaffe.evaluation.coco import detections_scored, evaluate_coco

@@ -18,7 +18,7 @@ from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.data.assumed import assumed_data, parse_shape
+from ocaffe.data.databases.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
 from ocaffe.files import atomic_write
 from ocaffe.graph.options import NetOptions

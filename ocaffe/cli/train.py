@@ -35,9 +35,9 @@ from ocaffe.progress import progress
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
-from ocaffe.tools.grid import axes, with_values
 from ocaffe.tools.py_faster_rcnn import configured, log_ignored, read_configuration
-from ocaffe.tools.tensorboard import event_log
+from ocaffe.tools.sweep.grid import axes, with_values
+from ocaffe.tools.training_logs.tensorboard import event_log
 
 
 def main(argv: Sequence[str]) -> int:

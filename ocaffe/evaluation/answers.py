@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.api.net import Net
-from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
+from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions

@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.evaluation.class_scores import Detected, Segmented
 from ocaffe.evaluation.confusion import percent
 from ocaffe.solver.average_precision import LEVELS, average_precision, precision_at
-from ocaffe.tools.figure import content, new_figure
+from ocaffe.tools.drawing.figure import content, new_figure
 
 _STYLES = ("-", "--", ":", "-.")  # of ten colors each
 _LISTED = 24  # classes in a column of a legend

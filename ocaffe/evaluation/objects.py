@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ocaffe.data.palette import color_of
+from ocaffe.tools.drawing.palette import color_of
 
 IMAGE, LABEL, SCORE, BOX = 0, 1, 2, slice(3, 7)  # columns of DetectionOutput
 LEAST = 0.5  # score of a detection that is shown

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.database import open_database
-from ocaffe.data.datum import raw_shape
-from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
-from ocaffe.data.label_names import is_database
-from ocaffe.data.resample import Interpolation, resize
-from ocaffe.data.resizing import Resizing, without_padding
+from ocaffe.data.changes.resample import Interpolation, resize
+from ocaffe.data.changes.resizing import Resizing, without_padding
+from ocaffe.data.databases.database import open_database
+from ocaffe.data.databases.datum import raw_shape
+from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
+from ocaffe.data.stores.label_names import is_database
 from ocaffe.errors import Error, shape_text
 from ocaffe.tools.recognise import read_mean
 

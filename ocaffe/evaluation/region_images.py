@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.decode import MAX_PIXELS, Color, open_image, planes
-from ocaffe.data.rois import resized, scaled
+from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
+from ocaffe.data.sources.rois import resized, scaled
 from ocaffe.errors import Error, shape_text
 from ocaffe.graph.build import build
 from ocaffe.layers.base import layer_type

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ocaffe.data.palette import COLORS, palette
+from ocaffe.tools.drawing.palette import COLORS, palette
 
 OPACITY = 0.55  # of the colors over the image
 

@@ -14,7 +14,7 @@ from ocaffe.layers.seg_accuracy import figures
 from ocaffe.model.filter import filter_net
 from ocaffe.model.text import read_net
 from ocaffe.model.upgrade import upgrade_net
-from ocaffe.tools.annotations import shown_names
+from ocaffe.tools.datasets.annotations import shown_names
 
 
 def detection_table(classes: Mapping[int, tuple[int, int, float]], names: Mapping[int, str]) -> list[str]:

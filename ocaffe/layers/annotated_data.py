@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.data.annotated import TRANSFORM_FIELDS, AnnotatedSource
 from ocaffe.data.source import key_of, upload
+from ocaffe.data.sources.annotated import TRANSFORM_FIELDS, AnnotatedSource
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape

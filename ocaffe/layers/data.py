@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.data.augment import FIELDS as AUGMENTATIONS
-from ocaffe.data.augment import Augmentation, wants_augmentation
-from ocaffe.data.images import ImageSource
-from ocaffe.data.pictures import PictureSource
+from ocaffe.data.changes.augment import FIELDS as AUGMENTATIONS
+from ocaffe.data.changes.augment import Augmentation, wants_augmentation
+from ocaffe.data.changes.transform import Transform
 from ocaffe.data.source import key_of, upload
-from ocaffe.data.transform import Transform
+from ocaffe.data.sources.database_images import ImageSource
+from ocaffe.data.sources.image_batches import PictureSource
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.resizing import without_padding
+from ocaffe.data.changes.resizing import without_padding
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.dummy import BatchNumber
 from ocaffe.data.source import upload
+from ocaffe.data.sources.dummy import BatchNumber
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder

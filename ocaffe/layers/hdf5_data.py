@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.data.hdf5 import Hdf5Source
 from ocaffe.data.source import key_of, upload
+from ocaffe.data.sources.hdf5 import Hdf5Source
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape

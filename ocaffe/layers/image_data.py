@@ -1,9 +1,9 @@
 """ImageData: image files and their labels."""
 from __future__ import annotations
 
-from ocaffe.data.listed import ListSource
-from ocaffe.data.pictures import PictureSource
-from ocaffe.data.transform import Transform
+from ocaffe.data.changes.transform import Transform
+from ocaffe.data.sources.file_images import ListSource
+from ocaffe.data.sources.image_batches import PictureSource
 from ocaffe.layers.base import register
 from ocaffe.layers.data import Data
 

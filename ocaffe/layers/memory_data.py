@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.data.memory import MemorySource
 from ocaffe.data.source import upload
+from ocaffe.data.sources.memory import MemorySource
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape

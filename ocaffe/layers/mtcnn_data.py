@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe.data.mtcnn import BOX, POINTS, MtcnnSource
 from ocaffe.data.source import key_of, upload
+from ocaffe.data.sources.mtcnn import BOX, POINTS, MtcnnSource
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder

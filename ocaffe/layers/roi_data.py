@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.floats import FloatLayout
-from ocaffe.data.roi_samples import SampledRois
-from ocaffe.data.rois import RoiSource, TrueBoxes
 from ocaffe.data.source import key_of, upload
+from ocaffe.data.sources.floats import FloatLayout
+from ocaffe.data.sources.roi_samples import SampledRois
+from ocaffe.data.sources.rois import RoiSource, TrueBoxes
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape

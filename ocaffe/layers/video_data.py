@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.data.source import key_of, upload
-from ocaffe.data.video import VideoSource
+from ocaffe.data.sources.video import VideoSource
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ocaffe.data.changes.transform import PASTE
 from ocaffe.data.source import key_of, upload
-from ocaffe.data.transform import PASTE
-from ocaffe.data.windows import WindowSource
+from ocaffe.data.sources.windows import WindowSource
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape

@@ -11,10 +11,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.annotated import AnnotatedSource
-from ocaffe.data.boxes import Boxes
-from ocaffe.data.database import Database, Reader, key_text
-from ocaffe.data.roidb import open_annotated
+from ocaffe.data.changes.boxes import Boxes
+from ocaffe.data.databases.database import Database, Reader, key_text
+from ocaffe.data.sources.annotated import AnnotatedSource
+from ocaffe.data.sources.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.lint.data import param_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.labels_txt import LABELS, given_labels
+from ocaffe.data.stores.labels_txt import LABELS, given_labels
 from ocaffe.errors import shape_text
 from ocaffe.layers.base import param_field
 from ocaffe.lint.box_sample import CORNERS, DIFFICULT, IMAGE, LABEL, BoxSample, sample_of

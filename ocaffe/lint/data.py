@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.database import Reader, open_database
-from ocaffe.data.datum import DatumReader
-from ocaffe.data.decode import Color, open_image, open_pillow, planes, read_file
-from ocaffe.data.dense import PairFiles
-from ocaffe.data.opening import open_files
-from ocaffe.data.roidb import open_annotated
+from ocaffe.data.databases.database import Reader, open_database
+from ocaffe.data.databases.datum import DatumReader
+from ocaffe.data.decoding.decode import Color, open_image, open_pillow, planes, read_file
+from ocaffe.data.sources.dense import PairFiles
+from ocaffe.data.sources.roidb import open_annotated
+from ocaffe.data.stores.opening import open_files
 from ocaffe.errors import Error
 from ocaffe.layers.roi_data import SAMPLE
 from ocaffe.model.hdf5_files import Hdf5Files

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.boxes import area, overlaps
-from ocaffe.data.roi_samples import overlaps as pixel_overlaps
-from ocaffe.data.rois import RoiSource, scaled
+from ocaffe.data.changes.boxes import area, overlaps
+from ocaffe.data.sources.roi_samples import overlaps as pixel_overlaps
+from ocaffe.data.sources.rois import RoiSource, scaled
 from ocaffe.errors import Error, Place
 from ocaffe.layers.anchor_target import AnchorTarget
 from ocaffe.layers.prior_box import PriorBox

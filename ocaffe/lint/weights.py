@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ocaffe.compiler.network import fitting
-from ocaffe.data.assumed import assumed_data
+from ocaffe.data.databases.assumed import assumed_data
 from ocaffe.errors import Error, Place, names_text
 from ocaffe.graph.build import build
 from ocaffe.lint.rules import Finding, Job

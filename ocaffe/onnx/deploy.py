@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.transform import Transform
+from ocaffe.data.changes.transform import Transform
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry

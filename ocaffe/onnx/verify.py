@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 
 from ocaffe.api.net import Net
-from ocaffe.data.decode import Color, open_image, planes
-from ocaffe.data.resample import resize
+from ocaffe.data.changes.resample import resize
+from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Graph, Node
 from ocaffe.ir.tensor import Shape

@@ -165,8 +165,8 @@ def _blob(path: str | Path) -> list[str]:
 
 
 def _database(path: str | Path) -> list[str]:
-    from ocaffe.data.database import Reader, key_text, open_database
-    from ocaffe.data.datum import DatumReader
+    from ocaffe.data.databases.database import Reader, key_text, open_database
+    from ocaffe.data.databases.datum import DatumReader
 
     backend = proto.DataParameter.LEVELDB if (Path(path) / "CURRENT").exists() else proto.DataParameter.LMDB
     database = open_database(str(path), backend)

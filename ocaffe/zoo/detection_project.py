@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.database import Reader, open_database
-from ocaffe.data.label_names import is_database
+from ocaffe.data.databases.database import Reader, open_database
+from ocaffe.data.stores.label_names import is_database
 from ocaffe.errors import Error, Place
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
@@ -20,7 +20,7 @@ from ocaffe.memory.report import size_text
 from ocaffe.model.param_str import read_settings, with_settings
 from ocaffe.model.text import parse, read_solver
 from ocaffe.model.weights import read_weights
-from ocaffe.tools.annotations import read_label_map, shown_names
+from ocaffe.tools.datasets.annotations import read_label_map, shown_names
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 from ocaffe.errors import Error
-from ocaffe.tools.anchors import anchors_of
-from ocaffe.tools.stored_boxes import corners_of
+from ocaffe.tools.datasets.anchors import anchors_of
+from ocaffe.tools.datasets.stored_boxes import corners_of
 from ocaffe.zoo.priors import fitted, prior_maps
 from ocaffe.zoo.templates import WEIGHTED, graph_of, image_shape, outputs_of
 

@@ -11,17 +11,17 @@ import numpy as np
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.data.database import open_database
-from ocaffe.data.datum import raw_shape
-from ocaffe.data.folder import HELD_OUT, TRAINING, class_folders, skipped_text
-from ocaffe.data.image_list import ListFiles
-from ocaffe.data.label_names import is_database, label_names
-from ocaffe.data.labels_txt import LABELS, given_labels, labels_bytes
+from ocaffe.data.databases.database import open_database
+from ocaffe.data.databases.datum import raw_shape
 from ocaffe.data.source import RECORDS, permutation
-from ocaffe.data.table import SUFFIX, TableFiles, is_table
+from ocaffe.data.stores.folder import HELD_OUT, TRAINING, class_folders, skipped_text
+from ocaffe.data.stores.image_list import ListFiles
+from ocaffe.data.stores.label_names import is_database, label_names
+from ocaffe.data.stores.labels_txt import LABELS, given_labels, labels_bytes
+from ocaffe.data.stores.table import SUFFIX, TableFiles, is_table
 from ocaffe.errors import Error
-from ocaffe.tools.folder_set import SHARE, Settings, check_apart, divide, list_bytes
-from ocaffe.tools.imageset import Entry
+from ocaffe.tools.datasets.folder_set import SHARE, Settings, check_apart, divide, list_bytes
+from ocaffe.tools.datasets.imageset import Entry
 from ocaffe.zoo.unreadable import Check
 
 ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with train_lmdb and val_lmdb"

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.decode import Color, open_image, open_pillow
-from ocaffe.data.labels_txt import LABELS, given_labels
-from ocaffe.data.listing import Listing, read_listed
+from ocaffe.data.decoding.decode import Color, open_image, open_pillow
+from ocaffe.data.stores.labels_txt import LABELS, given_labels
+from ocaffe.data.stores.text_list import Listing, read_listed
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, shape_text
 from ocaffe.model.text import read
-from ocaffe.tools.mask_set import WEIGHTS
+from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo.images import Images, Part
 
 TRAIN, TEST = ("train", "trainval"), ("val", "test")  # names of lists; the first that exists counts

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.boxes import overlaps
+from ocaffe.data.changes.boxes import overlaps
 from ocaffe.layers.prior_box import PriorBox
 
 ENOUGH = 0.9  # share of the objects with a prior: published sizes stay

@@ -16,7 +16,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.model.text import parse
-from ocaffe.tools.folder_set import SHARE
+from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
 from ocaffe.zoo.generate import HEADER

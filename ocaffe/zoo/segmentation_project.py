@@ -16,8 +16,8 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.model.text import parse
 from ocaffe.model.weights import fit, read_weights, write_weights
-from ocaffe.tools.color_table import IGNORE
-from ocaffe.tools.mask_set import WEIGHTS
+from ocaffe.tools.datasets.color_table import IGNORE
+from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.masks import FIX, Masks, find_masks

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.image_list import ListFiles
-from ocaffe.data.labels_txt import LABELS, given_labels
-from ocaffe.data.listing import Listing
+from ocaffe.data.stores.image_list import ListFiles
+from ocaffe.data.stores.labels_txt import LABELS, given_labels
+from ocaffe.data.stores.text_list import Listing
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph

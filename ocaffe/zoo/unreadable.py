@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.data.database import Database
-from ocaffe.data.decode import MAX_PIXELS, Color, decoded, open_image, read_file
-from ocaffe.data.folder import ClassFolders, class_folders
-from ocaffe.data.images import DatumOpener, DatumStore
-from ocaffe.data.lmdb_file import Arena
+from ocaffe.data.databases.database import Database
+from ocaffe.data.databases.lmdb_file import Arena
+from ocaffe.data.decoding.decode import MAX_PIXELS, Color, decoded, open_image, read_file
+from ocaffe.data.sources.database_images import DatumOpener, DatumStore
+from ocaffe.data.stores.folder import ClassFolders, class_folders
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error
 from ocaffe.progress import progress

@@ -34,15 +34,15 @@ from ocaffe.model.upgrade import upgrade_net
 from ocaffe.model.weights import read_weights
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.policies import LearningRate
-from ocaffe.tools.annotations import annotate, make_label_map, read_boxes, read_label_map
-from ocaffe.tools.coco_set import read_coco
-from ocaffe.tools.color_table import read_color_table
+from ocaffe.tools.datasets.annotations import annotate, make_label_map, read_boxes, read_label_map
+from ocaffe.tools.datasets.coco_set import read_coco
+from ocaffe.tools.datasets.color_table import read_color_table
+from ocaffe.tools.datasets.imageset import read_list
+from ocaffe.tools.datasets.labelme_set import read_labelme
+from ocaffe.tools.datasets.voc_set import read_voc
+from ocaffe.tools.datasets.yolo_set import read_yolo
 from ocaffe.tools.file_summary import summarize
-from ocaffe.tools.imageset import read_list
-from ocaffe.tools.labelme_set import read_labelme
-from ocaffe.tools.logs import csv_text, read_log
-from ocaffe.tools.voc_set import read_voc
-from ocaffe.tools.yolo_set import read_yolo
+from ocaffe.tools.training_logs.logs import csv_text, read_log
 from tests.abuse import workplace
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Wrong, isolated

@@ -1,6 +1,6 @@
 """Images are decoded as by OpenCV, or refused: `python -m tests.abuse.images --count 1000`. Needs the package opencv-python-headless.
 
-A case is an image file of Pillow, of OpenCV or of tests/data/image_kinds.py, of a random format, mode and size. ocaffe's values must be those of
+A case is an image file of Pillow, of OpenCV or of tests/data/decoding/image_kinds.py, of a random format, mode and size. ocaffe's values must be those of
 cv2.imdecode with the flags that Caffe uses. Files that only one of both reads have no values to compare.
 """
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ocaffe.data.decode import Color, open_image, open_pillow, planes
+from ocaffe.data.decoding.decode import Color, open_image, open_pillow, planes
 from ocaffe.errors import Error
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Wrong, isolated
 from tests.abuse.workplace import FORMATS, image_file, workplace
-from tests.data.image_kinds import KINDS
+from tests.data.decoding.image_kinds import KINDS
 
 BY_OPENCV = (".bmp", ".dib", ".jpg", ".jpe", ".jp2", ".png", ".webp", ".avif", ".pbm", ".pgm", ".ppm", ".pxm", ".pnm", ".sr", ".ras", ".tiff", ".tif", ".gif")
 

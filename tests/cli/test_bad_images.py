@@ -11,8 +11,8 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli import main
 from ocaffe.cli.parsers import NESTED, parser_of
-from tests.data.databases import image, png, write
 from tests.data.pictures import save
+from tests.data.small_databases import image, png, write
 
 NET = """
 name: "net"

@@ -21,11 +21,12 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cli.dataset import main
-from ocaffe.data import originals, sets, writer
-from ocaffe.data.label_names import label_names
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases import writer
+from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.model.blob import read_blobproto
+from ocaffe.tools.datasets import originals, sets
 
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "real" / "data" / "mnist"
 RNG = np.random.default_rng(0)
@@ -254,7 +255,7 @@ def test_nothing_remains_of_a_failure(tmp_path: pathlib.Path) -> None:
         out.put(b"a", b"b")
         raise KeyError
     assert os.listdir(tmp_path) == []
-    code = f"from ocaffe.data.writer import LmdbWriter; import os; LmdbWriter({str(tmp_path / 'db')!r}).put(b'0', b'0'); os._exit(9)"
+    code = f"from ocaffe.data.databases.writer import LmdbWriter; import os; LmdbWriter({str(tmp_path / 'db')!r}).put(b'0', b'0'); os._exit(9)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=60)
     assert len(os.listdir(tmp_path)) == 1  # left by a killed run
     with LmdbWriter(str(tmp_path / "db")) as out:

@@ -10,9 +10,9 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.cli.dataset import main
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error
-from ocaffe.tools.anchors import find_anchors, overlaps
+from ocaffe.tools.datasets.anchors import find_anchors, overlaps
 
 SIZES = np.array([[0.05, 0.1], [0.3, 0.2], [0.4, 0.7], [0.9, 0.8]])
 

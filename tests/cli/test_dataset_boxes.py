@@ -16,15 +16,15 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.cli import main as ocaffe
 from ocaffe.cli.dataset import main
-from ocaffe.data.label_names import label_names
+from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.model.text import read
-from ocaffe.tools import box_databases
-from ocaffe.tools.annotations import READERS
-from ocaffe.tools.small_yaml import read_small_yaml
+from ocaffe.tools.datasets import box_databases
+from ocaffe.tools.datasets.annotations import READERS
+from ocaffe.tools.datasets.small_yaml import read_small_yaml
 from tests.cli.test_dataset_shapes import SMALL
 from tests.cli.test_dataset_shapes import digits as digits  # the fixture
-from tests.data.test_annotated import batches, source
+from tests.data.sources.test_annotated import batches, source
 
 SIZE = 40, 20  # width, height of all images
 CAT, DOG = (4, 5, 20, 15), (0, 0, 40, 20)  # boxes in pixels
@@ -552,7 +552,7 @@ def test_names_with_white_space(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
 
 def test_large_files_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "set")
-    monkeypatch.setattr("ocaffe.tools.box_set.read_limited.__defaults__", (100,))
+    monkeypatch.setattr("ocaffe.tools.datasets.box_set.read_limited.__defaults__", (100,))
     assert "bytes, and the limit is 100" in refused("voc", tmp_path / "set", tmp_path / "out").fact
 
 

@@ -15,9 +15,9 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.cli import main as ocaffe
 from ocaffe.cli.dataset import main
-from ocaffe.data.label_names import label_names
+from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
-from ocaffe.tools.imageset import label_of, read_list
+from ocaffe.tools.datasets.imageset import label_of, read_list
 
 
 def picture(number: int, kind: str = "PNG", size: tuple[int, int] = (8, 6)) -> bytes:
@@ -187,7 +187,7 @@ def test_nothing_remains_of_a_failure(photos: pathlib.Path, tmp_path: pathlib.Pa
     def full(writer: object) -> None:
         raise Error("the disk is full")
 
-    monkeypatch.setattr("ocaffe.data.writer.LmdbWriter.finish", full)
+    monkeypatch.setattr("ocaffe.data.databases.writer.LmdbWriter.finish", full)
     assert refused(photos, tmp_path / "out").fact == "the disk is full" and os.listdir(tmp_path / "out") == []
 
 

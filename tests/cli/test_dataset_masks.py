@@ -15,14 +15,14 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli.dataset import main
 from ocaffe.errors import Error
-from ocaffe.tools.color_table import read_color_table
-from ocaffe.tools.mask_set import Counts
-from ocaffe.tools.voc_writer import with_palette
+from ocaffe.tools.datasets.color_table import read_color_table
+from ocaffe.tools.datasets.mask_set import Counts
+from ocaffe.tools.synthetic.voc_writer import with_palette
 from tests.cli.test_dataset_boxes import picture, text
 from tests.cli.test_dataset_shapes import SMALL
 from tests.cli.test_dataset_shapes import digits as digits  # the fixture
-from tests.data.test_dense import parts as staged
-from tests.data.test_dense import source
+from tests.data.sources.test_dense import parts as staged
+from tests.data.sources.test_dense import source
 
 COLORS = {0: (10, 20, 30), 1: (200, 0, 0), 2: (0, 0, 200), 255: (0, 0, 0)}
 TABLE = "name,r,g,b\nsky,10,20,30\nroad,200,0,0\nVoid,0,0,0\ncar,0,0,200\n"

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from ocaffe.cli.dataset import main
-from ocaffe.data import sets
-from ocaffe.data.sets import DataSet
 from ocaffe.errors import Error
+from ocaffe.tools.datasets import sets
+from ocaffe.tools.datasets.sets import DataSet
 from tests.cli.test_dataset import FILES
-from tests.tools.test_scenes import drawn_digits
+from tests.tools.synthetic.test_scenes import drawn_digits
 
 SMALL = ("--images=10", "--size=64x48", "--objects=1,3", "--crops=20", "--crop-size=32")
 

@@ -14,8 +14,8 @@ from ocaffe.cl.device import Device
 from ocaffe.cli.dataset import main
 from ocaffe.cli.dataset_show import caption, pictures, stored
 from ocaffe.errors import Error
-from ocaffe.tools.contact_sheet import contact_sheet
-from tests.data.databases import image, raw, write
+from ocaffe.tools.drawing.contact_sheet import contact_sheet
+from tests.data.small_databases import image, raw, write
 
 NET = """layer { name: "d" type: "Data" top: "data" top: "label" include { phase: TRAIN } data_param { source: "none" batch_size: 4 }
   transform_param { scale: 0.5 mean_value: 10 mean_value: 20 mean_value: 30 vertical_mirror: true %s } }"""

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from ocaffe.cli.dataset_text import main
-from ocaffe.data.sets import DataSet, Part
 from ocaffe.errors import Error
-from ocaffe.tools.scenes import Glyphs
-from ocaffe.tools.text_lines import LineComposer
+from ocaffe.tools.datasets.sets import DataSet, Part
+from ocaffe.tools.synthetic.scenes import Glyphs
+from ocaffe.tools.synthetic.text_lines import LineComposer
 from tests.cli.test_dataset_shapes import files
-from tests.tools.test_scenes import drawn_digits
+from tests.tools.synthetic.test_scenes import drawn_digits
 
 SMALL = ("--images=30", "--splits=4,2", "--length=1,5", "--width=96")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ocaffe.cli import main
-from ocaffe.tools.tensorboard import scalars
+from ocaffe.tools.training_logs.tensorboard import scalars
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files"
 

@@ -7,8 +7,8 @@ import pytest
 
 from ocaffe.cl.device import Device
 from ocaffe.cli import main
-from tests.data.databases import write
-from tests.data.test_annotated import datum
+from tests.data.small_databases import write
+from tests.data.sources.test_annotated import datum
 
 BOXES = """
 layer {

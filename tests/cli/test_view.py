@@ -13,7 +13,7 @@ import pytest
 
 from ocaffe.cli import main
 from ocaffe.cli.view import continued
-from ocaffe.tools.logs import read_log
+from ocaffe.tools.training_logs.logs import read_log
 
 pty, fcntl, termios = (pytest.importorskip(name, reason="terminals of POSIX") for name in ("pty", "fcntl", "termios"))
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe import proto
-from tests.data.databases import write
+from tests.data.small_databases import write
 
 
 class Scene(NamedTuple):

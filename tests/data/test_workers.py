@@ -8,7 +8,7 @@ import pytest
 
 from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error
-from tests.data.databases import raw, source, write
+from tests.data.small_databases import raw, source, write
 
 
 @pytest.mark.parametrize(("field", "variable", "count"), [("parser_threads: 3", "5", 3), ("threads: 2", "5", 2), ("", "5", 5), ("", None, None)])

@@ -10,7 +10,7 @@ import pytest
 
 from docs import conf
 from ocaffe.cli import COMMANDS
-from ocaffe.tools.box_databases import FORMATS
+from ocaffe.tools.datasets.box_databases import FORMATS
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 CLI = DOCS.parent / "ocaffe" / "cli"

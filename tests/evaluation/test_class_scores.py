@@ -13,7 +13,7 @@ from ocaffe.cli import main
 from ocaffe.evaluation.class_plots import _curves, render_classes
 from ocaffe.evaluation.class_scores import Detected, Segmented, class_scores, read_class_scores
 from ocaffe.solver.average_precision import VERSIONS, Detections, average_precision
-from ocaffe.tools.figure import new_figure
+from ocaffe.tools.drawing.figure import new_figure
 from tests.solver.test_scores import DETECTOR, SEGMENTER, command, maps
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.evaluation.preprocessing import Preprocessing, of_layer
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of, write_sidecar

@@ -11,7 +11,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.check.case import Arrays, Case, layer, normal
 from ocaffe.check.layers import convolve, ctc_cost
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
 from tests.layers.yolo_program import Decoder, Program, bottoms, scored
 
 

@@ -12,9 +12,9 @@ from ocaffe.api.net import Net
 from ocaffe.api.pysolver import Solver
 from ocaffe.check.case import Case, layer
 from ocaffe.cl.device import Device
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.dice import Dice
-from ocaffe.data.video import RATIOS, RandomCrops
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.sources.video import RATIOS, RandomCrops
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.model.text import parse

@@ -10,7 +10,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.api.pysolver import get_solver
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.model.text import parse
 from tests.layers.single import KINDS, close, layer_of, run

@@ -9,11 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
-from ocaffe.data.dummy import BatchNumber
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.source import Share, Source
-from tests.data import databases, test_annotated, test_hdf5, test_listed
+from ocaffe.data.sources.dummy import BatchNumber
+from tests.data import small_databases
 from tests.data.pictures import listing, save
+from tests.data.sources import test_annotated, test_file_images, test_hdf5
 from tests.data.test_prefetch import Counter
 
 RANKS = 3
@@ -31,12 +32,12 @@ def test_positions() -> None:
 
 
 def of_pictures(made: Any, index: int) -> list[Sample]:
-    images, labels = databases.samples(made, index)
+    images, labels = small_databases.samples(made, index)
     return [(image.tobytes(), label.tobytes()) for image, label in zip(images, labels.reshape(len(images), -1))]
 
 
 def of_annotated(made: Any, index: int) -> list[Sample]:
-    block = databases.block_of(made, index)
+    block = small_databases.block_of(made, index)
     tops = list(made.fill(index, block).shapes)
     layout, rows = made.layout(tops)
     boxes = rows.views(block)[0][0, 0]
@@ -53,14 +54,14 @@ def of_rows(made: Any, index: int) -> list[Sample]:
 def database(folder: pathlib.Path, batch: int, **data: Any) -> Source:
     path = folder / "db"
     if not path.exists():
-        databases.write(path, (databases.raw(n) for n in range(RECORDS)))
-    return databases.source(path, batch, transform=TRANSFORM, **data)
+        small_databases.write(path, (small_databases.raw(n) for n in range(RECORDS)))
+    return small_databases.source(path, batch, transform=TRANSFORM, **data)
 
 
 def files(folder: pathlib.Path, batch: int, **data: Any) -> Source:
     if not (folder / "list.txt").exists():
-        listing(folder, [f"{save(folder / f'{n}.png', databases.image(n))} {n}" for n in range(RECORDS)])
-    return test_listed.source(str(folder / "list.txt"), batch, transform=TRANSFORM, **data)
+        listing(folder, [f"{save(folder / f'{n}.png', small_databases.image(n))} {n}" for n in range(RECORDS)])
+    return test_file_images.source(str(folder / "list.txt"), batch, transform=TRANSFORM, **data)
 
 
 def tables(folder: pathlib.Path, batch: int, **data: Any) -> Source:
@@ -78,7 +79,7 @@ def tables(folder: pathlib.Path, batch: int, **data: Any) -> Source:
 
 def annotated(folder: pathlib.Path, batch: int) -> Source:
     if not (folder / "db").exists():
-        databases.write(folder / "db", (test_annotated.datum(n) for n in range(RECORDS)))
+        small_databases.write(folder / "db", (test_annotated.datum(n) for n in range(RECORDS)))
     return test_annotated.source(folder / "db", batch, f"mirror: true {test_annotated.RESIZE}", test_annotated.SAMPLER + " }")
 
 

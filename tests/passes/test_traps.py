@@ -10,8 +10,8 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
-from ocaffe.data.datum import encode_datum
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.datum import encode_datum
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.model.blob import write_blobproto
 from ocaffe.solver.solver import Solver
 from ocaffe.zoo import FOLDER

@@ -1,4 +1,4 @@
-"""A label that a loss does not accept ends the training before an update uses it. (tests/data/test_labels.py: the sources.)"""
+"""A label that a loss does not accept ends the training before an update uses it. (tests/data/sources/test_labels.py: the sources.)"""
 from __future__ import annotations
 
 import pathlib

@@ -11,7 +11,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.data.database import Reader, open_database
+from ocaffe.data.databases.database import Reader, open_database
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files"
 NET, WEIGHTS = "files/train_net.prototxt", "files/train_iter_16.caffemodel"

@@ -13,7 +13,6 @@ from PIL import Image
 
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.data.palette import color_of, palette
 from ocaffe.errors import Error
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.objects import draw_objects, objects
@@ -21,13 +20,14 @@ from ocaffe.evaluation.regions import draw_regions, regions
 from ocaffe.evaluation.tables import label_map_names
 from ocaffe.model.param_str import read_settings
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.tools.stored_boxes import corners_of
+from ocaffe.tools.datasets.stored_boxes import corners_of
+from ocaffe.tools.drawing.palette import color_of, palette
 from ocaffe.zoo.detection_project import find_annotated, is_detector, write_detector
 from ocaffe.zoo.priors import fitted, prior_maps
 from ocaffe.zoo.project import Choices
 from ocaffe.zoo.templates import graph_of
-from tests.data.databases import write
-from tests.data.test_annotated import datum
+from tests.data.small_databases import write
+from tests.data.sources.test_annotated import datum
 
 LABELS = ("cat", "dog", "bird")
 TRAINED, TESTED = 6, 4

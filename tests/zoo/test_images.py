@@ -10,9 +10,9 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cli.dataset import main as dataset
-from ocaffe.data.datum import encode_datum
-from ocaffe.data.labels_txt import labels_bytes
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.datum import encode_datum
+from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.data.stores.labels_txt import labels_bytes
 from ocaffe.errors import Error
 from ocaffe.model.text import read_net
 from ocaffe.zoo.images import Images, find_images, largest_label

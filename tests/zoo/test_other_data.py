@@ -13,7 +13,7 @@ from PIL import Image
 
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
 
 
 def losses(net: str, device: Any) -> list[float]:

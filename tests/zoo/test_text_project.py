@@ -12,16 +12,16 @@ import pytest
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli import main
-from ocaffe.data.sets import DataSet
 from ocaffe.errors import Error
 from ocaffe.evaluation.answers import Text
 from ocaffe.evaluation.sidecar import read_sidecar
 from ocaffe.model.text import parse, read_net, read_solver
-from ocaffe.tools.text_set import Settings, make_text
+from ocaffe.tools.datasets.sets import DataSet
+from ocaffe.tools.synthetic.text_set import Settings, make_text
 from ocaffe.zoo.project import Choices
 from ocaffe.zoo.templates import template
 from ocaffe.zoo.text_project import is_reader, needed_steps, write_reader
-from tests.tools.test_scenes import drawn_digits
+from tests.tools.synthetic.test_scenes import drawn_digits
 
 CHARACTERS = "blank\n0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n"
 

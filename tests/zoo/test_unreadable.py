@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.data.labels_txt import labels_bytes
-from ocaffe.data.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.data.stores.labels_txt import labels_bytes
 from ocaffe.errors import Error
 from ocaffe.model.text import read_net
 from ocaffe.zoo.images import Images, find_images, largest_label

@@ -13,11 +13,11 @@ from PIL import Image
 from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.model.text import read_net, read_solver
-from ocaffe.tools.anchors import anchors_of
+from ocaffe.tools.datasets.anchors import anchors_of
 from ocaffe.zoo.detection_project import is_detector, write_detector
 from ocaffe.zoo.project import Choices
-from tests.data.databases import write
-from tests.data.test_annotated import datum
+from tests.data.small_databases import write
+from tests.data.sources.test_annotated import datum
 from tests.zoo.test_detection_project import LABELS, label_map
 
 TRAINED, TESTED = 12, 4

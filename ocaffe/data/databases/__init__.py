@@ -1,0 +1,1 @@
+"""Databases of records, LMDB and LevelDB, and Caffe's record Datum."""

@@ -1,0 +1,369 @@
+"""LMDB and LevelDB behind one interface: records in key order, read by number. Errors have no place; the source adds it."""
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import lmdb
+
+from ocaffe import log, proto
+from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot, Spot
+from ocaffe.errors import Error
+
+_LOCK_MODE = 0o664  # of a lock file, as in Caffe
+_LOCK_BYTES = 8192  # of a lock file for the usual 126 readers
+_TRIES = 100
+
+Key = bytes | memoryview
+Item = tuple[Key, Any]  # key, value (bytes or memoryview)
+T = TypeVar("T")
+
+
+class Unreadable(Exception):
+    """Records cannot be read. The message is the fact."""
+
+    def __init__(self, fact: str, fix: str | None = None) -> None:
+        super().__init__(fact)
+        self.fix = fix
+
+
+class Cursor(Protocol):
+    """Finds records by number; one thread at a time. Any thread may read what was found. All methods raise Unreadable."""
+
+    def find(self, records: Sequence[int]) -> list[Any]:
+        """Return where these records are, at least one, or only those before the first one that is missing."""
+
+    def values(self, found: Sequence[Any], arena: Arena) -> list[Any]:
+        """Return the values of found records: bytes or memoryviews, which may be in `arena`."""
+
+    def key(self, found: Any) -> Key:
+        """Return the key of a found record."""
+
+    def size(self, found: Any) -> int:
+        """Return the bytes of the value of a found record."""
+
+
+class Database(ABC):
+    """An open database of `entries` records, at least one. Layers with the same source share one object, because a process may open an LMDB only once."""
+
+    entries: int
+    portable = False  # found records can be sent to other processes
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    @abstractmethod
+    def cursor(self, random: bool) -> Cursor:
+        """Return a new cursor. `random`: records are found in any order. Raises Unreadable."""
+
+    def fault(self, reason: object, record: int | None = None, key: Key | None = None) -> Error:
+        """Return the error for a database, or for one record, that cannot be read."""
+        return fault(self.path, reason, record, key)
+
+
+def fault(path: str, reason: object, record: int | None = None, key: Key | None = None) -> Error:
+    """Return the error for the database `path`, or for one of its records, that cannot be read."""
+    where = f", record {record}" if record is not None else ""
+    where += f" (key '{key_text(key)}')" if key is not None else ""
+    fact = reason.fact if isinstance(reason, Error) else reason
+    return Error(f"database {path}{where}: {fact}", fix=getattr(reason, "fix", None) or "make the database again, or copy it again")
+
+
+def key_text(key: Key) -> str:
+    return bytes(key).decode("ascii", "backslashreplace")
+
+
+class Reader:
+    """Reads records by number. In order it takes one step per record. With `random` it first lists where all records are.
+
+    One thread at a time may call a method. Any thread may read what was found, by `cursor`.
+    """
+
+    def __init__(self, database: Database, random: bool = False) -> None:
+        self.database = database
+        self._arena = Arena()
+        try:
+            self.cursor = database.cursor(random)
+        except Unreadable as problem:
+            raise database.fault(problem) from None
+
+    def find(self, records: Sequence[int]) -> list[Any]:
+        """Return where these records are, at least one, all below `entries`."""
+        different = list(dict.fromkeys(records))
+        try:
+            found = self.cursor.find(different)
+        except Unreadable as problem:
+            raise self.database.fault(problem, records[0]) from None
+        if len(found) < len(different):
+            raise self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", different[len(found)])
+        if len(different) == len(records):
+            return found
+        places = dict(zip(different, found))
+        return [places[record] for record in records]
+
+    def key(self, found: Any) -> Key:
+        try:
+            return self.cursor.key(found)
+        except Unreadable as problem:
+            raise self.database.fault(problem) from None
+
+    def size(self, found: Any) -> int:
+        """Return the bytes of the value of a found record."""
+        return self.cursor.size(found)
+
+    def read(self, first: int, count: int = 1) -> list[Item]:
+        """Return keys and values of the records `first` ... `first + count - 1`, all below `entries`."""
+        return self.records(range(first, first + count))
+
+    def records(self, records: Sequence[int]) -> list[Item]:
+        """Return keys and values of these records, at least one, all below `entries`. Values are valid until the next call."""
+        found = self.find(records)
+        try:
+            values = self.cursor.values(found, self._arena)
+        except Unreadable as problem:
+            raise self.database.fault(problem, records[0]) from None
+        return list(zip(map(self.key, found), values))
+
+
+class _Slot:
+    """A reader slot of an LMDB, as Caffe takes it: writers keep the pages of its transaction. The library is used for nothing else."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError, lmdb.Error."""
+        _make_lock_file(os.path.join(path, "lock.mdb"))
+        self._environment = lmdb.open(path, readonly=True, create=False, mode=_LOCK_MODE)
+        self._environment.reader_check()  # frees the slots of processes that were killed
+        self.renew()
+
+    def renew(self) -> None:
+        """Protect the newest transaction."""
+        self._transaction = self._environment.begin()
+        self.transaction = self._transaction.id()
+
+
+def _make_lock_file(path: str) -> None:
+    """Make a lock file with disk space if there is none. The library makes it without, and a full disk would end the process by a signal.
+
+    Raises OSError if there is none, or if it cannot be written.
+    """
+    exists = os.path.exists(path)
+    if not os.access(path if exists else os.path.dirname(path), os.W_OK):
+        raise OSError(errno.EACCES, "lock.mdb cannot be written")  # on a read-only file system the library says nothing and takes no slot
+    if exists or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
+    except FileExistsError:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)  # unlike a write, it keeps what another process may have written meanwhile
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+class _Lmdb(Database):
+    """An LMDB. A reader slot protects the records as they were when the database was opened.
+
+    On a read-only file system, and where the lock file is another user's, there is no slot. Then the first read after a commit is an error.
+    """
+
+    portable = True
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        name = os.path.join(path, "data.mdb")
+        try:
+            self._file = LmdbFile(name)
+            self._file.metas()
+            self._slot = self._slot_of(path)
+            self._snapshot = self._newest()
+        except OSError as problem:
+            raise Error(f"{name} cannot be opened: {problem.strerror}", fix="correct its permissions") from None
+        except Damaged as problem:
+            raise Error(f"{path} cannot be opened as LMDB: {problem}", fix=problem.fix) from None
+        meta = self._snapshot.meta
+        needed, size = (meta.last_page + 1) * meta.page_size, self._file.size
+        if size < needed:  # said at once, not after hours at the first record that is missing
+            raise Error(f"{name} is truncated: it has {size:,} bytes and needs {needed:,}", fix="copy the database again")
+        self.entries = meta.entries
+
+    def _slot_of(self, path: str) -> _Slot | None:
+        try:
+            return _Slot(path)
+        except (OSError, lmdb.Error) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else str(problem).partition(" (")[0].rpartition(": ")[2]
+            log.warning("db_lmdb.cpp:16", f"{path} is read without a reader slot ({reason}). If it is changed meanwhile, reading ends with an error.")
+            return None
+
+    def _newest(self) -> Snapshot:
+        """Return the snapshot of the slot's transaction, or the newest one."""
+        for _ in range(_TRIES):
+            metas = self._file.metas()
+            found = next((meta for meta in metas if self._slot is None or meta.transaction == self._slot.transaction), None)
+            if found is not None:
+                return Snapshot(self._file, found, self._slot is not None)
+            assert self._slot is not None
+            self._slot.renew()  # others committed twice since the slot was taken, and the file names the last two transactions
+        raise Damaged("other processes change it without pause")
+
+    def cursor(self, random: bool) -> Cursor:
+        return _LmdbCursor(self._snapshot, random)
+
+
+class _LmdbCursor:
+    """A copy in another process reads what this one finds."""
+
+    def __init__(self, snapshot: Snapshot, random: bool) -> None:
+        self._snapshot = snapshot
+        self._places: Anywhere | Forward = _readable(Anywhere, snapshot) if random else Forward(snapshot)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_snapshot": self._snapshot}
+
+    def find(self, records: Sequence[int]) -> list[Spot]:
+        return _readable(self._places.find, records)
+
+    def values(self, found: Sequence[Spot], arena: Arena) -> list[memoryview]:
+        return _readable(self._snapshot.values, found, arena)
+
+    def key(self, found: Spot) -> bytes:
+        return _readable(self._snapshot.key, found)
+
+    def size(self, found: Spot) -> int:
+        return found.size
+
+
+def _readable(read: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return read(*arguments)
+    except Damaged as problem:
+        raise Unreadable(str(problem), problem.fix) from None
+
+
+_LEVELDB_WRITES = {"LOCK", "LOG", "LOG.old"}
+
+
+class _LevelDB(Database):
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        try:
+            import plyvel
+        except ImportError:
+            raise Error(
+                f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
+                fix="pip install 'ocaffe[leveldb]', or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
+            ) from None
+        # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
+        # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.
+        folder = tempfile.mkdtemp(prefix="ocaffe-leveldb-")
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        for name in os.listdir(path):
+            if name not in _LEVELDB_WRITES:
+                os.symlink(os.path.join(os.path.abspath(path), name), os.path.join(folder, name))
+        try:
+            self.environment = plyvel.DB(folder, create_if_missing=False)
+        except (plyvel.Error, OSError) as problem:
+            raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix="make the database again, or copy it again") from None
+        self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
+
+    def cursor(self, random: bool) -> Cursor:
+        return _LevelDBCursor(self.environment, random)
+
+
+class _LevelDBCursor:
+    """The library's iterator reads a record where it finds it."""
+
+    def __init__(self, environment: Any, random: bool) -> None:
+        import plyvel
+
+        self._error = plyvel.Error
+        self._environment = environment
+        self._iterator = environment.raw_iterator(verify_checksums=True)
+        self._at = -1  # the record at the iterator; -1: unknown
+        self._keys = list(environment.iterator(include_value=False)) if random else None
+
+    def values(self, found: Sequence[Item], arena: Arena) -> list[Any]:
+        return [value for _, value in found]
+
+    def key(self, found: Item) -> Key:
+        return found[0]
+
+    def size(self, found: Item) -> int:
+        return len(found[1])
+
+    def find(self, records: Sequence[int]) -> list[Item]:
+        items: list[Item] = []
+        try:
+            for record in records:
+                if not (self._move(record) if self._keys is None else self._seek(self._keys[record])):
+                    break
+                items.append((self._iterator.key(), self._iterator.value()))
+        except self._error as problem:
+            self._at = -1
+            raise Unreadable(str(problem)) from None
+        return items
+
+    def _move(self, record: int) -> bool:
+        if record < self._at or self._at < 0:
+            self._iterator.seek_to_first()
+            self._at = 0
+        while self._iterator.valid() and self._at < record:
+            self._iterator.next()
+            self._at += 1
+        return bool(self._iterator.valid())
+
+    def _seek(self, key: bytes) -> bool:
+        self._iterator.seek(key)
+        if not self._iterator.valid() or self._iterator.key() != key:
+            raise Unreadable(f"the record with key '{key_text(key)}' has vanished")
+        return True
+
+
+# backend: its name, the file that identifies it, its class
+_BACKENDS: dict[int, tuple[str, str, Callable[[str], Database]]] = {
+    proto.DataParameter.LMDB: ("LMDB", "data.mdb", _Lmdb),
+    proto.DataParameter.LEVELDB: ("LEVELDB", "CURRENT", _LevelDB),
+}
+_opening = threading.Lock()
+_open: weakref.WeakValueDictionary[tuple[int, int], Database] = weakref.WeakValueDictionary()
+
+
+def open_database(path: str, backend: int) -> Database:
+    """Return the database at `path`, a folder; `backend` is a value of DataParameter.DB. Raises Error, without place."""
+    if backend not in _BACKENDS:
+        raise Error(f"backend {proto.DataParameter.DB.Name(backend)} is not supported", fix="backend: LMDB")
+    name, file, opener = _BACKENDS[backend]
+    if not path:
+        raise Error("source is empty", fix='source: "the folder of the database"')
+    if not os.path.exists(path):
+        raise Error(f"the database {path} does not exist", fix=f"make it, or correct source (relative to {os.getcwd()})")
+    if not os.path.isdir(path):
+        inside = os.path.basename(path) in ("data.mdb", "lock.mdb")
+        fix = f'source: "{os.path.dirname(path) or "."}"' if inside else "name the folder that holds data.mdb"
+        raise Error(f"{path} is a file, and a database is a folder", fix=fix)
+    marker = os.path.join(path, file)
+    if not os.path.exists(marker):
+        other = next((other for other, present, _ in _BACKENDS.values() if os.path.exists(os.path.join(path, present))), None)
+        fix = f"backend: {other}" if other else "name the folder of a database"
+        raise Error(f"{path} is no {name} database: it has no file {file}" + (f" (it is one of {other})" if other else ""), fix=fix)
+    if not os.path.getsize(marker):
+        raise Error(f"{marker} is empty (0 bytes)", fix="make the database again, or copy it again")
+    status = os.stat(marker)
+    identity = status.st_dev, status.st_ino
+    with _opening:
+        database = _open.get(identity)
+        if database is None:
+            database = _open[identity] = opener(path)
+    if not database.entries:
+        raise Error(f"the database {path} has no records", fix="make the database again")
+    return database

@@ -1,0 +1,1 @@
+"""The sources of data layers, one file for each layer type, and their common parts."""

@@ -1,0 +1,70 @@
+"""The source of a MemoryData layer: arrays that a script passes in."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocaffe.data.source import BatchInfo, Source, check_fields
+from ocaffe.data.sources.floats import FloatLayout
+from ocaffe.errors import Error, Place, shape_text
+from ocaffe.ir.tensor import Shape
+
+_FIELDS = {"batch_size", "channels", "height", "width"}
+
+
+class MemorySource(Source):
+    """Batches of consecutive rows of two arrays, starting again at the first row after the last one."""
+
+    def __init__(self, param: Any, labels: bool, *, place: Place | None = None, layer: str | None = None) -> None:
+        """`param` is the MemoryDataParameter; `labels`: the layer has a top for labels."""
+        super().__init__(place, layer)
+        with self.located():
+            check_fields(param, _FIELDS, "memory_data_param", "remove it")
+            shape = (int(param.batch_size), int(param.channels), int(param.height), int(param.width))
+            if not all(shape):
+                raise Error(f"batch_size, channels, height and width are {shape_text(shape)}", fix="set all four")
+        self.layout = FloatLayout([shape, (shape[0], 1, 1, 1)][: 1 + labels])
+        self._arrays: list[np.ndarray] = []
+        self._begin = 0  # the number of the batch that starts at row 0
+
+    def shapes(self) -> list[Shape]:
+        return self.layout.shapes
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.nbytes
+
+    def hand_over(self, data: Any, labels: Any, batch: int) -> None:
+        """Copy new arrays. Batch number `batch` starts at their first row.
+
+        `data`: n x channels x height x width, where n is a multiple of the batch size. `labels`: n values, or None for zeros.
+        No thread may be filling a batch during the call.
+        """
+        with self.located():
+            size, *inner = self.shapes()[0]
+            data = np.array(data, np.float32)
+            if data.ndim != 4 or list(data.shape[1:]) != inner:
+                raise Error(f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}", fix="reshape it")
+            if not len(data) or len(data) % size:
+                raise Error(f"data has {len(data)} rows, not a multiple of the batch size {size}", fix="leave rows out or repeat some")
+            labels = np.zeros(len(data), np.float32) if labels is None else np.array(labels, np.float32)
+            if labels.size != len(data):
+                raise Error(f"labels has {labels.size} values, data {len(data)} rows", fix="one label per row")
+            self._arrays = [data, labels.reshape(-1, 1, 1, 1)]
+            self._begin = batch
+
+    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+        views = self.layout.views(block)
+        if not self._arrays:
+            with self.located():
+                raise Error("the layer has no data yet", fix="net.set_input_arrays(data, labels)")
+        size, rows = len(views[0]), len(self._arrays[0])
+        row = (index - self._begin) * size % rows
+        for top, (view, array) in enumerate(zip(views, self._arrays)):
+            view[...] = array[row : row + size]
+            wrong = self.wrong_label(top, view)
+            if wrong is not None:
+                with self.located():
+                    raise Error(f"row {row + wrong[0]} of the arrays: {wrong[1].fact}", fix=wrong[1].fix)
+        return BatchInfo(tuple(self.shapes()), self.nbytes)

@@ -1,0 +1,135 @@
+"""Stages images with their label images: reads, decodes and crops both alike. Threads and other processes do it in the same way."""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ocaffe.data.changes.resample import Interpolation, resize
+from ocaffe.data.changes.transform import Layout, Transform
+from ocaffe.data.decoding.decode import Color, decoded
+from ocaffe.data.effort import COPY, DECODE, DISK, Laps
+from ocaffe.data.stagers.crew import Large, Part
+from ocaffe.data.stagers.stager import copy_window
+from ocaffe.data.stores.text_list import read_image
+from ocaffe.errors import Error, shape_text
+
+_METHODS = Interpolation.LINEAR, Interpolation.NEAREST  # labels must not be mixed
+Names = tuple[str, str]  # of the files of an image and of its labels
+Shape3 = tuple[int, int, int]
+
+
+class Pair(NamedTuple):
+    """An image and its label image, of which only the headers have been read. `shape` is that of the image after resizing."""
+
+    files: tuple[Any, Any]
+    shape: Shape3
+
+
+class Frame(NamedTuple):
+    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, and the shape of each image in it."""
+
+    key: tuple[int, int]
+    positions: range
+    shape: Shape3
+
+
+class Result(NamedTuple):
+    """The seconds of work on a part, by kind."""
+
+    seconds: dict[str, float]
+
+
+@dataclass
+class DenseStager:
+    """The settings of a source of images with label images. Any number of threads may use it.
+
+    `resized`: height and width to which both are resized. `batch`: images of a batch. `labels`: the layer has a top for labels. `largest`: the pixels of
+    an image that is not Large, or None if there are no other processes.
+    """
+
+    transform: Transform
+    color: Color
+    resized: tuple[int, int] | None
+    batch: int
+    labels: bool
+    largest: int | None = None
+    checked: Shape3 | None = None  # the shape that last passed the checks
+
+    def layouts(self, shape: Shape3) -> list[Layout]:
+        """Return the layouts of the consecutive parts of a block for images of `shape`: images, then labels if the layer has a top for them."""
+        layout = self.transform.layout(self.batch, shape, np.dtype(np.uint8), True, 0)
+        return [layout, replace(layout, channels=1)][: 1 + self.labels]
+
+    def parts(self, shape: Shape3, block: np.ndarray) -> Iterator[tuple[Layout, np.ndarray]]:
+        """Yield the layouts with their parts of a block."""
+        begin = 0
+        for layout in self.layouts(shape):
+            yield layout, block[begin : begin + layout.nbytes]
+            begin += layout.nbytes
+
+    def open(self, names: Names) -> Pair:
+        """Read both files of a pair. Raise Error with the name of a file, without a line."""
+        files, shapes = [], []
+        for name, color in zip(names, (self.color, Color.GRAY)):
+            with _named(name):
+                file = read_image(name, self.transform.max_pixels)
+                channels, *size = file.shape(color)
+                if self.largest is not None and size[0] * size[1] > self.largest:
+                    raise Large(f"it has {size[0] * size[1]:,} pixels")
+                height, width = self.resized or size
+                files.append(file)
+                shapes.append((channels, height, width))
+                if shapes[0] != self.checked:
+                    self.transform.check(*shapes[0])
+                    self.checked = shapes[0]
+                if shapes[-1][1:] != shapes[0][1:]:
+                    raise Error(f"the labels are {shape_text(shapes[1][1:])}, the image {shape_text(shapes[0][1:])}", fix="labels as large as the image")
+        return Pair((files[0], files[1]), shapes[0])
+
+    def write(self, frame: Frame, part: Part, block: np.ndarray) -> Result:
+        """Write the images and labels of a part, and their rows of the tables, to the block of the batch. Raise Error."""
+        laps, put = Laps(), self.putter(frame, block)
+        for n, names in zip(part.images, part.found):
+            put(n, names, laps)
+        return Result(laps.seconds)
+
+    def putter(self, frame: Frame, block: np.ndarray) -> Callable[[int, Names, Laps], None]:
+        """Return a function that writes pair number n of a batch to its block. It raises Error with the name of a file, without a line."""
+        samples = self.transform.samples(frame.key, frame.positions)
+        rooms = [(layout, layout.pixels(part), layout.table(part)) for layout, part in self.parts(frame.shape, block)]
+
+        def put(n: int, names: Names, laps: Laps) -> None:
+            pair = self.open(names)
+            laps.end(DISK)
+            size = self.transform.output(*pair.shape)
+            if size != frame.shape:
+                with _named(names[0]):
+                    raise Error(
+                        f"the image is {shape_text(size)}, the first one of its batch is {shape_text(frame.shape)}",
+                        fix="set crop_size, new_height and new_width, or batch_size: 1",
+                    )
+            window, row = samples.at(n, pair.shape)
+            for name, file, color, method, (layout, pixels, table) in zip(names, pair.files, (self.color, Color.GRAY), _METHODS, rooms):
+                with _named(name), decoded(file, color) as image:
+                    planes = image.transpose(2, 0, 1)
+                    if self.resized:
+                        planes = resize(planes, *self.resized, method)
+                    laps.end(DECODE)
+                    copy_window(planes, window, pixels[n], layout, mixed=method is not Interpolation.NEAREST)
+                table[n] = row
+                laps.end(COPY)
+
+        return put
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Add the name of a file to errors."""
+    try:
+        yield
+    except Error as problem:
+        raise Error(f"{name}: {problem.fact}", fix=problem.fix) from None

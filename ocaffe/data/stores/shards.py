@@ -1,0 +1,244 @@
+"""Tar shards: image files and labels in tar files, with the names of the library WebDataset. `000.jpg` and `000.cls` are a sample.
+
+The headers of the members are read once. Later each image is read at its place, in any order, so that shuffling costs nothing.
+"""
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import tarfile
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ocaffe.data.stores.file_store import FileOpener, Files, Label, label_values
+from ocaffe.data.stores.folder import is_image_name
+from ocaffe.data.stores.labels_txt import LABELS
+from ocaffe.errors import Error
+from ocaffe.files import check_finite_file
+
+SUFFIX = ".tar"
+_BLOCK = 512  # bytes; headers and contents begin at multiples
+_COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.\w+)$", re.IGNORECASE)
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MOST_TEXT = 1 << 20  # bytes of a member with labels
+_MOST_SHARDS = 1 << 20  # of a range
+_LABEL_KINDS = ("cls", "json")  # suffixes of members with labels; the first one that a sample has is used
+
+
+class Member(NamedTuple):
+    """A file in a shard: its name, and the place of its content."""
+
+    name: str
+    at: int
+    size: int
+
+
+class Shard(NamedTuple):
+    """A tar file. Size and time of change tell whether it is the file whose headers were read."""
+
+    path: str
+    size: int
+    changed: int
+
+
+class Found(NamedTuple):
+    """An image in a shard, and its label or labels."""
+
+    shard: Shard
+    member: Member
+    label: Label
+
+
+def is_shards(source: str) -> bool:
+    """Return whether `source` names tar files: a .tar (also compressed, which is refused later), a pattern of them, or a folder with nothing else."""
+    if not os.path.isdir(source):
+        return _is_tar(source)
+    names = _names(source)
+    return any(map(_is_tar, names)) and all(_is_tar(name) or name == LABELS for name in names)
+
+
+def _names(folder: str) -> list[str]:
+    """Return the sorted names in a folder without the hidden ones. Raise Error."""
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as problem:
+        raise Error(f"the folder {folder} cannot be read: {problem.strerror}", fix="correct its permissions") from None
+
+
+def _is_tar(name: str) -> bool:
+    return name.lower().endswith(SUFFIX) or bool(_COMPRESSED.search(name))
+
+
+class ShardFiles(Files):
+    """The images of tar shards, in the order of the shards' names and of the members.
+
+    A sample has an image, and its labels as text in a member .cls, or under "label" in a member .json. Members with other suffixes are ignored.
+    """
+
+    def __init__(self, source: str, label_count: int, floats: bool) -> None:
+        """`floats`: labels may be fractions. Raise Error without a place."""
+        self.opener = FileOpener(_read)
+        self._shards: list[Shard] = []
+        self._names: list[str] = []
+        self._shard, self._at, self._size, values = array("l"), array("q"), array("q"), array("d")
+        for path in shard_paths(source):
+            for image, labels in _samples(path, self._shards, label_count, floats):
+                self._shard.append(len(self._shards) - 1)
+                self._names.append(image.name)
+                self._at.append(image.at)
+                self._size.append(image.size)
+                values.extend(labels)
+        self.entries = len(self._names)
+        if not self.entries:
+            raise Error(f"the shards {source} have no image", fix="a sample is an image and its label: 000.jpg and 000.cls")
+        self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
+        self.notes = (("image_data_layer.cpp:38", f"Opening {len(self._shards)} shards {source}"),)
+
+    def file(self, record: int) -> Found:
+        member = Member(self._names[record], self._at[record], self._size[record])
+        return Found(self._shards[self._shard[record]], member, self.label(record))
+
+    def name(self, found: Found) -> str:
+        return f"{found.shard.path}, member {found.member.name}"
+
+    def fault(self, problem: Error, record: int, found: Found) -> Error:
+        return Error(f"{self.name(found)}: {problem.fact}", fix=problem.fix or "make the shard again without the sample")
+
+
+def _read(found: Found) -> bytes:
+    """Return the content of a member. Raise Error without a place."""
+    shard, (_, at, size), again = found.shard, found.member, "copy the shard again"
+    try:
+        with open(shard.path, "rb", buffering=0) as stream:
+            if _identity(stream, shard.path) != shard:
+                raise Error("the shard was changed after its headers were read", fix="start again")
+            stream.seek(at)
+            content = stream.read(size)
+    except OSError as problem:
+        raise Error(f"it cannot be read: {problem.strerror}", fix=again) from None
+    if len(content) != size:
+        raise Error(f"it has {len(content):,} bytes, and {size:,} by its header", fix=again)
+    return content
+
+
+def shard_paths(source: str) -> list[str]:
+    """Return the tar files of `source`: a file, a pattern such as train-*.tar or train-{000..009}.tar, or a folder. Raise Error."""
+    if os.path.isdir(source):
+        return [os.path.join(source, name) for name in _names(source) if _is_tar(name)]
+    if os.path.exists(source):
+        return [source]
+    span = _RANGE.search(source)
+    if span:
+        first, last = (int(number) for number in span.groups())
+        if not first <= last < first + _MOST_SHARDS:
+            raise Error(f"the range {span[0]} in '{source}' is empty or too long", fix="give the first and the last number: {000..009}")
+        return [f"{source[: span.start()]}{number:0{len(span[1])}d}{source[span.end() :]}" for number in range(first, last + 1)]
+    found = sorted(glob.glob(source))
+    if not found:
+        raise Error(f"no file has the name '{source}'", fix=f"source is a .tar, a pattern of them, or a folder (relative to {os.getcwd()})")
+    return found
+
+
+def _samples(path: str, shards: list[Shard], label_count: int, floats: bool) -> Iterator[tuple[Member, list[float]]]:
+    """Add the shard `path` to `shards`. Yield its images with their labels. Raise Error."""
+    try:
+        check_finite_file(path)
+        with open(path, "rb") as stream:
+            shards.append(_identity(stream, path))
+            _check_plain(stream, path)
+            samples: dict[str, dict[str, Member]] = {}
+            for member in _members(stream, path):
+                folder, slash, base = member.name.removeprefix("./").rpartition("/")
+                stem, _, suffix = base.partition(".")
+                kind = "image" if is_image_name(f".{suffix}") and "." not in suffix else suffix.lower()
+                if not stem or kind not in ("image", *_LABEL_KINDS):
+                    continue
+                sample = samples.setdefault(folder + slash + stem, {})
+                if kind in sample:
+                    raise Error(f"{path}, member {member.name}: the sample has {sample[kind].name} too", fix="make the shard with one image in each sample")
+                sample[kind] = member
+            for sample in samples.values():
+                yield _sample(stream, path, sample, label_count, floats)
+    except OSError as problem:
+        raise Error(f"the shard {path} cannot be read: {problem.strerror}", fix="correct its name, or copy it again") from None
+
+
+def _identity(stream: BinaryIO, path: str) -> Shard:
+    status = os.fstat(stream.fileno())
+    return Shard(path, status.st_size, status.st_mtime_ns)
+
+
+def _check_plain(stream: BinaryIO, path: str) -> None:
+    begin = stream.read(6)
+    stream.seek(0)
+    packed = next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), None)
+    if packed or _COMPRESSED.search(path):
+        fact = f"the shard {path} is compressed" + (f" ({packed})" if packed else "")
+        raise Error(fact, fix="unpack it, for example with gunzip: images are compressed already, and only plain tar files can be read in any order")
+
+
+def _members(stream: BinaryIO, path: str) -> Iterator[Member]:
+    """Yield the files in a tar file. Only headers are read. Raise Error."""
+    tar: Any
+    at, copy = -1, "copy or make the shard again"
+    try:
+        with tarfile.open(fileobj=stream, mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # tarfile keeps all of them for itself
+                if tar.offset <= at:  # a negative size; older versions of Python would read it forever
+                    raise Error(f"{path}, member {member.name}: its header is damaged", fix=copy)
+                at = tar.offset
+                if member.isdir() or os.path.basename(member.name).startswith("."):
+                    continue
+                if not member.isfile() or member.issparse():
+                    fact = f"{path}, member {member.name}: it is a link or a sparse file, not a plain one"
+                    raise Error(fact, fix="make the shard with tar --dereference --hard-dereference")
+                yield Member(member.name, member.offset_data, member.size)
+            end = tar.offset
+        stream.seek(end)
+        last = stream.read(_BLOCK)
+    except (Error, OSError):
+        raise
+    except Exception as problem:  # for damaged files tarfile raises exceptions of many types
+        raise Error(f"the shard {path} is damaged near byte {max(at, 0):,}: {problem or type(problem).__name__}", fix=copy) from None
+    if len(last) < _BLOCK:
+        raise Error(f"the shard {path} ends at byte {end + len(last):,} without the end mark of a tar file: it is truncated", fix=copy)
+    if last.strip(b"\0"):
+        raise Error(f"the shard {path} is damaged: the header at byte {end:,} is not one of tar", fix=copy)
+
+
+def _sample(stream: BinaryIO, path: str, sample: dict[str, Member], label_count: int, floats: bool) -> tuple[Member, list[float]]:
+    """Return the image of a sample and its labels. Raise Error."""
+    member = next(iter(sample.values()))
+    source = next((sample[kind] for kind in _LABEL_KINDS if kind in sample), None)
+    if "image" not in sample or source is None:
+        fact = f"{path}, member {member.name}: the sample has no {'image' if source else '.cls or .json with its label'}"
+        raise Error(fact, fix="a sample is an image and its label: 000.jpg and 000.cls")
+    try:
+        if source.size > _MOST_TEXT:
+            raise ValueError(f"it has {source.size:,} bytes, and {_MOST_TEXT:,} are allowed")
+        stream.seek(source.at)
+        text = stream.read(source.size).decode()
+        words = text.split() if source is sample.get("cls") else _json_words(text)
+        if len(words) != label_count:
+            raise ValueError(f"it has {len(words)} labels, and label_count is {label_count}")
+        return sample["image"], label_values(words, floats)
+    except ValueError as problem:
+        raise Error(f"{path}, member {source.name}: {problem}", fix="the text is the number of the class; label_count: 2 means two numbers") from None
+
+
+def _json_words(text: str) -> Sequence[str]:
+    """Return the value of "label" as words: a number, or a list of numbers. Raise ValueError."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict) or "label" not in found:
+        raise ValueError('it has no "label"')
+    return [str(value) for value in (found["label"] if isinstance(found["label"], list) else [found["label"]])]

@@ -1,0 +1,64 @@
+"""Text files that list image files, and the reading of files that they name."""
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from ocaffe.data.decoding.decode import ImageFile, open_image, read_file
+from ocaffe.data.stores.file_store import File
+from ocaffe.errors import Error
+from ocaffe.files import check_finite_file
+
+
+class Line(NamedTuple):
+    """A line of a list: its number from 1 on, and its text."""
+
+    number: int
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        return self.text.split()
+
+
+class Listing:
+    """The lines of the text file `source`, without blank ones. Errors have no place."""
+
+    def __init__(self, source: str, what: str) -> None:
+        """`what` describes a line, for messages."""
+        self.source = source
+        fix = f"source names a text file, each line of which is {what} (relative to {os.getcwd()})"
+        if not source:
+            raise Error("source is empty", fix=fix)
+        try:
+            check_finite_file(source)
+            with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # file names may contain any bytes
+                self.lines = [Line(number, line.strip()) for number, line in enumerate(stream, 1) if line.strip()]
+        except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
+            raise Error(f"the list '{source}' cannot be read: {getattr(problem, 'strerror', None) or problem}", fix=fix) from None
+        if not self.lines:
+            raise Error(f"the list {source} names no image", fix=fix)
+
+    def fault(self, problem: Error, record: int, name: str) -> Error:
+        """Return `problem` with the file `name` and the line number added."""
+        fix = problem.fix or "correct the list, or replace the file"
+        return Error(f"{self.source}, line {self.lines[record].number}: {name}: {problem.fact}", fix=fix)
+
+
+def read_image(path: str, limit: int) -> ImageFile:
+    """Return the image in a file; only its header is decoded. `limit`: most pixels. Raise Error without a place."""
+    return open_image(read_listed(path), limit)
+
+
+def read_listed(path: str) -> bytes:
+    """Return the content of a file. Raise Error without a place."""
+    try:
+        return read_file(path)
+    except Error as problem:
+        problem.fix = f"correct its name or root_folder (relative to {os.getcwd()})"
+        raise
+
+
+def read_found(file: File) -> bytes:
+    """Return the content of a found file. Raise Error without a place."""
+    return read_listed(file.path)

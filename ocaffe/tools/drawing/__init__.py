@@ -1,0 +1,1 @@
+"""Pictures: diagrams of nets, curves of trainings, boxes, sheets of images."""

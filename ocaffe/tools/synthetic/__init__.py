@@ -1,0 +1,1 @@
+"""Synthetic images: scenes with boxes and masks, and lines of text."""

@@ -1,0 +1,1 @@
+"""The numbers of a training: Caffe's logs, the JSON log, and event files for TensorBoard."""

@@ -1,0 +1,91 @@
+"""Nets whose data is missing: planned, summarised and timed with one random image of the size that their layers say."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+from typing import Any
+
+import pytest
+
+from ocaffe.cli import main
+from ocaffe.data.databases.assumed import assumed_data, parse_shape
+from ocaffe.errors import Error
+from ocaffe.model.text import read_net
+
+LAYER = """layer { name: "d" type: "%s" top: "data" top: "label" %s }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }
+"""
+LOSS = 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }'
+CASES = {
+    "crop": ("Data", 'data_param { source: "none" batch_size: 2 } transform_param { crop_size: 9 mean_file: "none.binaryproto" }', "3 9 9"),
+    "gray": ("ImageData", 'image_data_param { source: "none" batch_size: 2 new_height: 8 new_width: 6 is_color: false }', "1 8 6"),
+    "list": ("ImageData", 'image_data_param { source: "none" batch_size: 2 new_height: 8 new_width: 6 } transform_param { crop_size: 5 }', "3 5 5"),
+    "leveldb": ("Data", 'data_param { source: "none" batch_size: 2 backend: LEVELDB } transform_param { crop_h: 4 crop_w: 7 }', "3 4 7"),
+    "windows": ("WindowData", 'window_data_param { source: "none" batch_size: 2 crop_size: 6 }', "3 6 6"),
+    "windows cropped": ("WindowData", 'window_data_param { source: "none" batch_size: 2 } transform_param { crop_size: 6 mirror: true }', "3 6 6"),
+    "boxes": ("AnnotatedData", 'data_param { source: "none" batch_size: 2 } transform_param { resize_param { height: 8 width: 7 } }', "3 8 7"),
+}
+
+
+@pytest.fixture
+def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sizes(here: pathlib.Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    kind, fields, shape = CASES[case]
+    pathlib.Path("net.prototxt").write_text(LAYER % (kind, fields))
+    assert main(["plan", "--model", "net.prototxt", "--phase", "TRAIN", "--dump", "graph"]) == 0
+    said = capsys.readouterr()
+    channels, height, width = shape.split()
+    assert re.search(rf"data \(2 x {channels} x {height} x {width}\)", said.out), said.out
+    assert said.err.startswith("note: none does not exist: images of ") and said.err.count("note") == 1
+
+
+def test_sizes_of_images(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DetectionEvaluate needs no file of sizes, because plans do not depend on it."""
+    rows = "".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ dim: 1 dim: 1 dim: 5 dim: {columns} }} }} }}\n'
+                   for name, columns in (("det", 7), ("gt", 8)))  # fmt: skip
+    param = 'detection_evaluate_param { num_classes: 3 name_size_file: "none.txt" }'
+    pathlib.Path("net.prototxt").write_text(f'{rows} layer {{ name: "eval" type: "DetectionEvaluate" bottom: "det" bottom: "gt" top: "eval" {param} }}')
+    assert main(["plan", "--model", "net.prototxt", "--phase", "TEST", "--dump", "graph"]) == 0
+    said = capsys.readouterr()
+    assert "eval (1 x 1 x 7 x 5)" in said.out and said.err == "note: none.txt does not exist: sizes of images are not used\n"
+
+
+def test_shape(here: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
+    pathlib.Path("net.prototxt").write_text("\n" + LAYER % ("Data", 'data_param { source: "none" batch_size: 2 }') + LOSS)
+    for command in (["plan", "--model", "net.prototxt"], ["summary", "net.prototxt"], ["time", "--model", "net.prototxt", "--device", device.number]):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert "net.prototxt:2: layer 'd' (Data)" in error and "--shape 3x224x224" in error
+        assert "none does not exist, and the layer does not say the size" in error
+        assert main([*command, "--shape", "1x5x4", *(["--iterations", "2"] if command[0] == "time" else [])]) == 0
+        said = capsys.readouterr()
+        assert "none does not exist: images of 1 x 5 x 4 are assumed" in said.err
+        assert command[0] != "summary" or said.out.startswith("phase TEST")
+    assert main(["train", "--solver", "none.prototxt"]) == 1  # a training never assumes data
+
+
+def test_the_same_plan_as_with_data(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("net.prototxt").write_text(LAYER % ("Data", 'data_param { source: "none" batch_size: 2 backend: LMDB } transform_param { crop_size: 9 }'))
+    pathlib.Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
+    with assumed_data() as data:
+        source = data.complete(read_net("net.prototxt")).layer[0].data_param.source
+        os.rename(source, "made")
+    plans = []
+    for _ in range(2):
+        assert main(["plan", "--solver", "solver.prototxt"]) == 0
+        plans.append(capsys.readouterr())
+        pathlib.Path("net.prototxt").write_text(pathlib.Path("net.prototxt").read_text().replace('"none"', '"made"'))
+    assert plans[0].out == plans[1].out and plans[0].err and not plans[1].err
+
+
+@pytest.mark.parametrize("text", ["3x224", "3x0x4", "axbxc", "1x2x3x4x5"])
+def test_wrong_shapes(text: str) -> None:
+    with pytest.raises(Error, match="--shape"):
+        parse_shape(text)
+    assert parse_shape("8x3x5x6") == parse_shape("3,5,6") == (3, 5, 6) and parse_shape("") is None

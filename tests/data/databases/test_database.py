@@ -1,0 +1,256 @@
+"""Databases: reading by number, and the messages for unreadable ones."""
+from __future__ import annotations
+
+import errno
+import gc
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import lmdb
+import pytest
+
+from ocaffe.data.databases.database import Reader, open_database
+from ocaffe.errors import Error
+from tests.data.small_databases import LEVELDB, LMDB, write
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
+needs_plyvel = pytest.mark.skipif(importlib.util.find_spec("plyvel") is None, reason="needs plyvel")
+
+
+@pytest.fixture
+def ten(tmp_path: pathlib.Path) -> str:
+    return write(tmp_path / "ten", [b"value %d" % i for i in range(10)])
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_read_by_number(ten: str, random: bool) -> None:
+    reader = Reader(open_database(ten, LMDB), random)
+    for first, count in [(0, 1), (1, 3), (3, 1), (9, 1), (2, 8), (0, 10), (5, 2)]:
+        count = 1 if random else count
+        items = reader.read(first, count)
+        assert [(bytes(key), bytes(value)) for key, value in items] == [(b"%08d" % i, b"value %d" % i) for i in range(first, first + count)]
+
+
+def test_larger_than_the_default_map(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "large", [bytes(3 << 20)] * 4)
+    assert len(Reader(open_database(path, LMDB)).read(3)[0][1]) == 3 << 20
+
+
+def test_one_environment_serves_all(ten: str) -> None:
+    first, second = open_database(ten, LMDB), open_database(os.path.relpath(ten), LMDB)
+    assert first is second  # LMDB refuses to open it twice
+    del first, second
+    gc.collect()
+    lmdb.open(ten, lock=False).close()  # the database is closed when no reader uses it
+
+
+def failure(path: object, backend: int = LMDB) -> Error:
+    with pytest.raises(Error) as caught:
+        open_database(str(path), backend)
+    return caught.value
+
+
+def test_missing(tmp_path: pathlib.Path) -> None:
+    error = failure(tmp_path / "no_lmdb")
+    assert f"the database {tmp_path}/no_lmdb does not exist" == error.fact and os.getcwd() in str(error.fix)
+    assert "source is empty" in failure("").fact
+
+
+def test_a_file(ten: str, tmp_path: pathlib.Path) -> None:
+    error = failure(os.path.join(ten, "data.mdb"))
+    assert "is a file, and a database is a folder" in error.fact and error.fix == f'source: "{ten}"'
+    (tmp_path / "list.txt").write_text("x")
+    assert "data.mdb" in str(failure(tmp_path / "list.txt").fix)
+
+
+def test_not_a_database(tmp_path: pathlib.Path) -> None:
+    assert f"{tmp_path} is no LMDB database: it has no file data.mdb" in failure(tmp_path).fact
+    (tmp_path / "data.mdb").write_bytes(b"")
+    assert "is empty (0 bytes)" in failure(tmp_path).fact
+    (tmp_path / "data.mdb").write_bytes(os.urandom(20000))
+    assert "cannot be opened as LMDB: it is not an LMDB file" in failure(tmp_path).fact
+
+
+def test_the_other_backend(ten: str) -> None:
+    error = failure(GOLDEN / "files" / "leveldb_raw")
+    assert "it is one of LEVELDB" in error.fact and error.fix == "backend: LEVELDB"
+    error = failure(ten, LEVELDB)
+    assert "it is one of LMDB" in error.fact and error.fix == "backend: LMDB"
+    assert failure(ten, 2).fact == "backend DATUMFILE is not supported"
+
+
+def test_empty(tmp_path: pathlib.Path) -> None:
+    assert "has no records" in failure(write(tmp_path / "empty", [])).fact
+
+
+def test_open_elsewhere_in_the_process(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """LMDB opens a database only once in a process. So the second reader has no slot of its own."""
+    other = lmdb.open(ten)
+    reader = Reader(open_database(ten, LMDB))
+    assert "is read without a reader slot" in capsys.readouterr().err and len(reader.read(0, 10)) == 10
+    with other.begin(write=True) as transaction:
+        transaction.delete(b"00000003")
+    with pytest.raises(Error, match="record 0: the database was changed while it was read"):
+        reader.read(0, 10)
+    other.close()
+
+
+def in_another_process(code: str, *words: str) -> str:
+    """Run `code` with `words` as its arguments. Return its output."""
+    return subprocess.run([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, text=True, check=False).stdout
+
+
+WRITER = """
+import lmdb, sys
+with lmdb.open(sys.argv[1], map_size=1 << 26) as environment:
+    for turn in range(4):
+        with environment.begin(write=True) as transaction:
+            for number in range(1000):
+                transaction.put(b"%08d" % (7 * number), bytes([turn]) * 900)
+"""
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_a_writer_beside_a_reader(ten: str, random: bool) -> None:
+    """A reader slot keeps the records as they were when the database was opened."""
+    reader = Reader(open_database(ten, LMDB), random)
+    in_another_process(WRITER, ten)
+    assert [(bytes(key), bytes(value)) for key, value in reader.read(0, 10)] == [(b"%08d" % i, b"value %d" % i) for i in range(10)]
+    del reader
+    gc.collect()
+    assert open_database(ten, LMDB).entries > 1000
+
+
+def test_slots_of_killed_processes_are_freed(ten: str) -> None:
+    lmdb.open(ten).close()
+    for _ in range(2):
+        in_another_process("import lmdb, os, sys; reading = lmdb.open(sys.argv[1], readonly=True).begin(); os.kill(os.getpid(), 9)", ten)
+    database = open_database(ten, LMDB)
+    slots = in_another_process("import lmdb, sys; print(lmdb.open(sys.argv[1], readonly=True).readers())", ten)
+    assert slots.split()[3:4] == [str(os.getpid())] and len(slots.splitlines()) < 4, slots
+    del database
+
+
+@pytest.mark.parametrize("reason", ["Read-only file system", "No space left on device"])
+def test_without_a_lock_file(ten: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = os.open
+
+    def refuse(path: str, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(getattr(errno, {"R": "EROFS", "N": "ENOSPC"}[reason[0]]), reason)
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    reader = Reader(open_database(ten, LMDB))
+    assert f"{ten} is read without a reader slot ({reason})." in capsys.readouterr().err
+    assert len(reader.read(0, 10)) == 10 and os.listdir(ten) == ["data.mdb"]
+    in_another_process(WRITER, ten)
+    with pytest.raises(Error, match="was changed while it was read") as caught:
+        reader.read(0, 10)
+    assert "let no process write" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_lock_file_that_cannot_be_written(ten: str, locked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if locked:
+        lmdb.open(ten).close()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a read-only file system; root may write everywhere else
+    assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+    assert "without a reader slot (lock.mdb cannot be written)" in capsys.readouterr().err
+
+
+def test_a_lock_file_that_is_none(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (pathlib.Path(ten) / "lock.mdb").mkdir()
+    assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+    assert "without a reader slot (Is a directory)" in capsys.readouterr().err
+
+
+def test_all_slots_are_taken(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with lmdb.open(ten, max_readers=1):
+        pass
+    hold = "import lmdb, sys; reading = lmdb.open(sys.argv[1], readonly=True, max_readers=1).begin(); print(1, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", hold, ten], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdin is not None and other.stdout.readline()
+        assert len(Reader(open_database(ten, LMDB)).read(0, 10)) == 10
+        assert "(Environment maxreaders limit reached)" in capsys.readouterr().err
+        other.stdin.close()
+
+
+def test_a_file_that_shrinks(tmp_path: pathlib.Path) -> None:
+    """With a memory map the process would end by SIGBUS."""
+    path = write(tmp_path / "cut", [bytes(5000)] * 20)
+    readers = [Reader(open_database(path, LMDB), random) for random in (False, True)]
+    os.truncate(os.path.join(path, "data.mdb"), 20000)
+    for reader in readers:
+        with pytest.raises(Error, match=r"record 0: data\.mdb ends at byte 20,000, and a record needs [0-9,]+"):
+            reader.read(0, 20)
+    os.truncate(os.path.join(path, "data.mdb"), 0)
+    with pytest.raises(Error, match=r"data\.mdb ends at byte 0"):
+        readers[0].read(0)
+
+
+def test_truncated(tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path / "cut", [bytes(5000)] * 20)
+    file = pathlib.Path(path) / "data.mdb"
+    size = file.stat().st_size
+    os.truncate(file, size // 2 + 100)
+    error = failure(path)
+    assert f"data.mdb is truncated: it has {size // 2 + 100:,} bytes and needs {size:,}" in error.fact
+
+
+def test_a_damaged_page(tmp_path: pathlib.Path) -> None:
+    shutil.copytree(GOLDEN / "files" / "lmdb_raw", tmp_path / "bad", copy_function=shutil.copyfile)
+    file = tmp_path / "bad" / "data.mdb"
+    pages = bytearray(file.read_bytes())
+    pages[8192:12288] = b"\xff" * 4096
+    file.chmod(0o644)
+    file.write_bytes(pages)
+    with pytest.raises(Error) as caught:
+        Reader(open_database(str(tmp_path / "bad"), LMDB)).read(0, 12)
+    assert f"database {tmp_path}/bad, record 0: page 2 of data.mdb is damaged" == caught.value.fact
+
+
+def test_leveldb_without_plyvel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plyvel", None)
+    error = failure(GOLDEN / "files" / "leveldb_raw", LEVELDB)
+    assert "needs the package plyvel" in error.fact
+    assert "ocaffe[leveldb]" in str(error.fix) and "convert_imageset" in str(error.fix)
+
+
+@needs_plyvel
+@pytest.mark.parametrize("random", [False, True])
+def test_leveldb_is_read_like_lmdb(random: bool) -> None:
+    database = open_database(str(GOLDEN / "files" / "leveldb_raw"), LEVELDB)
+    same = Reader(open_database(str(GOLDEN / "files" / "lmdb_raw"), LMDB))
+    reader = Reader(database, random)
+    assert database.entries == 12
+    for record in (0, 1, 7, 3, 11, 0):
+        ((key, value),), ((expected_key, expected),) = reader.read(record), same.read(record)
+        assert (bytes(key), bytes(value)) == (bytes(expected_key), bytes(expected))
+    assert len(reader.read(0 if random else 5, 1 if random else 7)) == (1 if random else 7)
+
+
+@needs_plyvel
+def test_leveldb_stays_as_it_is() -> None:
+    """Reading must not write to the folder or lock it, as the LevelDB library does."""
+    folder = GOLDEN / "files" / "leveldb_raw"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    temporary = set(pathlib.Path(tempfile.gettempdir()).glob("ocaffe-leveldb-*"))
+    database = open_database(str(folder), LEVELDB)
+    Reader(database).read(0, 12)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    del database
+    gc.collect()
+    assert set(pathlib.Path(tempfile.gettempdir()).glob("ocaffe-leveldb-*")) <= temporary
+
+
+@needs_plyvel
+def test_leveldb_that_is_none(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "CURRENT").write_text("nonsense")
+    fact = failure(tmp_path, LEVELDB).fact
+    assert f"{tmp_path} cannot be opened as LevelDB" in fact and "ocaffe-leveldb" not in fact
