@@ -35,7 +35,7 @@ setup(
         "onnx": ["onnxruntime"],
         "test-opencv4": ["opencv-python-headless>=4.14,<5"],
         "test-opencv5": ["opencv-python-headless==5.0.0.93"],
-        "test-modern": ["onnxruntime", "onnxscript", "timm", "torch", "torchvision", "transformers"],  # tests/onnx/test_modern.py
+        "test-modern": ["onnxruntime", "onnxscript", "timm", "torch", "torchvision", "transformers"],  # tests/convert/test_modern.py
         "bench": ["torch"],
         # MPI: mpi4py, and a library with its mpiexec that needs no root. MPICH has no wheels for Windows.
         "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],

@@ -27,7 +27,7 @@ from ocaffe.data.prefetch import Prefetcher  # noqa: E402
 from ocaffe.data.source import key_of  # noqa: E402
 from ocaffe.data.sources.annotated import TRANSFORM_FIELDS, AnnotatedSource  # noqa: E402
 from ocaffe.data.workers import cores  # noqa: E402
-from ocaffe.model.text import read_net  # noqa: E402
+from ocaffe.formats.text import read_net  # noqa: E402
 
 ROWS = {"ssd_shapes": 128, "ssd300_vgg16": 300}  # net: height and width of the scenes
 BATCH, DEPTH = 32, 5

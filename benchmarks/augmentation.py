@@ -21,7 +21,7 @@ from google.protobuf import text_format  # noqa: E402
 from ocaffe import log, proto  # noqa: E402
 from ocaffe.cl.device import Device, select_device  # noqa: E402
 from ocaffe.cli.dataset import make  # noqa: E402
-from ocaffe.model.text import read_net, read_solver  # noqa: E402
+from ocaffe.formats.text import read_net, read_solver  # noqa: E402
 from ocaffe.solver.solver import Solver  # noqa: E402
 
 FIELDS = "affine { rotation: 10 translation: 0.08 min_zoom: 0.9 max_zoom: 1.1 }"

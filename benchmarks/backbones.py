@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.project import Choices, write_project
 from ocaffe.zoo.text import prototxt

@@ -35,7 +35,7 @@ from resident import BATCHES, CLASSES, ROOT, constant, resident  # first: it mak
 import numpy as np  # isort: skip
 
 from ocaffe import log, proto
-from ocaffe.model.text import read_net, write_text
+from ocaffe.formats.text import read_net, write_text
 
 CALM = 0.9  # share of the best calibration; below it the machine is busy
 SECONDS = 0.3  # of calls at least, before the measured ones and with them
@@ -97,7 +97,7 @@ def onnx_file(file: str) -> str:
     """Write the net as an ONNX file beside its prototxt, once."""
     path = Path(file).with_suffix(".onnx")
     if not path.exists():
-        from ocaffe.onnx.export import Options, export
+        from ocaffe.convert.export import Options, export
 
         path.write_bytes(export(file, options=Options(fillers=True)).model.SerializeToString())
     return str(path)
@@ -138,7 +138,7 @@ sys.path.insert(0, sys.argv[1])
 import torch
 import torch_net
 from ocaffe import proto
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 file, phase, layout, threads, steps, classes = sys.argv[2:]
 torch.set_num_threads(int(threads))
 way = torch_net.Way("strict", layout, "eager")

@@ -27,8 +27,8 @@ import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli import main as command
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.zoo.project import Choices, Project
 from ocaffe.zoo.text_project import write_reader
 

@@ -21,7 +21,7 @@ import ocaffe
 from ocaffe import log
 from ocaffe.cl.device import select_device
 from ocaffe.cli import main as command
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.solver.average_precision import Detections
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.detection_project import SCORE, write_detector

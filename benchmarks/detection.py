@@ -28,8 +28,8 @@ from torch.nn import functional as F
 import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.solver.policies import LearningRate
 from ocaffe.zoo.detection_project import write_detector
 from ocaffe.zoo.project import Choices

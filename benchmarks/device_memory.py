@@ -26,7 +26,7 @@ from resident import ROOT, constant, resident  # first: it makes ocaffe importab
 
 from ocaffe import proto
 from ocaffe.cli.flags import memory_limit
-from ocaffe.model.text import write_text
+from ocaffe.formats.text import write_text
 
 MIB = 1 << 20
 ALLOWED = 64  # MiB above context and plan

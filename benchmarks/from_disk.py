@@ -24,7 +24,7 @@ from resident import ROOT, constant, resident
 
 from ocaffe import log, proto
 from ocaffe.data.databases.writer import LmdbWriter
-from ocaffe.model.text import read_net, write_text
+from ocaffe.formats.text import read_net, write_text
 
 ROWS = {  # name: (net, batch, math, sources)
     "resnet50 bf16": ("resnet50", 64, "bf16", ("raw", "jpeg")),

@@ -38,7 +38,7 @@ from resident import CLASSES, ROOT, constant, resident  # first: it makes ocaffe
 import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
-from ocaffe.model.text import read_net, write_text
+from ocaffe.formats.text import read_net, write_text
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2", "lenet")
 WARM = 3  # steps before the clock starts

@@ -40,7 +40,7 @@ from ocaffe.data.source import key_of  # noqa: E402
 from ocaffe.data.sources.database_images import ImageSource  # noqa: E402
 from ocaffe.data.sources.dense import DenseImageSource  # noqa: E402
 from ocaffe.data.stagers.staged import StagedSource  # noqa: E402
-from ocaffe.model.text import parse, read_net  # noqa: E402
+from ocaffe.formats.text import parse, read_net  # noqa: E402
 
 ROWS = {  # name: (height, width, JPEG, shuffle)
     "raw": (256, 256, False, False),

@@ -28,12 +28,12 @@ from ocaffe.compiler.compile import Switches, compile_net  # noqa: E402
 from ocaffe.compiler.network import phase_net  # noqa: E402
 from ocaffe.data.databases.datum import encode_datum  # noqa: E402
 from ocaffe.data.databases.writer import LmdbWriter  # noqa: E402
+from ocaffe.formats.blob import write_blobproto  # noqa: E402
+from ocaffe.formats.text import read_net  # noqa: E402
 from ocaffe.graph.build import build  # noqa: E402
 from ocaffe.graph.options import NetOptions  # noqa: E402
 from ocaffe.graph.parameters import ParameterGroup  # noqa: E402
 from ocaffe.ir.target import Target  # noqa: E402
-from ocaffe.model.blob import write_blobproto  # noqa: E402
-from ocaffe.model.text import read_net  # noqa: E402
 from ocaffe.solver.update import Updater  # noqa: E402
 
 SETS = {

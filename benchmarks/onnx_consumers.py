@@ -19,15 +19,15 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.cl.device import select_device
 from ocaffe.compiler.network import phase_net
+from ocaffe.convert.consumers import run_in
+from ocaffe.convert.deploy import deploy
+from ocaffe.convert.export import Exported, Options, export
+from ocaffe.convert.model import save
+from ocaffe.convert.verify import difference, opened, random_inputs, run_net
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.onnx.consumers import run_in
-from ocaffe.onnx.deploy import deploy
-from ocaffe.onnx.export import Exported, Options, export
-from ocaffe.onnx.model import save
-from ocaffe.onnx.verify import difference, opened, random_inputs, run_net
-from tests.onnx.test_convert import random_weights
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from tests.convert.test_convert import random_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LIMIT = 120.0  # seconds; onnx's reference needs more for the larger nets

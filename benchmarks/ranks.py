@@ -22,7 +22,7 @@ from typing import Any
 from resident import ROOT, constant, resident
 
 from ocaffe import log, proto
-from ocaffe.model.text import write_text
+from ocaffe.formats.text import write_text
 
 ROWS = {  # name: (net, batch, math)
     "resnet50 fp32": ("resnet50", 64, "fp32"),

@@ -23,8 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ocaffe import proto  # noqa: E402
-from ocaffe.model.param_str import read_settings, with_settings  # noqa: E402
-from ocaffe.model.text import parse, write_text  # noqa: E402
+from ocaffe.formats.param_str import read_settings, with_settings  # noqa: E402
+from ocaffe.formats.text import parse, write_text  # noqa: E402
 from ocaffe.zoo.detection_project import write_detector  # noqa: E402
 from ocaffe.zoo.net import MSRA, Net, gaussian, lines  # noqa: E402
 from ocaffe.zoo.project import Choices  # noqa: E402

@@ -21,9 +21,9 @@ sys.path.insert(0, str(ROOT))
 from ocaffe import log, proto  # noqa: E402
 from ocaffe.cl.device import select_device  # noqa: E402
 from ocaffe.compiler.network import phase_net  # noqa: E402
+from ocaffe.formats.text import read_net  # noqa: E402
+from ocaffe.formats.upgrade import upgrade_net  # noqa: E402
 from ocaffe.memory.report import fixed_bytes  # noqa: E402
-from ocaffe.model.text import read_net  # noqa: E402
-from ocaffe.model.upgrade import upgrade_net  # noqa: E402
 from ocaffe.solver.solver import Solver  # noqa: E402
 
 MIB = 1 << 20

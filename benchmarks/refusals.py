@@ -3,7 +3,7 @@
 
     benchmarks/refusals.py [NAMES ..] [--draws 10] [--device DEVICE] [--json benchmarks/refusals.json]
 
-A name is one of tests/onnx/modern_nets.py, which is imported, or `zoo/NAME`, which is exported, and imported again (`zoo/NAME, imported`). Each is verified
+A name is one of tests/convert/modern_nets.py, which is imported, or `zoo/NAME`, which is exported, and imported again (`zoo/NAME, imported`). Each is verified
 with the weights of its initialization and with each draw. The file gets the comparisons, the refusals, and the largest difference of a layer as a share of
 its bound. It is written after each net; nets that it has are left out. A draw replaces all weights:
 
@@ -30,19 +30,19 @@ import torch
 
 import ocaffe
 from ocaffe import log, proto
+from ocaffe.convert.export import Exported, Options
+from ocaffe.convert.export import export as to_onnx
+from ocaffe.convert.import_model import to_caffe
+from ocaffe.convert.import_verify import comparable, pixels
+from ocaffe.convert.importer.read import read_model
+from ocaffe.convert.verify import opened, random_inputs, verify
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import LayerWeights, Weights
-from ocaffe.onnx.export import Exported, Options
-from ocaffe.onnx.export import export as to_onnx
-from ocaffe.onnx.import_model import to_caffe
-from ocaffe.onnx.import_verify import comparable, pixels
-from ocaffe.onnx.importer.read import read_model
-from ocaffe.onnx.verify import opened, random_inputs, verify
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.zoo import FOLDER
-from tests.onnx.exporters import export
-from tests.onnx.modern_nets import NETS
+from tests.convert.exporters import export
+from tests.convert.modern_nets import NETS
 
 ZOO = sorted(f"zoo/{path.parent.name}" for path in FOLDER.glob("*/deploy.prototxt"))
 PART = 1 << 20

@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 
 from ocaffe import proto  # noqa: E402
 from ocaffe.compiler.network import phase_net  # noqa: E402
-from ocaffe.model.text import read_net  # noqa: E402
+from ocaffe.formats.text import read_net  # noqa: E402
 
 BATCHES = {"lenet": 64, "alexnet": 32, "googlenet": 16, "resnet50": 8, "vgg16": 4, "mobilenet_v2": 16}  # of a training step
 SMALL = {"lenet": (1, 28, 28)}

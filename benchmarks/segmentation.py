@@ -42,9 +42,9 @@ from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli import main as command
 from ocaffe.data.workers import cores
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.layers.seg_accuracy import figures
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net, read_solver
 from ocaffe.tools.datasets.sets import digits
 from ocaffe.zoo.project import Choices, Project, write_project
 from ocaffe.zoo.segmentation_project import IGNORE, SCORE, write_segmenter

@@ -24,7 +24,7 @@ import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import select_device
 from ocaffe.compiler.network import phase_net
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 
 SIZE, CLASSES, OBJECTS, WARM = 300, 21, 3, 3
 RATE, MOMENTUM, DECAY = 1e-4, 0.9, 5e-4

@@ -23,7 +23,7 @@ from pathlib import Path
 from resident import BATCHES, ROOT, constant, resident  # first: it makes ocaffe importable
 
 from ocaffe import proto
-from ocaffe.model.text import write_text
+from ocaffe.formats.text import write_text
 
 PROGRAMS, BYTECODE = ("OCAFFE_CACHE", "POCL_CACHE_DIR", "CUDA_CACHE_PATH"), "PYTHONPYCACHEPREFIX"  # variables that name the folders of caches
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import ocaffe
 from ocaffe import log, proto
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.tools.datasets.sets import SETS
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.generate import NETS

@@ -30,8 +30,8 @@ from resident import ROOT  # makes ocaffe importable
 import ocaffe
 from ocaffe import log, proto
 from ocaffe.cl.device import Device, select_device
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_solver
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_solver
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import published_batch
 from ocaffe.zoo.templates import image_shape, names, upgraded, without_data

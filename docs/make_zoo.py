@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from ocaffe import log, proto
 from ocaffe.errors import shape_text
+from ocaffe.formats.text import read_solver
 from ocaffe.memory.report import size_text
-from ocaffe.model.text import read_solver
 from ocaffe.tools.summary import count_text
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.about import ABOUT

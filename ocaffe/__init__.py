@@ -12,7 +12,7 @@ _NAMES = {  # module: the names that ocaffe exports from it; keep __init__.pyi, 
     "detector": "Detector",
     "errors": "Error",
     "layers.base": "layer_type_list",
-    "log": "init_log",
+    "support.log": "init_log",
     "api.net": "Net",
     "net_spec": "NetSpec params to_proto",
     "api.processes": "NCCL has_nccl set_multiprocess set_solver_count set_solver_rank solver_count solver_rank",
@@ -22,6 +22,7 @@ _NAMES = {  # module: the names that ocaffe exports from it; keep __init__.pyi, 
     "api.runtime": "Timer set_device set_mode_cpu set_mode_gpu set_random_seed",
 }
 _MODULES = ("classifier", "coord_map", "detector", "draw", "io", "layers", "log", "net_spec", "proto", "pycaffe")  # with pycaffe's names
+_PLACES = {"log": "support.log"}  # modules of _MODULES that are in a package
 _PRIVATE = ("_caffe",)  # pycaffe's extension module, which some scripts use
 _LAZY = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -35,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         value: Any = getattr(importlib.import_module(f"ocaffe.{_LAZY[name]}"), name)
     elif name in _MODULES or name in _PRIVATE:
-        value = importlib.import_module(f"ocaffe.{name}")
+        value = importlib.import_module(f"ocaffe.{_PLACES.get(name, name)}")
     else:
         raise AttributeError(f"module 'ocaffe' has no attribute {name!r}")
     globals()[name] = value

@@ -6,7 +6,6 @@ from ocaffe import detector as detector
 from ocaffe import draw as draw
 from ocaffe import io as io
 from ocaffe import layers as layers
-from ocaffe import log as log
 from ocaffe import net_spec as net_spec
 from ocaffe import proto as proto
 from ocaffe import pycaffe as pycaffe
@@ -37,12 +36,13 @@ from ocaffe.classifier import Classifier as Classifier
 from ocaffe.detector import Detector as Detector
 from ocaffe.errors import Error as Error
 from ocaffe.layers.base import layer_type_list as layer_type_list
-from ocaffe.log import init_log as init_log
 from ocaffe.net_spec import NetSpec as NetSpec
 from ocaffe.net_spec import params as params
 from ocaffe.net_spec import to_proto as to_proto
 from ocaffe.proto import TEST as TEST
 from ocaffe.proto import TRAIN as TRAIN
 from ocaffe.pylayer import Layer as Layer
+from ocaffe.support import log as log
+from ocaffe.support.log import init_log as init_log
 
 __version__: str

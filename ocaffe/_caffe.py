@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from ocaffe import __version__ as __version__
-from ocaffe import log as log
 from ocaffe.api.blob import Blob as Blob
 from ocaffe.api.net import Net as Net
 from ocaffe.api.processes import NCCL as NCCL
@@ -26,11 +25,12 @@ from ocaffe.api.runtime import set_mode_cpu as set_mode_cpu
 from ocaffe.api.runtime import set_mode_gpu as set_mode_gpu
 from ocaffe.api.runtime import set_random_seed as set_random_seed
 from ocaffe.layers.base import layer_type_list as layer_type_list
-from ocaffe.log import init_log as init_log
 from ocaffe.proto import LayerParameter as LayerParameter
 from ocaffe.proto import SolverParameter as SolverParameter
 from ocaffe.pylayer import Arrays
 from ocaffe.pylayer import Layer as Layer
+from ocaffe.support import log as log
+from ocaffe.support.log import init_log as init_log
 
 BlobVec = Arrays
 RawBlobVec = LayerVec = StringVec = IntVec = DtypeVec = NetVec = BoolVec = list

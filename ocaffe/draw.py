@@ -6,10 +6,10 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import Error, WrongValue
-from ocaffe.files import atomic_write
-from ocaffe.model.filter import filter_net
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.proto import caffe_pb2 as caffe_pb2
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.datasets.encode import file_format
 from ocaffe.tools.drawing.diagram import picture, pixels, svg
 from ocaffe.tools.drawing.pydot_graph import BLOB_STYLE as BLOB_STYLE

@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 from ocaffe import proto
 from ocaffe.data.decoding.decode import open_pillow, read_file, readable
 from ocaffe.errors import Error, NoSuchField, NoSuchFile, OutOfRange, UnknownName, UnreadableFile, WrongValue, shape_text
-from ocaffe.model.blob import array_to_blob, blob_to_array
-from ocaffe.model.blob import array_to_datum as array_to_datum_message
-from ocaffe.model.blob import datum_to_array as datum_message_to_array
+from ocaffe.formats.blob import array_to_blob, blob_to_array
+from ocaffe.formats.blob import array_to_datum as array_to_datum_message
+from ocaffe.formats.blob import datum_to_array as datum_message_to_array
 from ocaffe.proto import caffe_pb2 as caffe_pb2
 
 # Pillow's modes of gray images with more than 8 bits: the value of white. The mode I has 16 bits in PNG and PGM files, and 32 in TIFF files.

@@ -31,15 +31,16 @@ os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compil
 QUICK = (
     "abuse/test_harness.py", "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py",
     "api/test_io.py",
-    "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "cl/test_cache.py", "cl/test_device.py", "cl/test_device_query.py",
+    "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "support/test_cache.py", "cl/test_device.py", "cl/test_device_query.py",
     "cl/test_program.py", "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_dataset_folder.py", "cli/test_layers.py",
     "cli/test_recognise.py", "data",
     "docs/test_generated.py",
-    "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "model",
-    "onnx/test_import.py", "onnx/test_layers.py", "kernels/expression/test_expression.py", "kernels/matmul/test_gemm.py",
+    "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "formats",
+    "convert/test_import.py", "convert/test_layers.py", "kernels/expression/test_expression.py", "kernels/matmul/test_gemm.py",
     "parallel/test_exchanges.py", "parallel/test_sharing.py", "passes/test_common_subexpressions.py",
     "passes/test_concat_views.py", "passes/test_created.py", "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto",
-    "solver/test_policies.py", "solver/test_snapshot_files.py", "test_files.py", "test_lint.py", "test_log.py", "test_progress.py", "tools",
+    "solver/test_policies.py", "solver/test_snapshot_files.py", "support/test_files.py", "support/test_log.py", "support/test_progress.py", "test_lint.py",
+    "tools",
     "zoo/test_fetch.py", "zoo/test_images.py", "zoo/test_zoo.py",
 )  # fmt: skip
 

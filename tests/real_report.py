@@ -16,8 +16,8 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net, read_solver
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.formats.text import read_net, read_solver
+from ocaffe.formats.upgrade import upgrade_net
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "shared" / "real" / "prototxts"
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "real-nets.md"

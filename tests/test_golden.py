@@ -20,11 +20,11 @@ import pytest
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.compiler.network import recognise
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.ir.target import TENSOR_MATHS
 from ocaffe.layers.base import registry
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import LayerWeights, Weights
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from ocaffe import cache, files
 from ocaffe.cl import child, device, discovery, free_memory
 from ocaffe.cl.device import choose, no_opencl
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cli import device_query, ranks
 from ocaffe.errors import Error
-from ocaffe.lock import FileLock
 from ocaffe.parallel import mpiexec, own_processes
+from ocaffe.support import cache, files
+from ocaffe.support.lock import FileLock
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Python without the modules and functions that Windows lacks. Other packages are imported before, because theirs differ on Windows.

@@ -8,8 +8,8 @@ import pytest
 
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
+from ocaffe.formats.text import read_net
 from ocaffe.layers.base import registry
-from ocaffe.model.text import read_net
 from tests.test_golden import GOLDEN, Case, cases, message_of, run_case, run_once, types_of
 
 STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # state of one forward pass changes the next; these layers have separate tests

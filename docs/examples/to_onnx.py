@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 import ocaffe as caffe
-from ocaffe.onnx.export import Options, export
+from ocaffe.convert.export import Options, export
 
 
 def main(deploy: str, weights: str, file: str) -> None:

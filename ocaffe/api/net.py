@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api import runtime
 from ocaffe.api.batches import batches, collect
 from ocaffe.api.blob import Blob
@@ -26,14 +26,15 @@ from ocaffe.cl.pinned import pinned
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.errors import OutOfRange, UnknownName, WrongType, WrongValue, shape_text
+from ocaffe.formats.text import read_net
+from ocaffe.formats.weights import read_weights, write_weights
 from ocaffe.graph.options import ALL, NetOptions
 from ocaffe.ir.graph import Node
 from ocaffe.layers.memory_data import MemoryData
-from ocaffe.model.text import read_net
-from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.profiling.profile import NetPlan, NetProfile
 from ocaffe.pylayer import Arrays as BlobVec
 from ocaffe.solver.snapshot import DeviceBlobs
+from ocaffe.support import log
 
 Arrays: TypeAlias = "dict[str, np.ndarray]"
 
@@ -353,7 +354,7 @@ class Net:
 
     def save_hdf5(self, file: str, write_diff: bool = False) -> None:
         """Write a .caffemodel.h5 that Caffe reads, including the gradients if `write_diff`."""
-        from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
+        from ocaffe.formats.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
         with self._engine.changing():
             diffs = {name: [blob.diff for blob in blobs] for name, blobs in self.params.items()} if write_diff else None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api import runtime
 from ocaffe.api.engine import Lease
 from ocaffe.api.net import Net, is_path, kept_names, whole_bytes
@@ -19,12 +19,13 @@ from ocaffe.cl.failure import explained
 from ocaffe.cl.outputs import Fetched
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.errors import Error, WrongType
-from ocaffe.model.text import read_solver
-from ocaffe.model.upgrade import upgrade_solver
+from ocaffe.formats.text import read_solver
+from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.ranks import broadcast_state
 from ocaffe.solver.snapshot import owned, prefix_of
 from ocaffe.solver.solver import Solver as Training
+from ocaffe.support import log
 
 
 class Solver:

@@ -10,10 +10,10 @@ import threading
 import time
 from typing import NamedTuple
 
-from ocaffe import log
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math, with_tuned
 from ocaffe.cl.program import Programs
 from ocaffe.errors import WrongValue
+from ocaffe.support import log
 
 
 class _Mode(NamedTuple):

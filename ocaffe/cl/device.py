@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocaffe import log
-from ocaffe.cl import unit_trial, wgmma_trial
+from ocaffe.cl import tuned_tables, unit_trial, wgmma_trial
 from ocaffe.cl.conflicts import absences
 from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.fences import device_fence
@@ -20,8 +19,9 @@ from ocaffe.cl.free_memory import context_bytes, free_memory
 from ocaffe.cl.limits import with_bounds
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
-from ocaffe.ir import matrix_units, tuned_tables
+from ocaffe.ir import matrix_units
 from ocaffe.ir.target import MATHS, MAX_GRADIENT_SCALE, TENSOR_MATHS, Target
+from ocaffe.support import log
 
 # The first pattern found in 'platform, vendor' (lower case) determines the runtime. PoCL on an NVIDIA card counts as PoCL.
 RUNTIMES = (

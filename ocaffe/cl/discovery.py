@@ -32,8 +32,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ocaffe import log
-from ocaffe.cache import Entries, cache_root, digest, write_atomically
+from ocaffe.support import log
+from ocaffe.support.cache import Entries, cache_root, digest, write_atomically
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
@@ -93,7 +93,7 @@ def import_pyopencl() -> ModuleType:
     """
     found = discover()
     cache_setting = os.environ.get("PYOPENCL_NO_CACHE")
-    os.environ["PYOPENCL_NO_CACHE"] = "1"  # read at import; ocaffe.cache replaces pyopencl's cache
+    os.environ["PYOPENCL_NO_CACHE"] = "1"  # read at import; ocaffe.support.cache replaces pyopencl's cache
     try:
         import pyopencl
     finally:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ocaffe.cache import Entries, digest
 from ocaffe.cl import fences, open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.first_launches import FirstLaunch, start_launches
@@ -21,6 +20,7 @@ from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, Job, Refusal, Team, buil
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_text
+from ocaffe.support.cache import Entries, digest
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills

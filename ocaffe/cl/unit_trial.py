@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 
-from ocaffe import log
-from ocaffe.cache import digest
 from ocaffe.cl import verdicts
 from ocaffe.cl.verdicts import Facts
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.kernels.files import kernel_text
+from ocaffe.support import log
+from ocaffe.support.cache import digest
 
 RUNNING = "OCAFFE_UNIT_TRIAL"  # set in the processes of a selftest: the unit may be used untested, and products of any size use it
 

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from ocaffe.cache import Entries
+from ocaffe.support.cache import Entries
 
 PASSED, FAILED = b"passed", b"failed"
 _ROOT = Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 """Whether a device of Hopper's generation runs wgmma, mbarriers and bulk copies, which its OpenCL compiler refuses (open_ptx.py).
 
 NVIDIA does not promise that its driver builds such programs. So the first use of bf16 or tf32 on such a device runs a small product in bfloat16
-(ocaffe/check/wgmma.py). It runs in another process, with a limit of time, while this one opens the net and starts compilers. The verdict is cached by
+(ocaffe/selftest/wgmma.py). It runs in another process, with a limit of time, while this one opens the net and starts compilers. The verdict is cached by
 device, driver and program. Where the trial fails, kernels use mma.sync. Products in TF32 differ from it in the left operand alone, which is in registers.
 """
 from __future__ import annotations
@@ -11,12 +11,12 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 
-from ocaffe import log
-from ocaffe.cache import digest
 from ocaffe.cl import verdicts
 from ocaffe.cl.discovery import killed_from_outside
 from ocaffe.cl.verdicts import Facts
 from ocaffe.ir.target import WGMMA_LOCAL_MEMORY, Target
+from ocaffe.support import log
+from ocaffe.support.cache import digest
 
 VARIABLE = "OCAFFE_WGMMA"  # 0: use mma.sync, without a trial
 CAPABILITY = 9  # the major compute capability whose devices have these instructions; later ones have others
@@ -136,4 +136,4 @@ class Trial:
 
 
 def _command(number: str) -> list[str]:
-    return verdicts.command("ocaffe.check.wgmma", number, str(os.getpid()))
+    return verdicts.command("ocaffe.selftest.wgmma", number, str(os.getpid()))

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ocaffe import log
 from ocaffe.cl import open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.discovery import discover, killed_from_outside, start_child
+from ocaffe.support import log
 
 # A process needs 0.3 to 0.5 s to start (NVIDIA: 0.8 to 2.2 s), too long for a few programs. Measured seconds:
 #   H100, 16 cores, 36 programs:              10 alone, 4.0 with 2 workers, 3.2 with 5, 4.8 with 15

@@ -7,10 +7,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ocaffe import __version__, log
+from ocaffe import __version__
 from ocaffe.cl.discovery import start_trials
 from ocaffe.cli.flags import CAFFE_COMMANDS, nearest
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 GROUPS: dict[str, dict[str, str]] = {
     "Your own images": {

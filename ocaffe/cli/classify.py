@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ocaffe import log
 from ocaffe.cl.device import Device, select_device
 from ocaffe.classifier import Classifier
 from ocaffe.cli.flags import Parser
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
 from ocaffe.io import load_image
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"

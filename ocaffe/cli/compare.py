@@ -4,14 +4,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from ocaffe import log, proto
-from ocaffe.check.compare import Side, compare
+from ocaffe import proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
-from ocaffe.model.weights import read_weights, weight_files
+from ocaffe.formats.text import read_net
+from ocaffe.formats.weights import read_weights, weight_files
+from ocaffe.selftest.compare import Side, compare
+from ocaffe.support import log
 
 PLAIN = "plain"
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser
 from ocaffe.data.databases.writer import WRITERS
-from ocaffe.log import number
-from ocaffe.model.blob import write_blobproto
+from ocaffe.formats.blob import write_blobproto
+from ocaffe.support import log
+from ocaffe.support.log import number
 from ocaffe.tools.datasets.mean import SOURCE, database_mean
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import input_text, read_sidecar
-from ocaffe.files import refuse_other
+from ocaffe.support import log
+from ocaffe.support.files import refuse_other
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
@@ -27,7 +27,7 @@ EXPORTS = {  # calls that keep batch normalization
     "dynamo": EXPORT.format("dynamo=True, optimize=False"),
     "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
 }
-RUNTIMES = ("opencv", "opencv-classic", "opencv-new", "onnxruntime", "openvino", "reference")  # those of ocaffe.onnx.consumers
+RUNTIMES = ("opencv", "opencv-classic", "opencv-new", "onnxruntime", "openvino", "reference")  # those of ocaffe.convert.consumers
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
@@ -84,9 +84,9 @@ def import_onnx(options: argparse.Namespace) -> None:
 
     --shape and --cut-at are those of the export.
     """
-    from ocaffe.onnx.import_model import draws, import_net, is_training, merged_norms, refuse_changed, write
-    from ocaffe.onnx.import_verify import comparable
-    from ocaffe.onnx.importer.read import read_model
+    from ocaffe.convert.import_model import draws, import_net, is_training, merged_norms, refuse_changed, write
+    from ocaffe.convert.import_verify import comparable
+    from ocaffe.convert.importer.read import read_model
 
     source, net, weights = options.files
     outputs = [name for name in options.cut_at.split(",") if name]
@@ -123,7 +123,7 @@ def import_onnx(options: argparse.Namespace) -> None:
 
 def transcode(options: argparse.Namespace) -> None:
     """Convert weights between .caffemodel and .caffemodel.h5, with an optional prototxt."""
-    from ocaffe.model.transcode import convert_weights
+    from ocaffe.formats.transcode import convert_weights
 
     *net, source, target = options.files
     if not options.force:
@@ -155,8 +155,8 @@ def export_flags(parser: Parser) -> None:
 
 def export_onnx(options: argparse.Namespace) -> None:
     """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
-    from ocaffe.onnx.export import Options, export
-    from ocaffe.onnx.model import data_of, save
+    from ocaffe.convert.export import Options, export
+    from ocaffe.convert.model import data_of, save
 
     *inputs, target = options.files
     net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
@@ -184,8 +184,8 @@ def export_onnx(options: argparse.Namespace) -> None:
 
 def _net_in(weights: str) -> Any:
     """Return the net that a .caffemodel holds beside the weights, without them. Raises Error if there is none."""
-    from ocaffe.model.binary import read_net_binary
-    from ocaffe.model.sniff import is_hdf5, open_head
+    from ocaffe.formats.binary import read_net_binary
+    from ocaffe.formats.sniff import is_hdf5, open_head
 
     net = None if is_hdf5(open_head(weights, "a caffemodel")) else read_net_binary(weights)
     layers = [] if net is None else [*net.layer, *net.layers]
@@ -198,8 +198,8 @@ def _net_in(weights: str) -> Any:
 
 def _beside(weights: Sequence[str]) -> Any:
     """Return the pixel transform that the training wrote beside the weights, None without it. A mean image is cropped to the net's input."""
+    from ocaffe.convert.deploy import Preprocessing
     from ocaffe.evaluation.preprocessing import Preprocessing as Cropped
-    from ocaffe.onnx.deploy import Preprocessing
 
     found = read_sidecar(weights[0]) if weights else None
     if found is None:
@@ -215,8 +215,8 @@ def _beside(weights: Sequence[str]) -> Any:
 def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) -> str:
     """Compare the net with its model. A net that was imported for any batch is compared at a second one; `imported.fixed` says if it fails there."""
     from ocaffe.cl.device import list_devices, select_device
-    from ocaffe.onnx.import_verify import by_sample, other_batch, pixels
-    from ocaffe.onnx.verify import Feeds, Undecided, inputs_from, random_inputs, verify
+    from ocaffe.convert.import_verify import by_sample, other_batch, pixels
+    from ocaffe.convert.verify import Feeds, Undecided, inputs_from, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
         return "NOT VERIFIED: there is no OpenCL device"
@@ -234,7 +234,7 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
         if any_batch and not imported.open:
             imported.fixed = by_sample(exported, imported.batch, imported.outputs, device)
         if options.verify_in:
-            from ocaffe.onnx.consumers import verify_in
+            from ocaffe.convert.consumers import verify_in
 
             return str(verify_in(options.verify_in, exported, runs(0), device, options.tolerance))
         for seed in range(1 if options.verify else DRAWS):

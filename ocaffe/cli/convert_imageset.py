@@ -4,10 +4,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser
 from ocaffe.data.databases.writer import WRITERS
 from ocaffe.errors import Error
+from ocaffe.support import log
 from ocaffe.tools.datasets.encode import Recipe, datum_of, file_format
 from ocaffe.tools.datasets.imageset import Entry, Made, label_of, read_list, shuffled, write_set
 

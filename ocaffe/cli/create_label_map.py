@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
-from ocaffe.model.text import write_text
+from ocaffe.formats.text import write_text
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.datasets.annotations import make_label_map
 
 

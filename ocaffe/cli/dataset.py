@@ -14,7 +14,7 @@ from ocaffe.data.databases.datum import encode_datum
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error
-from ocaffe.model.blob import write_blobproto
+from ocaffe.formats.blob import write_blobproto
 from ocaffe.tools.datasets.box_databases import FORMATS
 from ocaffe.tools.datasets.sets import SETS, Part
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags, required
@@ -16,11 +16,12 @@ from ocaffe.data.sources.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.region_images import with_images
 from ocaffe.evaluation.sidecar import trained_regions
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.param_str import with_settings
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.base import layer_type
-from ocaffe.model.filter import filter_net
-from ocaffe.model.param_str import with_settings
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.support import log
 from ocaffe.tools.py_faster_rcnn import configured, read_configuration
 
 NAME = "dataset proposals"

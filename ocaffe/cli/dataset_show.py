@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, naming_bad_records_flag
@@ -23,9 +23,10 @@ from ocaffe.data.sources.database_images import ImageSource
 from ocaffe.data.sources.file_images import ListSource
 from ocaffe.data.stores.label_names import is_database, label_names
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.solver.nets import net_messages
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.drawing.box_drawing import with_boxes
 from ocaffe.tools.drawing.contact_sheet import contact_sheet
 

@@ -14,7 +14,7 @@ from ocaffe.cli.classify import chosen_device, mean_of, net_flags, preprocessing
 from ocaffe.cli.flags import Parser
 from ocaffe.detector import Detector, Window
 from ocaffe.errors import Error, Place
-from ocaffe.files import atomic_write
+from ocaffe.support.files import atomic_write
 
 COLUMNS = ("ymin", "xmin", "ymax", "xmax")
 Windows = list[tuple[str, Window]]

@@ -4,13 +4,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cli.flags import Parser, state_flags
 from ocaffe.draw import DIRECTIONS, draw
-from ocaffe.files import atomic_write
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}
 

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.data.databases.writer import OPENED, WRITERS, Writer
 from ocaffe.errors import Error, shape_text
-from ocaffe.model.blob import array_to_datum
-from ocaffe.model.text import read_net
-from ocaffe.progress import progress
+from ocaffe.formats.blob import array_to_datum
+from ocaffe.formats.text import read_net
+from ocaffe.support import log
+from ocaffe.support.progress import progress
 
 COMMAND = "ocaffe extract_features"
 SOURCE = "extract_features.cpp"

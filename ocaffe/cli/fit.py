@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.cli.new import choices_of, project_flags
@@ -20,11 +20,12 @@ from ocaffe.evaluation.confusion import Confusion
 from ocaffe.evaluation.picture import confusion_png
 from ocaffe.evaluation.scores import evaluate
 from ocaffe.evaluation.sidecar import sidecar_of
-from ocaffe.files import atomic_write
+from ocaffe.formats.text import parse, read_solver
 from ocaffe.memory.report import size_text
-from ocaffe.model.text import parse, read_solver
 from ocaffe.parallel.world import ALONE
 from ocaffe.solver.solver import Solver
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 from ocaffe.zoo.images import Images, find_images, typical_side
 from ocaffe.zoo.project import TUNING_EPOCHS, Project, begin, discard, write_project
 from ocaffe.zoo.unreadable import Check

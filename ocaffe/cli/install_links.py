@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.support.files import atomic_write
 
 LINKS = {  # name of Caffe's program: the command that replaces it; '' is the program with actions
     "caffe": "",

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser, nearest
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
 from ocaffe.layers.catalogue import Entry, catalogue, markdown
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.cli.train import imdb_flags, prepared
 from ocaffe.errors import Error
 from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, WEIGHTS, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
+from ocaffe.support import log
 
 MANY = 3  # maximum number of findings of a rule in a file that are printed one by one
 

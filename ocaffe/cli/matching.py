@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error, names_text
+from ocaffe.formats.fillers import draw_of
+from ocaffe.formats.weights import read_weights
 from ocaffe.ir.graph import Graph, Parameter
-from ocaffe.model.fillers import draw_of
-from ocaffe.model.weights import read_weights
+from ocaffe.support import log
 
 
 def match_flag(parser: Parser) -> None:

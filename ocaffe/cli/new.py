@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe import log
 from ocaffe.cl.device import choose, list_devices, no_opencl
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
+from ocaffe.support import log
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector
 from ocaffe.zoo.project import EPOCHS, FILES, TUNING_EPOCHS, Choices, Project, write_project, write_published

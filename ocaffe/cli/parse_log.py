@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.training_logs.logs import csv_text, read_log
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.databases.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
+from ocaffe.formats.batch import batched
+from ocaffe.formats.text import read_net, read_solver, write_text
 from ocaffe.graph.build import build
 from ocaffe.graph.microbatch import Microbatch
 from ocaffe.graph.options import NetOptions
@@ -26,10 +27,10 @@ from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
-from ocaffe.model.batch import batched
-from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 
 STAGES = ("net", "graph", "schedule")
 CPU_MATHS = [math for math in MATHS if math not in TENSOR_MATHS]

@@ -8,7 +8,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_plots import render_classes
 from ocaffe.evaluation.class_scores import read_class_scores
-from ocaffe.files import atomic_write
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.drawing.figure import FORMATS
 from ocaffe.tools.drawing.plots import panels, render
 from ocaffe.tools.training_logs.logs import read_log

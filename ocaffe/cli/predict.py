@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.classify import numbers, read_classes
@@ -25,10 +25,11 @@ from ocaffe.evaluation.objects import BOX, IMAGE, LEAST
 from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
 from ocaffe.evaluation.region_images import RegionImages, is_region_detector
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
-from ocaffe.files import atomic_write
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.base import layer_type
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 
 NAME = "predict"
 STDIN = "-"

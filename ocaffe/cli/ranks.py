@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from ocaffe import log
 from ocaffe.cl.device import Device, DeviceInfo, choose_several, list_devices, no_opencl, open_device
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
 from ocaffe.parallel.transports import TRANSPORTS
 from ocaffe.parallel.world import World, first_of_host, join, ranks_expected
+from ocaffe.support import log
 
 _FOLDER = "OCAFFE_RANKS"  # variable: the folder in which ranks tell their processes to the process that started them
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ocaffe.check.part import BATCHES
-from ocaffe.check.report import Report, summary, text_of
 from ocaffe.cli import INTERRUPTED
 from ocaffe.cli.flags import Parser, kind_flag, memory_limit, nearest
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
-from ocaffe.progress import Status
+from ocaffe.selftest.part import BATCHES
+from ocaffe.selftest.report import Report, summary, text_of
+from ocaffe.support.files import atomic_write
+from ocaffe.support.progress import Status
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Sequence
 
-from ocaffe.check.selftest import all_cases, product_cases, selftest
 from ocaffe.cl import unit_trial
 from ocaffe.cl.device import choose, list_devices
 from ocaffe.cli.flags import Parser, device_flags, kind_flag
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import supports
-from ocaffe.progress import Status
+from ocaffe.selftest.selftest import all_cases, product_cases, selftest
+from ocaffe.support.progress import Status
 
 
 def announce(device: str) -> None:

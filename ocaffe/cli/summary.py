@@ -3,17 +3,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cli.flags import Parser, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.databases.assumed import assumed_data, parse_shape
+from ocaffe.formats.batch import batched
+from ocaffe.formats.text import read_net
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
-from ocaffe.model.batch import batched
-from ocaffe.model.text import read_net
+from ocaffe.support import log
 from ocaffe.tools.summary import text
 
 

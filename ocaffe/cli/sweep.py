@@ -8,23 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ocaffe import log, proto
-from ocaffe.cache import digest
+from ocaffe import proto
 from ocaffe.cl.device import choose_several, list_devices, no_opencl
 from ocaffe.cli.flags import Parser, math_flag, stages
 from ocaffe.cli.ranks import ranked
 from ocaffe.cli.signals import Signals
 from ocaffe.cli.train import job_flags
 from ocaffe.errors import Error, within
+from ocaffe.formats.text import read_net, read_solver, write_text
+from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.lint.rules import File, View, is_loss
-from ocaffe.lock import FileLock
-from ocaffe.model.text import read_net, read_solver, write_text
-from ocaffe.model.upgrade import upgrade_solver
-from ocaffe.progress import progress
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.policies import LearningRate
 from ocaffe.solver.snapshot import prefix_of
+from ocaffe.support import log
+from ocaffe.support.cache import digest
+from ocaffe.support.lock import FileLock
+from ocaffe.support.progress import progress
 from ocaffe.tools.sweep.grid import axes, combinations, folder_name, with_values
 from ocaffe.tools.sweep.sweep_results import Criterion, table, write_results
 from ocaffe.tools.sweep.training_queue import FAILED, FINISHED, SOURCE, Training, run

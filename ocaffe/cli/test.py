@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import (
@@ -39,17 +39,18 @@ from ocaffe.evaluation.region_images import with_test
 from ocaffe.evaluation.scores import accuracies, evaluate
 from ocaffe.evaluation.sidecar import trained_regions
 from ocaffe.evaluation.tables import detection_table, label_map_names, segmentation_table
-from ocaffe.files import atomic_write
+from ocaffe.formats.batch import batched
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import read_weights
 from ocaffe.graph.options import NetOptions
-from ocaffe.log import number
-from ocaffe.model.batch import batched
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import read_weights
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.average_precision import VERSIONS, Detections
 from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_counts, segmentation_scores
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
+from ocaffe.support.log import number
 from ocaffe.tools.py_faster_rcnn import configured, read_configuration
 
 ITERATIONS = 50

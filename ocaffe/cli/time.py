@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, shape_flag, stages, state_flags
@@ -20,16 +20,17 @@ from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.data.databases.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.formats.batch import batched
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.record import Recording
-from ocaffe.log import number
-from ocaffe.model.batch import batched
-from ocaffe.model.text import read_net, read_solver
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.profiling.profile import NetProfile, measure
 from ocaffe.profiling.roofline import page
 from ocaffe.solver.solver import Solver
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
+from ocaffe.support.log import number
 
 PRINTED = 0.99  # share of the time: the longest launches up to it are printed; the files have all
 # Fields of a solver that do more than iterations.

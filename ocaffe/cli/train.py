@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import (
     Parser,
@@ -28,13 +28,14 @@ from ocaffe.cli.signals import Signals
 from ocaffe.cli.view import Watch, view, view_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import write_sidecar
-from ocaffe.model.text import read_solver
-from ocaffe.model.upgrade import upgrade_solver
+from ocaffe.formats.text import read_solver
+from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.parallel.world import ALONE, World
-from ocaffe.progress import progress
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
+from ocaffe.support import log
+from ocaffe.support.progress import progress
 from ocaffe.tools.py_faster_rcnn import configured, log_ignored, read_configuration
 from ocaffe.tools.sweep.grid import axes, with_values
 from ocaffe.tools.training_logs.tensorboard import event_log

@@ -8,24 +8,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ocaffe import __version__, log, proto
+from ocaffe import __version__, proto
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math
 from ocaffe.cl.session import Session
+from ocaffe.cl.tuned_tables import content, load, merged, shipped, table, user_file
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.formats.batch import batched
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.ir.tuned import REMEDY, Tuned
-from ocaffe.ir.tuned_tables import content, load, merged, shipped, table, user_file
 from ocaffe.kernels.matmul.families import family_of
-from ocaffe.model.batch import batched
-from ocaffe.model.text import read_net, read_solver
 from ocaffe.profiling import family_row
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 from ocaffe.zoo import FOLDER, templates
 
 

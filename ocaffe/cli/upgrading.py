@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser
-from ocaffe.files import atomic_write
-from ocaffe.model.binary import read_net_binary, write_net_binary
-from ocaffe.model.text import read_net, read_solver, write_text
-from ocaffe.model.upgrade import upgrade_net, upgrade_solver
+from ocaffe.formats.binary import read_net_binary, write_net_binary
+from ocaffe.formats.text import read_net, read_solver, write_text
+from ocaffe.formats.upgrade import upgrade_net, upgrade_solver
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 
 
 class Kind(NamedTuple):

@@ -14,11 +14,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.memory.report import size_text
 from ocaffe.solver.solver import Solver
+from ocaffe.support import log
 
 STARTS = ("snapshot", "weights")  # flags that say where a training starts
 

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from ocaffe import log
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import shape_text
 from ocaffe.memory.report import size_text
+from ocaffe.support import log
 from ocaffe.tools.summary import count_text
 from ocaffe.zoo.figures import figures
 from ocaffe.zoo.templates import names

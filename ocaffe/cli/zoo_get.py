@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.support.files import atomic_write
 from ocaffe.zoo.fetch import DIGITS, copy, download, matches, sums_of, wrong_sum
 from ocaffe.zoo.project import published
 from ocaffe.zoo.weights import Weights, find_weights

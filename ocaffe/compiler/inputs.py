@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ocaffe import log
 from ocaffe.cl.command_list import RING
 from ocaffe.cl.session import Session
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.source import Source
 from ocaffe.ir.graph import Node
 from ocaffe.ir.tensor import Shape
+from ocaffe.support import log
 
 
 class Inputs:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.compile import CompiledNet
@@ -17,6 +17,10 @@ from ocaffe.compiler.compiled_nets import CompiledNets
 from ocaffe.compiler.inputs import Inputs
 from ocaffe.compiler.shapes import Shapes
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.fillers import fill, generator
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import Weights, fit
 from ocaffe.graph.build import build
 from ocaffe.graph.labels import limit_labels
 from ocaffe.graph.parameters import ParameterGroup
@@ -24,10 +28,7 @@ from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.loss.labels import label_guard
 from ocaffe.layers.base import registry
-from ocaffe.model.fillers import fill, generator
-from ocaffe.model.filter import filter_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import Weights, fit
+from ocaffe.support import log
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:

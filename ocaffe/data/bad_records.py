@@ -4,8 +4,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ocaffe import log
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 _LAYERS = ("Data", "ImageData")
 

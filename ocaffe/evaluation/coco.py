@@ -12,9 +12,9 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.detection_evaluate import NOTHING
-from ocaffe.model.filter import filter_net
-from ocaffe.model.upgrade import upgrade_net
 
 OVERLAPS = np.linspace(0.5, 0.95, 10)
 SHOWN = {"AP, overlap 0.50:0.95": slice(None), "AP, overlap 0.50": slice(0, 1), "AP, overlap 0.75": slice(5, 6)}

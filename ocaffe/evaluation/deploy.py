@@ -5,15 +5,15 @@ import os
 from typing import Any
 
 from ocaffe import proto
+from ocaffe.convert.deploy import ACTIVATIONS, deploy
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.evaluation.preprocessing import DATA
 from ocaffe.evaluation.region_images import is_region_detector, with_detections
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.param_str import read_settings
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.base import layer_type
-from ocaffe.model.filter import filter_net
-from ocaffe.model.param_str import read_settings
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.onnx.deploy import ACTIVATIONS, deploy
 from ocaffe.tools.datasets.annotations import BACKGROUND, shown_names
 
 _SOURCES = {"Data": "data_param", "ImageData": "image_data_param", "DenseImageData": "dense_image_data_param"}

@@ -10,10 +10,10 @@ from ocaffe import proto
 from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.data.sources.rois import resized, scaled
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.param_str import read_settings, settings_text
 from ocaffe.graph.build import build
 from ocaffe.layers.base import layer_type
 from ocaffe.layers.roi_data import DEFAULTS
-from ocaffe.model.param_str import read_settings, settings_text
 
 ROIS, SCORES, BOXES = "rois", "cls_prob", "bbox_pred"  # the blobs that py-faster-rcnn reads
 NMS, KEPT, LEAST_SCORE = 0.3, 100, 0.05  # TEST.NMS, and tools/test_net.py

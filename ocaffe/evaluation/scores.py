@@ -8,9 +8,9 @@ from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.confusion import Confusion
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 
 
 def accuracies(net: str) -> dict[str, Any]:

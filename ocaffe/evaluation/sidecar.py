@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.preprocessing import Padding, Preprocessing, mean_of, of_layer
 from ocaffe.evaluation.region_images import RegionImages
-from ocaffe.files import atomic_write
 from ocaffe.layers.base import layer_type
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 
 SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
 ORDERS = {1: "gray", 3: "BGR"}

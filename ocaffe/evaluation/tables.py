@@ -9,11 +9,11 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.evaluation.confusion import lines_of, percent
 from ocaffe.evaluation.deploy import class_names
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.base import layer_type
 from ocaffe.layers.seg_accuracy import figures
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
 from ocaffe.tools.datasets.annotations import shown_names
 
 

@@ -10,13 +10,13 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.formats.text import write_text
 from ocaffe.graph.splits import insert_splits
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
 from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, registry
 from ocaffe.layers.foreign import forks_of
-from ocaffe.model.text import write_text
 from ocaffe.proto import is_repeated
 
 Log = Callable[[str, str], None]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.ir.graph import Node, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.expression.expression import pointwise, reduce
+from ocaffe.support import log
 
 Value = Callable[[Ref], np.ndarray]
 

@@ -110,7 +110,7 @@ class AbstractLayer:
         return not (self.is_loss and bottom == 1)
 
     def onnx(self, graph: Any, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Write the ONNX nodes that compute `tops`. `graph` is an ocaffe.onnx.builder.graph.OnnxGraph."""
+        """Write the ONNX nodes that compute `tops`. `graph` is an ocaffe.onnx.graph.OnnxGraph."""
         raise NotImplementedError
 
     @property

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ocaffe.cache import digest
 from ocaffe.errors import Error
+from ocaffe.support.cache import digest
 
 REMEDY = "`OCAFFE_TUNED=off` leaves tables out, `ocaffe tune --reset` removes yours, `ocaffe tune` makes a new one"
 T = TypeVar("T")

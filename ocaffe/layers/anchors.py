@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.param_str import read_settings
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer
-from ocaffe.model.param_str import read_settings
 
 ANCHORS: dict[str, Any] = {"feat_stride": 16, "base_size": 16, "ratios": [0.5, 1.0, 2.0], "scales": [8.0, 16.0, 32.0]}
 FIELDS = {"ratios": "ratio", "scales": "scale"}  # the names in ProposalParameter that differ

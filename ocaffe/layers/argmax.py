@@ -12,7 +12,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.loss.argmax import argmax
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("ArgMax")

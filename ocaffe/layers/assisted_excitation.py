@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Shape, split_axes
 from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 MASK = Kernel("excitation.mask", read("boxes"), read("mean"), read("step"), write("mask"))
 

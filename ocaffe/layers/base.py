@@ -17,7 +17,7 @@ from ocaffe.ir.layer import AbstractLayer
 from ocaffe.ir.layer import Arity as Arity
 from ocaffe.ir.layer import ParamBlob as ParamBlob
 from ocaffe.ir.tensor import Shape
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 LayerClass: TypeAlias = "type[Layer]"
 

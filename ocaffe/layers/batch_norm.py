@@ -19,7 +19,7 @@ from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 CUDNN_MIN_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe uses as a lower bound on every device
 

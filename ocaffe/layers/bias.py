@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import ChannelAffine, pointwise, reduce
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 class Broadcast(Layer):

@@ -14,7 +14,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import Read
 from ocaffe.layers.base import LayerClass, ParamBlob, register
 from ocaffe.layers.batch_norm import ChannelNorm
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 RUNNING = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")  # fields of PSPNet's and TSN's BN
 FRESH = ("scale_filler", "shift_filler", "bn_mode")  # fields of SegNet's BN

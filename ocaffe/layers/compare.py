@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.broadcast import broadcast_shape, reads
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 OPERATION = proto.CompareParameter
 FORMS = {  # the expression, and the ONNX operator

@@ -14,7 +14,7 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 from ocaffe.layers.window import bounded
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 DILATION = ("dilation", "dilation_h", "dilation_w")
 HOLES = ("filter_stride", "filter_stride_h", "filter_stride_w")  # ParseNet's names for it

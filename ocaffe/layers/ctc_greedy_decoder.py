@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.loss.ctc import decode, sequence_accuracy, targets
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 FORMS = "scores T x N x C; scores and labels N x L; or with ctc_decoder_param, scores and indicators T x N, and optionally labels T x N"
 

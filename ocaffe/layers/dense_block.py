@@ -15,7 +15,7 @@ from ocaffe.kernels.rearrange.copy import copy as copy_channels
 from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.layers.batch_norm import BatchNorm
 from ocaffe.layers.convolution import Convolution
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 BOTTLENECK = 4  # channels of a 1 x 1 convolution per channel of growth
 

@@ -15,8 +15,8 @@ from ocaffe.kernels.detection.nms import ALL
 from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.layers.anchors import check_rows
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.detection import detect
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.detection import detect
+from ocaffe.onnx.graph import OnnxGraph
 
 NOTHING = np.array([[0, *[-1] * 6]], np.float32)  # the row of an image without a detection
 

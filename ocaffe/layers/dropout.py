@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Dropout")

@@ -9,14 +9,14 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.source import upload
 from ocaffe.data.sources.dummy import BatchNumber
+from ocaffe.formats.fillers import draw_of
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.inputs.filler import random_fill
 from ocaffe.layers.base import Layer, register
-from ocaffe.model.fillers import draw_of
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 _LEGACY = ("num", "channels", "height", "width")
 

@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.rearrange.rows import gather, gather_adjoint
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Embed")

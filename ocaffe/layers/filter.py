@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.rearrange.rows import gather, select
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Filter")

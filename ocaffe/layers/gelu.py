@@ -11,7 +11,7 @@ from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import register
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.builder.graph import OnnxGraph
+    from ocaffe.onnx.graph import OnnxGraph
 
 RATE = math.sqrt(2 / math.pi)  # in the tanh approximation
 

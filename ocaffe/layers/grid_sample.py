@@ -12,7 +12,7 @@ from ocaffe.ir.kernel import Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 FORWARD = Kernel("grid_sample.forward", read("x"), read("grid"), write("y"))
 BACKWARD_GRID = Kernel("grid_sample.backward_grid", *reads("dy", "x", "grid"), write("dgrid"))

@@ -13,7 +13,7 @@ from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.lstm_unit import gates_of
 from ocaffe.layers.recurrent import Recurrent
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 GATES = 3  # update gate, reset gate and candidate, in this order: z, r, n
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
+from ocaffe.support.files import atomic_write
 
 NAMES = ("data", "label")  # names of the datasets
 AXES = 4  # of each dataset; missing trailing axes of a bottom have size 1

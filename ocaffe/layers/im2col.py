@@ -14,7 +14,7 @@ from ocaffe.kernels.convolution.im2col import Columns
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.convolution import Window
 from ocaffe.layers.window import bounded
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Im2col")

@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import pointwise, reduce
 from ocaffe.kernels.loss.distance import distances, distances_backward
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("InnerDistance")

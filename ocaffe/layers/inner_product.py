@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("InnerProduct")

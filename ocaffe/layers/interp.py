@@ -10,7 +10,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.resampling.interp import Resampling
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Interp")

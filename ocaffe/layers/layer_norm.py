@@ -12,7 +12,7 @@ from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.builder.graph import OnnxGraph
+    from ocaffe.onnx.graph import OnnxGraph
 
 
 class FromAxis(Layer):

@@ -11,8 +11,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.normalization.lrn import Response
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.onnx.builder.pooling import padded
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.pooling import padded
 
 
 @register("LRN")

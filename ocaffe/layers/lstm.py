@@ -12,7 +12,7 @@ from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.layers.base import Arity, register
 from ocaffe.layers.lstm_unit import BACKWARD, FORWARD, GATES, cell, gates_of
 from ocaffe.layers.recurrent import Recurrent
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("LSTM")

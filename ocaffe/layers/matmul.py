@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import pointwise, reduce
 from ocaffe.kernels.matmul.gemm import batched_gemm
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("MatMul")

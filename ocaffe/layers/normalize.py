@@ -14,7 +14,7 @@ from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register
 from ocaffe.layers.mvn import four_axes
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Normalize")

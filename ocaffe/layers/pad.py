@@ -15,7 +15,7 @@ from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.layers.base import Layer, register
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.builder.graph import OnnxGraph
+    from ocaffe.onnx.graph import OnnxGraph
 
 MODE = proto.PadParameter
 

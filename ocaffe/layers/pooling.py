@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
@@ -12,8 +12,9 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.pooling.pooling import Pool
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, axes_text, bounded
-from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.onnx.builder.pooling import pooled
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.pooling import pooled
+from ocaffe.support import log
 
 UNDEFINED = {"bin_size": "ParseNet's", "bin_h": "ParseNet's", "bin_w": "ParseNet's", "torch_pooling": "NVCaffe's"}
 

@@ -12,7 +12,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 MOST_BOXES = 1 << 24  # they are computed on the host, in about 200 bytes each; SSD512 has 24,564
 SAME = 1e-6  # ratios whose difference is smaller count as equal

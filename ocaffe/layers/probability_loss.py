@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.blob import read_blobproto
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
@@ -18,7 +18,7 @@ from ocaffe.kernels.rearrange.rearrange import permute
 from ocaffe.kernels.rearrange.rows import gather
 from ocaffe.layers.base import Arity, Layer, register
 from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, label_bottom, normalizer, refuse_smoothing, segnet_default
-from ocaffe.model.blob import read_blobproto
+from ocaffe.support import log
 
 
 class ProbabilityLoss(Layer):

@@ -18,8 +18,8 @@ from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_
 from ocaffe.layers.base import register
 from ocaffe.layers.detection_output import DetectionOutput, is_evaluated
 from ocaffe.layers.proposal_target import ProposalTarget
-from ocaffe.onnx.builder.detection import propose
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.detection import propose
+from ocaffe.onnx.graph import OnnxGraph
 
 CANDIDATES = Kernel("proposal.candidates", *reads("x", "deltas", "info", "anchors"), *writes("boxes", "scores"))
 CHOSEN = Kernel("proposal.chosen", *reads("kept", "extent", "boxes", "scores"), *writes("rois", "values"))

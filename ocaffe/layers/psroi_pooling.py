@@ -9,8 +9,8 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.regions.roi_pooling import PsRoiPooling
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
-from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.onnx.builder.regions import psroi_pooled
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.regions import psroi_pooled
 
 
 @register("PSROIPooling")

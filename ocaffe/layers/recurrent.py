@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.errors import Place, shape_text
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
@@ -15,7 +14,8 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import Layer, ParamBlob
-from ocaffe.onnx.builder.graph import OnnxGraph, origin
+from ocaffe.onnx.graph import OnnxGraph, origin
+from ocaffe.support import log
 
 
 class Recurrent(Layer):

@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.kernels.resampling.interp import Resampling
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 START = (0, 0, 0, 0)
 

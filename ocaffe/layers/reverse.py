@@ -10,7 +10,7 @@ from ocaffe.kernels.rearrange.strided import Steps
 from ocaffe.layers.base import register
 from ocaffe.layers.permute import axes_list
 from ocaffe.layers.strided_slice import Strided
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 class Reversed(Strided):

@@ -6,7 +6,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.kernels.expression.expression import pointwise, reduce
 from ocaffe.layers.base import register
 from ocaffe.layers.layer_norm import FromAxis
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("RMSNorm")

@@ -10,7 +10,7 @@ from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.matmul.gemm import gemm
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.recurrent import Recurrent
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("RNN")

@@ -11,7 +11,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 FORWARD = Kernel("roi_align.forward", read("x"), read("roi"), write("y"))
 BACKWARD = Kernel("roi_align.backward", read("dy"), read("roi"), write("dx"))

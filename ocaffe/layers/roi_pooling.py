@@ -10,8 +10,8 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.detection.regions.roi_pooling import RoiPooling
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.onnx.builder.regions import roi_pooled
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.regions import roi_pooled
 
 
 def check_regions(layer: Layer, x: Shape, rois: Shape) -> None:

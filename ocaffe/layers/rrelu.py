@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("RReLU")

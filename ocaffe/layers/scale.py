@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import ChannelAffine, Read, pointwise, reduce
 from ocaffe.layers.base import ParamBlob, register
 from ocaffe.layers.bias import Broadcast
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Scale")

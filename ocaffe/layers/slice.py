@@ -12,7 +12,7 @@ from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.concat import legacy_axis
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Slice")

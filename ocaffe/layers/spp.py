@@ -12,8 +12,8 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.pooling.pooling import Pair, Pool
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.window import Window, pair_text
-from ocaffe.onnx.builder.graph import OnnxGraph
-from ocaffe.onnx.builder.pooling import pooled
+from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.onnx.pooling import pooled
 
 
 @register("SPP")

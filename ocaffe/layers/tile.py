@@ -10,7 +10,7 @@ from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.rearrange import tile
 from ocaffe.layers.base import Layer, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Tile")

@@ -14,7 +14,7 @@ from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.resampling.upsample import nearest, nearest_backward, unpool, unpool_backward
 from ocaffe.layers.base import Layer, LayerClass, register
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("Upsample")

@@ -12,8 +12,8 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_detection import YoloDetection
 from ocaffe.kernels.detection.yolo.yolo_loss import CHANNELS, Differences, YoloLoss
 from ocaffe.layers.base import Layer
-from ocaffe.onnx.builder.detection import detect_yolo
-from ocaffe.onnx.builder.graph import OnnxGraph
+from ocaffe.onnx.detection import detect_yolo
+from ocaffe.onnx.graph import OnnxGraph
 
 ROW = 8  # columns of AnnotatedData's rows: image, label, instance, xmin, ymin, xmax, ymax, difficult
 BOX = 5  # columns of a box of an image: class, centre x, centre y, width, height

@@ -13,6 +13,9 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, Place
+from ocaffe.formats.sniff import read_text_file
+from ocaffe.formats.text import read_net, read_solver
+from ocaffe.formats.upgrade import upgrade_net, upgrade_solver
 from ocaffe.layers.base import layer_type
 from ocaffe.lint import boxes, detectors, net_rules, priors, solver_rules  # noqa: F401 (the import registers their rules)
 from ocaffe.lint.rules import FED as FED
@@ -29,9 +32,6 @@ from ocaffe.lint.rules import net_rule as net_rule
 from ocaffe.lint.rules import own_param as own_param
 from ocaffe.lint.weights import RULE as WEIGHTS
 from ocaffe.lint.weights import check_weights
-from ocaffe.model.sniff import read_text_file
-from ocaffe.model.text import read_net, read_solver
-from ocaffe.model.upgrade import upgrade_net, upgrade_solver
 from ocaffe.solver.nets import net_messages
 
 _SOLVER = re.compile(r"^\s*(net|train_net|net_param|train_net_param|base_lr|lr_policy|max_iter)\s*[:{]", re.M)

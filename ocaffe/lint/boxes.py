@@ -10,11 +10,11 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.stores.labels_txt import LABELS, given_labels
 from ocaffe.errors import shape_text
+from ocaffe.formats.text import read
 from ocaffe.layers.base import param_field
 from ocaffe.lint.box_sample import CORNERS, DIFFICULT, IMAGE, LABEL, BoxSample, sample_of
 from ocaffe.lint.data import PARAMS, param_of, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
-from ocaffe.model.text import read
 
 EDGE = 0.01  # of the image; boxes that leave it by less are rounded ones
 DRAWS = 50  # images

@@ -15,10 +15,10 @@ from ocaffe.data.sources.dense import PairFiles
 from ocaffe.data.sources.roidb import open_annotated
 from ocaffe.data.stores.opening import open_files
 from ocaffe.errors import Error
+from ocaffe.formats.hdf5_files import Hdf5Files
+from ocaffe.formats.param_str import read_settings
+from ocaffe.formats.wire import Malformed
 from ocaffe.layers.roi_data import SAMPLE
-from ocaffe.model.hdf5_files import Hdf5Files
-from ocaffe.model.param_str import read_settings
-from ocaffe.model.wire import Malformed
 from ocaffe.tools.py_faster_rcnn import SAMPLED
 
 PARAMS = {

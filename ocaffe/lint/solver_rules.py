@@ -5,10 +5,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.layers.roi_data import DEFAULTS
 from ocaffe.lint.data import PARAMS, has_palette, labels, mask_labels, param_of, samples, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
+from ocaffe.support import log
 
 _POLICY_NEEDS = {  # policy: the fields that it reads
     "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),

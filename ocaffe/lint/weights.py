@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from ocaffe.compiler.network import fitting
 from ocaffe.data.databases.assumed import assumed_data
 from ocaffe.errors import Error, Place, names_text
+from ocaffe.formats.weights import Weights, read_weights
 from ocaffe.graph.build import build
 from ocaffe.lint.rules import Finding, Job
-from ocaffe.model.weights import Weights, read_weights
 
 RULE = "weights"  # the name of the rule
 

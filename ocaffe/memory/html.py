@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ocaffe.diagram_page import STYLE as COMMON
-from ocaffe.diagram_page import round_step
 from ocaffe.errors import shape_text
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
+from ocaffe.support.diagram_page import STYLE as COMMON
+from ocaffe.support.diagram_page import round_step
 
 WIDTH, HEIGHT = 1160, 600  # pixels of the picture of one net
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 26, 120  # margins: the axis in MiB, and the names of layers

@@ -1,8 +1,1 @@
-"""Export of nets to ONNX and import of ONNX models.
-
-Export: `export` walks the graph of a net and calls every layer's `Layer.onnx`, which writes the layer's nodes into a `builder.graph.OnnxGraph`.
-`deploy` reduces a training prototxt to the net for inference. `builder.pooling`, `builder.detection` and `builder.regions` hold the rules that are too
-long for their layers. `fold` and `half` implement options. `model` writes the file. `verify` runs the net and the model and compares them.
-
-Import: `import_model` converts a model with the steps in `importer`. `import_verify` and `import_summary` compare and describe a model.
-"""
+"""Builds ONNX graphs: the graph that layers write their nodes into, and the rules that are too long for their layers."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.parallel.world import World, wait
+from ocaffe.support import log
 
 ALIGNMENT = 16  # floats; each part begins at a multiple
 ROUND = 1 << 22  # floats that a round averages, at most

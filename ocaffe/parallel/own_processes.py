@@ -16,10 +16,10 @@ import tempfile
 import threading
 from pathlib import Path
 
-from ocaffe import log
 from ocaffe.errors import Error
 from ocaffe.parallel import placeholder
 from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
+from ocaffe.support import log
 
 FOLDER = "OCAFFE_PROCESSES"  # variable: the folder in which ranks and placeholders find each other
 _SECONDS = 120  # until all processes of the script have created their solvers

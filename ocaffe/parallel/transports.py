@@ -3,12 +3,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ocaffe import log
 from ocaffe.cl.session import Exchange, Session
 from ocaffe.errors import Error
 from ocaffe.parallel.host_exchange import HostExchange
 from ocaffe.parallel.nccl import NcclExchange, why_no_nccl
 from ocaffe.parallel.world import World
+from ocaffe.support import log
 
 TRANSPORTS = ("auto", "mpi", "nccl")
 BITS = (32, 16)  # of a gradient's value on its way between ranks: float, bfloat16

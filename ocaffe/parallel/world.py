@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.cl.failure import device_failure
 from ocaffe.data.source import Share
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 # Variables with the number of ranks, and with the number of this rank on its host, by the program that sets them. Slurm's variables come last, because
 # mpiexec itself may use srun.

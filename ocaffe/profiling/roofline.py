@@ -5,9 +5,9 @@ import html
 import math
 from collections.abc import Iterator, Sequence
 
-from ocaffe.diagram_page import STYLE as COMMON
-from ocaffe.diagram_page import round_step
 from ocaffe.profiling.profile import LaunchTime, NetProfile, shortened
+from ocaffe.support.diagram_page import STYLE as COMMON
+from ocaffe.support.diagram_page import round_step
 
 WIDTH, HEIGHT = 1160, 460  # pixels of a diagram
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 16, 44  # margins of a diagram

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob, Graph
-from ocaffe.log import number
 from ocaffe.solver.scoring import Output, detections_of, segmentations_of
+from ocaffe.support import log
+from ocaffe.support.log import number
 
 
 class Best:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.compiler.network import Network, node_shape
+from ocaffe.formats.weights import Weights, fit
 from ocaffe.ir.graph import Node
-from ocaffe.model.weights import Weights, fit
+from ocaffe.support import log
 
 LAYERS = re.compile(r"(bbox_pred|rfcn_bbox)(_\d+)?")  # with the number of classes in projects of `ocaffe new`
 SUFFIX = "_normalized"  # of the layers of a snapshot that hold the weights as they are trained, for an exact resume

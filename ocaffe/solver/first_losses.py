@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.ir.graph import Graph
-from ocaffe.log import number
+from ocaffe.support.log import number
 
 DIVERGED = (
     "labels must be below the number of scores (`ocaffe lint` checks this), data in a sane range; else a lower base_lr, warmup_iter or clip_gradients; "

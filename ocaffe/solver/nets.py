@@ -5,10 +5,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 Make = Callable[[], Any]  # makes a message when called
 

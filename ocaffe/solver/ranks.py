@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ocaffe import __version__, log
+from ocaffe import __version__
 from ocaffe.cl.session import Session
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.network import Network
@@ -16,6 +16,7 @@ from ocaffe.parallel.transports import Transport
 from ocaffe.parallel.world import World
 from ocaffe.solver.average import Average
 from ocaffe.solver.update import Updater
+from ocaffe.support import log
 
 _OWN = ("device_id", "snapshot_prefix")  # fields of a solver in which ranks may differ
 

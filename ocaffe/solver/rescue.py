@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-from ocaffe import log
 from ocaffe.cl.failure import DeviceFailure, device_failure
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
@@ -21,6 +20,7 @@ from ocaffe.errors import Error
 from ocaffe.parallel.world import World
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.policies import LearningRate
+from ocaffe.support import log
 
 
 class Training(Protocol):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.cl.command_list import RING
 from ocaffe.cl.outputs import Fetched
 from ocaffe.compiler.compile import CompiledNet
@@ -16,9 +15,10 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.layers.detection_evaluate import DetectionEvaluate
 from ocaffe.layers.seg_accuracy import SegAccuracy, figures
-from ocaffe.log import number
 from ocaffe.parallel.world import World
 from ocaffe.solver.average_precision import Detections
+from ocaffe.support import log
+from ocaffe.support.log import number
 
 Output = tuple[str, np.ndarray, float]  # name, values, loss weight
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.compiler.network import Network, node_shape
 from ocaffe.errors import Error
-from ocaffe.files import remove_leftovers
+from ocaffe.formats.state import Cursor, SolverState, read_state, write_state
+from ocaffe.formats.weights import Weights, fit, read_weights, write_weights
 from ocaffe.ir.graph import Parameter
-from ocaffe.lock import FileLock
-from ocaffe.model.state import Cursor, SolverState, read_state, write_state
-from ocaffe.model.weights import Weights, fit, read_weights, write_weights
 from ocaffe.solver.first_losses import DIVERGED
+from ocaffe.support import log
+from ocaffe.support.files import remove_leftovers
+from ocaffe.support.lock import FileLock
 
 if TYPE_CHECKING:
     from ocaffe.solver.solver import Solver
@@ -172,7 +173,7 @@ def _write_weights(network: Network, path: str, more: Mapping[str, Sequence[np.n
         message.layer.extend(proto.LayerParameter(name=name, type="Parameter") for name in more)
     diffs = DeviceBlobs(network, diffs=True, owners_only=hdf5) if with_diffs else None
     if hdf5:
-        from ocaffe.model.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
+        from ocaffe.formats.hdf5 import write_weights_hdf5  # h5py takes 0.1 s to import
 
         write_weights_hdf5(path, message, data, diffs)
     else:

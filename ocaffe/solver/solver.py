@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl.command_list import RING
 from ocaffe.cl.device import Device
 from ocaffe.cl.outputs import Fetched
@@ -20,16 +20,16 @@ from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.compiler.network import Network
 from ocaffe.errors import within
+from ocaffe.formats.batch import with_batch
+from ocaffe.formats.text import read_net, read_solver, write_text
+from ocaffe.formats.upgrade import upgrade_solver
+from ocaffe.formats.weights import Weights, read_weights, weight_files
 from ocaffe.graph.exchange import Exchanges
 from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.report import bytes_beside
-from ocaffe.model.batch import with_batch
-from ocaffe.model.text import read_net, read_solver, write_text
-from ocaffe.model.upgrade import upgrade_solver
-from ocaffe.model.weights import Weights, read_weights, weight_files
 from ocaffe.parallel.transports import make_exchange
 from ocaffe.parallel.world import ALONE, Agreement, World
 from ocaffe.solver import snapshot as snapshots
@@ -47,6 +47,7 @@ from ocaffe.solver.ranks import average_statistics, broadcast_state, join_ranks
 from ocaffe.solver.rescue import Begin, rescued, whole_iteration
 from ocaffe.solver.scoring import Means, Output, as_lists, detections_of, log_outputs, restart_scores, run_batches, segmentation_scores
 from ocaffe.solver.update import Updater
+from ocaffe.support import log
 
 number = log.number
 Pass = tuple[NetOptions, Updater | None]  # the options of a pass, and the update that it includes

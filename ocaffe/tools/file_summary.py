@@ -10,12 +10,12 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
-from ocaffe.model import wire
-from ocaffe.model.blob import read_blobproto
-from ocaffe.model.sniff import is_hdf5, is_text, open_head
-from ocaffe.model.state import read_state
-from ocaffe.model.text import read_net, read_solver, write_text
-from ocaffe.model.weights import read_weights
+from ocaffe.formats import wire
+from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.sniff import is_hdf5, is_text, open_head
+from ocaffe.formats.state import read_state
+from ocaffe.formats.text import read_net, read_solver, write_text
+from ocaffe.formats.weights import read_weights
 
 
 def summarize(path: str | Path) -> list[str]:
@@ -75,7 +75,7 @@ def _binary_kind(path: str | Path) -> str:
 
 
 def _net(path: str | Path) -> list[str]:
-    from ocaffe.model.upgrade import upgrade_net
+    from ocaffe.formats.upgrade import upgrade_net
 
     net = upgrade_net(read_net(path))
     lines = [f"net '{net.name}'" if net.name else "net without a name", f"  layers: {len(net.layer)} ({_counts(layer.type for layer in net.layer)})"]
@@ -138,7 +138,7 @@ def _state(path: str | Path) -> list[str]:
 
 
 def _hdf5(path: str | Path) -> list[str]:
-    from ocaffe.model.hdf5_files import Hdf5Files
+    from ocaffe.formats.hdf5_files import Hdf5Files
 
     with Hdf5Files() as files:
         root = files.members(path)
@@ -184,7 +184,7 @@ def _database(path: str | Path) -> list[str]:
 
 
 def _onnx(path: str | Path) -> list[str]:
-    from ocaffe.onnx.import_summary import summarize_onnx
+    from ocaffe.convert.import_summary import summarize_onnx
 
     return summarize_onnx(path)
 

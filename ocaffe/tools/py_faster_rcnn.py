@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.formats.param_str import read_value, with_settings
 from ocaffe.layers.base import layer_type
-from ocaffe.model.param_str import read_value, with_settings
+from ocaffe.support import log
 
 SAMPLED = 6  # tops of a RoIData for Fast R-CNN
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file

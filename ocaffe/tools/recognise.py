@@ -11,8 +11,8 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.blob import read_blobproto
 from ocaffe.io import Transformer
-from ocaffe.model.blob import read_blobproto
 
 
 class ImageNet(Net):

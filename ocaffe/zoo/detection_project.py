@@ -14,12 +14,12 @@ from ocaffe import proto
 from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.data.stores.label_names import is_database
 from ocaffe.errors import Error, Place
+from ocaffe.formats.param_str import read_settings, with_settings
+from ocaffe.formats.text import parse, read_solver
+from ocaffe.formats.weights import read_weights
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.model.param_str import read_settings, with_settings
-from ocaffe.model.text import parse, read_solver
-from ocaffe.model.weights import read_weights
 from ocaffe.tools.datasets.annotations import read_label_map, shown_names
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes

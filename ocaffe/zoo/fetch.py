@@ -17,10 +17,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ocaffe import __version__, log
+from ocaffe import __version__
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write, check_finite_file
-from ocaffe.lock import FileLock
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write, check_finite_file
+from ocaffe.support.lock import FileLock
 
 TIMEOUT = 30  # seconds without a byte
 CHUNK = 1 << 18

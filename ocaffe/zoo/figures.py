@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.errors import Error
+from ocaffe.formats.text import read_solver
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.model.text import read_solver
 from ocaffe.solver.update import Updater
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.templates import graph_of, image_shape, upgraded, without_data

@@ -13,7 +13,7 @@ from ocaffe.data.stores.labels_txt import LABELS, given_labels
 from ocaffe.data.stores.text_list import Listing, read_listed
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, shape_text
-from ocaffe.model.text import read
+from ocaffe.formats.text import read
 from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo.images import Images, Part
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.files import atomic_write
+from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.model.text import parse
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes

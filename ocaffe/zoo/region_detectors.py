@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.model.param_str import settings_text
+from ocaffe.formats.param_str import settings_text
 from ocaffe.zoo.detectors import VOC, VOC_CLASSES
 from ocaffe.zoo.net import Fields, Net, gaussian
 

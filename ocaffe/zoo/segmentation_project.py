@@ -10,12 +10,12 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.text import parse
+from ocaffe.formats.weights import fit, read_weights, write_weights
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.model.text import parse
-from ocaffe.model.weights import fit, read_weights, write_weights
 from ocaffe.tools.datasets.color_table import IGNORE
 from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo import FOLDER

@@ -10,11 +10,11 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import parse, read_net, read_solver
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
-from ocaffe.model.filter import filter_net
-from ocaffe.model.text import parse, read_net, read_solver
-from ocaffe.model.upgrade import upgrade_net
 from ocaffe.zoo import FOLDER
 
 WEIGHTED = {"Convolution": "convolution_param", "InnerProduct": "inner_product_param"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ocaffe.model.text import write_text
+from ocaffe.formats.text import write_text
 
 # A block of fields without blocks. Layers and their parameters keep a line for each field.
 _SMALL = re.compile(r"^( *)(?!\w*_param\b|layer\b)(\w+) \{\n((?: *\w+: [^\n]*\n)*) *\}$", re.MULTILINE)

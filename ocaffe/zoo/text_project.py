@@ -14,11 +14,11 @@ from ocaffe.data.stores.image_list import ListFiles
 from ocaffe.data.stores.labels_txt import LABELS, given_labels
 from ocaffe.data.stores.text_list import Listing
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.formats.text import parse, read_solver
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.model.text import parse, read_solver
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, parts_in, root_of

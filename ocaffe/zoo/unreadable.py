@@ -16,7 +16,7 @@ from ocaffe.data.sources.database_images import DatumOpener, DatumStore
 from ocaffe.data.stores.folder import ClassFolders, class_folders
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error
-from ocaffe.progress import progress
+from ocaffe.support.progress import progress
 
 _CHUNK = 64  # images are decoded in chunks of this size, between which the progress moves
 _Image = tuple[str, Callable[[], Any]]  # its name, and a function that returns its file, None for raw pixels, or raises Error without a place

@@ -11,11 +11,11 @@ import random
 
 from ocaffe import log
 from ocaffe.cl.device import select_device
+from ocaffe.convert.import_model import is_training, to_caffe
+from ocaffe.convert.import_verify import comparable, pixels
+from ocaffe.convert.importer.read import read_model
+from ocaffe.convert.verify import random_inputs, verify
 from ocaffe.errors import Error
-from ocaffe.onnx.import_model import is_training, to_caffe
-from ocaffe.onnx.import_verify import comparable, pixels
-from ocaffe.onnx.importer.read import read_model
-from ocaffe.onnx.verify import random_inputs, verify
 from tests.abuse.campaign import Tally, options
 from tests.abuse.fuzz import CHUNK, of_messages
 from tests.abuse.harness import Limits, Wrong, isolated

@@ -19,21 +19,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import log, proto
-from ocaffe.cache import Entries
+from ocaffe.cl import tuned_tables
 from ocaffe.cli.upgrade_net_proto_binary import main as upgrade_binary
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.source import Source
 from ocaffe.errors import Error
+from ocaffe.formats.binary import read_net_binary
+from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.state import read_state
+from ocaffe.formats.text import parse, read_net, read_solver, write_text
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import read_weights
 from ocaffe.graph.build import build
-from ocaffe.ir import tuned_tables
-from ocaffe.model.binary import read_net_binary
-from ocaffe.model.blob import read_blobproto
-from ocaffe.model.state import read_state
-from ocaffe.model.text import parse, read_net, read_solver, write_text
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import read_weights
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.policies import LearningRate
+from ocaffe.support.cache import Entries
 from ocaffe.tools.datasets.annotations import annotate, make_label_map, read_boxes, read_label_map
 from ocaffe.tools.datasets.coco_set import read_coco
 from ocaffe.tools.datasets.color_table import read_color_table
@@ -316,7 +316,7 @@ def _hdf5_data(path: str) -> None:
 
 
 def _onnx(path: str) -> None:
-    from ocaffe.onnx.import_model import load
+    from ocaffe.convert.import_model import load
 
     load(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ocaffe.model.hdf5_files import Hdf5Files
+from ocaffe.formats.hdf5_files import Hdf5Files
 
 
 def share_child() -> None:

@@ -16,8 +16,8 @@ from ocaffe import proto
 from ocaffe.cl.discovery import import_pyopencl
 from ocaffe.cli import main
 from ocaffe.errors import Error
-from ocaffe.model.state import read_state
-from ocaffe.model.weights import read_weights
+from ocaffe.formats.state import read_state
+from ocaffe.formats.weights import read_weights
 from ocaffe.solver.snapshot import load_state
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Outcome, Process
@@ -79,7 +79,7 @@ def load() -> None:
     """Import everything that a training needs, so that forked trainings start fast. No OpenCL function is called."""
     for module in pkgutil.iter_modules(ocaffe.layers.__path__, "ocaffe.layers."):
         importlib.import_module(module.name)
-    for name in ("h5py", "ocaffe.cli.train", "ocaffe.model.hdf5", "ocaffe.solver.solver", "ocaffe.solver.best", "ocaffe.solver.average"):
+    for name in ("h5py", "ocaffe.cli.train", "ocaffe.formats.hdf5", "ocaffe.solver.solver", "ocaffe.solver.best", "ocaffe.solver.average"):
         importlib.import_module(name)
     import_pyopencl()
     share_child()

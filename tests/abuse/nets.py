@@ -12,7 +12,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.cli import plan, summary
-from ocaffe.model.text import parse, write_text
+from ocaffe.formats.text import parse, write_text
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.fuzz import CHUNK, layer_types
 from tests.abuse.harness import Limits, isolated

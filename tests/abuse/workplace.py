@@ -18,7 +18,7 @@ from PIL import Image
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from tests.abuse.harness import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"

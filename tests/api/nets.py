@@ -7,7 +7,7 @@ import numpy as np
 
 import ocaffe as caffe
 from ocaffe import proto
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 
 SMALL = """
 name: "small"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ocaffe import TEST, TRAIN, draw
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from tests.api.nets import message
 
 

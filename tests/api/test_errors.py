@@ -16,8 +16,8 @@ import ocaffe as caffe
 from ocaffe import coord_map, errors, io
 from ocaffe.cl.failure import DeviceFailure
 from ocaffe.errors import Error
-from ocaffe.model.hdf5 import write_state_hdf5
-from ocaffe.model.state import SolverState
+from ocaffe.formats.hdf5 import write_state_hdf5
+from ocaffe.formats.state import SolverState
 from tests.api.nets import LEARNING, message, net, numbers
 
 L, P = caffe.layers, caffe.params

@@ -14,7 +14,7 @@ import ocaffe as caffe
 from ocaffe import log, proto
 from ocaffe.compiler.compiled_nets import SHAPES_KEPT
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NET = """

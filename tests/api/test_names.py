@@ -13,7 +13,7 @@ from PIL import Image
 
 import ocaffe as caffe
 from docs import make_names
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from tests.api.test_pycaffe import NET, SOLVER
 
 NAMES = make_names.names()

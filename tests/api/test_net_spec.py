@@ -11,7 +11,7 @@ from ocaffe import layers as L
 from ocaffe import params as P
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.model.text import write_text
+from ocaffe.formats.text import write_text
 
 
 def lenet(batch: int) -> Any:

@@ -15,7 +15,7 @@ import pytest
 import ocaffe as caffe
 from ocaffe import layers as L
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 
 NET = """
 name: "small" force_backward: true

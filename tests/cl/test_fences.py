@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.check import layers
-from ocaffe.check.case import Case, layer, normal
 from ocaffe.cl import fences, program
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, program_text
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir.target import Target
+from ocaffe.selftest import layers
+from ocaffe.selftest.case import Case, layer, normal
 
 BOTH = fences.ACQUIRE_RELEASE | fences.DEVICE_SCOPE
 

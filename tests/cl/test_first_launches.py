@@ -22,7 +22,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network, phase_net
 from ocaffe.graph.options import NetOptions
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 
 first_launches.worker_count = lambda *_: {count}
 {more}

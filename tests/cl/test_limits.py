@@ -15,9 +15,6 @@ from typing import Any
 import pytest
 
 from ocaffe import proto
-from ocaffe.check import boxes, layers
-from ocaffe.check.case import TOLERANCE, Case, layer, normal
-from ocaffe.check.selftest import all_cases
 from ocaffe.cl import fences
 from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device, with_kind
@@ -32,6 +29,9 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_files
+from ocaffe.selftest import boxes, layers
+from ocaffe.selftest.case import TOLERANCE, Case, layer, normal
+from ocaffe.selftest.selftest import all_cases
 
 PACKAGE = pathlib.Path(layers.__file__).parents[1]
 KIB = 1024

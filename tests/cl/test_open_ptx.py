@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ocaffe.cache import Entries
 from ocaffe.cl import open_ptx, workers
 from ocaffe.cl import program as module
 from ocaffe.cl.device import Device
 from ocaffe.cl.open_ptx import FIRST, SECOND, PTXError, opened, opens
 from ocaffe.cl.program import BuildError, ProgramKey, Programs
+from ocaffe.support.cache import Entries
 from tests.cl.test_program import SOURCE, forbid_compiling, only_workers_build, scaled
 
 SAMPLE = Path(__file__).with_name("wgmma_trial.ptx").read_bytes()

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ocaffe.cache import Entries
 from ocaffe.cl import program as module
 from ocaffe.cl import workers
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import BuildError, ProgramKey, Programs, generated_programs, options_of, program_text
+from ocaffe.support.cache import Entries
 
 SOURCE = """
 #ifndef FACTOR

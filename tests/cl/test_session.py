@@ -13,9 +13,9 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.free_memory import LEAST_CONTEXT, UNKNOWN_CONTEXT
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network, phase_net
+from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.launch import roots
-from ocaffe.model.text import parse
 
 MIB = 1 << 20
 OPTIONS = NetOptions(backward=False, limit=1 << 40)

@@ -11,7 +11,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.session import Session
 from ocaffe.cl.shared_memory import can_share, read_shared, shared_buffer, write_shared
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 
 SLOW = """kernel void slow(global float* x, const int steps) {
   float v = x[0];

@@ -12,8 +12,8 @@ from ocaffe.cl import task_graph
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.task_graph import Span, needed, part_text
+from ocaffe.formats.text import parse
 from ocaffe.kernels.files import kernel_files
-from ocaffe.model.text import parse
 
 CONV = 'convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: "msra" } bias_filler { type: "gaussian" } }'
 NET = f"""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.check.case import ROUNDED
-from ocaffe.check.selftest import Row, product_cases
 from ocaffe.cl import unit_trial
 from ocaffe.cl.device import Device, DeviceInfo, with_math
 from ocaffe.cli import selftest as command
 from ocaffe.errors import Error
 from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.selftest.case import ROUNDED
+from ocaffe.selftest.selftest import Row, product_cases
 from tests.kernels.test_matrix_units import emulated
 
 UNIT = "WMMA of RDNA 3"

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from ocaffe import proto
-from ocaffe.check import wgmma as child
 from ocaffe.cl import device as devices
 from ocaffe.cl import verdicts, wgmma_trial
 from ocaffe.cl.device import Device, DeviceInfo, with_math
@@ -22,8 +21,9 @@ from ocaffe.cl.open_ptx import FIRST
 from ocaffe.cl.program import BuildError
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network, phase_net
+from ocaffe.formats.text import parse
 from ocaffe.ir.target import Target
-from ocaffe.model.text import parse
+from ocaffe.selftest import wgmma as child
 
 KIB = 1024
 PASSES = "pass"

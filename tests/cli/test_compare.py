@@ -10,10 +10,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.api.net import Net
-from ocaffe.check.compare import MAX_SAMPLED_ELEMENTS, Row, Side, compare, difference, sample
 from ocaffe.cli import main
 from ocaffe.compiler.network import phase_net
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
+from ocaffe.selftest.compare import MAX_SAMPLED_ELEMENTS, Row, Side, compare, difference, sample
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 NETS = ["nets/Inception-TRAIN", "nets/ResBlock-TRAIN", "nets/EmbedLSTM", "nets/SharedIP", "nets/Siamese", "forks/Net-SegNet-TRAIN"]

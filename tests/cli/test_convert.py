@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ocaffe.cli import main
-from ocaffe.model.weights import read_weights
+from ocaffe.formats.weights import read_weights
 
 FILES = pathlib.Path(__file__).resolve().parent.parent / "golden" / "files"
 ZOO = pathlib.Path(__file__).resolve().parent.parent.parent / "zoo"

@@ -25,7 +25,7 @@ from ocaffe.data.databases import writer
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
-from ocaffe.model.blob import read_blobproto
+from ocaffe.formats.blob import read_blobproto
 from ocaffe.tools.datasets import originals, sets
 
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "real" / "data" / "mnist"

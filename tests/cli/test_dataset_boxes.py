@@ -18,7 +18,7 @@ from ocaffe.cli import main as ocaffe
 from ocaffe.cli.dataset import main
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
-from ocaffe.model.text import read
+from ocaffe.formats.text import read
 from ocaffe.tools.datasets import box_databases
 from ocaffe.tools.datasets.annotations import READERS
 from ocaffe.tools.datasets.small_yaml import read_small_yaml

@@ -15,7 +15,7 @@ from PIL import Image
 from ocaffe.cli import fit, main
 from ocaffe.cli.fit import _side
 from ocaffe.cli.parsers import parser_of
-from ocaffe.model.text import read_solver
+from ocaffe.formats.text import read_solver
 from ocaffe.zoo.images import find_images, typical_side
 from tests.zoo.digits import write_folders
 from tests.zoo.test_unreadable import BAD, database, spoil

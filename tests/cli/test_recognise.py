@@ -13,8 +13,8 @@ import pytest
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli import main
+from ocaffe.formats.blob import write_blobproto
 from ocaffe.io import load_image, oversample, resize_image
-from ocaffe.model.blob import write_blobproto
 
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files" / "images"
 DEPLOY = """

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ocaffe.check import part
-from ocaffe.check.privacy import Scrubber
-from ocaffe.check.report import FORMAT, Report, merge, summary, system, text_of
-from ocaffe.check.selftest import ending
 from ocaffe.cl.device import Device
 from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cli import INTERRUPTED, main
+from ocaffe.selftest import part
+from ocaffe.selftest.privacy import Scrubber
+from ocaffe.selftest.report import FORMAT, Report, merge, summary, system, text_of
+from ocaffe.selftest.selftest import ending
 
 # A process in the place of `python -m`, with the module and its argument. It does what bad drivers do.
 CHILD = """

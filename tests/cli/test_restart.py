@@ -16,11 +16,11 @@ from ocaffe import log
 from ocaffe.api.pysolver import Solver
 from ocaffe.cli import main
 from ocaffe.errors import Error
-from ocaffe.files import temporary_name
-from ocaffe.lock import FileLock
-from ocaffe.model.state import read_state
+from ocaffe.formats.state import read_state
 from ocaffe.solver import snapshot
 from ocaffe.solver.solver import Solver as Training
+from ocaffe.support.files import temporary_name
+from ocaffe.support.lock import FileLock
 
 FILES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files"
 Train = Callable[..., list[str]]
@@ -157,7 +157,7 @@ def test_remains_of_a_killed_training(train: Train, monkeypatch: pytest.MonkeyPa
         pass
     names = ("a_iter_8.caffemodel", "a_iter_8.ema.caffemodel.h5", "a_best_iter_9.solverstate", "ab_iter_8.caffemodel", "a_iter_8.caffemodel.txt")
     with monkeypatch.context() as patched:
-        patched.setattr("ocaffe.files.os.getpid", lambda: dead.pid)
+        patched.setattr("ocaffe.support.files.os.getpid", lambda: dead.pid)
         remains = [temporary_name(pathlib.Path("out", name)) for name in names]
     for path in remains:
         path.write_bytes(b"half")

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.check import boxes, layers, updates
-from ocaffe.check.case import TOLERANCE, Case
-from ocaffe.check.selftest import Row, all_cases, program_keys, selftest
 from ocaffe.cl.program import Programs
 from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_files
+from ocaffe.selftest import boxes, layers, updates
+from ocaffe.selftest.case import TOLERANCE, Case
+from ocaffe.selftest.selftest import Row, all_cases, program_keys, selftest
 
 KERNELS = {path.stem for path in kernel_files().values() if path.suffix == ".cl"}
 

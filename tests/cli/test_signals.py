@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ocaffe.model.state import read_state
+from ocaffe.formats.state import read_state
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")

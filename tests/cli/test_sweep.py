@@ -17,8 +17,8 @@ import pytest
 from ocaffe import log, proto
 from ocaffe.cli import main
 from ocaffe.cli.sweep import _criterion
-from ocaffe.lock import FileLock
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
+from ocaffe.support.lock import FileLock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "golden" / "files"

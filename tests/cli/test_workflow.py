@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from ocaffe.cli import main
-from ocaffe.model.weights import read_weights
+from ocaffe.formats.weights import read_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLASSES, SIZE = 10, 32

@@ -10,8 +10,8 @@ from ocaffe import proto
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network, phase_net
+from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
-from ocaffe.model.text import parse
 
 BATCHES = 5
 NET = """

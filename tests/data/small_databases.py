@@ -14,7 +14,7 @@ from ocaffe import proto
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.sources.database_images import ImageSource
 from ocaffe.data.sources.image_batches import PictureSource
-from ocaffe.model.blob import array_to_datum
+from ocaffe.formats.blob import array_to_datum
 
 LMDB, LEVELDB = proto.DataParameter.LMDB, proto.DataParameter.LEVELDB
 

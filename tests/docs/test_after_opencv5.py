@@ -19,12 +19,12 @@ from PIL import Image
 import ocaffe
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import write_weights
-from ocaffe.onnx.verify import difference
+from ocaffe.convert.verify import difference
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import write_weights
+from tests.convert.test_convert import random_weights
 from tests.docs.commands import ROOT
-from tests.onnx.test_convert import random_weights
 
 PAGE = ROOT / "docs" / "after-opencv-5.md"
 BLOCK = re.compile(r"^## (.+?)$|^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

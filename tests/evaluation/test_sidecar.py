@@ -13,7 +13,7 @@ from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error
 from ocaffe.evaluation.preprocessing import Preprocessing, of_layer
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of, write_sidecar
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from tests.zoo.digits import write_folders
 
 NET = """layer { name: "d" type: "ImageData" top: "data" top: "label"
@@ -64,7 +64,7 @@ def test_a_training_can_do_without(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert read_sidecar("net.caffemodel") is None
     write_folders(tmp_path / "photos", 1, classes=2)
     pathlib.Path("net.prototxt").write_text(NET % ("", ""))
-    monkeypatch.setattr("ocaffe.log.minimum", 0)
+    monkeypatch.setattr("ocaffe.support.log.minimum", 0)
     write_sidecar("none/net", [read_net("net.prototxt")])
     assert "the preprocessing is not written beside the snapshots" in capfd.readouterr().err
 

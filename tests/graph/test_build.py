@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from ocaffe import proto
+from ocaffe.formats.text import parse
 from ocaffe.graph.build import build
 from ocaffe.graph.microbatch import Microbatch
 from ocaffe.graph.options import NetOptions
@@ -12,7 +13,6 @@ from ocaffe.graph.record import record
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Role
-from ocaffe.model.text import parse
 
 INPUT = 'layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } shape { dim: 2 } } }'
 

@@ -8,13 +8,13 @@ import pytest
 from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse
 from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.layers.window import _first_empty
-from ocaffe.model.text import parse
 
 LARGEST = 2**31 - 1
 

@@ -5,8 +5,8 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse
 from ocaffe.graph.splits import insert_splits
-from ocaffe.model.text import parse
 
 
 def net(text: str) -> object:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from ocaffe import log, proto
+from ocaffe.cl import tuned_tables
 from ocaffe.cl.session import Session
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
-from ocaffe.ir import tuned_tables
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role

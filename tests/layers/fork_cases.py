@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.check.case import Arrays, Case, layer, normal
-from ocaffe.check.layers import convolve, ctc_cost
 from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.selftest.case import Arrays, Case, layer, normal
+from ocaffe.selftest.layers import convolve, ctc_cost
 from tests.layers.yolo_program import Decoder, Program, bottoms, scored
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ocaffe.check.case import Arrays, Case, layer, normal
+from ocaffe.selftest.case import Arrays, Case, layer, normal
 from tests.data.scenes import Scene, database
 from tests.layers import fork_cases
 

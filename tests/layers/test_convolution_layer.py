@@ -9,11 +9,11 @@ import pytest
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.model.text import parse
 from tests.layers.single import KINDS, close, layer_of, run
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.check import boxes, layers
-from ocaffe.check.case import Case, layer, normal
+from ocaffe.convert.export import Options, export
+from ocaffe.convert.verify import OnnxSession
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse, read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.layers.base import Layer, registry
-from ocaffe.model.text import parse, read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import LayerWeights, Weights
-from ocaffe.onnx.export import Options, export
-from ocaffe.onnx.verify import OnnxSession
+from ocaffe.selftest import boxes, layers
+from ocaffe.selftest.case import Case, layer, normal
 from tests.layers.gradient_cases import CASES
 from tests.layers.single import close
 from tests.test_golden import GOLDEN

@@ -17,12 +17,12 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
+from ocaffe.formats.blob import write_blobproto
+from ocaffe.formats.fillers import fill
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Role
 from ocaffe.layers.base import Layer, registry
-from ocaffe.model.blob import write_blobproto
-from ocaffe.model.fillers import fill
 from tests.data.pictures import listing, save
 from tests.harness import execute
 from tests.layers.single import KINDS, close, ref

@@ -11,10 +11,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.formats.fillers import fill
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.convolution import conv_unroll, convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
-from ocaffe.model.fillers import fill
 from tests.harness import execute
 from tests.kernels.matmul.test_gemm import merge_relu, recorder
 from tests.layers.single import KINDS, close, layer_of, run

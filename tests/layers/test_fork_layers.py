@@ -10,14 +10,14 @@ import pytest
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.api.pysolver import Solver
-from ocaffe.check.case import Case, layer
 from ocaffe.cl.device import Device
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.dice import Dice
 from ocaffe.data.sources.video import RATIOS, RandomCrops
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse
 from ocaffe.graph.build import build
-from ocaffe.model.text import parse
+from ocaffe.selftest.case import Case, layer
 from tests.layers import single
 from tests.layers.fork_cases import frame, write_faces, write_videos
 

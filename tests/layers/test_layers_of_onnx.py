@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.check.case import Case
+from ocaffe.formats.text import parse
 from ocaffe.layers.base import registry
-from ocaffe.model.text import parse
+from ocaffe.selftest.case import Case
 from tests.layers.gradient_cases import CASES
 from tests.layers.single import KINDS, close, run
 

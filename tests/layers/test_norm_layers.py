@@ -12,8 +12,8 @@ from google.protobuf import text_format
 from ocaffe import log, proto
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
+from ocaffe.formats.weights import write_weights
 from ocaffe.ir.tensor import Shape
-from ocaffe.model.weights import write_weights
 from ocaffe.solver.solver import Solver
 from tests.layers.single import KINDS, cases, close, layer_of, run, run_golden
 from tests.layers.test_pointwise_layers import batch_norm

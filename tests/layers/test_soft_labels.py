@@ -6,10 +6,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.api.net import Net
-from ocaffe.check.case import Arrays, Case, layer
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
+from ocaffe.selftest.case import Arrays, Case, layer
 
 SHAPES = {"rows": (5, 7), "maps": (2, 5, 3, 11)}
 

@@ -8,10 +8,10 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.api.net import Net
+from ocaffe.convert.export import Options, export
+from ocaffe.convert.verify import OnnxSession
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
-from ocaffe.onnx.export import Options, export
-from ocaffe.onnx.verify import OnnxSession
+from ocaffe.formats.text import parse
 from tests.layers.single import KINDS, close, layer_of, run
 from tests.layers.yolo_program import Decoder, bottoms, scored
 

@@ -12,7 +12,7 @@ from ocaffe.api.net import Net
 from ocaffe.api.pysolver import get_solver
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 from tests.layers.single import KINDS, close, layer_of, run
 from tests.layers.yolo_program import Program, bottoms, lists, overlap, sigmoid
 

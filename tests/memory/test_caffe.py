@@ -10,9 +10,9 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
+from ocaffe.formats.text import read_net
 from ocaffe.graph.build import build
 from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
-from ocaffe.model.text import read_net
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SEEN = [  # net, batch, phase, MiB on Caffe's heap

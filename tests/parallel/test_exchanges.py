@@ -6,6 +6,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.formats.text import parse
 from ocaffe.graph import parameters
 from ocaffe.graph.build import build
 from ocaffe.graph.exchange import Exchanges
@@ -16,7 +17,6 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.expression.expression import pointwise
-from ocaffe.model.text import parse
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.solver.update import Updater
 from tests.parallel.trainings import NET

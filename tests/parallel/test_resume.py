@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ocaffe import log
-from ocaffe.model.records import Cursor
-from ocaffe.model.state import read_state, write_state
+from ocaffe.formats.records import Cursor
+from ocaffe.formats.state import read_state, write_state
 from ocaffe.parallel.world import ALONE
 from tests.parallel.trainings import BATCH, SAVED, TESTS, solver_of, write_records
 

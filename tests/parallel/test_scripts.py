@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.model.weights import read_weights
+from ocaffe.formats.weights import read_weights
 from tests.parallel.launch import environment, finished, needs_mpi, python
 from tests.parallel.trainings import CASES, NET, SOLVER, write_records
 

@@ -16,8 +16,8 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.errors import Error
-from ocaffe.model.blob import array_to_datum
-from ocaffe.model.text import parse
+from ocaffe.formats.blob import array_to_datum
+from ocaffe.formats.text import parse
 from ocaffe.parallel import carriers, host_exchange
 from ocaffe.parallel.world import Agreement, World, join
 from ocaffe.solver import solver as solvers

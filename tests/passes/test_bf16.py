@@ -15,7 +15,6 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
-from ocaffe.check.compare import Side
 from ocaffe.cl.device import Device
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Launch, Schedule
@@ -34,6 +33,7 @@ from ocaffe.kernels.pooling.pooling import AVE, MAX, Pool
 from ocaffe.passes import bf16, optimise
 from ocaffe.passes.relu_backward_fusion import TOP
 from ocaffe.profiling.tune import Tuner
+from ocaffe.selftest.compare import Side
 from tests.harness import execute, of_kind, treat_as_large, winograd_in_parts
 from tests.passes.test_residual import RELU, SHAPE, SUM, convolution, gone_back
 

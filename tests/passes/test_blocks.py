@@ -9,7 +9,6 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.api.net import Net
-from ocaffe.check.compare import Side, compare
 from ocaffe.cl import wgmma_trial
 from ocaffe.cl.device import Device
 from ocaffe.compiler.compile import Switches, compile_net
@@ -19,6 +18,7 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.kernels.matmul import gemm_gpu
+from ocaffe.selftest.compare import Side, compare
 from tests.harness import of_kind, treat_as_large
 from tests.passes.test_residual import gone_back
 

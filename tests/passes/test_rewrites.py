@@ -8,8 +8,8 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.api.net import Net
+from ocaffe.formats.text import read_net
 from ocaffe.layers.base import registry
-from ocaffe.model.text import read_net
 from tests.harness import treat_as_large
 from tests.test_golden import GOLDEN, Case, cases, types_of
 

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.data.databases.datum import encode_datum
 from ocaffe.data.databases.writer import LmdbWriter
-from ocaffe.model.blob import write_blobproto
+from ocaffe.formats.blob import write_blobproto
 from ocaffe.solver.solver import Solver
 from ocaffe.zoo import FOLDER
 

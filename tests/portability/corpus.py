@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ocaffe import log
-from ocaffe.check.selftest import all_cases
 from ocaffe.cl.program import ProgramKey, options_of, program_text
 from ocaffe.ir.launch import HOST, Call
 from ocaffe.ir.target import Target
+from ocaffe.selftest.selftest import all_cases
 from tests.portability.devices import DEVICES
 from tests.zoo.counts import compiled
 

@@ -12,8 +12,8 @@ import pytest
 
 from ocaffe import log, proto
 from ocaffe.errors import Error
-from ocaffe.model.state import read_state
-from ocaffe.model.weights import read_weights
+from ocaffe.formats.state import read_state
+from ocaffe.formats.weights import read_weights
 from tests.solver.test_training import assert_same, everything, make, train, workplace  # noqa: F401 (a fixture)
 
 QUIET = "display: 0 test_interval: 1000 test_initialization: false"
@@ -299,7 +299,7 @@ def test_refused(device: Any, extra: str, told: str) -> None:
 
 def test_best_output_without_tests(device: Any, tmp_path: pathlib.Path) -> None:
     from ocaffe import proto
-    from ocaffe.model.text import parse
+    from ocaffe.formats.text import parse
     from ocaffe.solver.solver import Solver
 
     with pytest.raises(Error, match="nothing is tested"):

@@ -10,7 +10,7 @@ import pytest
 
 from ocaffe.cl.device import Device
 from ocaffe.cli import main
-from ocaffe.model import upgrade, wire
+from ocaffe.formats import upgrade, wire
 from ocaffe.solver.solver import Solver
 
 NET = """

@@ -13,7 +13,7 @@ from ocaffe.api.net import Net
 from ocaffe.api.pysolver import get_solver
 from ocaffe.cli import main
 from ocaffe.errors import Error
-from ocaffe.model.state import read_state
+from ocaffe.formats.state import read_state
 from ocaffe.solver.solver import Solver
 
 WRONG = 5  # the iteration whose batch has the wrong label

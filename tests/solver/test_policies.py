@@ -8,7 +8,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 from ocaffe.solver.policies import POLICIES, LearningRate
 
 FIELDS = "base_lr: 0.1 gamma: 0.5 power: 0.75 stepsize: 30 stepvalue: 25 stepvalue: 60"

@@ -15,9 +15,9 @@ from ocaffe.cli.dataset import main as dataset
 from ocaffe.data.sources.proposals import read_proposals
 from ocaffe.errors import Error
 from ocaffe.evaluation.region_images import with_detections
-from ocaffe.model.text import read_net
-from ocaffe.model.upgrade import upgrade_net
-from ocaffe.model.weights import read_weights
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.formats.weights import read_weights
 from tests.data.scenes import database, record, scenes
 
 CLASSES = 4

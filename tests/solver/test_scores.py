@@ -14,8 +14,8 @@ from ocaffe import log, proto, pylayer
 from ocaffe.cli import main
 from ocaffe.compiler.inputs import Inputs
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse
 from ocaffe.layers.detection_evaluate import DetectionEvaluate
-from ocaffe.model.text import parse
 from ocaffe.parallel.world import World
 from ocaffe.solver.scoring import restart_scores
 from ocaffe.solver.solver import Solver

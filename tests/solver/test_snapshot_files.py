@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ocaffe import log, proto
-from ocaffe.model.state import read_state
-from ocaffe.model.text import read_solver
+from ocaffe.formats.state import read_state
+from ocaffe.formats.text import read_solver
 from ocaffe.solver.solver import Solver
 from tests.solver.test_solver_golden import close
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ocaffe import log
+from ocaffe.formats.text import read_net, read_solver
+from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.layers.base import registry
-from ocaffe.model.text import read_net, read_solver
-from ocaffe.model.upgrade import upgrade_solver
 from ocaffe.solver.solver import Solver
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"

@@ -17,7 +17,7 @@ from ocaffe import log, proto
 from ocaffe.cl import outputs
 from ocaffe.cl.command_list import RING
 from ocaffe.errors import Error
-from ocaffe.model.text import parse
+from ocaffe.formats.text import parse
 from ocaffe.solver.solver import Solver
 from tests.harness import of_its_own
 

@@ -18,7 +18,6 @@ from unittest import mock
 
 import numpy as np
 
-from ocaffe.check.selftest import all_cases
 from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.program import ProgramKey, generated_programs, options_of, program_text
 from ocaffe.cl.session import GENERATED_SIZE
@@ -30,6 +29,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.selftest.selftest import all_cases
 from tests.portability.devices import DEVICES
 from tests.zoo.counts import H100, ROOT, cases, compiled
 

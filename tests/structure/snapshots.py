@@ -23,8 +23,8 @@ import lmdb
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.formats.text import read_net, read_solver, write_text
 from ocaffe.io import array_to_datum
-from ocaffe.model.text import read_net, read_solver, write_text
 from ocaffe.zoo import FOLDER
 
 NETS = ("lenet", "resnet50", "mobilenet_v2")

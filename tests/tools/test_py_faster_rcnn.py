@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.model.param_str import read_settings
+from ocaffe.formats.param_str import read_settings
 from ocaffe.tools.py_faster_rcnn import Configuration, configured, read_configuration
 
 TEXT = """# a comment

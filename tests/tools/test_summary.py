@@ -9,8 +9,8 @@ import pytest
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.compiler.network import phase_net
+from ocaffe.formats.text import parse
 from ocaffe.graph.build import build
-from ocaffe.model.text import parse
 from ocaffe.tools.summary import count_text, lines
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

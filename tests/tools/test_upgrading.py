@@ -9,8 +9,8 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.model.binary import read_net_binary
-from ocaffe.model.text import write_text
+from ocaffe.formats.binary import read_net_binary
+from ocaffe.formats.text import write_text
 
 UPGRADE = pathlib.Path(__file__).resolve().parents[1] / "golden" / "upgrade"
 OLD = sorted(path.stem for path in UPGRADE.glob("*.prototxt") if (UPGRADE / f"{path.stem}.upgraded.prototxt").exists())

@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 from ocaffe import log, proto
+from ocaffe.cl import tuned_tables
 from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
 from ocaffe.compiler.network import phase_net
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
-from ocaffe.ir import tuned_tables
 from ocaffe.ir.launch import NO_ACTIVATION, Bias, Launch
 from ocaffe.ir.target import Target
 from ocaffe.kernels.expression.expression import Pointwise, Reduce
-from ocaffe.model.text import read_net, read_solver
 from ocaffe.solver.update import Updater
 from ocaffe.zoo.templates import DATA, data_shapes
 

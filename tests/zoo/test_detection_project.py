@@ -18,8 +18,8 @@ from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
 from ocaffe.evaluation.tables import label_map_names
-from ocaffe.model.param_str import read_settings
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.param_str import read_settings
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.tools.datasets.stored_boxes import corners_of
 from ocaffe.tools.drawing.palette import color_of, palette
 from ocaffe.zoo.detection_project import find_annotated, is_detector, write_detector

@@ -16,7 +16,7 @@ import pytest
 
 from ocaffe.cli import main
 from ocaffe.errors import Error
-from ocaffe.lock import FileLock
+from ocaffe.support.lock import FileLock
 from ocaffe.zoo import fetch
 from ocaffe.zoo.fetch import download
 from ocaffe.zoo.figures import figures

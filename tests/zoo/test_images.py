@@ -14,7 +14,7 @@ from ocaffe.data.databases.datum import encode_datum
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.stores.labels_txt import labels_bytes
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from ocaffe.zoo.images import Images, find_images, largest_label
 from ocaffe.zoo.project import Choices, write_project
 from tests.zoo.digits import write_folders

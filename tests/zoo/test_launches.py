@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from ocaffe import proto
+from ocaffe.cl import tuned_tables
 from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.compiler.network import phase_net
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
-from ocaffe.ir import tuned_tables
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.target import Target
 from ocaffe.kernels.convolution.winograd import winograd_gpu
-from ocaffe.model.text import read_net, read_solver
 from ocaffe.solver.update import Updater
 
 ZOO = Path(__file__).parents[2] / "zoo"

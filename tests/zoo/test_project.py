@@ -12,8 +12,8 @@ import pytest
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse, read_net, read_solver
 from ocaffe.ir.target import Target
-from ocaffe.model.text import parse, read_net, read_solver
 from ocaffe.zoo import FOLDER, project
 from ocaffe.zoo.project import FILES, Choices, Project, write_project, write_published
 from ocaffe.zoo.templates import adapted, graph_of, names, outputs_of, scores, template

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ocaffe.cli import main
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from ocaffe.zoo.templates import graph_of, without_data
 from tests.zoo.test_segmentation_project import LABELS, write_masks
 

@@ -16,9 +16,9 @@ import ocaffe
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.formats.text import parse, read_net, read_solver
+from ocaffe.formats.weights import read_weights, write_weights
 from ocaffe.lint import lint
-from ocaffe.model.text import parse, read_net, read_solver
-from ocaffe.model.weights import read_weights, write_weights
 from ocaffe.zoo.project import Choices
 from ocaffe.zoo.segmentation_project import SMALL, _reshaped, _stored, is_segmenter, write_segmenter
 from ocaffe.zoo.templates import graph_of

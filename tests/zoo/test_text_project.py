@@ -15,7 +15,7 @@ from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.evaluation.answers import Text
 from ocaffe.evaluation.sidecar import read_sidecar
-from ocaffe.model.text import parse, read_net, read_solver
+from ocaffe.formats.text import parse, read_net, read_solver
 from ocaffe.tools.datasets.sets import DataSet
 from ocaffe.tools.synthetic.text_set import Settings, make_text
 from ocaffe.zoo.project import Choices

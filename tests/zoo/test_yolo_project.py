@@ -12,7 +12,7 @@ from PIL import Image
 
 from ocaffe.cli import main
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.tools.datasets.anchors import anchors_of
 from ocaffe.zoo.detection_project import is_detector, write_detector
 from ocaffe.zoo.project import Choices

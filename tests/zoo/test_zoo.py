@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ocaffe import proto
-from ocaffe.model.param_str import read_settings
-from ocaffe.model.text import read_net, read_solver
+from ocaffe.formats.param_str import read_settings
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.zoo import FOLDER as ZOO
 from ocaffe.zoo import generate as GENERATOR
 from ocaffe.zoo.templates import DATA, data_shapes, graph_of, image_shape, without_data

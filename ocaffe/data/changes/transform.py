@@ -12,10 +12,10 @@ import numpy as np
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.blob import read_blobproto
 from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.model.blob import read_blobproto
 
 PASTE = Kernel("transform.paste", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
 TRANSFORM = Kernel("transform.transform", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))

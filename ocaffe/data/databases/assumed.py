@@ -15,9 +15,9 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.model.blob import write_blobproto
-from ocaffe.model.param_str import read_settings, with_settings
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.formats.blob import write_blobproto
+from ocaffe.formats.param_str import read_settings, with_settings
+from ocaffe.formats.upgrade import upgrade_net
 
 DATABASES = ("Data", "AnnotatedData")
 REGIONS = "RoIData"

@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 import lmdb
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot, Spot
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 _LOCK_MODE = 0o664  # of a lock file, as in Caffe
 _LOCK_BYTES = 8192  # of a lock file for the usual 126 readers

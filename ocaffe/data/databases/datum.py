@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from ocaffe import proto
 from ocaffe.data.databases.database import Database, Reader
 from ocaffe.errors import Error, shape_text
-from ocaffe.model import wire
+from ocaffe.formats import wire
 
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)  # field numbers
 _TAILS = 1 << 16  # different ends of records that the cache holds at most

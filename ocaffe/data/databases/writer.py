@@ -12,7 +12,7 @@ from typing import Any
 import lmdb
 
 from ocaffe.errors import Error
-from ocaffe.files import remove_leftovers, temporary_name
+from ocaffe.support.files import remove_leftovers, temporary_name
 
 COMMIT_EVERY = 1000  # records, as in Caffe's tools
 FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full

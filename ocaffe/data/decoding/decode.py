@@ -33,7 +33,7 @@ from ocaffe.data.decoding.exif import exif_orientation
 from ocaffe.data.decoding.pixels import FORMATS, Layout, layout, low_bytes
 from ocaffe.data.decoding.pixels import Color as Color
 from ocaffe.errors import Error
-from ocaffe.files import check_finite_file
+from ocaffe.support.files import check_finite_file
 
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format

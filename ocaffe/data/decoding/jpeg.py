@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.data.decoding.exif import EXIF, exif_orientation
+from ocaffe.support import log
 
 try:
     import simplejpeg

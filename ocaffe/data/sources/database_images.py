@@ -14,7 +14,7 @@ from ocaffe.data.source import Note, check_fields
 from ocaffe.data.sources.image_batches import PictureSource
 from ocaffe.data.stores.store import Opener, Record, Store
 from ocaffe.errors import Error, Place
-from ocaffe.model.wire import Malformed
+from ocaffe.formats.wire import Malformed
 
 RESTART: Note = ("data_layer.cpp:73", "Restarting data prefetching from start.")
 FIELDS = {

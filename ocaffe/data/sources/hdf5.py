@@ -10,9 +10,9 @@ import numpy as np
 from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
 from ocaffe.data.sources.floats import FloatLayout
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.files import check_finite_file
+from ocaffe.formats.hdf5_files import OWN_VALUES, Hdf5Files, Member
 from ocaffe.ir.tensor import Shape
-from ocaffe.model.hdf5_files import OWN_VALUES, Hdf5Files, Member
+from ocaffe.support.files import check_finite_file
 
 
 class Hdf5Source(Source):

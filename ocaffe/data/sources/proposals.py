@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write, check_finite_file
+from ocaffe.support.files import atomic_write, check_finite_file
 
 MAKE = "make it by `ocaffe dataset proposals`"
 

@@ -17,8 +17,8 @@ from ocaffe.data.stores.file_store import whole_number
 from ocaffe.data.stores.text_list import read_listed
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.files import check_finite_file
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.files import check_finite_file
 
 CHANNELS = 3  # all images are read in color
 _FIELDS = {

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.data.effort import COPY, Effort
 from ocaffe.data.shared_blocks import SharedBlocks
 from ocaffe.data.workers import cores
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 POSSIBLE = sys.platform == "linux" and bool(sys.executable) and not getattr(sys, "frozen", False)  # other systems lack sockets that keep messages whole
 CHILD = Path(__file__).with_name("crew_child.py")

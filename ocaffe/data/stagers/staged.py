@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe import log
 from ocaffe.data.effort import Effort
 from ocaffe.data.order import Order
 from ocaffe.data.shared_blocks import SharedBlocks
@@ -15,6 +14,7 @@ from ocaffe.data.stagers.crew import FEWEST, POSSIBLE, Crew, Planned, Stage, blo
 from ocaffe.data.stores.store import Store
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
+from ocaffe.support import log
 
 # More threads wait for each other in the interpreter. Images/s of JPEG 256 x 256 on 16 cores of a Xeon:
 #   threads   1     2     4     8     16

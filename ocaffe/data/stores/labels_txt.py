@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from ocaffe.errors import Error, Place
-from ocaffe.files import check_finite_file
+from ocaffe.support.files import check_finite_file
 
 LABELS = "labels.txt"
 

@@ -19,7 +19,7 @@ from ocaffe.data.stores.file_store import FileOpener, Files, Label, label_values
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS
 from ocaffe.errors import Error
-from ocaffe.files import check_finite_file
+from ocaffe.support.files import check_finite_file
 
 SUFFIX = ".tar"
 _BLOCK = 512  # bytes; headers and contents begin at multiples

@@ -16,7 +16,7 @@ from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS, numbering
 from ocaffe.data.stores.text_list import read_found
 from ocaffe.errors import Error
-from ocaffe.files import check_finite_file
+from ocaffe.support.files import check_finite_file
 
 SUFFIX = ".csv"
 _DELIMITERS = ",;\t"  # the first one that divides the first line is used

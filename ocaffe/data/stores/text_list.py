@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ocaffe.data.decoding.decode import ImageFile, open_image, read_file
 from ocaffe.data.stores.file_store import File
 from ocaffe.errors import Error
-from ocaffe.files import check_finite_file
+from ocaffe.support.files import check_finite_file
 
 
 class Line(NamedTuple):

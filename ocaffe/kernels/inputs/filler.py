@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.formats.fillers import Draw, draw_of, fill
 from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.expression.expression import pointwise, reduce
-from ocaffe.model.fillers import Draw, draw_of, fill
 
 DRAW = Kernel("filler.draw", read("block"), write("y"), can=Can(recompute=True))
 

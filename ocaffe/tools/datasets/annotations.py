@@ -6,9 +6,10 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.errors import Error, Place
-from ocaffe.model.text import read
+from ocaffe.formats.text import read
+from ocaffe.support import log
 from ocaffe.tools.datasets.xml_tree import parse_xml
 
 BACKGROUND = ("none_of_the_above", 0, "background")

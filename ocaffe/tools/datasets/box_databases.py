@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error, Place, names_text
-from ocaffe.files import new_folder
-from ocaffe.model.text import read, write_text
+from ocaffe.formats.text import read, write_text
+from ocaffe.support import log
+from ocaffe.support.files import new_folder
 from ocaffe.tools.datasets.annotations import BACKGROUND, Box, Boxes, annotate, read_label_map
 from ocaffe.tools.datasets.box_set import UNKNOWN_CLASS, BoxSet, Fault, Picture
 from ocaffe.tools.datasets.coco_set import read_coco

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe import log
 from ocaffe.data.databases.writer import LmdbWriter, Writer
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, ClassFolders, class_folders, skipped_text, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, numbering
 from ocaffe.errors import Error, shape_text
-from ocaffe.files import atomic_write
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.datasets.encode import Recipe, datum_of
 from ocaffe.tools.datasets.imageset import Entry, Made, write_records
 

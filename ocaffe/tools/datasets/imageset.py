@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ocaffe import log
 from ocaffe.data.databases.writer import OPENED, WRITERS, Writer
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.files import check_finite_file
-from ocaffe.progress import progress
+from ocaffe.support import log
+from ocaffe.support.files import check_finite_file
+from ocaffe.support.progress import progress
 
 CHUNK = 32  # images are decoded in chunks of this size and then written
 GIVE_UP = 5  # unreadable images at the start; then the folder or the list is wrong

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from ocaffe import log
 from ocaffe.data.decoding.decode import Color, open_image, open_pillow, planes, read_file, readable
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import is_image_name, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, read_labels
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
-from ocaffe.files import new_folder
-from ocaffe.progress import progress
+from ocaffe.support import log
+from ocaffe.support.files import new_folder
+from ocaffe.support.progress import progress
 from ocaffe.tools.datasets.box_set import Fault, inside, read_lines
 from ocaffe.tools.datasets.color_table import IGNORE, ColorTable, read_color_table
 

@@ -6,15 +6,16 @@ from functools import partial
 
 import numpy as np
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.data.databases.database import Database, Item, Key, Reader, open_database
 from ocaffe.data.databases.datum import Datum, DatumReader
 from ocaffe.data.databases.writer import OPENED
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, shape_text
-from ocaffe.model.wire import Malformed
-from ocaffe.progress import progress
+from ocaffe.formats.wire import Malformed
+from ocaffe.support import log
+from ocaffe.support.progress import progress
 
 SOURCE = "compute_image_mean.cpp"
 _REPORT_EVERY = 1000  # records, as in Caffe

@@ -6,8 +6,8 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import Error, WrongValue
-from ocaffe.model.filter import filter_net
-from ocaffe.model.upgrade import upgrade_net
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.upgrade import upgrade_net
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}  # of layers that work in place

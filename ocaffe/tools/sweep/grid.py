@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
-from ocaffe.cache import digest
 from ocaffe.errors import Error
-from ocaffe.model.text import parse, write_text
+from ocaffe.formats.text import parse, write_text
+from ocaffe.support.cache import digest
 
 TAKEN = {  # fields that a sweep sets itself, each with the remedy
     "snapshot_prefix": "--out DIR: each training has its own folder there",

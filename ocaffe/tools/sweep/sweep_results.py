@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ocaffe.files import atomic_write
-from ocaffe.log import number
+from ocaffe.support.files import atomic_write
+from ocaffe.support.log import number
 from ocaffe.tools.sweep.training_queue import Training
 from ocaffe.tools.training_logs.history import Score
 from ocaffe.tools.training_logs.logs import csv_text

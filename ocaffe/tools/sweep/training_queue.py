@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ocaffe import log
 from ocaffe.errors import Error
-from ocaffe.files import atomic_write
+from ocaffe.support import log
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.training_logs.history import History
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ocaffe.data.workers import Workers
-from ocaffe.files import new_folder
-from ocaffe.progress import progress
+from ocaffe.support.files import new_folder
+from ocaffe.support.progress import progress
 from ocaffe.tools.datasets.sets import DataSet
 from ocaffe.tools.synthetic.scenes import CLASSES, Composer, Glyphs, Scene
 from ocaffe.tools.synthetic.voc_writer import VocWriter, image_bytes

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.data.workers import Workers
-from ocaffe.files import new_folder
-from ocaffe.progress import progress
+from ocaffe.support.files import new_folder
+from ocaffe.support.progress import progress
 from ocaffe.tools.datasets.encode import encoded
 from ocaffe.tools.datasets.sets import DataSet
 from ocaffe.tools.synthetic.scenes import CLASSES, Glyphs

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ocaffe import log
 from ocaffe.errors import Error
+from ocaffe.support import log
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pytest
 from ocaffe.cli import main
 from ocaffe.data.databases.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 
 LAYER = """layer { name: "d" type: "%s" top: "data" top: "label" %s }
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }

@@ -7,7 +7,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.data.databases.datum import DatumReader, encode_datum
 from ocaffe.errors import Error
-from ocaffe.model import wire
+from ocaffe.formats import wire
 from tests.data.small_databases import image
 
 

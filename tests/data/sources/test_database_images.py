@@ -15,7 +15,7 @@ from ocaffe import proto
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.sources.database_images import RESTART
 from ocaffe.errors import Error
-from ocaffe.model.blob import write_blobproto
+from ocaffe.formats.blob import write_blobproto
 from tests.data.small_databases import block_of, image, png, raw, samples, source, write
 
 SIZES = [(3, 9, 7), (3, 6, 8), (3, 5, 5), (3, 12, 10), (3, 6, 8), (3, 7, 7), (3, 6, 8)]

@@ -10,7 +10,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.sources.windows import WindowSource
-from ocaffe.model.blob import write_blobproto
+from ocaffe.formats.blob import write_blobproto
 from tests.data.pictures import block_of, failure, same_batches, save
 from tests.data.small_databases import image
 

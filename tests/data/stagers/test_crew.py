@@ -25,7 +25,7 @@ from ocaffe.data.shared_blocks import SharedBlocks, address
 from ocaffe.data.source import Share
 from ocaffe.data.sources.database_images import ImageSource
 from ocaffe.errors import Error
-from ocaffe.model.blob import write_blobproto
+from ocaffe.formats.blob import write_blobproto
 from tests.data.small_databases import block_of, image, png, raw, samples, source, write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")

@@ -13,7 +13,7 @@ from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.data.decoding.decode import Color, open_image, planes
-from ocaffe.model.text import read
+from ocaffe.formats.text import read
 
 FORKS = pathlib.Path(__file__).resolve().parents[2] / "golden" / "forks"
 MAP = 'item { name: "none" label: 0 } item { name: "cat" label: 4 } item { name: "dog" label: 2 }'

@@ -17,7 +17,7 @@ from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.data.databases.writer import LevelDbWriter, LmdbWriter, Writer
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.errors import Error
-from ocaffe.model.blob import read_blobproto
+from ocaffe.formats.blob import read_blobproto
 from ocaffe.tools.datasets.encode import Recipe
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "files"

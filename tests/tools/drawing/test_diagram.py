@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from ocaffe.cli import main
-from ocaffe.model.text import read_net
+from ocaffe.formats.text import read_net
 from ocaffe.tools.drawing.diagram import MARGIN, Picture, picture
 from ocaffe.tools.drawing.layout import NODE_GAP, layout
 

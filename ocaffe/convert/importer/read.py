@@ -1,0 +1,125 @@
+"""Read an ONNX file as a checked model. Errors name the damaged or unsupported part before any conversion starts."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import checker, defs, helper, inliner
+
+from ocaffe.convert.importer.external import load_external
+from ocaffe.errors import Error
+from ocaffe.formats.sniff import is_hdf5, open_head
+
+OLDEST = 7  # broadcasting as in numpy exists since opset 7
+_LIMIT = 2**31 - 2**24  # bytes of a protobuf message; a larger model is checked by its file, because the checker serializes a message
+DOMAINS = ("", "ai.onnx")
+MOST_NODES, DEEPEST = 100_000, 100  # nodes of a model whose functions are inlined, functions and subgraphs inside each other
+
+
+def read_model(path: str | Path) -> Any:
+    """Return the ModelProto in `path` with external data loaded and local functions inlined.
+
+    Raises Error if the file is missing, damaged or inconsistent, or if its opset or an operator is unknown.
+    """
+    place = str(path)
+    head = open_head(path, "an ONNX model")
+    if is_hdf5(head):
+        raise Error("is an HDF5 file, not an ONNX model", place=place)
+    try:
+        model = onnx.load(place, format="protobuf", load_external_data=False)
+    except (DecodeError, ValueError) as problem:
+        raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix="copy or download it again") from None
+    if not model.graph.node:
+        raise Error("has no graph with nodes: it is not an ONNX model, or is truncated", place=place, fix="copy or download it again")
+    if any(isinstance(text, bytes) for text in _texts(model)):  # protobuf returns invalid text as bytes
+        raise Error("is damaged: a name in it is not valid text", place=place, fix="copy or download it again")
+    if not all(node.output for node in model.graph.node):
+        raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
+    if not model.graph.output:
+        raise Error("has no outputs: it is damaged", place=place, fix="copy or download it again")
+    opset = opset_of(model, place)
+    if model.functions:
+        model = _inlined(model, place)
+    _refuse_unknown(model, opset, place)
+    size = Path(path).stat().st_size + load_external(model, Path(path).parent, place)
+    try:
+        checker.check_model(model if size < _LIMIT else place)
+    except (checker.ValidationError, ValueError) as problem:  # ValueError: the checker's own copy of protobuf refuses the bytes
+        raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
+    for info in model.graph.input:
+        if info.type.tensor_type.elem_type not in helper.get_all_tensor_dtypes():
+            raise Error(f"input '{info.name}' is no tensor of a known type", place=place, fix="export it again")
+    return model
+
+
+def _texts(model: Any) -> Iterator[Any]:
+    """Iterate over the names of nodes, tensors, attributes and domains."""
+    graph = model.graph
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    for named in (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
+        yield named.name
+    yield from (item.domain for item in model.opset_import)
+
+
+def opset_of(model: Any, place: str) -> int:
+    """Return the opset of ONNX's standard operators."""
+    newest = defs.onnx_opset_version()
+    versions = [item.version for item in model.opset_import if item.domain in DOMAINS]
+    if not versions:
+        raise Error("does not say which opset its operators are of", place=place, fix="export it again")
+    if len(set(versions)) > 1:
+        raise Error(f"is of opsets {' and '.join(map(str, versions))}", place=place, fix="export it again")
+    if not OLDEST <= versions[0] <= newest:
+        fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
+        raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)
+    return int(versions[0])
+
+
+def _inlined(model: Any, place: str) -> Any:
+    """Return the model without functions. Functions that call others twice each could make any number of nodes."""
+    bodies = {_called(function.domain, function.name, function): function.node for function in model.functions}
+    sizes: dict[tuple[str, ...], float] = {}
+    if _expanded(model.graph.node, bodies, sizes) > MOST_NODES:
+        fact = f"its functions make more than {MOST_NODES:,} nodes, call themselves, or are nested more than {DEEPEST} deep"
+        raise Error(fact, place=place, fix="export it again with fewer functions")
+    try:
+        return inliner.inline_local_functions(model)
+    except (checker.ValidationError, ValueError, RuntimeError) as problem:
+        raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix="export it again") from None
+
+
+def _expanded(nodes: Any, bodies: dict[tuple[str, ...], Any], sizes: dict[tuple[str, ...], float], depth: int = 0) -> float:
+    """Return the number of nodes without functions. `sizes` are those of the functions that are known."""
+    if depth > DEEPEST:
+        return math.inf
+    total = 0.0
+    for node in nodes:
+        name = _called(node.domain, node.op_type, node)
+        if name in bodies and name not in sizes:
+            sizes[name] = math.inf  # for a function that calls itself
+            sizes[name] = _expanded(bodies[name], bodies, sizes, depth + 1)
+        inner = (graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs))
+        total += sizes.get(name, 1) + sum(_expanded(graph.node, bodies, sizes, depth + 1) for graph in inner if graph.node)
+    return total
+
+
+def _called(domain: str, name: str, message: Any) -> tuple[str, ...]:
+    """Return what a node has in common with the function that it calls. Old versions of onnx have no overloads."""
+    return domain, name, getattr(message, "overload", "")
+
+
+def _refuse_unknown(model: Any, opset: int, place: str) -> None:
+    """Refuse standard operators that the opset lacks. Operators of other domains are reported later, because they have no rule."""
+    for node in model.graph.node:
+        if node.domain in DOMAINS and not defs.has(node.op_type, opset, ""):
+            raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')", place=place, fix="export it again")
+
+
+def _line(problem: Exception) -> str:
+    return str(problem).strip().splitlines()[0].rstrip(".:") if str(problem).strip() else type(problem).__name__

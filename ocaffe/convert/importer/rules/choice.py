@@ -1,0 +1,67 @@
+"""Rules of comparisons, logical operators, casts, and choices between values."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import TensorProto
+
+from ocaffe.convert.importer.builder import Builder
+from ocaffe.convert.importer.graph import FLOATS, Node
+from ocaffe.convert.importer.rules import operator
+
+COMPARISONS = {  # operator -> Compare's operation
+    "Equal": "EQUAL", "Greater": "GREATER", "GreaterOrEqual": "GREATER_OR_EQUAL", "Less": "LESS", "LessOrEqual": "LESS_OR_EQUAL",
+    "And": "AND", "Or": "OR", "Xor": "XOR",
+}  # fmt: skip
+
+
+@operator(*COMPARISONS)
+def compare(net: Builder, node: Node) -> None:
+    net.layer(node, "Compare", [net.bottom(node, 0), net.bottom(node, 1)], {"operation": COMPARISONS[node.op]})
+
+
+@operator("Not")
+def negation(net: Builder, node: Node) -> None:
+    net.layer(node, "Power", [net.bottom(node)], {"scale": -1.0, "shift": 1.0})
+
+
+@operator("Identity", "Cast", "CastLike")
+def identity(net: Builder, node: Node) -> None:
+    """Make the input the output, except for a cast to truth values: these are 0 and 1.
+
+    `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats.
+    """
+    source, target = net.kind(node.inputs[0]), net.kind(node.outputs[0])
+    if target == TensorProto.BOOL != source:
+        zero = net.free(f"{node.outputs[0]}_zero")
+        net.graph.constants[zero] = np.zeros(1)
+        compare(net, Node("Xor", [node.inputs[0], zero], node.outputs, name=node.name))
+        return
+    net.check(node, target in FLOATS or source not in FLOATS, "the net has a cast to integers", "apply the cast to the output of the net")
+    net.alias(node, net.bottom(node))
+
+
+@operator("Where")
+def where(net: Builder, node: Node) -> None:
+    net.layer(node, "Where", [net.bottom(node, index) for index in range(3)])
+
+
+@operator("IsNaN")
+def is_nan(net: Builder, node: Node) -> None:
+    net.layer(node, "IsNaN", [net.bottom(node)])
+
+
+@operator("Trilu")
+def trilu(net: Builder, node: Node) -> None:
+    """Choose between the input and 0 by a constant triangle."""
+    x = net.bottom(node)
+    offset = int(net.number(node, "k", 1, 0) or 0)
+    net.graph.budget.spend(8 * math.prod(net.shape(x)[-2:]))
+    whole = np.ones(net.shape(x)[-2:])
+    triangle = np.triu(whole, offset) if node.get("upper", 1) else np.tril(whole, offset)
+    names = [net.free(f"{node.outputs[0]}_{part}") for part in ("triangle", "zero")]
+    for name, values in zip(names, (triangle, np.zeros(1))):
+        net.graph.constants[name] = values
+    held = Node("Where", [names[0], node.inputs[0], names[1]], node.outputs, name=node.name)
+    where(net, held)

@@ -1,0 +1,1 @@
+"""Caffe's files: prototxts, weights, solver states, HDF5; and the upgrade and filter of nets."""

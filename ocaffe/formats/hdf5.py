@@ -1,0 +1,159 @@
+"""Caffe's HDF5 files: weights `/data/<layer>/<i>` (gradients `/diff/...`), solver state `iter`, `learned_net`, `history/<i>`."""
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ocaffe.errors import Error, shape_text
+from ocaffe.formats.hdf5_files import OWN_VALUES, Hdf5Files
+from ocaffe.formats.records import Cursor, LayerWeights, SolverState, Weights
+from ocaffe.support.files import atomic_write
+
+try:
+    import h5py
+except ImportError:
+    raise Error("HDF5 files need the package h5py", fix="pip install h5py") from None
+
+_EXTRAS = "ocaffe"  # a separate group that Caffe does not read
+HELD = "another name: in HDF5 it is a path, whose parts are not empty and not '.'; or a .caffemodel"
+MAX_BLOBS = 1000  # of a layer; an LSTM has 4, a Python layer may have more
+
+
+def read_weights_hdf5(path: str | Path) -> Weights:
+    """Return the weights in an HDF5 file, with the arrays in memory. The layers are in the file's order, which is sorted by name."""
+    with Hdf5Files() as files:
+        root = files.members(path, keep=True)
+        if "data" not in root or root["data"].kind != "group":
+            state = "iter" in root and "history" in root
+            fix = "give the .caffemodel.h5 beside it, or resume with --snapshot" if state else None
+            raise Error(
+                f"has no group 'data'{': it is a solver state' if state else ''}, so it is not a weights file", place=str(path), fix=fix
+            )
+        return Weights("", list(_layers(files, path)), str(path))
+
+
+def _layers(files: Hdf5Files, path: str | Path) -> Iterator[LayerWeights]:
+    """Yield the layers in `/data`. A group is a layer if it has datasets or is empty. A name with slashes is a path of groups."""
+    seen: set[str] = set()  # links can make a group its own member
+    waiting = [""]
+    while waiting:
+        layer = waiting.pop()
+        members = files.members(path, f"/data/{layer}", keep=True)
+        groups = [f"{layer}/{name}" if layer else name for name, member in members.items() if member.kind == "group" and member.id not in seen]
+        seen |= {member.id for member in members.values()}
+        waiting += reversed(groups)
+        for member in members.values():
+            if member.problem:
+                raise Error(member.problem, place=str(path), fix=OWN_VALUES)
+        datasets = {int(name) for name, member in members.items() if member.kind == "dataset" and name.isdecimal()}
+        if layer and (datasets or not members):
+            count = max(datasets, default=-1) + 1
+            if count > MAX_BLOBS:
+                raise Error(f"layer '{layer}' has a blob of number {count - 1}, at most {MAX_BLOBS} blobs are possible", place=str(path))
+            yield LayerWeights(layer, "", [files.read(path, f"/data/{layer}/{i}") if i in datasets else None for i in range(count)])
+
+
+def write_weights_hdf5(
+    path: str | Path,
+    net: Any,
+    blobs: Mapping[str, Sequence[np.ndarray | None]],
+    diffs: Mapping[str, Sequence[np.ndarray | None]] | None = None,
+) -> None:
+    """Write weights as HDF5: one group per layer of `net`, with `blobs[name]` by index.
+
+    A blob that another layer owns is None and is omitted, as in Caffe. `blobs` is read once per layer and in order,
+    as in `write_weights`. Raises Error if a layer with blobs has a name that is no path.
+    """
+    with _created(path) as file:
+        for key, arrays in (("data", blobs), ("diff", diffs)):
+            if arrays is None:
+                continue
+            root = file.create_group(key)
+            for layer in net.layer:
+                if not {"", "."}.isdisjoint(layer.name.split("/")):
+                    if any(array is not None for array in arrays.get(layer.name, ())):
+                        raise Error(f"an HDF5 file cannot hold the weights of layer '{layer.name}'", place=str(path), fix=HELD)
+                    continue
+                group = root.require_group(layer.name)
+                for index, array in enumerate(arrays.get(layer.name, ())):
+                    if array is not None and str(index) not in group:
+                        group.create_dataset(str(index), data=array if array.dtype == np.float64 else np.asarray(array, np.float32))
+
+
+def read_state_hdf5(path: str | Path) -> SolverState:
+    """Return the solver state in an HDF5 file."""
+    with Hdf5Files() as files:
+        root = files.members(path, keep=True)
+        if "iter" not in root or "history" not in root:
+            fix = "give the .solverstate.h5 beside it to --snapshot; weights alone go to --weights" if "data" in root else None
+            raise Error("has no iter and history, so it is not a solver state", place=str(path), fix=fix)
+        indices = sorted(int(key) for key in files.members(path, "/history", keep=True) if key.isdecimal())
+        if indices != list(range(len(indices))):
+            raise Error(f"the history has blobs {indices}, some are missing", place=str(path))
+        state = SolverState(
+            iter=_scalar(files, path, "iter"),
+            learned_net=files.text(path, "learned_net") if "learned_net" in root else "",
+            history=[files.read(path, f"history/{index}") for index in indices],
+            current_step=_scalar(files, path, "current_step") if "current_step" in root else 0,
+        )
+        if _EXTRAS in root:
+            try:
+                _read_extras(state, files.attributes(path, _EXTRAS))
+            except (ValueError, TypeError) as problem:
+                raise Error(f"is damaged: the attributes of its group '{_EXTRAS}' are invalid: {problem}", place=str(path)) from None
+        return state
+
+
+def _read_extras(state: SolverState, extras: Mapping[str, Any]) -> None:
+    state.cursors = [Cursor(*item) for item in json.loads(extras.get("data_cursor", "[]"))]
+    state.random_seed = int(extras["random_seed"]) if "random_seed" in extras else None
+    state.choices = str(extras.get("choices", ""))
+    state.averaged_net = str(extras.get("averaged_net", ""))
+    state.best_value = float(extras["best_value"]) if "best_value" in extras else None
+    state.best_iter = int(extras["best_iter"]) if "best_iter" in extras else None
+    state.ranks = int(extras.get("ranks", 1))
+
+
+def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.ndarray]) -> None:
+    """Write `state` as HDF5. The arrays of `history` are written one at a time."""
+    with _created(path) as file:
+        file.create_dataset("iter", data=np.array([state.iter], np.int32))
+        file.create_dataset("learned_net", data=np.bytes_(state.learned_net.encode() + b"\0"))
+        file.create_dataset("current_step", data=np.array([state.current_step], np.int32))
+        group = file.create_group("history")
+        for index, array in enumerate(history):
+            group.create_dataset(str(index), data=array if array.dtype == np.float64 else np.asarray(array, np.float32))
+        extras = file.create_group(_EXTRAS).attrs
+        extras["data_cursor"] = json.dumps(state.cursors)
+        extras["choices"], extras["averaged_net"] = state.choices, state.averaged_net
+        for name in ("random_seed", "best_value", "best_iter", "ranks"):
+            if getattr(state, name) is not None:
+                extras[name] = getattr(state, name)
+
+
+def _scalar(files: Hdf5Files, path: str | Path, dataset: str) -> int:
+    values = files.read(path, dataset)
+    if values.size != 1 or values.dtype.kind not in "iu":
+        raise Error(f"dataset '{dataset}' is {shape_text(values.shape)} of {values.dtype}, not one integer", place=str(path))
+    return int(values.reshape(-1)[0])
+
+
+@contextlib.contextmanager
+def _created(path: str | Path) -> Iterator[Any]:
+    with atomic_write(path) as stream:
+        try:
+            with h5py.File(stream.name, "w") as file:
+                yield file
+        except Error:
+            raise
+        except RuntimeError as problem:  # h5py raises this for a failed write
+            raise OSError(_first_line(problem)) from problem
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).strip().splitlines()[0] if str(problem).strip() else type(problem).__name__

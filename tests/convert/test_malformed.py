@@ -1,0 +1,269 @@
+"""ONNX files that cannot be converted: the error is right, and no file is written."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.convert.import_model import convert
+from ocaffe.errors import Error
+
+onnx = pytest.importorskip("onnx")
+HEAD = '<ir_version: 8, opset_import: ["": 17]> net '
+
+
+def parse(text: str, **weights: Any) -> Any:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items())
+    return model
+
+
+def conv(**weights: Any) -> Any:
+    """Return a model that can be converted."""
+    return parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }", **({"w": np.ones((4, 3, 3, 3), np.float32)} | weights))
+
+
+def refused(path: Path, **options: Any) -> str:
+    """Convert a model that must be refused, check that no file was written, and return the message."""
+    before = sorted(path.parent.iterdir())
+    with pytest.raises(Error) as caught:
+        convert(path, path.parent / "net.prototxt", path.parent / "net.caffemodel", **options)
+    assert sorted(path.parent.iterdir()) == before
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def saved(tmp_path: Path, model: Any) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def opsets(*items: tuple[str, int]) -> Any:
+    model = conv()
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(*item) for item in items)
+    return model
+
+
+MODELS: dict[str, tuple[Callable[[], Any], str]] = {
+    "no graph": (lambda: onnx.ModelProto(ir_version=8), "has no graph with nodes"),
+    "old opset": (lambda: opsets(("", 5)), "is of opset 5, opsets 7 to"),
+    "new opset": (lambda: opsets(("", 999)), "is of opset 999, opsets 7 to"),
+    "two opsets": (lambda: opsets(("", 17), ("", 18)), "is of opsets 17 and 18"),
+    "no opset": (lambda: opsets(("other", 1)), "does not say which opset"),
+    "operator unknown to ONNX": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
+    "operators without a rule": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Tan(x) b = Atan(x) c = Tan(a) d = Add(b, c) y = Relu(d) }"),
+        "no Caffe layer computes these operators: Atan (1: 'b'), Tan (2: 'a', ..)"),
+    "shape that depends on values": (
+        lambda: parse(HEAD + "(float[4, 3] x, bool[4] z) => (float[N, 3] y) { a = Compress<axis=0>(x, z) b = Slice(a, o, p, o) y = Relu(b) }",
+                      o=np.array([0], np.int64), p=np.array([1], np.int64)), "no Caffe layer computes these operators: Compress (1: 'a')"),
+    "operator of another domain": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> net (float[1, 3] x) => (float[1, 3] y) { a = com.acme.Fast(x) y = Relu(a) }'),
+        "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
+    "missing input": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, nothing) }"),
+        "is not a valid ONNX model: Nodes in a graph must be topologically"),
+    "weights of other channels": (lambda: conv(w=np.ones((4, 5, 3, 3), np.float32)),
+                                  "its weights are 4 x 5 x 3 x 3; its input of 1 x 3 x 8 x 8 needs 4 x 3 x 3 x 3"),
+    "weights of other axes": (lambda: conv(w=np.ones((4, 3, 3), np.float32)), "layer 'y' (Conv)"),
+    "shapes that contradict": (
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 9, 9] y) { y = Relu(x) }"),
+        "the file says that 'y' is 1 x 3 x 9 x 9, but the operators make it 1 x 3 x 8 x 8"),
+    "tensors that do not go together": (
+        lambda: parse(HEAD + "(float[1, 3] x, float[1, 4] z) => (float[1, 3] y) { y = Add(x, z) }"), "layer 'y' (Add)\n  its inputs do not fit together"),
+    "reshape to another count": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[2, 2] y) { y = Reshape(x, s) }", s=np.array([2, 2], np.int64)), "layer 'y' (Reshape)"),
+    "computed weights": (
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"),
+        "input 1 ('w') is computed by the net; a Caffe layer needs a constant there"),
+    "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"),
+                   "input 'x' is ? x 3 x ? x ?: only the batch may be unknown"),
+    "nothing depends on the input": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
+    "sum in one tensor alone": (
+        lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2] y) { y = Einsum<equation="ij,jk->i">(x, z) }'), "sums over k in one tensor alone"),
+    "three tensors": (
+        lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = Einsum<equation="ij,ij,jk->ik">(x, x, z) }'),
+        "two tensors with one letter"),
+    "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "a division by 0"),
+    "antialias": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y) '
+                      '{ y = Resize<antialias=1, mode="linear">(x, , , s) }', s=np.array([1, 3, 4, 4], np.int64)), "antialias 1 is not supported"),
+    "indices of maxima": (
+        lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i) { y, i = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"),
+        "the model uses the indices of the maxima"),
+    "bias along the batch": (
+        lambda: parse(HEAD + "(float[3, 5] x) => (float[3, 3] y) { y = Gemm(x, w, c) }", w=np.ones((5, 3), np.float32), c=np.ones((3, 1), np.float32)),
+        "C is 3 x 1, a row of 3 values is expected"),
+    "slopes of columns": (
+        lambda: parse(HEAD + "(float[2, 4, 4, 4] x) => (float[2, 4, 4, 4] y) { y = PRelu(x, s) }", s=np.ones(4, np.float32)),
+        "slopes of 4 for 2 x 4 x 4 x 4"),
+    "index behind the axis": (
+        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
+    "two bounds for one": (
+        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
+    "axis that does not exist": (
+        lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = Softmax<axis=-144115188075855873>(x) }"),
+        "axis -144115188075855873 of 'x', which is 2 x 8"),
+    **{f"recurrent: {message}": (
+        lambda attributes=attributes, inputs=inputs: parse(
+            HEAD + f"(float[4, 2, 3] x) => (float[4, 1, 2, 2] y) {{ y = LSTM<hidden_size=2{attributes}>(x, w, r{inputs}) }}",
+            w=np.ones((1, 8, 3), np.float32), r=np.ones((1, 8, 2), np.float32), n=np.full(2, 3, np.int32), p=np.ones((1, 6), np.float32)), message)
+       for attributes, inputs, message in (
+           ("", ", , n", "sequence_lens: sequences of different lengths"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "clip or input_forget"),
+           (', activations=["Relu", "Tanh", "Tanh"]', "", "activations Relu, Tanh, Tanh"),
+       )},
+    "cubic grid": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<mode="bicubic">(x, g) }'), "mode 'bicubic'"),
+    "reflected grid": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<padding_mode="reflection">(x, g) }'),
+        "padding_mode 'reflection'"),
+    "maxima of regions": (
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'), "mode 'max'"),
+    "floats as integers": (
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "the net has a cast to integers"),
+    "scale of a layer norm": (
+        lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = LayerNormalization(x, s) }", s=np.ones((8, 4), np.float32)),
+        "a scale or bias of 8 x 4 for 8"),
+    "scale of a group norm": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 21]> net (float[2, 8, 4] x) => (float[2, 8, 4] y) { y = GroupNormalization<num_groups=2>(x, s, s) }',
+                      s=np.ones(5, np.float32)), "groups, scale and bias are [2, 5, 5] for 8 channels"),
+    "dynamic reshape": (
+        lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_refused(tmp_path: Path, name: str) -> None:
+    make, message = MODELS[name]
+    assert message in refused(saved(tmp_path, make()))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.95])
+def test_truncated(tmp_path: Path, share: float) -> None:
+    content = conv().SerializeToString()
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content[: int(share * len(content))])
+    message = refused(path)
+    assert "empty" in message if not share else "truncated" in message
+
+
+def test_noise(tmp_path: Path) -> None:
+    """Random bytes never crash the process. A model that is still valid may be converted."""
+    rng = np.random.default_rng(0)
+    content = np.frombuffer(conv().SerializeToString(), np.uint8)
+    path = tmp_path / "net.onnx"
+    for _ in range(200):
+        damaged = content.copy()
+        damaged[rng.integers(0, 120, 3)] = rng.integers(0, 256, 3)
+        path.write_bytes(damaged.tobytes())
+        try:
+            convert(path, tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
+        except Error:
+            pass
+
+
+def external(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    onnx.save(conv(), str(path), save_as_external_data=True, location="net.data", size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("limit", [2**31, 100], ids=["small", "larger than a message"])
+def test_external_data(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocaffe.convert.importer.read._LIMIT", limit)
+    net = convert(external(tmp_path), tmp_path / "net.prototxt", tmp_path / "net.caffemodel")
+    assert [layer.type for layer in net.layer] == ["Input", "Convolution"]
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "net.data").unlink()
+    assert "the data of tensor 'w' is in 'net.data', which is missing" in refused(path)
+
+
+def test_external_data_truncated(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    (tmp_path / "net.data").write_bytes((tmp_path / "net.data").read_bytes()[:100])
+    assert "the data of tensor 'w' ends at byte 432 of 'net.data', which has 100" in refused(path)
+
+
+def test_external_data_outside_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    path = external(tmp_path / "inner")
+    (tmp_path / "inner" / "net.data").rename(tmp_path / "net.data")
+    model = onnx.load(str(path), load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "../net.data"
+    path.write_bytes(model.SerializeToString())
+    assert "the data of tensor 'w'" in refused(path)
+
+
+@pytest.mark.parametrize("content, message", [(b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"), (b"PK\x03\x04", "zip archive"),
+                                              (b"\x89HDF\r\n\x1a\n", "is an HDF5 file")])  # fmt: skip
+def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(content)
+    assert message in refused(path)
+
+
+def test_names_that_are_not_there(tmp_path: Path) -> None:
+    path = saved(tmp_path, conv())
+    assert "has no input 'data'" in refused(path, shapes={"data": (1, 3, 8, 8)})
+    assert "input 'x' has 4 axes, --shape gives it 3" in refused(path, shapes={"x": (3, 8, 8)})
+    assert "has no tensor 'z'" in refused(path, outputs=["z"])
+
+
+def test_no_folder_to_write_to(tmp_path: Path) -> None:
+    path = saved(tmp_path, conv())
+    with pytest.raises(Error, match="make the folder"):
+        convert(path, tmp_path / "nowhere" / "net.prototxt", tmp_path / "nowhere" / "net.caffemodel")
+    with pytest.raises(Error, match="make the folder"):
+        convert(path, tmp_path / "nowhere" / "net.prototxt", tmp_path / "net.caffemodel")
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["net.onnx"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("location", "x" * 5000), ("location", "a\0b"), ("offset", "-5"), ("length", "many"), ("offset", str(1 << 70))])
+def test_external_data_that_no_file_can_have(tmp_path: Path, key: str, value: str) -> None:
+    path = external(tmp_path)
+    model = onnx.load(str(path), load_external_data=False)
+    entries = {entry.key: entry.value for entry in model.graph.initializer[0].external_data} | {key: value}
+    del model.graph.initializer[0].external_data[:]
+    for name, text in entries.items():
+        model.graph.initializer[0].external_data.add(key=name, value=text)
+    path.write_bytes(model.SerializeToString())
+    assert "the data of tensor 'w'" in (message := refused(path)) and len(message) < 600
+
+
+def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
+    model = parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, c) }", c=np.ones(3, np.float32))
+    model.graph.input[0].type.tensor_type.elem_type = 59
+    assert "input 'x' is no tensor of a known type" in refused(saved(tmp_path, model))
+
+
+def test_bounds_of_a_slice_that_are_numbers(tmp_path: Path) -> None:
+    model = parse(HEAD + "(float[1, 4] x) => (float[1, 2] y) { a = Slice(x, o, p, q) y = Relu(a) }", o=np.int64(1), p=np.array([3]), q=np.array([1]))
+    assert "are not lists of whole numbers" in refused(saved(tmp_path, model))
+
+
+def test_no_outputs(tmp_path: Path) -> None:
+    model = conv()
+    del model.graph.output[:]
+    assert "has no outputs" in refused(saved(tmp_path, model))
+
+
+def test_an_input_of_no_type(tmp_path: Path) -> None:
+    model = conv()
+    model.graph.input[0].type.tensor_type.elem_type = -(1 << 31)
+    assert "input 'x' is no tensor of a known type" in refused(saved(tmp_path, model))
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 40])
+def test_an_attribute_outside_the_range(tmp_path: Path, size: int) -> None:
+    model = parse(HEAD + f"(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ y = LRN<size={size}>(x) }}")
+    assert "its attributes are outside the range of Caffe's LRN" in refused(saved(tmp_path, model))

@@ -1,0 +1,219 @@
+"""Hdf5Files: damaged files and files that refer to other files are errors, and never end this process."""
+from __future__ import annotations
+
+import gzip
+import os
+import pathlib
+import signal
+import zlib
+from collections.abc import Callable, Iterator
+
+import h5py
+import numpy as np
+import pytest
+
+from ocaffe.errors import Error
+from ocaffe.formats import hdf5_files
+from ocaffe.formats.hdf5 import read_state_hdf5, read_weights_hdf5
+from ocaffe.formats.hdf5_files import Hdf5Files
+
+VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
+HANGS = pathlib.Path(__file__).with_name("hang.solverstate.h5.gz")
+
+
+@pytest.fixture(scope="module")
+def files() -> Iterator[Hdf5Files]:
+    with Hdf5Files() as made:
+        yield made
+
+
+@pytest.fixture
+def secret(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "secret"
+    with h5py.File(path, "w") as file:
+        file["x"] = VALUES
+    return path
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"chunks": (4, 4)}, {"chunks": (4, 3)}, {"chunks": (4, 4), "compression": "gzip"}, {"chunks": (2, 4), "fletcher32": True}],
+)
+@pytest.mark.parametrize("dtype", [">f8", "<i2", "<f4"])
+def test_read(files: Hdf5Files, tmp_path: pathlib.Path, more: dict, dtype: str) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file.create_dataset("x", data=VALUES.astype(dtype), **more)
+    member = files.members(tmp_path / "a.h5")["x"]
+    assert (member.kind, member.shape, member.dtype.str) == ("dataset", (6, 4), dtype)
+    whole, some = files.read(tmp_path / "a.h5", "x"), files.read(tmp_path / "a.h5", "x", slice(1, 5))
+    assert whole.dtype.str == dtype and (whole == VALUES).all() and (some == VALUES[1:5]).all()
+    out = np.zeros((4, 4), dtype)
+    assert files.read(tmp_path / "a.h5", "x", slice(1, 5), out) is out and (out == VALUES[1:5]).all()
+
+
+def test_soft_links_inside_the_file(files: Hdf5Files, tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/x"] = VALUES
+        file["g/near"], file["far"] = h5py.SoftLink("x"), h5py.SoftLink("/g/near")
+        file["loop"], file["gone"] = h5py.SoftLink("loop"), h5py.SoftLink("nothing")
+    assert (files.read(tmp_path / "a.h5", "far") == VALUES).all()
+    members = files.members(tmp_path / "a.h5")
+    assert "more than 16 links" in members["loop"].problem and "link to nothing" in members["gone"].problem
+
+
+def external_storage(file: h5py.File, secret: pathlib.Path) -> None:
+    file.create_dataset("data/ip/0", (25,), np.uint8, external=[(str(secret), 0, 25)])
+
+
+def external_link(file: h5py.File, secret: pathlib.Path) -> None:
+    file["data/ip/0"] = h5py.ExternalLink(str(secret), "x")
+
+
+def link_to_external_link(file: h5py.File, secret: pathlib.Path) -> None:
+    file["other"] = h5py.ExternalLink(str(secret), "/")
+    file["data/ip/0"] = h5py.SoftLink("/other/x")
+
+
+def virtual(file: h5py.File, secret: pathlib.Path) -> None:
+    layout = h5py.VirtualLayout((6, 4), np.float32)
+    layout[:] = h5py.VirtualSource(secret, "x", (6, 4))
+    file.create_virtual_dataset("data/ip/0", layout)
+
+
+def plugin(file: h5py.File, secret: pathlib.Path) -> None:
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk((6, 4))
+    settings.set_filter(32001, h5py.h5z.FLAG_OPTIONAL)
+    group = file.create_group("data/ip")
+    made = h5py.h5d.create(group.id, b"0", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((6, 4)), settings)
+    made.write_direct_chunk((0, 0), VALUES.tobytes())
+
+
+def never_written(file: h5py.File, secret: pathlib.Path) -> None:
+    file.create_dataset("data/ip/0", (1 << 40,), np.float32)
+
+
+def few_of_its_chunks(file: h5py.File, secret: pathlib.Path) -> None:
+    file.create_dataset("data/ip/0", (1 << 40,), np.float32, chunks=(1024,))[:5] = 1
+
+
+def zeros_that_unpack(file: h5py.File, secret: pathlib.Path) -> None:
+    made = file.create_dataset("data/ip/0", (65 << 20,), np.float32, chunks=(1 << 20,), compression="gzip")
+    packed = zlib.compress(bytes(4 << 20))
+    for start in range(0, 65 << 20, 1 << 20):
+        made.id.write_direct_chunk((start,), packed)
+
+
+def references(file: h5py.File, secret: pathlib.Path) -> None:
+    file["data/x"] = VALUES
+    file.create_dataset("data/ip/0", data=[file["data/x"].regionref[:2]], dtype=h5py.regionref_dtype)
+
+
+def huge_number(file: h5py.File, secret: pathlib.Path) -> None:
+    file["data/ip/1000000000"] = VALUES
+
+
+@pytest.mark.parametrize(
+    "make, fact",
+    [
+        (external_storage, "the values of dataset '/data/ip/0' are in '{}', outside the file"),
+        (external_link, "'/data/ip/0' is a link to '{}' outside the file"),
+        (link_to_external_link, "'/data/ip/0' is a link to '{}' outside the file"),
+        (virtual, "dataset '/data/ip/0' is virtual"),
+        (plugin, "dataset '/data/ip/0' is compressed by filter 32001"),
+        (never_written, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 0 are stored"),
+        (few_of_its_chunks, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 4,096 are stored"),
+        (zeros_that_unpack, "dataset '/data/ip/0' unpacks to 272,629,760 bytes, 1"),
+        (references, "dataset '/data/ip/0' is of type object, not of numbers"),
+        (huge_number, "layer 'ip' has a blob of number 1000000000"),
+    ],
+)
+def test_refused(
+    tmp_path: pathlib.Path, secret: pathlib.Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[h5py.File, pathlib.Path], None], fact: str
+) -> None:
+    monkeypatch.delenv("HDF5_PLUGIN_PATH", raising=False)
+    path = tmp_path / "a.caffemodel.h5"
+    with h5py.File(path, "w") as file:
+        make(file, secret)
+    with pytest.raises(Error) as caught:
+        read_weights_hdf5(path)
+    assert fact.format(secret) in caught.value.fact and caught.value.place == str(path)
+
+
+def test_groups_that_contain_each_other(tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/a/b/0"] = VALUES
+        file["data/a/b/again"] = file["data"]
+    (layer,) = read_weights_hdf5(tmp_path / "a.h5").layers
+    assert layer.name == "a/b" and layer.blobs[0] is not None and (layer.blobs[0] == VALUES).all()
+
+
+def test_deep_groups(tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/" + "g/" * 60 + "0"] = VALUES
+    (layer,) = read_weights_hdf5(tmp_path / "a.h5").layers
+    assert layer.name == "/".join("g" * 60)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["data/" + "g/" * 1500 + "0"] = VALUES
+    with pytest.raises(Error, match="more than 64 levels"):
+        read_weights_hdf5(tmp_path / "b.h5")
+
+
+@pytest.mark.parametrize("attribute, value", [("data_cursor", "[1"), ("data_cursor", "[[1]]"), ("random_seed", "x")])
+def test_damaged_attributes(tmp_path: pathlib.Path, attribute: str, value: str) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["iter"] = [3]
+        file.create_group("history")
+        file.create_group("ocaffe").attrs[attribute] = value
+    with pytest.raises(Error, match="the attributes of its group 'ocaffe' are invalid"):
+        read_state_hdf5(tmp_path / "a.h5")
+
+
+def test_iteration_of_another_type(tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["iter"] = np.dtype("f4")
+        file.create_group("history")
+    with pytest.raises(Error, match="'iter' is not a dataset"):
+        read_state_hdf5(tmp_path / "a.h5")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no limit of time here")
+def test_library_that_does_not_end(tmp_path: pathlib.Path) -> None:
+    """One damaged byte in the heap of attributes makes HDF5's library search forever."""
+    path = tmp_path / "a.solverstate.h5"
+    path.write_bytes(gzip.decompress(HANGS.read_bytes()))
+    with Hdf5Files(seconds=0.3) as files:
+        with pytest.raises(Error, match="does not come to an end"):
+            files.attributes(path, "ocaffe")
+        assert files.read(path, "iter").shape == (1,)  # another process
+
+
+def test_library_that_crashes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, secret: pathlib.Path) -> None:
+    child = tmp_path / "child.py"
+    child.write_text("import os, sys\nsys.stdin.readline()\nos.abort()\n")
+    monkeypatch.setattr(hdf5_files, "CHILD", child)
+    with Hdf5Files() as files, pytest.raises(Error, match="HDF5's library crashed \\(SIGABRT\\)"):
+        files.members(secret)
+
+
+def test_damaged_bits(files: Hdf5Files, tmp_path: pathlib.Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/ip/0"] = VALUES
+    good, path = (tmp_path / "a.h5").read_bytes(), tmp_path / "b.h5"
+    random, refused = np.random.default_rng(0), 0
+    for _ in range(300):
+        content = bytearray(good)
+        content[random.integers(8, len(good))] ^= 1 << random.integers(8)
+        path.write_bytes(content)
+        try:
+            for layer in files.members(path, "/data"):
+                files.read(path, f"/data/{layer}/0")
+        except Error:
+            refused += 1
+    assert refused > 20
+
+
+def test_the_working_directory_may_change(files: Hdf5Files, secret: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.members(secret)
+    monkeypatch.chdir(secret.parent)
+    assert list(files.members(os.path.basename(secret))) == ["x"]
