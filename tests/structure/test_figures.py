@@ -31,7 +31,7 @@ def test_decisions_by_a_name(code: str, decides: bool) -> None:
 
 def test_fields_and_parameters_are_found() -> None:
     assert {"layer", "operands", "origin"} <= set(launch_fields()["Launch"]) and "source" in launch_fields()["Upload"]
-    assert {"reads", "size", "defines"} <= set(launch_parameters())
+    assert {"args", "size", "defines"} <= set(launch_parameters())
 
 
 def test_upward_imports_are_the_fewest() -> None:
