@@ -51,27 +51,27 @@ def is_linear_scatter(launch: Launch) -> bool:
 
 def _in_blocks(launch: Launch) -> Call | None:
     """Return the call of pooling_blocks.cl for a launch of pooling_gpu.cl."""
-    return None if launch.call is None else _divided(launch.call)
+    return None if launch.call is None else _divided(launch.call, launch.kernel.can.scatters)
 
 
-def _divided(call: Call) -> Call:
-    """Return the call of pooling_blocks.cl: a work-item for each block of channels of a pixel."""
+def _divided(call: Call, back: bool) -> Call:
+    """Return the call of pooling_blocks.cl, backward if `back`: a work-item for each block of channels of a pixel."""
     planes, _, height, width, out_height, out_width = (int(scalar) for scalar in call.scalars[:6])
-    blocks, pixels = planes // BLOCK, height * width if call.function == "backward" else out_height * out_width
+    blocks, pixels = planes // BLOCK, height * width if back else out_height * out_width
     return replace(call, program="pooling_blocks", scalars=(np.int32(blocks), *call.scalars[1:]), size=(blocks * pixels, call.size[1]))
 
 
 def _whole_in_blocks(launch: Launch) -> Call | None:
     """Return the call of pooling_blocks.cl for a launch of pooling_plane.cl on a GPU. The window is a define there."""
-    call, pool = launch.call, launch.details
+    call, pool, back = launch.call, launch.details, launch.kernel.can.scatters
     image = pool.image
     if call is None or pool.method != AVE or len(image) != 2 or math.prod(image) > STRIP_TAPS:
         return None
     defines = {**dict(call.defines), "KH": str(image[0]), "KW": str(image[1]), "SH": "1", "SW": "1"}
     group = int(defines.pop("GROUP"))
-    planes, rest = (int(call.scalars[0]), call.scalars[3:]) if call.function == "backward" else (call.size[0] // group, ())
+    planes, rest = (int(call.scalars[0]), call.scalars[3:]) if back else (call.size[0] // group, ())
     sizes = [np.int32(value) for value in (planes, 0, *image, 1, 1)]
-    return _divided(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)))
+    return _divided(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)), back)
 
 
 def _blocked(rec: Recorder, launch: Launch) -> BlockedForm | None:
