@@ -7,7 +7,7 @@ of a key, and uses of a table of names (`is_product`). A text for people (an f-s
 its defines as a key is none either: it identifies a build.
 setattr: calls in tests, of monkeypatch, of mock, and the builtin one, by the package of ocaffe whose attribute they replace.
 Environment variables: those whose names are literals in ocaffe; OCAFFE_* are its own.
-Flags: of all commands, each with its own; --help is not counted.
+Flags: of all commands, each with its own, as --help shows them. --help itself, negatives of switches and old spellings are not counted.
 Packages: folders with Python files; a file in the root of ocaffe is one, too. Cycles are those of tests/structure/imports.py.
 Files per folder: those of Python and OpenCL, without `__init__.py`.
 Upward imports: folders are the packages with their subfolders. They are ordered so that the fewest imports between two of them go up. These are left.
@@ -187,7 +187,8 @@ def flags() -> dict[str, list[str]]:
         own = getattr(importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}"), "COMMANDS", {})  # NESTED may lack some
         for nested in ((), *((each,) for each in dict.fromkeys([*parsers.NESTED.get(command, ()), *(own if own is not commands else ())]))):
             parser = parsers.parser_of(command, *nested)
-            found[" ".join((command, *nested))] = [action.dest for action in parser._actions if action.option_strings and action.dest != "help"]
+            shown = (action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS)
+            found[" ".join((command, *nested))] = [action.dest for action in shown if action.dest != "help"]
     return found
 
 
