@@ -32,12 +32,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ocaffe.support import log
+from ocaffe.support import log, parent
 from ocaffe.support.cache import Entries, cache_root, digest, write_atomically
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
-_OURS = "OCAFFE_OCL_ICD_VENDORS"  # our value of OCL_ICD_VENDORS, so that child processes do not mistake it for the user's
 _SYSTEM_FOLDER = "/etc/OpenCL/vendors"
 _PROBE_FORMAT = "2"  # part of a verdict's key: increase it when the test changes
 _PROBE_SECONDS = 60  # a test takes 0.5 to 3 s
@@ -82,9 +81,6 @@ class Discovery:
         return next((runtime for runtime in self.runtimes if (platform_name, platform_version) in runtime.platforms), None)
 
 
-PINNED = "OCAFFE_POCL_AFFINITY"  # the process that has set POCL_AFFINITY; child processes inherit both
-
-
 @functools.cache
 def import_pyopencl() -> ModuleType:
     """Import pyopencl with a loader that sees every working runtime. Call this instead of importing pyopencl.
@@ -102,11 +98,12 @@ def import_pyopencl() -> ModuleType:
         else:
             os.environ["PYOPENCL_NO_CACHE"] = cache_setting
     _share_invokers(pyopencl)
-    own = f"1 {os.getpid()}"
-    if os.environ.get(PINNED, own) != own:  # set by a process that has started this one, which may have other cores
+    own = str(os.getpid())
+    if parent.told("affinity") not in ("", own):  # set by a process that has started this one, which may have other cores
         os.environ.pop("POCL_AFFINITY", None)
     if may_pin() and "POCL_AFFINITY" not in os.environ:
-        os.environ["POCL_AFFINITY"], os.environ[PINNED] = "1", own
+        os.environ["POCL_AFFINITY"] = "1"
+        parent.tell(affinity=own)
     if found.folder:
         os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add untested runtimes of $PYOPENCL_HOME/.libs; our folder has the working ones
     return pyopencl
@@ -166,7 +163,7 @@ def _chosen_by_user() -> str:
     """Return the user's setting of the loader, or ''."""
     for variable in USER_VARIABLES:
         value = os.environ.get(variable)
-        if value and value != os.environ.get(_OURS):
+        if value and value != parent.told("vendors"):
             return f"{variable}={value}"
     return ""
 
@@ -186,7 +183,8 @@ def discover() -> Discovery:
             os.environ["OCL_ICD_FILENAMES"] = os.pathsep.join(usable)
         return Discovery(runtimes)
     folder = vendors_folder(usable)
-    os.environ["OCL_ICD_VENDORS"] = os.environ[_OURS] = folder
+    os.environ["OCL_ICD_VENDORS"] = folder
+    parent.tell(vendors=folder)  # so that child processes do not mistake the value for the user's
     return Discovery(runtimes, folder)
 
 

@@ -6,7 +6,6 @@ selftest that multiply matrices, in another process. The verdict is cached by de
 """
 from __future__ import annotations
 
-import os
 import subprocess
 
 from ocaffe.cl import verdicts
@@ -14,14 +13,13 @@ from ocaffe.cl.verdicts import Facts
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.kernels.files import kernel_text
-from ocaffe.support import log
+from ocaffe.support import log, parent
 from ocaffe.support.cache import digest
-
-RUNNING = "OCAFFE_UNIT_TRIAL"  # set in the processes of a selftest: the unit may be used untested, and products of any size use it
 
 
 def running() -> bool:
-    return os.environ.get(RUNNING) == "1"
+    """Whether this is a process of a selftest: the unit may be used untested, and products of any size use it."""
+    return bool(parent.told("unit_trial"))
 
 
 def store(facts: Facts, unit: str, math: str, passed: bool) -> None:

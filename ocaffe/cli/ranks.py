@@ -19,9 +19,7 @@ from ocaffe.errors import Error
 from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
 from ocaffe.parallel.transports import TRANSPORTS
 from ocaffe.parallel.world import World, first_of_host, join, ranks_expected
-from ocaffe.support import log
-
-_FOLDER = "OCAFFE_RANKS"  # variable: the folder in which ranks tell their processes to the process that started them
+from ocaffe.support import log, parent
 
 
 def rank_flags(parser: Parser) -> None:
@@ -53,7 +51,7 @@ def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace
 def _run(command: Sequence[str]) -> int:
     """Run mpiexec. Signals go to rank 0, which agrees with the others on their effect. Name the rank that ended first if it could not do so itself."""
     with tempfile.TemporaryDirectory(prefix="ocaffe-ranks-") as folder:
-        environment = {**os.environ, **ENVIRONMENT, _FOLDER: folder}
+        environment = {**os.environ, **ENVIRONMENT, **parent.telling(ranks=folder)}
         # In a session of its own, or else a terminal's Ctrl-C would reach mpiexec too, which would kill the ranks.
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=ends_with(os.getpid()))
         ranks = _Ranks(Path(folder), process)
@@ -155,7 +153,7 @@ def ranked() -> Iterator[World]:
         if first_of_host():
             raise
         raise SystemExit(1) from problem  # the first rank of this host prints the same
-    folder = os.environ.get(_FOLDER, "") if world.several else ""
+    folder = parent.told("ranks") if world.several else ""
     with world.together(before=lambda: _forget(folder, "rank *")):
         name = f"rank {world.rank} of {world.size} on {world.hosts[world.rank]} (process {os.getpid()})"
         if folder:

@@ -19,9 +19,8 @@ from pathlib import Path
 from ocaffe.errors import Error
 from ocaffe.parallel import placeholder
 from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
-from ocaffe.support import log
+from ocaffe.support import log, parent
 
-FOLDER = "OCAFFE_PROCESSES"  # variable: the folder in which ranks and placeholders find each other
 _SECONDS = 120  # until all processes of the script have created their solvers
 _MESSAGE = 1 << 20  # bytes, at most
 _folders: list[tempfile.TemporaryDirectory[str]] = []  # they are removed at the end of the process
@@ -31,20 +30,20 @@ def new_group() -> str:
     """Return a name for the ranks of the processes that this process will start. They find it in their environment."""
     made = tempfile.TemporaryDirectory(prefix="ocaffe-")
     _folders.append(made)
-    os.environ[FOLDER] = made.name
+    parent.tell(processes=made.name)
     return made.name
 
 
 def announced() -> bool:
     """Whether a script has called `new_group` in this process or in its parent."""
-    return FOLDER in os.environ
+    return bool(parent.told("processes"))
 
 
 def become_rank(rank: int, ranks: int) -> None:
     """Make this process rank `rank` of `ranks` for MPI, which it must not have initialized. Raises Error if mpiexec or the other processes fail."""
     if not hasattr(socket, "AF_UNIX"):  # Windows
         raise Error("processes of a script cannot become ranks on this system", fix="one process for each device by mpiexec: mpiexec -n 2 python script.py")
-    folder = Path(os.environ[FOLDER])
+    folder = Path(parent.told("processes"))
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(folder / str(rank)))
         door.listen(1)

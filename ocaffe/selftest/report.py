@@ -24,6 +24,7 @@ from ocaffe.errors import Error
 from ocaffe.selftest.part import PHASES, RATES
 from ocaffe.selftest.privacy import Scrubber
 from ocaffe.selftest.selftest import ROOT, all_cases, ending, selftest
+from ocaffe.support import parent
 
 FORMAT = 2
 PACKAGES = ("pyopencl", "numpy", "protobuf", "lmdb", "pillow", "simplejpeg", "onnx", "h5py")
@@ -230,8 +231,13 @@ def system() -> Answer:
         "python": f"{platform.python_implementation()} {platform.python_version()} ({sys.platform})",
         "cores": os.cpu_count(),
         "packages": packages,
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or name.startswith("OCAFFE_")},
+        "variables": {name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or _of_user(name)},
     }
+
+
+def _of_user(variable: str) -> bool:
+    """Whether it is one of ocaffe's variables that users set."""
+    return variable.startswith("OCAFFE_") and variable != parent.VARIABLE
 
 
 def how(status: int | None, timeout: float) -> str:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from ocaffe.cl import unit_trial
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey
 from ocaffe.errors import Error
@@ -25,6 +24,7 @@ from ocaffe.ir.launch import HOST, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.selftest import boxes, exchange, layers, updates
 from ocaffe.selftest.case import ROUNDED, TOLERANCE, Finding
+from ocaffe.support import parent
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "all programs"  # the name under which a process builds the programs of all its families, several at a time
@@ -132,7 +132,7 @@ class _Child:
     def __init__(self, command: Sequence[str], said: IO[str], timeout: float) -> None:
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.timeout, self.late = timeout, False
-        environment = {**os.environ, "PYTHONPATH": path, unit_trial.RUNNING: "1"}
+        environment = {**os.environ, "PYTHONPATH": path, **parent.telling(unit_trial="1")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()

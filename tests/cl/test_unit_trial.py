@@ -17,6 +17,7 @@ from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.selftest.case import ROUNDED
 from ocaffe.selftest.selftest import Row, product_cases
+from ocaffe.support import parent
 from tests.kernels.test_matrix_units import emulated
 
 UNIT = "WMMA of RDNA 3"
@@ -71,7 +72,7 @@ def test_the_verdict_is_of_device_driver_and_mode(runs: list[list[str]]) -> None
 
 
 def test_the_selftest_itself_uses_the_unit_for_all_products(runs: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(unit_trial.RUNNING, "1")
+    monkeypatch.setenv(*parent.telling(unit_trial="1").popitem())
     target = with_math(card(), "bf16").target
     assert target.matrix_unit_only and not runs and all(tile.unit for tile in gemm_gpu.tiles_for(target))
 
