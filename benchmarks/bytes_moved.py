@@ -19,13 +19,14 @@ from typing import Any
 from resident import ROOT, resident  # first: it makes ocaffe importable
 
 from ocaffe import log, proto
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.launch import HOST, Access, Launch
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Role
+from ocaffe.support.switches import Switches
 
 NETS = ("alexnet", "googlenet", "resnet18", "resnet50", "vgg16", "mobilenet_v2")
 H100 = Target(

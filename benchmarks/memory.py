@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ocaffe import log, proto  # noqa: E402
-from ocaffe.compiler.compile import Switches, compile_net  # noqa: E402
+from ocaffe.compiler.compile import compile_net  # noqa: E402
 from ocaffe.compiler.network import phase_net  # noqa: E402
 from ocaffe.data.databases.datum import encode_datum  # noqa: E402
 from ocaffe.data.databases.writer import LmdbWriter  # noqa: E402
@@ -35,6 +35,7 @@ from ocaffe.graph.options import NetOptions  # noqa: E402
 from ocaffe.graph.parameters import ParameterGroup  # noqa: E402
 from ocaffe.ir.target import Target  # noqa: E402
 from ocaffe.solver.update import Updater  # noqa: E402
+from ocaffe.support.switches import Switches  # noqa: E402
 
 SETS = {
     "mnist/mnist": ("train", "test", (1, 28, 28)), "digits/digits": ("train", "test", (1, 28, 28)), "cifar10/cifar10": ("train", "test", (3, 32, 32)),

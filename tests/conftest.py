@@ -20,11 +20,13 @@ from ocaffe import log
 from ocaffe.cl import program
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
 from ocaffe.ir.target import Target
-from tests.harness import of_kind, quick_to_compile, treat_as_large
+from ocaffe.support.switches import VARIABLE
+from tests.harness import of_kind, quick_to_compile, switches, treat_as_large
 
 CPU = 1 << 1  # CL_DEVICE_TYPE_CPU
 
-os.environ.setdefault("OCAFFE_VERIFY", "1")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
+if "verify" not in os.environ.get(VARIABLE, ""):
+    os.environ[VARIABLE] = switches("verify")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
 
 # The quick tier, `bin/test --quick`: some tests of every package, 90 s at most. A folder includes all of its files.
 # The first golden case of each layer type belongs to it too (tests/test_golden.py).

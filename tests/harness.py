@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,8 +24,19 @@ from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
+from ocaffe.support.switches import VARIABLE
 
 _programs: dict[Any, Any] = {}
+
+
+def switches(*words: str) -> str:
+    """Return the value of OCAFFE_DEBUG with more words. A word replaces the present one of its name."""
+    return ",".join({word.partition("=")[0]: word for word in (*filter(None, os.environ.get(VARIABLE, "").split(",")), *words)}.values())
+
+
+def switch(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    """Set words of OCAFFE_DEBUG for a test, for example `switch(monkeypatch, "poison", "fuse=0")`. The others stay."""
+    monkeypatch.setenv(VARIABLE, switches(*words))
 
 
 def of_kind(target: Target, kind: str, last_block: bool = True) -> Target:

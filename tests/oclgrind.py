@@ -1,6 +1,6 @@
 """Run golden cases under Oclgrind, which detects accesses outside of buffers and races: `python -m tests.oclgrind [pytest arguments]`.
 
-It needs Debian's package `oclgrind` and takes some minutes. Every tensor gets a buffer of exactly its size (OCAFFE_PLAN=separate). The exit status is 1
+It needs Debian's package `oclgrind` and takes some minutes. Every tensor gets a buffer of exactly its size (OCAFFE_DEBUG=plan=separate). The exit status is 1
 if Oclgrind reports an error. Oclgrind 21.10 computes some built-in functions of a vector and a scalar wrongly: min(int8, int) uses the scalar for one
 lane only. So cases with averages and labels compute wrong numbers; these failures are ignored.
 """
@@ -25,8 +25,8 @@ def main() -> int:
         pathlib.Path(folder, "oclgrind.icd").write_text(f"{LIBRARY}\n")
         report = pathlib.Path(folder, "report")
         environment = {
-            **os.environ, "OCL_ICD_VENDORS": folder, "OCAFFE_PLAN": "separate", "OCLGRIND_LOG": str(report), "OCLGRIND_MAX_ERRORS": "10000",
-            "OCLGRIND_DATA_RACES": "1", "OCAFFE_BUILD_WORKERS": "0",
+            **os.environ, "OCL_ICD_VENDORS": folder, "OCAFFE_DEBUG": "verify,plan=separate", "OCLGRIND_LOG": str(report), "OCLGRIND_MAX_ERRORS": "10000",
+            "OCLGRIND_DATA_RACES": "1",
         }  # fmt: skip
         tests = str(pathlib.Path(__file__).with_name("test_golden.py"))
         command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:benchmark", "--timeout", "3600", tests, *(sys.argv[1:] or ["-k", "plain"])]

@@ -25,6 +25,7 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.ir.target import TENSOR_MATHS
 from ocaffe.layers.base import registry
+from tests.harness import switch
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4
@@ -99,8 +100,7 @@ def types_of(case: Case) -> set[str]:
 def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.chdir(GOLDEN)
     monkeypatch.syspath_prepend(str(GOLDEN / "layers"))  # golden_pylayer
-    monkeypatch.setenv("OCAFFE_FUSE", "1" if fuse == "fused" else "0")
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison", f"fuse={int(fuse == 'fused')}")
     case = Case(GOLDEN / f"{name}.npz")
     if name in WITHOUT_PLYVEL:
         pytest.skip(WITHOUT_PLYVEL[name])
@@ -126,7 +126,7 @@ def test_rounded_operands(name: str, mode: str, device: Any, monkeypatch: pytest
     if not device.target.tensor_cores:
         pytest.skip("no tensor cores")
     monkeypatch.chdir(GOLDEN)
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     monkeypatch.setattr(device, "target", replace(device.target, math=mode))
     # In one window of LeNet's first pooling two values are closer than the rounding of 11-bit operands. So the other value is the maximum, and the gradient
     # of one filter (not of its bias) comes from another position.

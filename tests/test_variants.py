@@ -10,6 +10,7 @@ from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 from ocaffe.layers.base import registry
+from tests.harness import switch
 from tests.test_golden import GOLDEN, Case, cases, message_of, run_case, run_once, types_of
 
 STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # state of one forward pass changes the next; these layers have separate tests
@@ -27,7 +28,7 @@ def layer_cases() -> list[str]:
 @pytest.fixture
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
     monkeypatch.chdir(GOLDEN)
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     monkeypatch.syspath_prepend(str(GOLDEN / "layers"))
     return Case(GOLDEN / f"{request.param}.npz")
 

@@ -155,7 +155,7 @@ def nothing(slot: int) -> None:
 
 
 class PoisonAction:
-    """Perform an action, then fill all Refs that no later launch reads with NaN (OCAFFE_POISON=1)."""
+    """Perform an action, then fill all Refs that no later launch reads with NaN (OCAFFE_DEBUG=poison)."""
 
     def __init__(self, commands: Commands, action: Any, dying: list[Ref]) -> None:
         self.commands, self.action = commands, action

@@ -20,8 +20,9 @@ from ocaffe.cl.limits import with_bounds
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir import matrix_units
-from ocaffe.ir.target import MATHS, MAX_GRADIENT_SCALE, TENSOR_MATHS, Target
+from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
 from ocaffe.support import log
+from ocaffe.support.switches import Switches
 
 # The first pattern found in 'platform, vendor' (lower case) determines the runtime. PoCL on an NVIDIA card counts as PoCL.
 RUNTIMES = (
@@ -296,14 +297,6 @@ def _math(math: str | None) -> str:
     return math
 
 
-def _gradient_scale() -> int:
-    text = os.environ.get("OCAFFE_GRADIENT_SCALE") or str(Target.gradient_scale)
-    scale = int(text) if text.isdecimal() else 0
-    if not 0 < scale <= MAX_GRADIENT_SCALE or scale & (scale - 1):
-        raise Error(f"OCAFFE_GRADIENT_SCALE is '{text}'", fix=f"a power of two from 1 to {MAX_GRADIENT_SCALE}")
-    return scale
-
-
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
     """Return the device info with the arithmetic of products set to `math`, else $OCAFFE_MATH, else fp32.
 
@@ -317,9 +310,9 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
             modes = f"its matrix unit has only {', '.join(matrix_units.UNITS[unit].depth)}" if unit else "it has no tensor cores usable from OpenCL"
             raise Error(f"--math {math}: '{info.name}' ({info.platform_name}): {modes}", fix="leave it out" + (", or choose one of these" if unit else ""))
         unit_trial.require(info.facts, info.number, unit, math)
-    scale = _gradient_scale() if math == "fp16" else info.target.gradient_scale
+    scale = Switches.read().gradient_scale if math == "fp16" else 0
     only = on_unit and unit_trial.running()
-    target = replace(info.target, math=math, gradient_scale=scale, matrix_unit_only=only)
+    target = replace(info.target, math=math, gradient_scale=scale or info.target.gradient_scale, matrix_unit_only=only)
     return info if info.target == target else replace(info, target=target)
 
 

@@ -5,35 +5,34 @@ the memory models of OpenCL 2.0 and 3.0 guarantee. AMD: builtins of AMD's compil
 """
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from ocaffe.errors import Error
+from ocaffe.support.switches import OFF, VARIABLE, Switches
 
-VARIABLE = "OCAFFE_FENCE"
 FILES = {"SCOPE": "fence_scope.h", "AMD": "fence_amd.h"}  # follow common.h in programs with a last-block reduction
 ACQUIRE_RELEASE, DEVICE_SCOPE = 1 << 1, 1 << 5  # of CL_DEVICE_ATOMIC_MEMORY_CAPABILITIES
 STANDARDS = ((3, 0), (2, 0))  # of OpenCL C with such atomics
 
 
 def device_fence(device: Any, kind: str, runtime: str, capability: int) -> str:
-    """Return the fence of a device, "" for none. $OCAFFE_FENCE replaces the choice: off, SCOPE, or AMD on AMD's driver.
+    """Return the fence of a device, "" for none. The switch `fence` replaces the choice: off, SCOPE, or AMD on AMD's driver.
 
-    `device`: pyopencl's. `capability`: NVIDIA's compute capability, else 0. Raises Error if the device lacks the fence that the variable names.
+    `device`: pyopencl's. `capability`: NVIDIA's compute capability, else 0. Raises Error if the device lacks the fence of the switch.
     """
     if kind != "gpu":
         return ""
     able = {"PTX": capability >= 7, "SCOPE": not capability and bool(standard(device)), "AMD": runtime == "amd"}
-    wanted = os.environ.get(VARIABLE, "").upper()
-    if wanted == "OFF":
+    wanted = Switches.read().fence
+    if wanted == OFF:
         return ""
     if not wanted:
         return next((name for name in ("PTX", "SCOPE") if able[name]), "")
     if not able.get(wanted):
-        fact = f"{VARIABLE} is '{wanted}', which '{device.name.strip()}' does not have"
-        raise Error(fact, fix=f"one of {', '.join(['off', *(name for name, has in able.items() if has)])}, or unset it")
+        fact = f"{VARIABLE} has fence={wanted}, which '{device.name.strip()}' does not have"
+        raise Error(fact, fix=f"one of {', '.join(f'fence={name}' for name in ['off', *(name for name, has in able.items() if has)])}, or leave it out")
     return wanted
 
 

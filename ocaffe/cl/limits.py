@@ -2,27 +2,19 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import Any
 
 from ocaffe.errors import Error
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.target import OTHER_DEVICE, Target
-
-VARIABLE = "OCAFFE_LIMITS"
-BOUNDED = ("max_work_group", "local_memory", "max_allocation")  # fields of Target
+from ocaffe.support.switches import VARIABLE, Switches
 
 
 def with_bounds(target: Target) -> Target:
-    """Return the target with the upper bounds of $OCAFFE_LIMITS, such as 'max_work_group=64,local_memory=16384'. Raises Error if it cannot be read."""
-    text = os.environ.get(VARIABLE, "")
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in BOUNDED or not value.isdecimal() or int(value) < 1:
-            raise Error(f"{VARIABLE} is '{text}'", fix=f"NAME=NUMBER, separated by ','; the names are {', '.join(BOUNDED)}")
-        target = replace(target, **{name: min(getattr(target, name), int(value))})
-    return target
+    """Return the target with the upper bounds of the user's switches."""
+    bounds: dict[str, Any] = {name: min(getattr(target, name), bound) for name, bound in Switches.read().limits}
+    return replace(target, **bounds)
 
 
 def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
@@ -42,7 +34,7 @@ def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
     required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device.cl_device)  # NVIDIA's driver rounds `allowed` down to a power of two
     if items > allowed and items != math.prod(required):
         fact = f"{name} needs work-groups of {items} work-items, as built for '{device.name}' it allows {allowed} (CL_KERNEL_WORK_GROUP_SIZE)"
-        raise Error(fact, fix=f"{VARIABLE}=max_work_group={allowed}; ocaffe then chooses smaller groups")
+        raise Error(fact, fix=f"{VARIABLE}=limits=max_work_group={allowed}; ocaffe then chooses smaller groups")
     if target.runtime == "nvidia":  # its kernels run with more local memory than the device reports; the driver refuses a launch of those that need too much
         return
     used = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.cl_device)

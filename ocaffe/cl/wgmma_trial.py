@@ -17,8 +17,8 @@ from ocaffe.cl.verdicts import Facts
 from ocaffe.ir.target import WGMMA_LOCAL_MEMORY, Target
 from ocaffe.support import log
 from ocaffe.support.cache import digest
+from ocaffe.support.switches import Switches
 
-VARIABLE = "OCAFFE_WGMMA"  # 0: use mma.sync, without a trial
 CAPABILITY = 9  # the major compute capability whose devices have these instructions; later ones have others
 REPORTED = 48 << 10  # bytes of local memory that the driver reports. A lower limit imitates a smaller device
 SECONDS = 120  # a trial takes some seconds
@@ -95,7 +95,7 @@ def begin(facts: Facts, number: str, target: Target) -> Callable[[], bool]:
 
     Return a function that waits for the verdict: whether kernels may use wgmma.
     """
-    if os.environ.get(VARIABLE) == "0" or target.local_memory < REPORTED:
+    if not Switches.read().wgmma or target.local_memory < REPORTED:
         return lambda: False
     key = digest(*facts, SOURCE, *map(str, DEFINES))[:32]
     known = verdicts.recall(key)

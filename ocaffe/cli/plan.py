@@ -10,7 +10,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
-from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
+from ocaffe.compiler.compile import CompiledNet, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.databases.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
@@ -31,6 +31,7 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
+from ocaffe.support.switches import Switches
 
 STAGES = ("net", "graph", "schedule")
 CPU_MATHS = [math for math in MATHS if math not in TENSOR_MATHS]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe import proto
 from ocaffe.cli.flags import Parser, shape_flag, stages, state_flags
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.databases.assumed import assumed_data, parse_shape
 from ocaffe.formats.batch import batched
@@ -15,6 +15,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
 from ocaffe.support import log
+from ocaffe.support.switches import Switches
 from ocaffe.tools.summary import text
 
 

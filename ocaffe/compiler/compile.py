@@ -5,7 +5,6 @@ No device is needed.
 from __future__ import annotations
 
 import bisect
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -23,35 +22,11 @@ from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
 from ocaffe.passes.blocks import NoBlocksError, not_in_blocks
 from ocaffe.passes.optimise import Applied, optimise, pipeline
+from ocaffe.support.switches import Switches
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
 BUDGET_SHARES = (1.0, 0.97, 0.94)  # shares of the recycled memory's limit that recompute aims at: a plan may slightly exceed its bound
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
-
-
-@dataclass(frozen=True)
-class Switches:
-    """Debug switches from the environment."""
-
-    share: bool = True  # OCAFFE_PLAN=none: every Ref has its own memory
-    separate: bool = False  # OCAFFE_PLAN=separate: every Ref also has its own buffer of exactly its size, so that a checker detects accesses beyond it
-    poison: bool = False  # OCAFFE_POISON=1: NaN after the last use
-    fuse: bool = True  # OCAFFE_FUSE=0
-    recompute: bool = True  # OCAFFE_RECOMPUTE=none
-    join: bool = True  # OCAFFE_JOIN=0: no launch is part of a task graph
-    single: bool = False  # runs may stop after any launch, so none is part of a task graph
-
-    @property
-    def joined(self) -> bool:
-        """Whether launches may be joined to task graphs: not in a plain run, and not for a checker, which reports the launch of an access."""
-        return self.join and self.fuse and not self.separate and not self.single
-
-    @staticmethod
-    def read() -> Switches:
-        env = os.environ
-        plan = env.get("OCAFFE_PLAN")
-        return Switches(plan not in ("none", "separate"), plan == "separate", env.get("OCAFFE_POISON") == "1", env.get("OCAFFE_FUSE") != "0",
-                        env.get("OCAFFE_RECOMPUTE") != "none", env.get("OCAFFE_JOIN") != "0")  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -184,7 +159,7 @@ class _Job:
 
     @property
     def may_recompute(self) -> bool:
-        return self.options.recompute != "none" and self.switches.recompute and self.switches.share and not self.options.apart
+        return self.options.recompute != "none" and self.switches.share and not self.options.apart
 
     def kept(self) -> CompiledNet | None:
         """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it.
@@ -222,7 +197,7 @@ class _Job:
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
         fuse, share = options.fuse and switches.fuse and free, switches.share and free
-        recomputes = options.recompute != "none" and switches.recompute and free and not keep
+        recomputes = options.recompute != "none" and free and not keep
         given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks)
         prepacked = self.graph.prepacked if self.prepacks and free else None
         passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked)

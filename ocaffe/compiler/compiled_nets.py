@@ -10,7 +10,7 @@ from ocaffe.cl.actions import Measured
 from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.carried import carried
-from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
+from ocaffe.compiler.compile import CompiledNet, compile_net
 from ocaffe.compiler.inputs import Inputs
 from ocaffe.compiler.shapes import Shapes
 from ocaffe.graph.options import NetOptions
@@ -20,6 +20,7 @@ from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import plan
+from ocaffe.support.switches import Switches
 
 SHAPES_KEPT = 32  # command lists for the last few input shapes stay bound
 

@@ -10,7 +10,6 @@ from ocaffe.ir.tuned import ESTIMATES, Tuned
 
 # Arithmetic of products: as exact as float; float multiply-adds only; tensor cores with operands rounded to tf32, bfloat16 or float16.
 MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
-MAX_GRADIENT_SCALE = 1 << 24
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
 OTHER_DEVICE = "choose another device (`ocaffe device_query` lists them), or on a CPU leave out --kind gpu"
 SIXTEEN_BITS = MATHS[3:]

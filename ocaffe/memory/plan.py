@@ -71,7 +71,7 @@ class Limits:
 
 
 def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, gradient_slab: int = 0, share: bool = True) -> MemoryPlan:
-    """Place the recyclable Refs of `schedule`. `share=False` gives every Ref memory of its own (OCAFFE_PLAN=none).
+    """Place the recyclable Refs of `schedule`. `share=False` gives every Ref memory of its own (OCAFFE_DEBUG=plan=none).
 
     A slab holds at most `slab_limit` bytes. A larger Ref gets a slab of its own; if the device refuses it, the caller reports that.
     `gradient_slab`: see Target.

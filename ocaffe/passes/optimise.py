@@ -4,7 +4,6 @@ The table in `pipeline` is the one place that states each pass, its order, the f
 """
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -32,6 +31,7 @@ from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
 from ocaffe.passes.sum_batches import batch_sums
 from ocaffe.passes.verify import InvalidSchedule, Verifier
+from ocaffe.support.switches import Switches
 
 
 class Fact(Enum):
@@ -106,9 +106,9 @@ def pipeline(
 def optimise(schedule: Schedule, passes: Sequence[Pass]) -> tuple[Schedule, list[Applied]]:
     """Run the passes one after the other. Return the schedule, and the number of launches before and after each pass.
 
-    OCAFFE_VERIFY=1 checks the schedule after every pass. Raises InvalidSchedule, which names pass, launch and tensor.
+    The switch `verify` checks the schedule after every pass. Raises InvalidSchedule, which names pass, launch and tensor.
     """
-    verifier = Verifier(schedule) if os.environ.get("OCAFFE_VERIFY") == "1" else None
+    verifier = Verifier(schedule) if Switches.read().verify else None
     facts = set(Fact)
     applied = []
     if verifier is not None:

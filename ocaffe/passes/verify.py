@@ -1,4 +1,4 @@
-"""The verifier of schedules: checks after every pass that the schedule is still one that can be planned and run (OCAFFE_VERIFY=1).
+"""The verifier of schedules: checks after every pass that the schedule is still one that can be planned and run (OCAFFE_DEBUG=verify).
 
 The rules, each a method of `_Check`:
 

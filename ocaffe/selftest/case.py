@@ -15,7 +15,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.formats.text import parse
 from ocaffe.graph.build import build
@@ -23,6 +23,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
+from ocaffe.support.switches import Switches
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-4  # in units of the largest magnitude of an array, as for the golden data

@@ -1,4 +1,4 @@
-"""What a process tells the processes that it starts, in the variable OCAFFE_PARENT. The variable is private: only ocaffe sets and reads it.
+"""Notes of a process for the processes that it starts, in the variable OCAFFE_PARENT. It is private: only ocaffe sets and reads it.
 
 Notes: `vendors`, the value of OCL_ICD_VENDORS that is ocaffe's and not the user's. `affinity`, the process that has set POCL_AFFINITY. `unit_trial`, in the
 processes of a selftest: a matrix unit may be used untested, and products of any size use it. `ranks`, the folder in which ranks tell their processes to

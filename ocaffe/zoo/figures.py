@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ocaffe import proto
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_solver
 from ocaffe.graph.options import NetOptions
@@ -13,6 +13,7 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.solver.update import Updater
+from ocaffe.support.switches import Switches
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.templates import graph_of, image_shape, upgraded, without_data
 

@@ -14,6 +14,7 @@ from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir.target import TENSOR_MATHS, Target
+from tests.harness import switch
 
 
 def info(number: str, name: str, platform: str, runtime: str, kind: str = "gpu", version: str = "OpenCL 3.0", **values) -> DeviceInfo:
@@ -307,10 +308,10 @@ def test_the_class_of_kernels_can_be_chosen() -> None:
 @pytest.mark.parametrize("scale", ["1000", "0", "-2", "half", "33554432"])
 def test_the_scale_of_gradients_is_a_power_of_two(monkeypatch: pytest.MonkeyPatch, scale: str) -> None:
     card = info("0:0", "NVIDIA H100", "NVIDIA CUDA", "nvidia", tensor_cores=True)
-    monkeypatch.setenv("OCAFFE_GRADIENT_SCALE", scale)
-    with pytest.raises(Error, match=f"OCAFFE_GRADIENT_SCALE is '{scale}'(?s:.*)a power of two from 1 to 16777216"):
+    switch(monkeypatch, f"gradient_scale={scale}")
+    with pytest.raises(Error, match=rf"'gradient_scale' is '{scale}'\n  fix: gradient_scale=1\|2\|4\|8\|\.\.\.\|16777216"):
         with_math(card, "fp16")
-    monkeypatch.setenv("OCAFFE_GRADIENT_SCALE", "4096")
+    switch(monkeypatch, "gradient_scale=4096")
     assert with_math(card, "fp16").target.gradient_scale == 4096
 
 

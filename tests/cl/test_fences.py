@@ -17,6 +17,8 @@ from ocaffe.errors import Error
 from ocaffe.ir.target import Target
 from ocaffe.selftest import layers
 from ocaffe.selftest.case import Case, layer, normal
+from ocaffe.support.switches import VARIABLE
+from tests.harness import switch
 
 BOTH = fences.ACQUIRE_RELEASE | fences.DEVICE_SCOPE
 
@@ -41,16 +43,16 @@ def card(version: str = "OpenCL 3.0 X", able: int = BOTH, compiles: tuple[tuple[
     ],
 )
 def test_choice(listed: Any, kind: str, runtime: str, capability: int, fence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(fences.VARIABLE, raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
     assert fences.device_fence(listed, kind, runtime, capability) == fence
 
 
 def test_choice_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fences.VARIABLE, "off")
+    switch(monkeypatch, "fence=off")
     assert fences.device_fence(card(), "gpu", "nvidia", 9) == ""
-    monkeypatch.setenv(fences.VARIABLE, "amd")
+    switch(monkeypatch, "fence=amd")
     assert fences.device_fence(card(), "gpu", "amd", 0) == "AMD"
-    with pytest.raises(Error, match=r"OCAFFE_FENCE is 'AMD', which 'Card' does not have(?s:.*)one of off, SCOPE"):
+    with pytest.raises(Error, match=r"OCAFFE_DEBUG has fence=AMD, which 'Card' does not have(?s:.*)one of fence=off, fence=SCOPE"):
         fences.device_fence(card(), "gpu", "intel", 0)
 
 

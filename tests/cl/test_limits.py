@@ -18,9 +18,9 @@ from ocaffe import proto
 from ocaffe.cl import fences
 from ocaffe.cl.command_list import HOST
 from ocaffe.cl.device import Device, with_kind
-from ocaffe.cl.limits import VARIABLE, check_group, with_bounds
+from ocaffe.cl.limits import check_group, with_bounds
 from ocaffe.cl.program import OPTIONS
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
@@ -32,6 +32,8 @@ from ocaffe.kernels.files import kernel_files
 from ocaffe.selftest import boxes, layers
 from ocaffe.selftest.case import TOLERANCE, Case, layer, normal
 from ocaffe.selftest.selftest import all_cases
+from ocaffe.support.switches import VARIABLE, Switches
+from tests.harness import switch, switches
 
 PACKAGE = pathlib.Path(layers.__file__).parents[1]
 KIB = 1024
@@ -88,7 +90,7 @@ def test_selftest_on_a_small_device(small: Device, case: Any) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("items, local", SIZES)
 def test_golden_on_a_small_device(items: int, local: int) -> None:
-    environment = {**os.environ, "OCAFFE_TEST_KIND": "gpu", VARIABLE: f"max_work_group={items},local_memory={local}"}
+    environment = {**os.environ, "OCAFFE_TEST_KIND": "gpu", VARIABLE: switches(f"limits=max_work_group={items}:local_memory={local}")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_golden.py"]
     done = subprocess.run(command, env=environment, cwd=PACKAGE.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -131,7 +133,7 @@ def built(group: int, local: int, required: tuple[int, int, int] = (0, 0, 0)) ->
 @pytest.mark.parametrize(
     "kernel, runtime, message",
     [
-        (built(32, 0), "amd", r"(?s)layer 'c': the kernel f .*64 work-items.*it allows 32 \(CL_KERNEL_WORK_GROUP_SIZE\).*OCAFFE_LIMITS=max_work_group=32"),
+        (built(32, 0), "amd", r"(?s)layer 'c': the kernel f .*64 work-items.*allows 32 \(CL_KERNEL_WORK_GROUP_SIZE\).*OCAFFE_DEBUG=limits=max_work_group=32"),
         (built(64, 40_000), "amd", r"(?s)needs 40000 bytes of local memory.*has 32768 \(CL_DEVICE_LOCAL_MEM_SIZE\)"),
         (built(64, 32_768), "amd", ""),
         (built(64, 40_000), "nvidia", ""),
@@ -158,12 +160,12 @@ def test_hopper_has_more_local_memory_in_arrays_than_it_reports() -> None:
 
 
 def test_bounds_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "max_work_group=128,local_memory=1000000")
+    switch(monkeypatch, "limits=max_work_group=128:local_memory=1000000")
     bounded = with_bounds(Target())
     assert (bounded.max_work_group, bounded.local_memory) == (128, Target().local_memory)
     for text in ("max_work_group", "max_work_group=0", "group=64", "max_work_group=-1"):
-        monkeypatch.setenv(VARIABLE, text)
-        with pytest.raises(Error, match=r"OCAFFE_LIMITS is '.*\n +fix: NAME=NUMBER"):
+        switch(monkeypatch, f"limits={text}")
+        with pytest.raises(Error, match=rf"'limits' is '{text}'\n +fix: limits=max_work_group=NUMBER:local_memory=NUMBER"):
             with_bounds(Target())
 
 

@@ -16,6 +16,7 @@ from ocaffe.compiler.network import Network, phase_net
 from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.launch import roots
+from tests.harness import switch
 
 MIB = 1 << 20
 OPTIONS = NetOptions(backward=False, limit=1 << 40)
@@ -43,7 +44,7 @@ def allocated(session: Session) -> int:
 def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fitting = 2
     monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
-    monkeypatch.setenv("OCAFFE_FUSE", "0")  # several programs, also on a CPU: a task graph is one
+    switch(monkeypatch, "fuse=0")  # several programs, also on a CPU: a task graph is one
     monkeypatch.setattr(workers, "_FEWEST_JOBS", 1)
     monkeypatch.setattr(workers, "SLACK", 0)
     monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)

@@ -14,6 +14,7 @@ from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.task_graph import Span, needed, part_text
 from ocaffe.formats.text import parse
 from ocaffe.kernels.files import kernel_files
+from tests.harness import switch
 
 CONV = 'convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: "msra" } bias_filler { type: "gaussian" } }'
 NET = f"""
@@ -120,9 +121,9 @@ def test_other_nets_have_no_graphs(made: Callable[..., Net], monkeypatch: pytest
     net = made()
     net.forward(end="pool")
     assert not graphs(net)
-    for switch in ("OCAFFE_FUSE", "OCAFFE_JOIN"):
+    for word in ("fuse=0", "join=0"):
         with monkeypatch.context() as change:
-            change.setenv(switch, "0")
+            switch(change, word)
             assert not graphs(made())
     assert graphs(made())
 

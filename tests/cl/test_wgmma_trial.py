@@ -15,7 +15,6 @@ from ocaffe import proto
 from ocaffe.cl import device as devices
 from ocaffe.cl import verdicts, wgmma_trial
 from ocaffe.cl.device import Device, DeviceInfo, with_math
-from ocaffe.cl.limits import VARIABLE as LIMITS
 from ocaffe.cl.limits import with_bounds
 from ocaffe.cl.open_ptx import FIRST
 from ocaffe.cl.program import BuildError
@@ -24,6 +23,7 @@ from ocaffe.compiler.network import Network, phase_net
 from ocaffe.formats.text import parse
 from ocaffe.ir.target import Target
 from ocaffe.selftest import wgmma as child
+from tests.harness import switch
 
 KIB = 1024
 PASSES = "pass"
@@ -47,7 +47,7 @@ def target_of(info: DeviceInfo, math: str) -> Target:
 def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> SimpleNamespace:
     """Imitated trials: `code` is run in their place, `numbers` are the devices that they were of."""
     monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
-    monkeypatch.delenv(wgmma_trial.VARIABLE, raising=False)
+    switch(monkeypatch, "wgmma=1")
     monkeypatch.setattr(verdicts, "_here", {})
     made = SimpleNamespace(code=PASSES, numbers=[])
 
@@ -78,11 +78,11 @@ def test_other_generations_have_none(trials: SimpleNamespace, capability: int) -
 
 def test_the_user_may_switch_it_off(trials: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as bounded:
-        bounded.setenv(LIMITS, "local_memory=32768")
+        switch(bounded, "limits=local_memory=32768")
         assert not target_of(replace(card(), target=with_bounds(card().target)), "bf16").wgmma
-    monkeypatch.setenv(wgmma_trial.VARIABLE, "0")
+    switch(monkeypatch, "wgmma=0")
     assert not target_of(card(), "bf16").wgmma and not trials.numbers
-    monkeypatch.delenv(wgmma_trial.VARIABLE)
+    switch(monkeypatch, "wgmma=1")
     assert target_of(card(), "bf16").wgmma
 
 

@@ -23,7 +23,7 @@ from ocaffe.ir.launch import Measure
 from ocaffe.passes import prepacked_weights
 from ocaffe.solver.solver import Solver
 from tests.compiler.random_nets import SAMPLES, random_net
-from tests.harness import treat_as_large
+from tests.harness import switch, treat_as_large
 from tests.layers.single import close
 
 INPUTS = f"""force_backward: true
@@ -39,7 +39,7 @@ FILTER = 'layer { name: "f" type: "Filter" bottom: "x" bottom: "sel" top: "y" }\
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill dead values with NaN, and let the passes treat values of a few elements like large ones."""
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     treat_as_large(monkeypatch, 64)
 
 
@@ -208,7 +208,7 @@ def test_random_nets(device: Any, seed: int, monkeypatch: pytest.MonkeyPatch) ->
     choices = [(4, 2), (draw.randrange(SAMPLES + 1), 2), (3, draw.randrange(SAMPLES + 1))]
     with net_of(text, phase, device, keep=keep, seed=seed) as net:
         found = check(net, *choices)
-    monkeypatch.setenv("OCAFFE_PLAN", "none")
+    switch(monkeypatch, "plan=none")
     with net_of(text, phase, device, keep=keep, seed=seed) as net:
         fed(net, choices[-1])
         passed(net)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness import switch
+
 
 @pytest.fixture(scope="package", autouse=True)
 def single_launches() -> Iterator[None]:
@@ -13,5 +15,5 @@ def single_launches() -> Iterator[None]:
     tests/cl/test_task_graph.py compares both.
     """
     with pytest.MonkeyPatch.context() as change:
-        change.setenv("OCAFFE_JOIN", "0")
+        switch(change, "join=0")
         yield

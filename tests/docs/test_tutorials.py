@@ -47,7 +47,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 def run(given: list[str], folder: pathlib.Path) -> str:
     """Run blocks in one shell that ends at the first error, and return its output."""
     paths = {"PYTHONPATH": str(ROOT), "PATH": str(folder / "bin")}
-    own = {name: os.pathsep.join(filter(None, [path, os.environ.get(name)])) for name, path in paths.items()} | {"OCAFFE_VERIFY": "0"}
+    own = {name: os.pathsep.join(filter(None, [path, os.environ.get(name)])) for name, path in paths.items()} | {"OCAFFE_DEBUG": ""}
     if os.environ.get("OCAFFE_TEST_DEVICE"):
         own["OCAFFE_DEVICE"] = os.environ["OCAFFE_TEST_DEVICE"]
     done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(given)], cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)

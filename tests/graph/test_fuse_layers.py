@@ -13,6 +13,7 @@ from ocaffe.graph.build import build
 from ocaffe.graph.fuse_layers import fused_nodes
 from ocaffe.ir.graph import Blob
 from ocaffe.solver.solver import Solver
+from tests.harness import switch
 from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer
 
 CLIP = "clip_param { min: -0.5 max: 1 }"
@@ -61,7 +62,7 @@ def trained(device: Any, more: str) -> tuple[dict[str, list[np.ndarray]], int]:
 @pytest.mark.parametrize("more", ["", "iter_size: 2", "clip_gradients: 1"])
 def test_the_numbers_stay(device: Any, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
     merged, fewer = trained(device, more)
-    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    switch(monkeypatch, "fuse=0")
     plain, launches = trained(device, more)
     assert fewer < launches - 15
     for name in plain:

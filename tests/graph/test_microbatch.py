@@ -21,7 +21,7 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.passes.optimise import optimise, pipeline
 from ocaffe.solver.solver import Solver
-from tests.harness import treat_as_large
+from tests.harness import switch, treat_as_large
 
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}" param {{ name: "{2}" }} param {{ name: "{2}_b" }}
   convolution_param {{ num_output: {3} kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} bias_filler {{ type: "gaussian" }} }} }}\n"""
@@ -101,7 +101,7 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
         return original(job, budget, Microbatch(index, pieces))
 
     monkeypatch.setattr(compiling._Job, "compiled", split)
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     parts, compiled = trained(device)
     assert sum(launch.layer == "c1" and launch.phase == "forward" for launch in compiled.recording.schedule) >= pieces
     close(parts, whole)
@@ -155,7 +155,7 @@ def test_an_activation_behind_the_cut_is_fused_into_every_microbatch(count: int,
     layer { name: 'ip' type: 'InnerProduct' bottom: 'relu' top: 'ip' inner_product_param { num_output: 5 } }
     layer { name: 'loss' type: 'SoftmaxWithLoss' bottom: 'ip' bottom: 'label' top: 'loss' }
     """
-    monkeypatch.setenv("OCAFFE_VERIFY", "1")
+    switch(monkeypatch, "verify")
     graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
     for target in (Target(), Target(kind="gpu", compute_units=8)):
         options = NetOptions(microbatch=Microbatch([node.name for node in graph.nodes].index("cut"), count))

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.compiler.network import first_values, phase_net
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
@@ -15,6 +15,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
 from ocaffe.layers.base import registry
+from ocaffe.support.switches import Switches
 
 ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"
 MESSAGES = json.loads((ERRORS / "messages.json").read_text())

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from ocaffe import proto
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.errors import Error
 from ocaffe.formats.text import parse
 from ocaffe.graph.build import build, infer_shapes
@@ -15,6 +15,7 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.layers.window import _first_empty
+from ocaffe.support.switches import Switches
 
 LARGEST = 2**31 - 1
 

@@ -14,6 +14,7 @@ from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.solver.solver import Solver
+from tests.harness import switch
 from tests.layers.single import close
 
 MODULE = '''
@@ -99,7 +100,7 @@ class Broken(caffe.Layer):
 def module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "some_layers.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     return "some_layers"
 
 

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli.flags import memory_limit
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.errors import Error
 from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.options import NetOptions, Recompute
@@ -21,6 +21,7 @@ from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.solver.solver import Solver
+from ocaffe.support.switches import Switches
 from tests.harness import treat_as_large
 
 BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.formats.text import parse
 from ocaffe.graph import parameters
 from ocaffe.graph.build import build
@@ -19,6 +19,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.solver.update import Updater
+from ocaffe.support.switches import Switches
 from tests.parallel.trainings import NET
 
 WIDTH = 6  # of the launches below

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.cl.device import Device
 from ocaffe.kernels.pooling.pooling import is_linear_scatter
-from tests.harness import of_kind
+from tests.harness import of_kind, switch
 from tests.passes.test_residual import gone_back
 
 DATA = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 7 dim: 5 } } }'
@@ -42,7 +42,7 @@ def test_gradients(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -
     of_gpu = Device(replace(device.info, target=of_kind(device.target, "gpu")), device)
     results = []
     for fuse, expected in (("0", plain), ("1", joined)):
-        monkeypatch.setenv("OCAFFE_FUSE", fuse)
+        switch(monkeypatch, f"fuse={fuse}")
         with gone_back(text_format.Parse(text, proto.NetParameter()), of_gpu, keep=[]) as (net, diffs):
             launches = [launch for compiled in net._network.nets.all() for launch in compiled.recording.schedule]
             assert sum(map(is_linear_scatter, launches)) == expected

@@ -9,9 +9,8 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.api.net import Net
-from ocaffe.cl import wgmma_trial
 from ocaffe.cl.device import Device
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
@@ -19,7 +18,8 @@ from ocaffe.ir.target import Target
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.selftest.compare import Side, compare
-from tests.harness import of_kind, treat_as_large
+from ocaffe.support.switches import Switches
+from tests.harness import of_kind, switch, treat_as_large
 from tests.passes.test_residual import gone_back
 
 DATA = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 14 dim: 16 } } }'
@@ -120,7 +120,7 @@ def of_math(device: Device, math: str, wgmma: bool) -> Device:
     """Return the device with the kernels of GPUs and an arithmetic of products."""
     with pytest.MonkeyPatch.context() as patch:
         if not wgmma:
-            patch.setenv(wgmma_trial.VARIABLE, "0")  # of a device that has it, too
+            switch(patch, "wgmma=0")  # of a device that has it, too
         return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)), device)
 
 

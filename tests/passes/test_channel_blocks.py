@@ -11,6 +11,7 @@ from google.protobuf import text_format
 
 from ocaffe import Net, proto
 from ocaffe.passes import channel_blocks
+from tests.harness import switch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -116,7 +117,7 @@ def test_results(name: str, width: int, device: Any, monkeypatch: pytest.MonkeyP
     found = result(net)
     assert {"conv_blocked_cpu", PROGRAMS.get(name, "conv_blocked_cpu")} <= programs(net)
     assert "channel_blocks_cpu" in programs(net) or name == "pooling", "the last layer has no form for blocks, but may read one pixel per channel"
-    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    switch(monkeypatch, "fuse=0")
     plain = made(name, device)
     assert not any("blocked" in program for program in programs(plain))
     expected = result(plain)
@@ -128,7 +129,7 @@ def test_read_blobs_have_no_blocks(width: int, device: Any, monkeypatch: pytest.
     kept = made("Winograd", device, ["x", "a", "b"])
     result(kept)
     assert "winograd_blocked_cpu" not in programs(kept)
-    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    switch(monkeypatch, "fuse=0")
     plain = made("Winograd", device, ["x", "a", "b"])
     result(plain)
     for blob in "ab":

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.ir.launch import CopyRegion
 from ocaffe.solver.solver import Solver
+from tests.harness import switch
 from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer, same
 from tests.passes.test_traps import trained as all_parameters
 
@@ -32,10 +33,10 @@ def trained(device: Any) -> tuple[Any, list[str]]:
 
 
 def test_slices_concats_and_channel_crops_copy_nothing(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     shared, copies = trained(device)
     assert not copies
-    monkeypatch.setenv("OCAFFE_PLAN", "none")
+    switch(monkeypatch, "plan=none")
     separate, copies = trained(device)
     assert {"parts", "inner", "ab", "abc", "cut"} <= set(copies)
     same(shared, separate)
@@ -77,6 +78,5 @@ def changed_in_between() -> str:
 def test_the_order_of_readers_and_writers_counts(net: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"net_param {{ {net()} }} {SETTINGS}"
     rewritten = all_parameters(device, text, 3)
-    for name in ("PLAN", "RECOMPUTE"):
-        monkeypatch.setenv(f"OCAFFE_{name}", "none")
-    same(rewritten, all_parameters(device, text, 3))
+    switch(monkeypatch, "plan=none")
+    same(rewritten, all_parameters(device, text, 3, recompute="none"))

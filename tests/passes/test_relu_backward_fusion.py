@@ -29,7 +29,7 @@ from ocaffe.kernels.pooling.pooling import AVE, MAX, Pool
 from ocaffe.passes import sign_masks
 from ocaffe.passes.relu_backward_fusion import BITS, TOP, fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
-from tests.harness import execute, of_kind, winograd_in_parts
+from tests.harness import execute, of_kind, switch, winograd_in_parts
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
 PLAIN = ConvGeometry(2, 6, 8, 2, (1, 7, 9), (1, 7, 9), THREE, ONE, (0, 1, 1), ONE)
@@ -243,7 +243,7 @@ def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.Monke
     image, dy = rng.standard_normal((2, 3, 8, 8)), rng.standard_normal((2, 84))
     found = []
     for fuse in ("0", "1"):
-        monkeypatch.setenv("OCAFFE_FUSE", fuse)
+        switch(monkeypatch, f"fuse={fuse}")
         with ocaffe.Net(net, ocaffe.TRAIN, keep=[], seed=1, device=device) as made:
             made.forward(data=image)
             made.backward(spp=dy)
@@ -291,7 +291,7 @@ def merged(text: str, slope: float, device: Device, kind: str = "gpu", keep: Seq
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sign_masks, "MIN_VALUE_BYTES", 1)
         found, launches = gradients(net, of_class, list(keep))
-        patch.setenv("OCAFFE_FUSE", "0")
+        switch(patch, "fuse=0")
         plain, _ = gradients(net, of_class, list(keep))
     for want, got in zip(plain, found):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())

@@ -17,7 +17,7 @@ from ocaffe.kernels.convolution.dense_gpu import conv_gpu
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.passes import optimise
-from tests.harness import of_kind, treat_as_large
+from tests.harness import of_kind, switch, treat_as_large
 
 CONVOLUTION = """
     layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
@@ -87,9 +87,9 @@ def test_residual_net(device: Device, monkeypatch: pytest.MonkeyPatch, bits: boo
         monkeypatch.setattr(module, tiles, lambda *_: gemm_gpu.TILES[-1:])
     monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if winograd else 1e30)
     of_gpu = Device(replace(device.info, target=of_kind(device.target, "gpu")), device)
-    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    switch(monkeypatch, "fuse=0")
     plain, _ = gradients(of_gpu)
-    monkeypatch.delenv("OCAFFE_FUSE")
+    switch(monkeypatch, "fuse=1")
     fused, defines = gradients(of_gpu)
     sums = [found for found in defines if found.get("CHANNEL_REDUCTION") == "2"]
     assert len(sums) == 11 and {found.get("FUSED_RELU") for found in sums} == {None, "2" if bits else "1"} and any("OUT" in found for found in sums) == winograd

@@ -10,7 +10,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.formats.text import read_net
 from ocaffe.layers.base import registry
-from tests.harness import treat_as_large
+from tests.harness import switch, treat_as_large
 from tests.test_golden import GOLDEN, Case, cases, types_of
 
 NETS = [name for name in cases() if name.startswith("nets/") or "/Net-" in name]
@@ -19,7 +19,7 @@ NETS = [name for name in cases() if name.startswith("nets/") or "/Net-" in name]
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_of_a_net_without_kept_blobs(name: str, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(GOLDEN)
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     treat_as_large(monkeypatch, 1)
     case = Case(pathlib.Path(GOLDEN, f"{name}.npz"))
     if not types_of(case) <= set(registry()):

@@ -15,6 +15,7 @@ from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.solver.solver import Solver
 from ocaffe.zoo import FOLDER
+from tests.harness import switch
 
 DATA = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 12 dim: 12 } shape { dim: 4 }
   data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
@@ -90,12 +91,10 @@ def same(a: dict[str, list[np.ndarray]], b: dict[str, list[np.ndarray]]) -> None
 @pytest.mark.parametrize("net", [accumulated_diffs, in_place_layers, loss_diffs, data_read_in_backward])
 def test_sharing_changes_no_bit(net: Any, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"net_param {{ {net()} }} {SETTINGS}"
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     shared = trained(device, text)
-    monkeypatch.delenv("OCAFFE_POISON")
-    monkeypatch.setenv("OCAFFE_PLAN", "none")
-    monkeypatch.setenv("OCAFFE_RECOMPUTE", "none")
-    same(shared, trained(device, text))
+    switch(monkeypatch, "poison=0", "plan=none")
+    same(shared, trained(device, text, recompute="none"))
 
 
 def test_a_test_net_in_the_same_memory_disturbs_nothing(device: Any) -> None:
@@ -152,7 +151,7 @@ def test_zoo_nets_read_nothing_that_is_gone(net: str, workplace: pathlib.Path, d
         return trained(device, text_format.MessageToString(param))
 
     plain = run()
-    monkeypatch.setenv("OCAFFE_POISON", "1")
+    switch(monkeypatch, "poison")
     same(plain, run())
-    monkeypatch.setenv("OCAFFE_PLAN", "none")
+    switch(monkeypatch, "plan=none")
     same(plain, run())

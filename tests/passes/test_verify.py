@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
@@ -22,6 +22,8 @@ from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.passes import optimise
 from ocaffe.passes.optimise import Fact, Pass, pipeline
 from ocaffe.passes.verify import InvalidSchedule, Verifier
+from ocaffe.support.switches import Switches
+from tests.harness import switch
 from tests.passes.random_nets import RandomNet
 
 NET = """
@@ -195,7 +197,7 @@ def test_a_fault_is_named(fault: Callable[[Schedule], Schedule], launch: str, fa
     schedule = recorded()
     if fault is without_origin:  # replacing a launch makes a new object, which must name the recorded one
         assert fault(schedule) != schedule
-    monkeypatch.setenv("OCAFFE_VERIFY", "1")
+    switch(monkeypatch, "verify")
     with pytest.raises(InvalidSchedule) as caught:
         optimise.optimise(schedule, [Pass(fault, frozenset())])
     text = str(caught.value)
@@ -204,7 +206,7 @@ def test_a_fault_is_named(fault: Callable[[Schedule], Schedule], launch: str, fa
 
 
 def test_a_users_run_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCAFFE_VERIFY", "0")
+    switch(monkeypatch, "verify=0")
     optimise.optimise(recorded(), [Pass(without_writer, frozenset())])
 
 

@@ -19,7 +19,7 @@ from ocaffe.cl.command_list import RING
 from ocaffe.errors import Error
 from ocaffe.formats.text import parse
 from ocaffe.solver.solver import Solver
-from tests.harness import of_its_own
+from tests.harness import of_its_own, switch
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
@@ -133,17 +133,17 @@ def test_resume_with_augmentation_is_exact(device: Any, cut: int) -> None:
     assert not np.array_equal(train(device)["conv1/0"], whole["conv1/0"])
 
 
-@pytest.mark.parametrize("switch", ["OCAFFE_PLAN=none", "OCAFFE_POISON=1"])
+@pytest.mark.parametrize("word", ["plan=none", "poison"])
 @pytest.mark.parametrize("extra", ["", "iter_size: 2 clip_gradients: 0.5"], ids=["plain", "passes"])
-def test_debug_switches_give_equal_bits(device: Any, switch: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_switches_give_equal_bits(device: Any, word: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = train(device, extra)
-    monkeypatch.setenv(*switch.split("="))
+    switch(monkeypatch, word)
     assert_same(plain, train(device, extra))
 
 
 def test_fusion_changes_no_more_than_rounding(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fused = train(device, steps=3)
-    monkeypatch.setenv("OCAFFE_FUSE", "0")
+    switch(monkeypatch, "fuse=0")
     plain = train(device, steps=3)
     for key, value in fused.items():
         assert np.abs(value - plain[key]).max() <= 1e-4 * max(np.abs(value).max(), 1e-30), key

@@ -21,7 +21,7 @@ import numpy as np
 from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.program import ProgramKey, generated_programs, options_of, program_text
 from ocaffe.cl.session import GENERATED_SIZE
-from ocaffe.compiler.compile import CompiledNet, Switches
+from ocaffe.compiler.compile import CompiledNet
 from ocaffe.errors import Error
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.launch import HOST, Launch, roots
@@ -30,6 +30,7 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.selftest.selftest import all_cases
+from ocaffe.support.switches import Switches
 from tests.portability.devices import DEVICES
 from tests.zoo.counts import H100, ROOT, cases, compiled
 

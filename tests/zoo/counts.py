@@ -14,7 +14,7 @@ from typing import Any
 
 from ocaffe import log, proto
 from ocaffe.cl import tuned_tables
-from ocaffe.compiler.compile import CompiledNet, Switches, compile_net
+from ocaffe.compiler.compile import CompiledNet, compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.build import build
@@ -24,6 +24,7 @@ from ocaffe.ir.launch import NO_ACTIVATION, Bias, Launch
 from ocaffe.ir.target import Target
 from ocaffe.kernels.expression.expression import Pointwise, Reduce
 from ocaffe.solver.update import Updater
+from ocaffe.support.switches import Switches
 from ocaffe.zoo.templates import DATA, data_shapes
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

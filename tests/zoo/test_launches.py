@@ -8,7 +8,7 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cl import tuned_tables
-from ocaffe.compiler.compile import Switches, compile_net
+from ocaffe.compiler.compile import compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.build import build
@@ -18,6 +18,7 @@ from ocaffe.ir.launch import Upload
 from ocaffe.ir.target import Target
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.solver.update import Updater
+from ocaffe.support.switches import Switches
 
 ZOO = Path(__file__).parents[2] / "zoo"
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,

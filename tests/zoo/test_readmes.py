@@ -16,6 +16,7 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.about import ABOUT
 from ocaffe.zoo.templates import names
 from tests.cli.test_dataset import FILES
+from tests.harness import switch
 
 
 def test_every_net_has_sentences() -> None:
@@ -24,7 +25,7 @@ def test_every_net_has_sentences() -> None:
 
 def test_files_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plans of all nets are made for this. They are not verified, because other tests do that."""
-    monkeypatch.delenv("OCAFFE_VERIFY", raising=False)
+    switch(monkeypatch, "verify=0")
     for path, text in make_zoo.readmes().items():
         assert path.read_text(encoding="utf-8") == text, f"run `python docs/make_zoo.py`: {path.parent.name}"
         assert len(text.splitlines()) == 10
