@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
-from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, naming_bad_records_flag
+from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, naming_bad_records
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.bad_records import BadRecords
 from ocaffe.data.changes.boxes import Boxes
@@ -36,7 +36,7 @@ _BOXES, _IMAGES = ("AnnotatedData",), ("Data", "ImageData")  # types of layers
 Sample = tuple[np.ndarray, np.ndarray]  # an image, channels x height x width, and its labels (none if the source has none), or rows of boxes
 
 
-@naming_bad_records_flag()
+@naming_bad_records()
 def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
     parser = Parser(NAME, "Write a contact sheet of a database, class folders, a list, a table or tar shards, with the label below each image, or with boxes.")

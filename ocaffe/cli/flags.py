@@ -5,6 +5,7 @@ import argparse
 import contextlib
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 from ocaffe.data.bad_records import BadRecord
 from ocaffe.errors import Error
 from ocaffe.ir.target import MATHS
+from ocaffe.support import log
 
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
@@ -48,6 +50,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"ocaffe {command}", description=description, allow_abbrev=False, formatter_class=_Help)
+        self._fields: set[str] = set()  # former flags that set a field of the solver
 
     def flag(self, name: str, default: Any = "", help: str = "", choices: Sequence[str] | None = None, least: int | None = None) -> None:
         """Add a flag with the type of its default. A default of False makes a switch with --no<name>. `least`: of the numbers that may be given."""
@@ -60,6 +63,24 @@ class Parser(argparse.ArgumentParser):
             kind = type(default) if least is None else partial(_at_least, least)
             self.add_argument(*spellings, dest=name, type=kind, default=default, help=help or " ", choices=choices)
 
+    def former(self, *fields: str) -> None:
+        """Accept flags of older versions, for one release. Each set the field of the solver with its name, as --set does."""
+        self._fields.update(fields)
+
+    def renewed(self, argv: Sequence[str]) -> list[str]:
+        """Return the arguments with --set in place of former flags. A line on stderr says what to type."""
+        words, rest = list[str](), list(argv)
+        while rest:
+            word = rest.pop(0)
+            name, equals, value = word.partition("=")
+            field = name.lstrip("-").replace("-", "_")
+            if not name.startswith("-") or field not in self._fields or not (equals or rest):
+                words.append(word)
+                continue
+            words += (new := ["--set", f"{field}={value if equals else rest.pop(0)}"])
+            print(f"hint: {name} will go; type {shlex.join(new)}", file=log.stderr)
+        return words
+
     def parse(self, argv: Sequence[str], intermixed: bool = False) -> argparse.Namespace:
         """Parse the flags. `intermixed`: files may be between them.
 
@@ -69,7 +90,7 @@ class Parser(argparse.ArgumentParser):
             if f"--{name}" not in self._option_string_actions:
                 self.add_argument(f"--{name}", f"-{name}", dest=f"ignored_{name}", help=argparse.SUPPRESS)
         parse = self.parse_intermixed_args if intermixed else self.parse_args
-        return parse([self._without_value(arg) for arg in argv])
+        return parse([self._without_value(arg) for arg in self.renewed(argv)])
 
     def _without_value(self, arg: str) -> str:
         """Return --switch for --switch=true, and --noswitch for --switch=false.
@@ -134,12 +155,12 @@ def bad_records_flag(parser: Parser) -> None:
 
 
 @contextlib.contextmanager
-def naming_bad_records_flag() -> Iterator[None]:
-    """Context of a command with the flag of `bad_records_flag`: the remedy for a bad record names the flag."""
+def naming_bad_records(flag: str = "--skip-bad-records N") -> Iterator[None]:
+    """Context of a command with a flag that lets bad records pass: the remedy for one names the flag, with N in place of the number."""
     try:
         yield
     except BadRecord as problem:
-        problem.fix = f"{problem.fix}, or --skip-bad-records N"
+        problem.fix = f"{problem.fix}, or {flag}"
         raise
 
 

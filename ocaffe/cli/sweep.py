@@ -35,7 +35,7 @@ NET_FIELDS = (  # of a solver: they determine its nets
     "net", "net_param", "train_net", "train_net_param", "test_net", "test_net_param", "train_state", "test_state", "test_iter", "test_interval",
     "skip_bad_records",
 )  # fmt: skip
-DECISIVE = ("weights", "level", "stage", "skip_bad_records", "math")  # flags that change the results of a training
+DECISIVE = ("weights", "level", "stage", "math")  # flags that change the results of a training
 
 
 def main(argv: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from ocaffe.cli.flags import (
     kind_flag,
     memory_flags,
     memory_limit,
-    naming_bad_records_flag,
+    naming_bad_records,
     required,
     stages,
     state_flags,
@@ -57,7 +57,7 @@ ITERATIONS = 50
 
 
 def main(argv: Sequence[str]) -> int:
-    with ranked() as world, naming_bad_records_flag():
+    with ranked() as world, naming_bad_records():
         options = _options(argv)
         status = started_ranks("test", argv, options)
         if status is None:

@@ -11,13 +11,12 @@ from ocaffe import proto
 from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import (
     Parser,
-    bad_records_flag,
     batch_flag,
     device_flags,
     kind_flag,
     memory_flags,
     memory_limit,
-    naming_bad_records_flag,
+    naming_bad_records,
     required,
     stages,
     state_flags,
@@ -42,10 +41,10 @@ from ocaffe.tools.training_logs.tensorboard import event_log
 
 
 def main(argv: Sequence[str]) -> int:
-    with ranked() as world, naming_bad_records_flag():
+    with ranked() as world, naming_bad_records("--set skip_bad_records=N"):
         options = train_options(argv)
         path = required(options, "solver", "the solver", "train")
-        status = started_ranks("train", argv, options)
+        status = started_ranks("train", options.argv, options)
         if status is None:
             train(path, options, world)
     return status or 0
@@ -64,15 +63,16 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--set", "-set", dest="settings", action="append", default=[], metavar="FIELD=VALUE", help="a field of the solver and its value; may be given again"
     )
-    parser.flag("max_iter", 0, "the number of iterations, in place of the solver's")
+    parser.former("max_iter")
     batch_flag(parser, "batch size of the TRAIN net, in place of the file's")
     imdb_flags(parser)
     rank_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
     parser.flag("tensorboard", "", "also write event files for TensorBoard to this folder")
     view_flags(parser)
-    options = parser.parse(argv)
-    options.argv = list(argv)
+    words = parser.renewed(argv)
+    options = parser.parse(words)
+    options.argv = words
     return options
 
 
@@ -133,18 +133,14 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
 
 
 def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None]) -> Any:
-    """Return the SolverParameter with the fields that flags replace. Raises Error."""
+    """Return the SolverParameter with the fields that --set replaces. Raises Error."""
     param = upgrade_solver(read_solver(path, options.allow_unknown_fields, warn))
     given = axes(options.settings, {})
     several = next((axis for axis in given if len(axis.values) > 1), None)
     if several is not None:
         fact = f"--set gives {several.field} {len(several.values)} values"
         raise Error(fact, place="ocaffe train", fix="one value; `ocaffe sweep` trains with each of several")
-    param = with_values(param, given, [axis.values[0] for axis in given])
-    for name in ("max_iter", "snapshot_interval_seconds", "skip_bad_records"):
-        if getattr(options, name):
-            setattr(param, name, getattr(options, name))
-    return param
+    return with_values(param, given, [axis.values[0] for axis in given])
 
 
 def imdb_flags(parser: Parser) -> None:
@@ -174,8 +170,7 @@ def job_flags(parser: Parser) -> None:
     match_flag(parser)
     state_flags(parser)
     memory_flags(parser)
-    bad_records_flag(parser)
-    parser.flag("snapshot_interval_seconds", 0.0, "also write a snapshot when so many seconds have passed since the last one")
+    parser.former("snapshot_interval_seconds", "skip_bad_records")
 
 
 def training_device(param: Any, options: argparse.Namespace, world: World = ALONE) -> Device:

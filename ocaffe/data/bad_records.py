@@ -19,7 +19,7 @@ def skip_bad_records(net: Any, limit: int) -> Any:
     layers = [layer for layer in net.layer if layer.type in _LAYERS]
     if limit and not layers:
         fact = f"bad records are to be skipped, and net '{net.name}' has no layer of type {' or '.join(_LAYERS)}"
-        raise Error(fact, fix="leave out --skip-bad-records, or remove skip_bad_records from the solver")
+        raise Error(fact, fix="remove skip_bad_records from the solver, or leave out the flag that sets it")
     for layer in layers if limit else ():
         if not layer.transform_param.HasField("skip_bad_records"):
             layer.transform_param.skip_bad_records = limit

@@ -17,7 +17,7 @@ from tests.data.small_databases import image, png, write
 NET = """
 name: "net"
 layer { name: "data" type: "TYPE" top: "data" top: "label" SOURCE }
-layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 2 weight_filler { type: "xavier" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
 SOURCES = {  # by type of layer
@@ -32,7 +32,7 @@ OF_NETS = {  # commands that run a net with a data layer
     "extract_features": ["given.caffemodel", "net.prototxt", "ip", "features", "1", "lmdb"],
 }
 OF_DATA = {  # other commands that read images
-    "dataset folder": ["photos", "out"],
+    "dataset folder": ["photos", "out", "--test", "0"],
     "dataset show": ["photos"],
     "dataset show of a database": ["db"],
     "compute_image_mean": ["db"],
@@ -67,6 +67,8 @@ def check(command: list[str], arguments: list[str], device: Any, capfd: pytest.C
     advised = {flag.replace("_", "-") for flag in re.findall(r"--[a-z][\w-]*", said)}
     assert advised <= flags_of(command), said
     assert advised or "{ skip_bad_records: N }" in said or "make the database again" in said, said
+    if flag := re.search(r"--(?:set )?skip.bad.records.\w+", said):  # the advice works
+        assert main([*command, *arguments, *chosen, *flag[0].replace("N", "1").split()]) == 0
 
 
 @pytest.mark.parametrize("source", SOURCES)

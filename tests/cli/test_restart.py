@@ -119,7 +119,7 @@ def test_snapshots_by_time(train: Train, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Training, "_pass", passes)
     monkeypatch.setattr(snapshot, "write_state", state)
-    train(10, "--snapshot-interval-seconds=30")
+    train(10, "--set=snapshot_interval_seconds=30")
     assert saved == [3, 4, 7, 8, 10]  # snapshot: 4, and 30 s after the last one
     saved.clear()
     now[0] = 0

@@ -105,7 +105,7 @@ def test_log_without_a_terminal(here: pathlib.Path, device: Any, capfd: pytest.C
 
 def test_fields_on_the_command_line(here: pathlib.Path, device: Any, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["train", "--solver", "solver.prototxt", "--device", device.number]
-    assert main([*command, "--set", "base_lr=0.25", "--set", "type=Adam", "--max-iter", "2"]) == 0
+    assert main([*command, "--set", "base_lr=0.25", "--set", "type=Adam", "--set", "max_iter=2"]) == 0
     said = capfd.readouterr().err
     assert "Iteration 0, lr = 0.25" in said and pathlib.Path("out/s_iter_2.solverstate").exists() and "Solver scaffolding done" in said
     for setting, text in (("base_lr=0.1,0.2", "`ocaffe sweep` trains with each"), ("base_lrr=1", "base_lr"), ("base_lr", "FIELD=VALUE")):

@@ -124,7 +124,7 @@ class Place:
             display: 10 average_loss: 10 random_seed: 3 snapshot_prefix: "{self.folder}/{prefix or name}" """
         log = self.folder / f"{prefix or name}.log"
         log.unlink(missing_ok=True)
-        words = ["train", "--solver", self.write(f"{name}.solver", solver), "--max_iter", str(steps), "--log_json", str(log), "--device", self.device,
+        words = ["train", "--solver", self.write(f"{name}.solver", solver), "--set", f"max_iter={steps}", "--log_json", str(log), "--device", self.device,
                  "--cfg", self.configuration, "--imdb", self.trained, *more]  # fmt: skip
         assert main(words) == 0
         return f"{self.folder}/{prefix or name}_iter_{steps}", [json.loads(line) for line in log.read_text().splitlines()]

@@ -60,7 +60,7 @@ def test_commands_run_in_a_checkout(tmp_path: pathlib.Path, device: Any, monkeyp
         pathlib.Path(name).write_bytes(content)
     Image.new("L", (28, 28)).save("image.jpg")
     commands = [line.split() for line in re.findall(r"`ocaffe ([^`]+)`", pathlib.Path("zoo/lenet/README.md").read_text()) if not line.startswith("new ")]
-    on, short = ["--device", device.number], ["--max-iter", "3", "--set", "test_iter=1"]
+    on, short = ["--device", device.number], ["--set", "max_iter=3", "--set", "test_iter=1"]
     more = {"dataset": ["--from", "."], "train": [*on, *short], "test": on, "predict": on}
     assert [command[0] for command in commands] == list(more)
     for command in commands:
