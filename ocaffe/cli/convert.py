@@ -147,10 +147,10 @@ def export_flags(parser: Parser) -> None:
     parser.flag("fillers", False, "use the fillers for layers that the weights lack")
     parser.flag("shape", "", "shapes of inputs, for example data:1x3x224x224,im_info:1x3; a data layer then needs no data")
     parser.flag("tolerance", 0.0, "largest accepted difference of a layer, as a share of its largest magnitude; 0 means what rounding explains")
-    what = "compare with ocaffe on this image or .npz; by default on random numbers"
+    what = "compare with ocaffe on this image or .npz; by default on random numbers; --noverify: write the file without comparing"
     parser.add_argument(*VERIFY, dest="verify", nargs="?", const="", default="", help=what)
     parser.flag("verify_in", "", f"compare in this runtime, in a process of its own: {', '.join(RUNTIMES)}")
-    parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help="write the file without comparing")
+    parser.add_argument("--noverify", "-noverify", dest="verify", action="store_const", const=None, help=argparse.SUPPRESS)
 
 
 def export_onnx(options: argparse.Namespace) -> None:
