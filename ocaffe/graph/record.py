@@ -72,7 +72,9 @@ class _NetRecorder:
     """The state of one recording."""
 
     def __init__(self, graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, update: Update | None) -> None:
-        blobs = sum(blob.count for blob in graph.blobs.values() if blob.producer is not None and blob.producer.bottoms) * FLOAT.itemsize
+        count = sum(blob.count for blob in graph.blobs.values() if blob.producer is not None and blob.producer.bottoms)
+        fed = tuple(top.shape for node in graph.nodes if not node.bottoms for top in node.tops)
+        blobs = graph.counts.setdefault(fed, count) * FLOAT.itemsize  # of the first recording, so that all have the same launches before a measurement
         target = replace(target, workspace=min(target.workspace, max(MIN_WORKSPACE_BYTES, blobs // WORKSPACE_DIVISOR)))
         options = replace(options, debug=options.debug or bool(graph.message.debug_info))
         self.graph, self.group, self.options, self.update = graph, group, options, update

@@ -94,7 +94,8 @@ class Graph:
     held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # Refs that are set from outside; every recording uses the same ones
     unchecked: list[tuple[Node, int]] = field(default_factory=list)  # losses, each with a bottom, whose labels are checked on the device
     guard: Ref | None = None  # for these: updates do nothing once it is not 0 (ocaffe/kernels/loss/labels.py)
-    prepacked: dict[Any, Ref] = field(default_factory=dict)  # the same for prepacked weights (ocaffe/passes/prepacked_weights.py)
+    counts: dict[tuple[Shape, ...], int] = field(default_factory=dict)  # values of all blobs, by the shapes that are fed; measured shapes change none
+    prepacked: dict[Any, Ref] = field(default_factory=dict)  # prepacked weights, for all shapes (ocaffe/passes/prepacked_weights.py)
 
     def forget_refs(self) -> None:
         """Remove the Refs of a recording. Parameters keep their data, which all recordings share."""

@@ -17,9 +17,13 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.compiler import compiled_nets
 from ocaffe.compiler.carried import carried
+from ocaffe.compiler.compile import Switches, compile_net
 from ocaffe.errors import Error
-from ocaffe.graph.options import ALL
+from ocaffe.graph.build import build, infer_shapes
+from ocaffe.graph.options import ALL, NetOptions
+from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.launch import Measure
+from ocaffe.ir.target import Target
 from ocaffe.passes import prepacked_weights
 from ocaffe.solver.solver import Solver
 from tests.compiler.random_nets import SAMPLES, random_net
@@ -193,6 +197,22 @@ def test_plans_that_differ_before_the_measurement(device: Any, monkeypatch: pyte
         fed(net, (2,))
         with pytest.raises(Error, match=r"(?s)'f' \(Filter\)\n  with its new shape, the plan has other launches before this layer.*a larger --memory-limit"):
             net.forward()
+
+
+def test_the_workspace_before_a_measurement_does_not_depend_on_its_size() -> None:
+    """Large nets may use more memory for Winograd's algorithm. What a Filter chooses must not change the launches before it."""
+    filters = "convolution_param { num_output: 64 kernel_size: 3 pad: 1 }"
+    text = f"""layer {{ name: "in" type: "Input" top: "x" top: "s" input_param {{ shape {{ dim: [64, 64, 112, 112] }} shape {{ dim: 64 }} }} }}
+        layer {{ name: "c" type: "Convolution" bottom: "x" top: "c" {filters} }} layer {{ name: "f" type: "Filter" bottom: "c" bottom: "s" top: "y0" }}"""
+    text += "".join(f'layer {{ name: "d{i}" type: "Convolution" bottom: "y{i}" top: "y{i + 1}" {filters} }}' for i in range(12))
+    graph, schedules = build(text_format.Parse(text, proto.NetParameter()), proto.TEST), []
+    for extent in (None, (4,)):
+        next(node.layer for node in graph.nodes if node.name == "f").extent = extent
+        infer_shapes(graph, {top: top.shape for node in graph.nodes if not node.bottoms for top in node.tops})
+        gpu, options = Target(kind="gpu", max_allocation=1 << 34), NetOptions(backward=False)
+        schedules.append(compile_net(graph, ParameterGroup(graph.params), gpu, options, Switches()).recording.schedule)
+    step = next(index for index, launch in enumerate(schedules[0]) if isinstance(launch, Measure))
+    assert carried(*schedules, step)
 
 
 # -- random nets ---------------------------------------------------------------------------------------------------------------------------
