@@ -291,7 +291,7 @@ class _State:
 
     def _start(self) -> None:
         theirs = [*(end.fileno() for end in self._theirs), self.blocks.file]
-        places = [*map(str, sys.path), str(CHILD.parents[2])]  # the last one has this package: an editable install is found by a hook, not by a path
+        places = [*map(str, sys.path), str(CHILD.parents[3])]  # the last one has this package: an editable install is found by a hook, not by a path
         command = [sys.executable, "-I", "-S", str(CHILD), json.dumps(places), *map(str, theirs), str(self.blocks.size)]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         for _ in range(self.processes):

@@ -292,7 +292,7 @@ def test_the_package_need_not_be_in_a_path(hurried: Callable[..., ImageSource], 
 AT_EXIT = """
 import atexit, sys, threading, time
 atexit.register(lambda: print([thread.name for thread in threading.enumerate() if thread.name == "ocaffe crew"]))  # runs last
-from ocaffe.data import crew
+from ocaffe.data.stagers import crew
 from tests.data.small_databases import source
 run = crew._State.run
 crew._State.run = lambda state: (run(state), time.sleep(0.5))  # the thread ends late
