@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 
 from tests.structure.imports import cycles, file_graph, package_graph
 
-ROOT = pathlib.Path(__file__).resolve().parents[2] / "ocaffe"
+TOP = pathlib.Path(__file__).resolve().parents[2]
+ROOT = TOP / "ocaffe"
 ORDER = [  # packages and public modules from the bottom: each imports only those of rows before its own (docs/adr/0010)
     "errors proto",
     "as_caffe pylayer support",
@@ -49,6 +51,21 @@ def test_packages_import_lower_ones() -> None:
 
 def test_cycles_between_files_are_the_allowed_ones() -> None:
     assert sorted(cycles(file_graph(ROOT))) == ALLOWED
+
+
+def test_imports_in_texts_name_modules() -> None:
+    """Pages, and programs that tests run from a string, import what is there. No checker of types reads them."""
+    texts = [*TOP.glob("*.md"), *(path for name in ("docs", "tests", "benchmarks") for kind in ("md", "py") for path in (TOP / name).rglob(f"*.{kind}"))]
+    found = {(path, *names) for path in texts for names in re.findall(r"from ((?:ocaffe|tests)(?:\.\w+)*) import (\w+)", path.read_text(encoding="utf-8"))}
+    assert len(found) > 1000
+    assert not [f"{path.relative_to(TOP)}: {module}.{name}" for path, module, name in found if not _is_there(TOP.joinpath(*module.split(".")), name)]
+
+
+def _is_there(module: pathlib.Path, name: str) -> bool:
+    """Whether a module has a file, or is a folder with a module or a name in its __init__.py. Names in files are not looked up."""
+    begin = module / "__init__.py"
+    named = begin.exists() and name in re.findall(r"\w+", begin.read_text(encoding="utf-8"))
+    return module.with_suffix(".py").exists() or (module / f"{name}.py").exists() or (module / name).is_dir() or named
 
 
 @pytest.mark.parametrize(
