@@ -1,4 +1,4 @@
-"""Fixtures and the quick tier. A test that uses the fixture `device` runs once on every OpenCL device.
+"""The devices of tests, and fixtures. A test that uses the fixture `device` runs once on every OpenCL device.
 
 `OCAFFE_TEST_DEVICE=0:0` (or a part of a name) selects one device. `OCAFFE_TEST_KIND=gpu` also runs the GPU kernels on CPU runtimes, with the choices of
 a large GPU. This is slow, but finds most bugs of GPU kernels without a GPU. `OCAFFE_TEST_MEMORY=own` transfers batches and arrays as to a GPU with
@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import functools
 import os
-import pathlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,25 +27,6 @@ CPU = 1 << 1  # CL_DEVICE_TYPE_CPU
 if "verify" not in os.environ.get(VARIABLE, ""):
     os.environ[VARIABLE] = switches("verify")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
 
-# The quick tier, `bin/test --quick`: some tests of every package, 90 s at most. A folder includes all of its files.
-# The first golden case of each layer type belongs to it too (tests/test_golden.py).
-QUICK = (
-    "abuse/test_harness.py", "api/test_blob.py", "api/test_classifier.py", "api/test_coord_map.py", "api/test_draw.py", "api/test_forward_backward.py",
-    "api/test_io.py",
-    "api/test_net.py", "api/test_net_spec.py", "api/test_solver.py", "support/test_cache.py", "cl/test_device.py", "cl/test_device_query.py",
-    "cl/test_program.py", "cli/test_commands.py", "cli/test_convert.py", "cli/test_dataset.py", "cli/test_dataset_folder.py", "cli/test_layers.py",
-    "cli/test_recognise.py", "data",
-    "docs/test_generated.py",
-    "graph", "ir/test_ref.py", "layers/test_coverage.py", "layers/test_shape.py", "memory/test_caffe.py", "memory/test_plan.py", "formats",
-    "convert/test_import.py", "convert/test_layers.py", "kernels/expression/test_expression.py", "kernels/matmul/test_gemm.py",
-    "parallel/test_exchanges.py", "parallel/test_sharing.py", "passes/test_common_subexpressions.py",
-    "passes/test_concat_views.py", "passes/test_created.py", "passes/test_prepacked_weights.py", "passes/test_traps.py", "proto",
-    "solver/test_policies.py", "solver/test_snapshot_files.py", "support/test_files.py", "support/test_log.py", "support/test_progress.py", "test_lint.py",
-    "tools",
-    "zoo/test_fetch.py", "zoo/test_images.py", "zoo/test_zoo.py",
-)  # fmt: skip
-
-
 _options_of = program.options_of
 
 
@@ -56,15 +36,6 @@ def _options_for_tests(key: program.ProgramKey, target: Target, *rest: Any) -> s
 
 
 program.options_of = _options_for_tests
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    root = pathlib.Path(__file__).parent
-    chosen = {root / name for name in QUICK}
-    assert all(path.exists() for path in chosen), "QUICK names a file that is gone"
-    for item in items:
-        if not chosen.isdisjoint([item.path, *item.path.parents]):
-            item.add_marker("quick")
 
 
 @functools.cache

@@ -17,6 +17,8 @@ from ocaffe.lint import JOB_RULES, NET_RULES, lint
 from ocaffe.tools.synthetic.voc_writer import with_palette
 from tests.test_detection_mistakes import CASES, REGION_CASES
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 

@@ -14,7 +14,7 @@ from ocaffe.errors import Error
 from tests.abuse import fuzz, report
 from tests.abuse.harness import Limits, Outcome, Wrong, isolated
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs fork and /proc of Linux")
+pytestmark = [pytest.mark.quick, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs fork and /proc of Linux")]
 
 
 def _ok() -> None:

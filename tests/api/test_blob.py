@@ -11,6 +11,8 @@ import ocaffe as caffe
 from ocaffe.errors import Error
 from tests.api.nets import net, numbers
 
+pytestmark = pytest.mark.quick
+
 
 def test_every_way_to_write(device: Any) -> None:
     small, image = net(device), numbers(2, 3, 8, 8)

@@ -11,6 +11,8 @@ import pytest
 import ocaffe as caffe
 from ocaffe.errors import Error
 
+pytestmark = pytest.mark.quick
+
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files" / "images"
 DEPLOY = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 12 dim: 12 } } }

@@ -12,6 +12,8 @@ from ocaffe import layers as L
 from ocaffe.coord_map import AxisMismatchException, UndefinedMapException, coord_map_from_to, crop
 from ocaffe.errors import Error
 
+pytestmark = pytest.mark.quick
+
 
 def image(*spatial: int) -> Any:
     return L.Input(shape=dict(dim=[1, 1, *(spatial or (100, 100))]))

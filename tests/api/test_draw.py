@@ -15,6 +15,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 from tests.api.nets import message
 
+pytestmark = pytest.mark.quick
+
 
 def size(file: Any) -> tuple[int, int]:
     with Image.open(file) as image:

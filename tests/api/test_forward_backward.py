@@ -16,6 +16,8 @@ from ocaffe.compiler.compiled_nets import SHAPES_KEPT
 from ocaffe.errors import Error
 from ocaffe.formats.text import parse
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NET = """
 name: "small"

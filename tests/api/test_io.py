@@ -16,6 +16,8 @@ from ocaffe import io, proto
 from ocaffe.errors import Error
 from ocaffe.io import Transformer, load_image, oversample, resize_image
 
+pytestmark = pytest.mark.quick
+
 # resize_image of BVLC's pycaffe with scikit-image 0.26 and scipy 1.17: 'HEIGHTxWIDTHxCHANNELS-NEWxNEW-ORDER' of picture(HEIGHT, WIDTH, CHANNELS).
 # It passed anti_aliasing=False, or True for names with '-blurred'. Caffe's last version is older than that option.
 RESIZED = np.load(pathlib.Path(__file__).with_name("resized.npz"))

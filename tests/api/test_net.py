@@ -14,6 +14,8 @@ from ocaffe.errors import Error
 from tests.api.nets import LEARNING, SMALL, net, numbers
 from tests.harness import of_its_own
 
+pytestmark = pytest.mark.quick
+
 
 def test_both_constructors(device: Any, tmp_path: pathlib.Path) -> None:
     file, weights = tmp_path / "net.prototxt", str(tmp_path / "net.caffemodel")

@@ -13,6 +13,8 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats.text import write_text
 
+pytestmark = pytest.mark.quick
+
 
 def lenet(batch: int) -> Any:
     n = caffe.NetSpec()

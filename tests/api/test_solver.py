@@ -12,6 +12,8 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from tests.api.nets import LEARNING, message, numbers
 
+pytestmark = pytest.mark.quick
+
 NET = """
 name: "solved"
 layer { name: "data" type: "DummyData" top: "data" top: "label" dummy_data_param {

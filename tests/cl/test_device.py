@@ -16,6 +16,8 @@ from ocaffe.errors import Error
 from ocaffe.ir.target import TENSOR_MATHS, Target
 from tests.harness import switch
 
+pytestmark = pytest.mark.quick
+
 
 def info(number: str, name: str, platform: str, runtime: str, kind: str = "gpu", version: str = "OpenCL 3.0", **values) -> DeviceInfo:
     target = Target(kind=kind, name=name, runtime=runtime, unified_memory=kind == "cpu", global_memory=8 << 30)

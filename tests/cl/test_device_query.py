@@ -9,6 +9,8 @@ from ocaffe.cli import device_query
 from ocaffe.cli.device_query import device_query_text
 from ocaffe.errors import Error
 
+pytestmark = pytest.mark.quick
+
 
 def fields(text: str) -> dict[str, str]:
     return {label.strip(): value.strip() for label, value in (line.split(":", 1) for line in text.split("\n"))}

@@ -18,6 +18,8 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.program import BuildError, ProgramKey, Programs, generated_programs, options_of, program_text
 from ocaffe.support.cache import Entries
 
+pytestmark = pytest.mark.quick
+
 SOURCE = """
 #ifndef FACTOR
 #define FACTOR 1

@@ -16,6 +16,8 @@ import pytest
 from ocaffe import log
 from ocaffe.cli import main
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 

@@ -9,6 +9,8 @@ import pytest
 from ocaffe.cli import main
 from ocaffe.formats.weights import read_weights
 
+pytestmark = pytest.mark.quick
+
 FILES = pathlib.Path(__file__).resolve().parent.parent / "golden" / "files"
 ZOO = pathlib.Path(__file__).resolve().parent.parent.parent / "zoo"
 

@@ -28,6 +28,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.blob import read_blobproto
 from ocaffe.tools.datasets import originals, sets
 
+pytestmark = pytest.mark.quick
+
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "real" / "data" / "mnist"
 RNG = np.random.default_rng(0)
 IMAGES = {"train": RNG.integers(0, 256, (30, 28, 28), np.uint8), "t10k": RNG.integers(0, 256, (7, 28, 28), np.uint8)}

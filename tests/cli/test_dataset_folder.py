@@ -19,6 +19,8 @@ from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.tools.datasets.imageset import label_of, read_list
 
+pytestmark = pytest.mark.quick
+
 
 def picture(number: int, kind: str = "PNG", size: tuple[int, int] = (8, 6)) -> bytes:
     buffer = io.BytesIO()

@@ -15,6 +15,8 @@ from ocaffe.layers.base import registry
 from ocaffe.layers.catalogue import catalogue, markdown
 from ocaffe.layers.foreign import FOREIGN
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -16,6 +16,8 @@ from ocaffe.cli import main
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.io import load_image, oversample, resize_image
 
+pytestmark = pytest.mark.quick
+
 IMAGES = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files" / "images"
 DEPLOY = """
 layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: 4 dim: {channels} dim: 12 dim: {width} }} }} }}

@@ -17,6 +17,8 @@ from ocaffe.convert.importer.rules import pointwise
 from ocaffe.errors import Error
 from ocaffe.formats.weights import read_weights
 
+pytestmark = pytest.mark.quick
+
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
 SEQUENCES = """one = Constant<value_int=1>() four = Constant<value_int=4>() q = SplitToSequence<axis=1>(x, one) a = SequenceAt(q, one)
     q_1 = SplitToSequence<axis=2>(a, four) b = SequenceAt(q_1, one) y = Relu(b)"""  # the second part of q is not the sequence q_1

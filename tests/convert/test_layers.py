@@ -16,6 +16,8 @@ from tests.convert.test_convert import random_weights
 from tests.convert.test_golden import GOLDEN, exported, one_of_each
 from tests.test_golden import Case
 
+pytestmark = pytest.mark.quick
+
 INPUT = 'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ {dims} }} }} }}'
 NETS = {
     "Pooling-3d-max": ((2, 3, 5, 6, 7), 'type: "Pooling" pooling_param { kernel_size_3d: [2, 3, 2] stride_3d: [2, 2, 1] pad_3d: [1, 1, 0] }'),

@@ -15,6 +15,8 @@ from ocaffe.data.source import BatchInfo, Source
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 
+pytestmark = pytest.mark.quick
+
 
 class Counter(Source):
     """A source whose batch k is 64 bytes of k. `gate` delays batches, `bad` batches raise, `large` batches have 256 bytes."""

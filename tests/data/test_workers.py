@@ -10,6 +10,8 @@ from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error
 from tests.data.small_databases import raw, source, write
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(("field", "variable", "count"), [("parser_threads: 3", "5", 3), ("threads: 2", "5", 2), ("", "5", 5), ("", None, None)])
 def test_count(field: str, variable: str | None, count: int | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

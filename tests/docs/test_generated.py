@@ -12,6 +12,8 @@ from docs import conf
 from ocaffe.cli import COMMANDS
 from ocaffe.tools.datasets.box_databases import FORMATS
 
+pytestmark = pytest.mark.quick
+
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 CLI = DOCS.parent / "ocaffe" / "cli"
 

@@ -10,6 +10,8 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats.blob import array_to_blob, array_to_datum, blob_to_array, datum_to_array, read_blobproto, write_blobproto
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 REAL = ROOT.parent / "shared" / "real" / "mean"

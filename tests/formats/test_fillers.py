@@ -13,6 +13,8 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats.fillers import fill, generator
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden"
 STATISTICS = json.loads((GOLDEN / "fillers" / "stats.json").read_text())
 

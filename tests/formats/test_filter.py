@@ -11,6 +11,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.filter import filter_net
 from ocaffe.formats.text import parse, read_net
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CASES = sorted((GOLDEN / "nets").glob("Rules@*.json"))
 

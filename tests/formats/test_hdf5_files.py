@@ -17,6 +17,8 @@ from ocaffe.formats import hdf5_files
 from ocaffe.formats.hdf5 import read_state_hdf5, read_weights_hdf5
 from ocaffe.formats.hdf5_files import Hdf5Files
 
+pytestmark = pytest.mark.quick
+
 VALUES = np.arange(24, dtype=np.float32).reshape(6, 4)
 HANGS = pathlib.Path(__file__).with_name("hang.solverstate.h5.gz")
 

@@ -7,6 +7,8 @@ import pytest
 
 from ocaffe.formats.nearby import near
 
+pytestmark = pytest.mark.quick
+
 
 def test_names_that_are_near(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

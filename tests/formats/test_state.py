@@ -11,6 +11,8 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats.state import Cursor, SolverState, read_state, write_state
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 STATES = sorted((GOLDEN / "solvers").glob("*.solverstate*")) + sorted((GOLDEN / "files").glob("*.solverstate*"))
 

@@ -12,6 +12,8 @@ from ocaffe.formats.blob import array_to_blob, write_blobproto
 from ocaffe.formats.text import read_net, write_text
 from ocaffe.tools.file_summary import summarize
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 

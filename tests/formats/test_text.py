@@ -11,6 +11,8 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats.text import parse, read_net, read_solver, without_private, write_text
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 REAL = ROOT.parent / "shared" / "real" / "prototxts"  # public prototxts, not part of the repository

@@ -11,6 +11,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.transcode import convert_weights
 from ocaffe.formats.weights import read_weights, write_weights
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 pytest.importorskip("h5py")
 

@@ -12,6 +12,8 @@ from ocaffe.formats.binary import read_net_binary, write_net_binary
 from ocaffe.formats.text import parse, read_net, read_solver, without_private
 from ocaffe.formats.upgrade import upgrade_net, upgrade_solver
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 NETS = sorted(path.name for path in (GOLDEN / "upgrade").glob("v*.prototxt") if "upgraded" not in path.name and "weights" not in path.name)
 

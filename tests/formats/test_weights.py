@@ -17,6 +17,8 @@ from ocaffe.formats.binary import read_net_binary
 from ocaffe.formats.hdf5 import write_weights_hdf5
 from ocaffe.formats.weights import fit, read_weights, write_weights
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 REAL = ROOT.parent / "shared" / "real" / "models"

@@ -14,6 +14,8 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Role
 
+pytestmark = pytest.mark.quick
+
 INPUT = 'layer { name: "in" type: "Input" top: "x" top: "t" input_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } shape { dim: 2 } } }'
 
 

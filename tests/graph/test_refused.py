@@ -17,6 +17,8 @@ from ocaffe.ir.target import Target
 from ocaffe.layers.base import registry
 from ocaffe.support.switches import Switches
 
+pytestmark = pytest.mark.quick
+
 ERRORS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "errors"
 MESSAGES = json.loads((ERRORS / "messages.json").read_text())
 TEXT_ONLY = {"unknown_field"}  # the reader refuses it before layers exist

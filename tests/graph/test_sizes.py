@@ -17,6 +17,8 @@ from ocaffe.ir.target import Target
 from ocaffe.layers.window import _first_empty
 from ocaffe.support.switches import Switches
 
+pytestmark = pytest.mark.quick
+
 LARGEST = 2**31 - 1
 
 

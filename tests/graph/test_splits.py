@@ -8,6 +8,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.text import parse
 from ocaffe.graph.splits import insert_splits
 
+pytestmark = pytest.mark.quick
+
 
 def net(text: str) -> object:
     return parse(text, proto.NetParameter, "net.prototxt")

@@ -5,6 +5,8 @@ import pytest
 
 from ocaffe.ir.tensor import Ref, Role
 
+pytestmark = pytest.mark.quick
+
 
 def part(shape: tuple[int, ...], offset: int, stride: int | None = None) -> Ref:
     return ROOT.view(shape, offset, stride)

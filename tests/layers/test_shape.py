@@ -14,6 +14,8 @@ from ocaffe.kernels.expression.expression import pointwise
 from tests.harness import execute
 from tests.layers.single import GOLDEN, cases, close, layer_of, run, run_golden
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize("case", cases("Flatten") + cases("Reshape"))
 def test_golden(device, case):

@@ -14,6 +14,8 @@ from ocaffe.formats.text import read_net
 from ocaffe.graph.build import build
 from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SEEN = [  # net, batch, phase, MiB on Caffe's heap
     ("alexnet", 256, "TRAIN", 4069), ("alexnet", 64, "TRAIN", 1553), ("googlenet", 64, "TRAIN", 5052), ("vgg16", 64, "TRAIN", 9712),

@@ -14,6 +14,8 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import plan
 from ocaffe.passes.optimise import reuse_dying_inputs
 
+pytestmark = pytest.mark.quick
+
 KERNEL = Kernel("any")
 
 

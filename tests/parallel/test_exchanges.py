@@ -22,6 +22,8 @@ from ocaffe.solver.update import Updater
 from ocaffe.support.switches import Switches
 from tests.parallel.trainings import NET
 
+pytestmark = pytest.mark.quick
+
 WIDTH = 6  # of the launches below
 
 

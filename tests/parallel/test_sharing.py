@@ -17,6 +17,8 @@ from tests.data.pictures import listing, save
 from tests.data.sources import test_annotated, test_file_images, test_hdf5
 from tests.data.test_prefetch import Counter
 
+pytestmark = pytest.mark.quick
+
 RANKS = 3
 BATCH = 2
 RECORDS = 4 * RANKS * BATCH  # of an epoch

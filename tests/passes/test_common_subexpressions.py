@@ -4,10 +4,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.api.net import Net
+
+pytestmark = pytest.mark.quick
 
 NET = """layer { name: "data" type: "Input" top: "data"
   input_param { shape { dim: 2 dim: 6 dim: 7 dim: 5 } } }

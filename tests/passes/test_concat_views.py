@@ -13,6 +13,8 @@ from tests.harness import switch
 from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer, same
 from tests.passes.test_traps import trained as all_parameters
 
+pytestmark = pytest.mark.quick
+
 SLICES = """layer { name: "parts" type: "Slice" bottom: "wide" top: "p0" top: "p1" top: "p2" slice_param { slice_point: 3 slice_point: 8 } }
 layer { name: "inner" type: "Slice" bottom: "p1" top: "q0" top: "q1" slice_param { slice_point: 1 } }\n"""
 

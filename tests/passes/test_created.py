@@ -15,6 +15,8 @@ from ocaffe.cli import main
 from ocaffe.solver.solver import Solver
 from tests.passes.test_traps import workplace  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.quick
+
 ALLOWED = 1 << 20  # bytes of small buffers beyond the plan
 
 

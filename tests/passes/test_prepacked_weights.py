@@ -13,6 +13,8 @@ from ocaffe.api.pysolver import get_solver
 from ocaffe.cl.actions import PrepackAction
 from ocaffe.passes import prepacked_weights
 
+pytestmark = pytest.mark.quick
+
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 16 dim: 12 dim: 12 } } }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"

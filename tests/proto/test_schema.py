@@ -10,6 +10,8 @@ from google.protobuf import descriptor_pb2
 
 from ocaffe import proto
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = ROOT.parent / "shared" / "caffe_fields.json"  # BVLC's schema, not part of the repository
 

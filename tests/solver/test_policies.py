@@ -11,6 +11,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.text import parse
 from ocaffe.solver.policies import POLICIES, LearningRate
 
+pytestmark = pytest.mark.quick
+
 FIELDS = "base_lr: 0.1 gamma: 0.5 power: 0.75 stepsize: 30 stepvalue: 25 stepvalue: 60"
 
 

@@ -10,6 +10,8 @@ import pytest
 from ocaffe.support import cache
 from ocaffe.support.cache import Entries, cache_root, digest
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -15,6 +15,8 @@ from ocaffe.errors import Error
 from ocaffe.support import files
 from ocaffe.support.files import atomic_write, remove_leftovers, temporary_name
 
+pytestmark = pytest.mark.quick
+
 
 def test_new_file_and_replaced_file(tmp_path):
     path = tmp_path / "a.bin"

@@ -11,6 +11,8 @@ import pytest
 
 from ocaffe import log
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = """
 from ocaffe import log

@@ -9,6 +9,8 @@ import pytest
 from ocaffe import log
 from ocaffe.support.progress import progress
 
+pytestmark = pytest.mark.quick
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:

@@ -13,6 +13,8 @@ from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.data.databases.database import Reader, open_database
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "files"
 NET, WEIGHTS = "files/train_net.prototxt", "files/train_iter_16.caffemodel"
 

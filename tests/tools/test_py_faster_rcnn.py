@@ -11,6 +11,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.param_str import read_settings
 from ocaffe.tools.py_faster_rcnn import Configuration, configured, read_configuration
 
+pytestmark = pytest.mark.quick
+
 TEXT = """# a comment
 EXP_DIR: faster_rcnn_end2end
 TRAIN:

@@ -13,6 +13,8 @@ from ocaffe.formats.text import parse
 from ocaffe.graph.build import build
 from ocaffe.tools.summary import count_text, lines
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 

@@ -12,6 +12,8 @@ from ocaffe.cli import main
 from ocaffe.formats.binary import read_net_binary
 from ocaffe.formats.text import write_text
 
+pytestmark = pytest.mark.quick
+
 UPGRADE = pathlib.Path(__file__).resolve().parents[1] / "golden" / "upgrade"
 OLD = sorted(path.stem for path in UPGRADE.glob("*.prototxt") if (UPGRADE / f"{path.stem}.upgraded.prototxt").exists())
 

@@ -23,6 +23,8 @@ from ocaffe.zoo.figures import figures
 from ocaffe.zoo.templates import names, template
 from ocaffe.zoo.weights import TORCHVISION, WEIGHTS, find_weights
 
+pytestmark = pytest.mark.quick
+
 CONTENT = bytes(range(256)) * 4000
 SHA1, SHA256 = hashlib.sha1(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()
 SUMS = {"sha256": SHA256}

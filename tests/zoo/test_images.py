@@ -19,6 +19,8 @@ from ocaffe.zoo.images import Images, find_images, largest_label
 from ocaffe.zoo.project import Choices, write_project
 from tests.zoo.digits import write_folders
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:

@@ -18,6 +18,8 @@ from ocaffe.zoo import FOLDER as ZOO
 from ocaffe.zoo import generate as GENERATOR
 from ocaffe.zoo.templates import DATA, data_shapes, graph_of, image_shape, without_data
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parents[2]
 NETS = sorted(folder.name for folder in ZOO.iterdir() if (folder / "solver.prototxt").exists())
 

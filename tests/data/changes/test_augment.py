@@ -31,6 +31,8 @@ from tests.data.small_databases import LMDB, block_of, image, png, raw, write
 from tests.harness import execute
 from tests.layers.single import KINDS, ref
 
+pytestmark = pytest.mark.quick
+
 COUNT, SHAPE = 20, (3, 14, 17)
 DISTORT = """distort_param { brightness_prob: 0.7 brightness_delta: 40 contrast_prob: 0.7 contrast_lower: 0.5 contrast_upper: 1.6
   saturation_prob: 0.7 saturation_lower: 0.5 saturation_upper: 1.7 hue_prob: 0.7 hue_delta: 36 random_order_prob: 0.6 }"""

@@ -12,6 +12,8 @@ from ocaffe.data.changes import distort
 from ocaffe.data.dice import Dice
 from tests.data.pictures import failure
 
+pytestmark = pytest.mark.quick
+
 IMAGE = np.random.default_rng(3).integers(0, 256, (3, 21, 34), np.uint8)
 
 

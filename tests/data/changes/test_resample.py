@@ -11,6 +11,8 @@ import pytest
 from ocaffe.data.changes.resample import Interpolation, resize
 from tests.data.changes import resized
 
+pytestmark = pytest.mark.quick
+
 SIZES = [((20, 30), (16, 12)), ((15, 15), (31, 12)), ((7, 9), (40, 41)), ((40, 60), (7, 11)), ((1, 5), (3, 2)), ((8, 1), (5, 4)), ((30, 20), (10, 5))]
 
 

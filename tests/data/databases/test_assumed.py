@@ -13,6 +13,8 @@ from ocaffe.data.databases.assumed import assumed_data, parse_shape
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 
+pytestmark = pytest.mark.quick
+
 LAYER = """layer { name: "d" type: "%s" top: "data" top: "label" %s }
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }
 """

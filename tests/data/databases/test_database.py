@@ -18,6 +18,8 @@ from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.errors import Error
 from tests.data.small_databases import LEVELDB, LMDB, write
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 needs_plyvel = pytest.mark.skipif(importlib.util.find_spec("plyvel") is None, reason="needs plyvel")
 

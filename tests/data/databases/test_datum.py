@@ -10,6 +10,8 @@ from ocaffe.errors import Error
 from ocaffe.formats import wire
 from tests.data.small_databases import image
 
+pytestmark = pytest.mark.quick
+
 
 def message(pixels: np.ndarray, **more: object) -> bytes:
     sizes = dict(zip(("channels", "height", "width"), pixels.shape))

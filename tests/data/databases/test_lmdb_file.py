@@ -10,6 +10,8 @@ import pytest
 
 from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot
 
+pytestmark = pytest.mark.quick
+
 
 def made(folder: pathlib.Path, seed: int) -> dict[bytes, bytes]:
     """Write an LMDB with random sizes of keys and values, some of them replaced or deleted later. Return its records."""

@@ -18,6 +18,8 @@ from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.errors import Error
 from tests.data.decoding import image_kinds, jpegs
 
+pytestmark = pytest.mark.quick
+
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (9, 14, 3), np.uint8)
 GRAY = RNG.integers(0, 256, (9, 14), np.uint8)

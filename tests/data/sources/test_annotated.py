@@ -19,6 +19,8 @@ from ocaffe.errors import Error
 from tests.data.pictures import block_of, failure, same_batches
 from tests.data.small_databases import write
 
+pytestmark = pytest.mark.quick
+
 SIZE = (3, 40, 50)
 OBJECT = (10, 30, 15, 27)  # y1, y2, x1, x2: white on black
 

@@ -18,6 +18,8 @@ from tests.data.pictures import failure, save
 from tests.data.small_databases import image, png, samples, source, write
 from tests.data.stores.test_opening import source as listed
 
+pytestmark = pytest.mark.quick
+
 SHAPE = image(0).shape
 
 

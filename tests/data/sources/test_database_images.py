@@ -18,6 +18,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
 from tests.data.small_databases import block_of, image, png, raw, samples, source, write
 
+pytestmark = pytest.mark.quick
+
 SIZES = [(3, 9, 7), (3, 6, 8), (3, 5, 5), (3, 12, 10), (3, 6, 8), (3, 7, 7), (3, 6, 8)]
 
 

@@ -20,6 +20,8 @@ from tests.data.pictures import block_of, failure, listing, same_batches, save, 
 from tests.data.small_databases import image
 from tests.data.stagers.test_crew import until
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def pairs(tmp_path: pathlib.Path) -> str:

@@ -17,6 +17,8 @@ from ocaffe.data.stagers import stager
 from tests.data.pictures import failure, listing, same_batches, save
 from tests.data.small_databases import image, samples
 
+pytestmark = pytest.mark.quick
+
 SIZES = [(3, 9, 7), (3, 6, 8), (3, 5, 5), (3, 9, 7), (3, 20, 20)]
 
 

@@ -13,6 +13,8 @@ from ocaffe import proto
 from ocaffe.data.sources.hdf5 import Hdf5Source
 from ocaffe.errors import Error
 
+pytestmark = pytest.mark.quick
+
 ROWS = (5, 3, 4)
 
 

@@ -18,6 +18,8 @@ from tests.data.pictures import failure, listing, save
 from tests.data.small_databases import image, png, raw, write
 from tests.data.sources import test_annotated, test_dense, test_file_images, test_windows
 
+pytestmark = pytest.mark.quick
+
 LOSS = "'loss' (SoftmaxWithLoss)"
 WORDS = f"its label is 4; layer {LOSS} has 4 classes: labels 0 to 3"
 

@@ -21,6 +21,8 @@ from tests.data.pictures import block_of
 from tests.data.scenes import Scene, database, scenes
 from tests.data.small_databases import write
 
+pytestmark = pytest.mark.quick
+
 MEANS = (10.0, 20.5, 30.0)
 SMALL = {"scales": [48], "max_size": 80, "pad": 16, "pixel_means": list(MEANS), "num_classes": 4}
 

@@ -14,6 +14,8 @@ from ocaffe.formats.blob import write_blobproto
 from tests.data.pictures import block_of, failure, same_batches, save
 from tests.data.small_databases import image
 
+pytestmark = pytest.mark.quick
+
 SIZE = (3, 30, 40)
 BACKGROUND = [(0, 0.1, 1, 2, 20, 12), (3, 0.2, 5, 0, 39, 29), (1, 0.0, 0, 0, 3, 3)]
 OBJECTS = [(1, 0.9, 4, 5, 30, 25), (2, 0.6, 10, 8, 15, 29), (7, 1.0, 0, 0, 39, 29)]

@@ -24,7 +24,7 @@ from tests.data.small_databases import image, write
 from tests.data.sources.test_annotated import source
 from tests.data.stagers.test_crew import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")
+pytestmark = [pytest.mark.quick, pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")]
 DISTORT = "distort_param { brightness_prob: 0.5 brightness_delta: 32 contrast_prob: 0.5 hue_prob: 0.5 hue_delta: 18 saturation_prob: 1 random_order_prob: 0.5 }"
 EXPAND = "expand_param { prob: 0.5 max_expand_ratio: 2 } mean_value: 90"
 NOISE = "noise_param { hist_eq: true saltpepper: true saltpepper_param { fraction: 0.1 value: 9 } }"

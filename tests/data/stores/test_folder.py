@@ -13,6 +13,8 @@ from ocaffe.data.stores.folder import FolderFiles, class_folders
 from ocaffe.data.stores.label_names import label_names
 from tests.data.pictures import content, failure, fault, name
 
+pytestmark = pytest.mark.quick
+
 
 def touch(root: pathlib.Path, *names: str) -> str:
     for each in names:

@@ -13,6 +13,8 @@ from ocaffe.data.stores.opening import open_files
 from ocaffe.errors import Error
 from tests.data.pictures import content, failure, fault, listing, name
 
+pytestmark = pytest.mark.quick
+
 
 def files(folder: pathlib.Path, lines: list[str], label_count: int = 1, floats: bool = False, root: str = "") -> ListFiles:
     return ListFiles(listing(folder, lines), root, label_count, floats)

@@ -22,6 +22,8 @@ from ocaffe.data.sources.file_images import ListSource
 from tests.data.pictures import failure, save
 from tests.data.small_databases import image, samples
 
+pytestmark = pytest.mark.quick
+
 CLASSES = ["cat", "dog", "eel"]
 KINDS = ["list.txt", "set", "table.csv", "shards"]
 

@@ -16,6 +16,8 @@ from ocaffe.data.stores.opening import open_files
 from ocaffe.data.stores.shards import ShardFiles
 from tests.data.pictures import content, failure, fault, name
 
+pytestmark = pytest.mark.quick
+
 Members = Iterable[tuple[str, bytes]]
 
 

@@ -14,6 +14,8 @@ from ocaffe.data.stores.opening import open_files
 from ocaffe.data.stores.table import TableFiles
 from tests.data.pictures import content, failure, fault, name
 
+pytestmark = pytest.mark.quick
+
 
 def opened(folder: pathlib.Path, text: str | bytes, file: str = "table.csv", **fields: object) -> Files:
     (folder / file).write_bytes(text if isinstance(text, bytes) else text.encode())

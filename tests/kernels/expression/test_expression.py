@@ -16,6 +16,8 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import pointwise, reduce
 from tests.harness import execute, of_kind
 
+pytestmark = pytest.mark.quick
+
 SHAPES: list[Shape] = [(), (1,), (7,), (1, 1, 3), (64, 3), (2, 3, 4, 5), (3, 5, 7, 7), (4, 1000), (2, 3, 33, 31), (40000,), (3, 2, 64, 65), (200, 2, 2)]
 
 

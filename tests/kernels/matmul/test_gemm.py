@@ -15,6 +15,8 @@ from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm import gemm
 from tests.harness import execute
 
+pytestmark = pytest.mark.quick
+
 KINDS = ("cpu", "gpu")
 SIZES = ((1, 1, 1), (7, 33, 17), (8, 32, 16), (64, 10, 50), (13, 40, 300), (1, 100, 30), (30, 1, 20), (50, 300, 40), (90, 150, 600),
          (1, 45, 1300), (6, 9, 1300))  # M, N, K

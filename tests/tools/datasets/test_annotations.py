@@ -15,6 +15,8 @@ from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.formats.text import read
 
+pytestmark = pytest.mark.quick
+
 FORKS = pathlib.Path(__file__).resolve().parents[2] / "golden" / "forks"
 MAP = 'item { name: "none" label: 0 } item { name: "cat" label: 4 } item { name: "dog" label: 2 }'
 VOC = """<annotation><size><width>{width}</width><height>20</height><depth>3</depth></size>

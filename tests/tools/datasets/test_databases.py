@@ -20,6 +20,8 @@ from ocaffe.errors import Error
 from ocaffe.formats.blob import read_blobproto
 from ocaffe.tools.datasets.encode import Recipe
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "files"
 COMMANDS = GOLDEN.joinpath("commands.txt").read_text().splitlines()
 

@@ -14,6 +14,8 @@ from ocaffe.formats.text import read_net
 from ocaffe.tools.drawing.diagram import MARGIN, Picture, picture
 from ocaffe.tools.drawing.layout import NODE_GAP, layout
 
+pytestmark = pytest.mark.quick
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 NET = str(ROOT / "tests" / "golden" / "files" / "train_net.prototxt")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,6 +9,8 @@ import pytest
 from ocaffe.tools.drawing.plots import panels, render
 from ocaffe.tools.training_logs.logs import Log, read_log
 
+pytestmark = pytest.mark.quick
+
 
 def test_rates_are_steps_and_curves_have_their_own_colors(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")

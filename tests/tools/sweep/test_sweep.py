@@ -14,6 +14,8 @@ from ocaffe.tools.sweep.sweep_results import Criterion, table, write_results
 from ocaffe.tools.sweep.training_queue import Training, _outcome, run
 from ocaffe.tools.training_logs.history import History
 
+pytestmark = pytest.mark.quick
+
 
 def test_grid() -> None:
     found = [(folder_name(settings), len(values)) for settings, values in combinations(axes(["type=SGD,Adam", "base_lr=0.1,1e-2"]))]

@@ -11,6 +11,8 @@ from ocaffe.tools.drawing.palette import palette
 from ocaffe.tools.synthetic.backgrounds import background
 from ocaffe.tools.synthetic.scenes import CLEAR, MAX_IOU, VISIBLE, Composer, Glyphs, _Canvas, _iou
 
+pytestmark = pytest.mark.quick
+
 
 def drawn_digits(count: int = 20) -> Part:
     """Return images that stand for digits: class k is k + 3 bars of a comb with a full upper row."""

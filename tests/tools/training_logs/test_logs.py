@@ -12,6 +12,8 @@ from ocaffe.cli import main
 from ocaffe.tools.drawing.plots import panels
 from ocaffe.tools.training_logs.logs import read_log
 
+pytestmark = pytest.mark.quick
+
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "files"
 LOG = str(GOLDEN / "caffe_train.log")
 
