@@ -16,6 +16,8 @@ from ocaffe.cli import main
 from ocaffe.convert.import_model import convert, to_caffe
 from tests.convert.exporters import gradients_of_both
 
+pytestmark = pytest.mark.unoptimised
+
 OPEN = "n = Shape<start=0, end=1>(x)"  # in a model with a fixed batch, n is a constant
 
 

@@ -17,6 +17,8 @@ from ocaffe.errors import Error
 from tests.convert.test_convert import HEAD, ROOT, random_weights, small  # noqa: F401
 from tests.docs.test_after_opencv5 import opencv5  # noqa: F401
 
+pytestmark = pytest.mark.unoptimised
+
 SSD = str(ROOT / "tests" / "golden" / "forks" / "Net-SSD-TEST-share.prototxt")
 FAILURES = {  # the code of a runtime -> text in the error
     "import os; os.abort()": "opencv ends by signal 6",

@@ -26,6 +26,8 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import LayerWeights, Weights, write_weights
 from ocaffe.graph.build import build
 
+pytestmark = pytest.mark.unoptimised
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 HEAD = """

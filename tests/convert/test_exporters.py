@@ -17,6 +17,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript", reason="PyTorch's exporter needs it")
 torch = pytest.importorskip("torch", reason="PyTorch makes the net")
 
+pytestmark = pytest.mark.unoptimised
+
 
 def small() -> Any:
     """Return a net with each building block of image networks."""

@@ -17,7 +17,7 @@ from ocaffe.convert.importer.rules import pointwise
 from ocaffe.errors import Error
 from ocaffe.formats.weights import read_weights
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.quick, pytest.mark.unoptimised]
 
 CONV = "a = Conv(x, w) b = Relu(a) y = Sigmoid(b)"
 SEQUENCES = """one = Constant<value_int=1>() four = Constant<value_int=4>() q = SplitToSequence<axis=1>(x, one) a = SequenceAt(q, one)

@@ -16,7 +16,7 @@ from tests.convert.test_convert import random_weights
 from tests.convert.test_golden import GOLDEN, exported, one_of_each
 from tests.test_golden import Case
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.quick, pytest.mark.unoptimised]
 
 INPUT = 'layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ {dims} }} }} }}'
 NETS = {

@@ -14,6 +14,8 @@ from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
 from tests.convert.test_convert import ROOT, random_weights
 
+pytestmark = pytest.mark.unoptimised
+
 ZOO = ROOT / "zoo"
 REAL = ROOT.parent / "shared" / "real"
 

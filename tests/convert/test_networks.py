@@ -16,6 +16,8 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch", reason="PyTorch makes the networks")
 
+pytestmark = pytest.mark.unoptimised
+
 SMALL = {"squeezenet1_0"}  # tested in every run; the others need `pytest -m sweep`
 # Networks by (opset, dynamo): both exporters of PyTorch, all opsets that issue 5 names.
 EXPORTS = {

@@ -17,6 +17,8 @@ from ocaffe.convert.importer.rules import rules
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+pytestmark = pytest.mark.unoptimised
+
 
 class Family(NamedTuple):
     """Statements in ONNX's text form on x and z (2 x 4 x 6 x 6), v (2 x 5) and weights.

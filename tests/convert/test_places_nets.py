@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch", reason="PyTorch makes the nets")
 pytest.importorskip("onnx")
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.unoptimised
+
 
 class Warped(nn.Module):
     """An image at places that a convolution of it moves."""

@@ -12,6 +12,8 @@ from ocaffe.convert.verify import random_inputs, verify
 from ocaffe.onnx.graph import UNROLLED
 from tests.convert.test_golden import OPSETS
 
+pytestmark = pytest.mark.unoptimised
+
 KINDS = {"LSTM": ("LSTM", "", 2), "RNN": ("RNN", "", 1), "GRU": ("GRU", "", 1), "GRU-linear": ("GRU", "linear_before_reset: 1", 1)}  # type, field, states
 STEPS, SEQUENCES, UNITS = 5, 2, 3
 

@@ -18,6 +18,8 @@ torch = pytest.importorskip("torch", reason="PyTorch makes the nets")
 pytest.importorskip("onnx")
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.unoptimised
+
 
 class Reader(nn.Module):
     """A reader of text lines: convolutions, then two bidirectional LSTM layers over the columns."""

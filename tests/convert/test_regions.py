@@ -14,6 +14,8 @@ from ocaffe.convert.verify import OnnxSession, opened, run_net
 from tests.convert.test_golden import GOLDEN, OPSETS, cases, exported
 from tests.test_golden import Case
 
+pytestmark = pytest.mark.unoptimised
+
 NET = """
 layer {{ name: "data" type: "Input" top: "data" top: "rois" input_param {{ shape {{ dim: {} dim: 3 dim: {} dim: {} }} shape {{ dim: 60 dim: 5 }} }} }}
 layer {{ name: "pool" type: "ROIPooling" bottom: "data" bottom: "rois" top: "pool" roi_pooling_param {{ pooled_h: {} pooled_w: {} spatial_scale: {} }} }}

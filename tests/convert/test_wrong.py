@@ -20,6 +20,8 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.graph.build import build
 
+pytestmark = pytest.mark.unoptimised
+
 Blobs = dict[str, list[np.ndarray]]
 Change = Callable[[Any, Blobs], None]  # of the layer named, or of the node and the initializers
 
