@@ -2,7 +2,7 @@
 
 `OCAFFE_TEST_DEVICE=0:0` (or a part of a name) selects one device. `OCAFFE_TEST_KIND=gpu` also runs the GPU kernels on CPU runtimes, with the choices of
 a large GPU. This is slow, but finds most bugs of GPU kernels without a GPU. `OCAFFE_TEST_MEMORY=own` transfers batches and arrays as to a GPU with
-separate memory. Intel's runtime builds the programs of tests with the marker `unoptimised` in half the time.
+separate memory. Compilers of CPUs take half the time for tests with the marker `unoptimised`; `OCAFFE_TEST_OPTIMISED=1` ignores the marker.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ocaffe.support.switches import VARIABLE
 from tests.harness import of_kind, quick_to_compile, switches, treat_as_large
 
 CPU = 1 << 1  # CL_DEVICE_TYPE_CPU
-UNOPTIMISED = Quirk("tests of exports and trainings do not depend on the optimisations of the compiler", options="-cl-opt-disable")
+UNOPTIMISED = Quirk("a test with the marker unoptimised", options="-cl-opt-disable")
 
 if "verify" not in os.environ.get(VARIABLE, ""):
     os.environ[VARIABLE] = switches("verify")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)
@@ -55,13 +55,13 @@ def _devices() -> list[DeviceInfo]:
 
 @functools.cache
 def _unoptimised_devices() -> list[DeviceInfo]:
-    of_intel = [device.target.runtime == "intel" and device.target.is_cpu for device in _devices()]
-    return [replace(device, quirks=(*device.quirks, UNOPTIMISED)) if given else device for device, given in zip(_devices(), of_intel)]
+    return [replace(device, quirks=(*device.quirks, UNOPTIMISED)) if device.target.is_cpu else device for device in _devices()]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
-        devices = _unoptimised_devices() if metafunc.definition.get_closest_marker("unoptimised") else _devices()
+        quickly = metafunc.definition.get_closest_marker("unoptimised") and os.environ.get("OCAFFE_TEST_OPTIMISED") != "1"
+        devices = _unoptimised_devices() if quickly else _devices()
         runtimes = [device.target.runtime for device in devices]
         twice = {runtime for runtime, count in collections.Counter(runtimes).items() if count > 1}
         names = [f"{runtime}-{device.number}" if runtime in twice else runtime for runtime, device in zip(runtimes, devices)]

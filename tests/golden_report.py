@@ -22,7 +22,7 @@ class Collector:
         self.cases: dict[str, dict[str, dict[str, str]]] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        match = re.search(r"test_golden\.py::test_case\[(\S+)-(layers|nets|data|forks)/(\S+)-(fused|plain)\]", report.nodeid)
+        match = re.search(r"test_golden\.py::test_(?:unoptimised_)?case\[(\S+)-(layers|nets|data|forks)/(\S+)-(fused|plain)\]", report.nodeid)
         if match and (report.when == "call" or report.outcome != "passed"):
             device, folder, case, fuse = match.groups()
             reason = report.longrepr[2].removeprefix("Skipped: ") if report.skipped else ""

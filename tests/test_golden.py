@@ -5,6 +5,7 @@ To add a case: put <case>.prototxt and <case>.npz (see tests/golden/README.md) i
 """
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import pathlib
@@ -80,24 +81,43 @@ def cases() -> list[str]:
     return sorted(name for name in names if name not in TRAINING)
 
 
-def marked_cases() -> list[Any]:
-    """All cases. The first one of each layer type belongs to the quick tier."""
+@functools.cache
+def first_cases() -> set[str]:
+    """Return the first case of each layer type, and two nets: the quick tier."""
     first: dict[str, str] = {}
     for name in cases():
         folder, _, compiled = name.partition("/")
         if folder != "nets":
             first.setdefault(re.split(r"[.-]", compiled)[0], name)
-    quick = {*first.values(), "nets/LeNet-TRAIN", "nets/ResBlock-TRAIN"}
-    return [pytest.param(name, marks=pytest.mark.quick if name in quick else ()) for name in cases()]
+    return {*first.values(), "nets/LeNet-TRAIN", "nets/ResBlock-TRAIN"}
+
+
+def is_optimised(name: str) -> bool:
+    """Whether a case is built as for users: one of each layer type, and all nets. Compilers take half the time for the others (tests/conftest.py)."""
+    return name in first_cases() or name.startswith("nets/") or "/Net-" in name
+
+
+FUSED = pytest.mark.parametrize("fuse", ["fused", "plain"])
 
 
 def types_of(case: Case) -> set[str]:
     return {layer.type for layer in upgrade_net(read_net(str(case.prototxt))).layer}
 
 
-@pytest.mark.parametrize("fuse", ["fused", "plain"])
-@pytest.mark.parametrize("name", marked_cases())
+@FUSED
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.quick if name in first_cases() else ()) for name in cases() if is_optimised(name)])
 def test_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    run_whole_case(name, fuse, device, monkeypatch, tmp_path)
+
+
+@pytest.mark.unoptimised
+@FUSED
+@pytest.mark.parametrize("name", [name for name in cases() if not is_optimised(name)])
+def test_unoptimised_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    run_whole_case(name, fuse, device, monkeypatch, tmp_path)
+
+
+def run_whole_case(name: str, fuse: str, device: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
     monkeypatch.chdir(GOLDEN)
     monkeypatch.syspath_prepend(str(GOLDEN / "layers"))  # golden_pylayer
     switch(monkeypatch, "poison", f"fuse={int(fuse == 'fused')}")

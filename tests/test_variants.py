@@ -11,7 +11,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 from ocaffe.layers.base import registry
 from tests.harness import switch
-from tests.test_golden import GOLDEN, Case, cases, message_of, run_case, run_once, types_of
+from tests.test_golden import GOLDEN, Case, cases, first_cases, message_of, run_case, run_once, types_of
 
 STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # state of one forward pass changes the next; these layers have separate tests
 IN_PLACE = {
@@ -42,7 +42,7 @@ def larger(net: Any) -> dict[str, tuple[int, ...]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", layer_cases(), indirect=True)
+@pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in first_cases() else pytest.mark.long) for name in layer_cases()], indirect=True)
 def test_reshaped(case: Case, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A net that ran with larger inputs and was reshaped gives the bits of a new net, and Caffe's results."""
     types = types_of(case)

@@ -1,4 +1,4 @@
-"""The campaign: a smoke of every part in the ordinary suite, all parts for 20 minutes with `pytest -m abuse`.
+"""The campaign: a smoke of every part, all parts for 20 minutes with `pytest -m abuse`. The smoke of slow parts has the marker `long`.
 
 Parts run as programs, because they fork, and a process that has used OpenCL must not. OCAFFE_ABUSE_SEED chooses other cases.
 """
@@ -35,6 +35,7 @@ SMOKE = {  # flags of the parts; a minute in all
 # 22 minutes on two cores
 MINUTES = {"nets": 4, "devices": 8, "converts": 4, "images": 1, "kills": 6, "disks": 2, "caches": 3, "writers": 1, "syscalls": 2, "endurance": 4}
 FUZZ = 9 * 60 / len(SECTIONS)  # seconds of a section
+SLOW = {"caches", "devices", "disks", "endurance", "images", "kills", "syscalls", "writers"}
 ON_DEVICE = {"devices", "converts", "kills", "disks", "caches", "writers", "syscalls", "endurance"}
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs fork and /proc of Linux")
@@ -42,6 +43,10 @@ needs = {
     "images": pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="needs opencv-python-headless"),
     "syscalls": pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace"),
 }
+
+
+def marks(part: str) -> list[pytest.MarkDecorator]:
+    return [needs[part]] if part in needs else []
 
 
 def run(folder: pathlib.Path, part: str, *flags: str) -> None:
@@ -55,7 +60,7 @@ def run(folder: pathlib.Path, part: str, *flags: str) -> None:
     assert done.returncode == 0, f"{part}: inputs of these findings are in {folder}\n{done.stderr[-4000:]}"
 
 
-@pytest.mark.parametrize("part", [pytest.param(part, marks=needs.get(part, ())) for part in SMOKE])
+@pytest.mark.parametrize("part", [pytest.param(part, marks=[*marks(part), *([pytest.mark.long] if part in SLOW else [])]) for part in SMOKE])
 def test_smoke(part: str, tmp_path: pathlib.Path) -> None:
     run(tmp_path, part, *SMOKE[part])
 
@@ -67,7 +72,7 @@ def test_fuzz(section: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.abuse
-@pytest.mark.parametrize("part", [pytest.param(part, marks=needs.get(part, ())) for part in MINUTES])
+@pytest.mark.parametrize("part", [pytest.param(part, marks=marks(part)) for part in MINUTES])
 def test_part(part: str, tmp_path: pathlib.Path) -> None:
     count = ["--count", "30000" if part == "endurance" else "10000000"]
     run(tmp_path, part, *count, "--seconds", str(60 * MINUTES[part]))

@@ -264,6 +264,7 @@ def frozen(net: str) -> str:
     return net
 
 
+@pytest.mark.long
 def test_alternating_training(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """The four steps of py-faster-rcnn's alternating training: RPN alone, Fast R-CNN on its proposals, and both again on features that do not learn.
 
