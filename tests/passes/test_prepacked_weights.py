@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from ocaffe import Net, proto
 from ocaffe.api.pysolver import get_solver
 from ocaffe.cl.actions import PrepackAction
+from ocaffe.graph.options import NetOptions
 from ocaffe.passes import prepacked_weights
+from tests.zoo.counts import TARGETS, compiled
 
 pytestmark = pytest.mark.quick
 
@@ -117,3 +120,12 @@ net_param {
     solver = get_solver(str(tmp_path / "solver.prototxt"), device=device)
     solver.step(2)
     assert TOTAL not in solver.net.plan().fixed and TOTAL not in solver.test_nets[0].plan().fixed
+
+
+@pytest.mark.parametrize("math", ["bf16", "tf32"])
+def test_values_keep_their_order_of_channels(math: str) -> None:
+    """The image of constants for a first convolution on Hopper depends on no input, so that it is kept like weights. It is in blocks of channels."""
+    target = replace(TARGETS["H100"], math=math, wgmma=True)
+    schedule = compiled("cifar10_quick", "TEST", target, NetOptions(prepack_weights=True)).recording.schedule
+    (image,) = (launch for launch in schedule if launch.what == "conv_blocks_first.image")
+    assert image.prepacks_weights and image["cells"].root.blocked and image["cells"].persistent
