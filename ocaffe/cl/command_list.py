@@ -21,7 +21,7 @@ from ocaffe.cl.limits import check_group
 from ocaffe.cl.outputs import Fetched, OutputRing
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Arena, Session
-from ocaffe.cl.task_graph import Member, TaskGraph, graphs, member_of
+from ocaffe.cl.task_graph import TaskGraph, joined
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import HOST, Access, Call, Empty, Launch, Schedule, Upload, roots
@@ -35,7 +35,7 @@ RING = 4  # number of runs that the host may be ahead of the device
 class CommandList:
     """A schedule on a session. `prefetchers` supplies the uploads; `run` enqueues and returns at once.
 
-    `apart`: a run may start or end at any launch and leave outputs as an earlier run wrote them. `joined`: neighbouring launches run as task graphs.
+    `apart`: a run may start or end at any launch and leave outputs as an earlier run wrote them.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class CommandList:
         poison: bool = False,
         arena: Arena | None = None,
         apart: bool = False,
-        joined: bool = False,
     ) -> None:
         self.session = session
         self.arena = arena or session.arena
@@ -76,26 +75,12 @@ class CommandList:
         self._words = np.zeros(step.count, np.uint32)
         self._sent: dict[str, float | int] = {}  # words in `_reads`, with the values in the step buffer
         self._sendings: deque[Any] = deque()  # events; they keep the host arrays alive
-        self.graphs: list[TaskGraph] = list(graphs(self._neighbours(), self)) if joined and not poison and not apart else []
+        self.graphs = [TaskGraph(members, self) for members in joined(schedule, self._calls)]
+        assert not (self.graphs and (poison or apart)), "the launches of a task graph run together"
         self._joined = {member.step: member for graph in self.graphs for member in graph.members}
         # Steps at which no run may start or stop.
         self._inside = frozenset(step for graph in self.graphs for step in range(graph.members[0].step + 1, graph.members[-1].step + 1))
         self._single: list[Any] = []  # the actions without graphs, which profiling needs
-
-    def _neighbours(self) -> Iterator[list[Member]]:
-        """Yield runs of neighbouring launches that can be part of a graph. Prepacking may run before all of them."""
-        run: list[Member] = []
-        for step, (launch, call) in enumerate(zip(self.schedule, self._calls)):
-            member = None if call is None else member_of(step, launch, call, self.session.device.target.device_fence)
-            if run and run[-1].launch.phase != launch.phase:  # a script may run forward and backward separately
-                yield run
-                run = []
-            if member is not None:
-                run.append(member)
-            elif not launch.prepacks_weights and not isinstance(launch, Empty):
-                yield run
-                run = []
-        yield run
 
     @property
     def texts(self) -> set[str]:

@@ -222,6 +222,7 @@ def _describe(cl: Any, number: str, platform: Any, device: Any) -> DeviceInfo:
         local_memory=device.local_mem_size,
         global_memory=device.global_mem_size,
         max_allocation=device.max_mem_alloc_size,
+        argument_bytes=device.max_parameter_size,
         alignment=max(256, device.mem_base_addr_align // 8),
         extensions=extensions,
         unified_memory=kind == "cpu" or bool(device.host_unified_memory),

@@ -1,4 +1,4 @@
-"""Run consecutive launches on a CPU as one kernel, a task graph (docs/adr/0019, kernels/common/task_graph.h).
+"""Run launches that a pass has joined as one kernel, a task graph (ocaffe/passes/join_launches.py, docs/adr/0019, kernels/common/task_graph.h).
 
 Between two launches a runtime waits for all cores, and wakes its threads again. That takes 5 to 30 us, and cores are idle while the last work-groups
 of a launch end. In a task graph a core goes on to the next launch as soon as its operands are complete.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -19,17 +20,14 @@ import numpy as np
 from ocaffe.cl.first_launches import FirstLaunch
 from ocaffe.cl.program import ProgramKey, program_text
 from ocaffe.cl.session import Session
-from ocaffe.ir.launch import Access, Call, Launch
-from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ir.launch import Access, Call, Launch, Schedule
+from ocaffe.ir.tensor import Ref
 
 WORDS, LINE = 6, 16  # words of a launch before its arguments, and ints between two counters, as in kernels/common/task_graph.h
 GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
-OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
 # Polls that a work-group may wait, in all: a fortieth of the graph's time on one core, at 100 GFLOP/s, 10 GB/s and 2 ns for a poll, or more. MobileNet-v2
 # is fast with 30,000 and gets 160,000. If two threads share a core, one waits in vain while the other could compute.
 WORK_PER_POLL, FLOPS_PER_BYTE, FEWEST_POLLS = 8000, 10, 30_000
-FEWEST = 4  # launches of a graph: few launches wait little, and a graph is one more program
-MOST_PARTS = 32  # of one graph: compilers take longer for one large function than for two small ones
 
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
@@ -38,7 +36,6 @@ _FUNCTION = re.compile(r"^(?:__attribute__\(\(\w+\)\) |[\w*]+[ *]+)+(\w+)\(", re
 _TYPE = re.compile(r"^(?:typedef .*?|\} )(\w+)(?:\[[^;]*\])?;$", re.MULTILINE)  # on one line, or the end of a structure
 _TABLE = re.compile(r"^constant \w+ (\w+)", re.MULTILINE)
 _ENUM = re.compile(r"^enum \{(.*?)\};", re.MULTILINE | re.DOTALL)
-_LOCAL = re.compile(r"^\s+local\s", re.MULTILINE)  # a local array, which only a kernel may declare
 _NO_NAMES = {"__attribute__", "defined"}
 # In a part, these functions of OpenCL read its first arguments.
 _WORK_ITEM = {
@@ -66,7 +63,10 @@ class Member(NamedTuple):
     step: int
     launch: Launch
     call: Call
-    key: ProgramKey
+
+    @property
+    def key(self) -> ProgramKey:
+        return ProgramKey.generated([self.call.program]) if self.call.generated else ProgramKey(self.call.program, self.call.defines)
 
     @property
     def part(self) -> Part:
@@ -85,14 +85,14 @@ class Commands(Protocol):
     def slots(self, launch: Launch) -> int: ...
 
 
-def member_of(step: int, launch: Launch, call: Call, fence: str) -> Member | None:
-    """Return the launch as part of a graph; None if its work-groups are not single work-items, or if it changes what a snapshot saves."""
-    if launch.prepacks_weights or any(ref.root.role in (Role.PARAMETER, Role.HISTORY) for ref in launch.writes):
-        return None
-    if call.local is None or math.prod(call.local) != 1 or math.prod(call.size) >= 2**31 or any(scalar.dtype.str[1:] not in _READ for scalar in call.scalars):
-        return None
-    key = ProgramKey.generated([call.program]) if call.generated else ProgramKey(call.program, call.defines)
-    return None if _declares_local(key, fence) else Member(step, launch, call, key)
+def joined(schedule: Schedule, calls: Sequence[Call | None]) -> list[list[Member]]:
+    """Return the launches of each graph. `calls`: those of all launches."""
+    found: dict[int, list[Member]] = defaultdict(list)
+    for step, (launch, call) in enumerate(zip(schedule, calls)):
+        if launch.graph is not None:
+            assert call is not None
+            found[launch.graph].append(Member(step, launch, call))
+    return list(found.values())
 
 
 class TaskGraph:
@@ -190,19 +190,6 @@ def homes_of(members: Sequence[Member], commands: Commands) -> list[Hashable]:
     return list(dict.fromkeys(commands.home(ref) for ref in _refs(members)))
 
 
-def graphs(candidates: Iterator[Sequence[Member]], commands: Commands) -> Iterator[TaskGraph]:
-    """Yield the graphs of runs of neighbouring launches. A graph has at most as many buffers as a kernel may have arguments."""
-    most = (commands.session.device.cl_device.max_parameter_size - OTHER_ARGUMENTS) // 8
-    for run in candidates:
-        begin = 0
-        for end in range(1, len(run) + 1):
-            rest = run[begin : end + 1]
-            if end == len(run) or len(homes_of(rest, commands)) > most or len({member.part for member in rest}) > MOST_PARTS:
-                if end - begin >= FEWEST:
-                    yield TaskGraph(run[begin:end], commands)
-                begin = end
-
-
 def _refs(members: Sequence[Member]) -> Iterator[Ref]:
     return (operand.ref for member in members for operand in member.launch.operands)
 
@@ -212,11 +199,6 @@ def _call(number: int, part: Part) -> str:
     operands = [f"buffers[launch[{place}]], launch[{place + 1}], launch[{place + 2}]" for place in range(WORDS, WORDS + 3 * part.operands, 3)]
     scalars = [_READ[code].format(place) for place, code in enumerate(part.scalars, WORDS + 3 * part.operands)]
     return f"part{number}_{part.function}({', '.join(['(float16)0', 'id', 'size', *operands, *scalars])})"
-
-
-@functools.cache
-def _declares_local(key: ProgramKey, fence: str) -> bool:
-    return bool(_LOCAL.search(program_text(key, fence)))
 
 
 @functools.cache

@@ -200,7 +200,10 @@ class _Job:
         recomputes = options.recompute != "none" and free and not keep
         given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks)
         prepacked = self.graph.prepacked if self.prepacks and free else None
-        passes = pipeline(self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked)
+        join = fuse and switches.joined and not options.backward
+        passes = pipeline(
+            self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked, join=join
+        )
         without = replace(self.target, wgmma=False)  # whose kernels require channels in blocks, for which a pass provides
         try:
             recording = record(self.graph, self.group, self.target if fuse and share else without, given, self.update)

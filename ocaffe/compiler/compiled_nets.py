@@ -62,8 +62,7 @@ class CompiledNets:
 
     def _commands(self, made: CompiledNet) -> CommandList:
         options, schedule = made.options, made.recording.schedule
-        joined = self.session.device.target.is_cpu and not options.backward and options.fuse and self.switches.joined
-        commands = CommandList(self.session, schedule, made.plan, made.recording.step, self.switches.poison, self.arena, options.apart, joined)
+        commands = CommandList(self.session, schedule, made.plan, made.recording.step, self.switches.poison, self.arena, options.apart)
         commands.prefetchers = self.inputs.prefetchers
         return commands
 

@@ -99,7 +99,8 @@ class Can:
     `helper`: it packs, transforms or adds up for a product, whose program and operand types it shares. `recompute`: it is pure and takes one pass over
     memory, so that its result may be computed again instead of kept. `side_effect`: running it twice differs from running it once (running statistics,
     counters), so that it is never recomputed. `jobs`: one launch may do the work of several (jobs.h). `scatters`: it distributes the gradients of windows
-    over the pixels of an image.
+    over the pixels of an image. `join`: on CPUs it may be part of a task graph (ocaffe/passes/join_launches.py). The source of such a kernel has no local
+    arrays, and marks its names (docs/kernels.md).
 
     `in_blocks(launch)`: the call for channels in blocks, where all operands have the same order of elements; None: this launch has none.
     `blocked(rec, launch)`: the same operation on CPUs for a result with its channels in blocks, if there is one.
@@ -116,6 +117,10 @@ class Can:
     sums_gradients: bool = True
     jobs: bool = False
     scatters: bool = False
+    join: bool = False
+
+
+JOIN = Can(join=True)
 
 
 @dataclass(frozen=True, init=False)

@@ -103,6 +103,7 @@ class Launch:
     recomputed: bool = False  # a backward launch that repeats a forward launch
     prepacks_weights: bool = False  # its results depend on weights alone and outlive the run (ocaffe/passes/prepacked_weights.py)
     origin: Launch | None = None  # the recorded launch that it derives from; required of every launch that a pass adds or replaces
+    graph: int | None = None  # the number of the task graph that it is part of (ocaffe/passes/join_launches.py)
 
     @property
     def what(self) -> str:

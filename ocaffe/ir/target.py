@@ -33,6 +33,7 @@ class Target:
     local_memory: int = 32 * 1024
     global_memory: int = 4 << 30
     max_allocation: int = 1 << 30
+    argument_bytes: int = 1024  # of a kernel's arguments; every device has as many
     alignment: int = 256  # of a whole Ref within its slab
     gradient_slab: int = 0  # maximum bytes of the first slab, which then holds all gradients that fit (ocaffe/parallel/nccl.py); 0: any slab holds them
     extensions: frozenset[str] = field(default=frozenset())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Shape, split_axes
 from ocaffe.kernels.expression.expression import Read, pointwise
@@ -14,7 +14,7 @@ from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
-MASK = Kernel("excitation.mask", read("boxes"), read("mean"), read("step"), write("mask"))
+MASK = Kernel("excitation.mask", read("boxes"), read("mean"), read("step"), write("mask"), can=JOIN)
 
 GPU_GROUP = 64
 

@@ -8,15 +8,15 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import Kernel, read, reads, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
-FORWARD = Kernel("grid_sample.forward", read("x"), read("grid"), write("y"))
-BACKWARD_GRID = Kernel("grid_sample.backward_grid", *reads("dy", "x", "grid"), write("dgrid"))
-BACKWARD_X = Kernel("grid_sample.backward_x", read("dy"), read("grid"), write("dx"))
+FORWARD = Kernel("grid_sample.forward", read("x"), read("grid"), write("y"), can=JOIN)
+BACKWARD_GRID = Kernel("grid_sample.backward_grid", *reads("dy", "x", "grid"), write("dgrid"), can=JOIN)
+BACKWARD_X = Kernel("grid_sample.backward_x", read("dy"), read("grid"), write("dx"), can=JOIN)
 
 PARAMETER = proto.GridSampleParameter
 SINCE = 16  # the first opset with GridSample

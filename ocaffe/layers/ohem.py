@@ -8,7 +8,7 @@ import numpy as np
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import Kernel, read, reads, write, writes
+from ocaffe.ir.kernel import JOIN, Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.kernels.detection.regions.anchors import over
@@ -18,9 +18,9 @@ from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, normalizer, refuse_smoothing
 from ocaffe.layers.softmax_loss import SoftmaxWithLoss
 
-ANNOTATE = Kernel("ohem.annotate", *reads("rois", "first", "second", "labels", "weights"), *writes("kept", "kept_weights"))
+ANNOTATE = Kernel("ohem.annotate", *reads("rois", "first", "second", "labels", "weights"), *writes("kept", "kept_weights"), can=JOIN)
 
-LOSSES = Kernel("ohem.losses", read("prob"), read("label"), write("loss"))
+LOSSES = Kernel("ohem.losses", read("prob"), read("label"), write("loss"), can=JOIN)
 
 
 @register("SoftmaxWithLossOHEM")

@@ -8,7 +8,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import Kernel, reads, writes
+from ocaffe.ir.kernel import JOIN, Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.nms import rank, suppress
@@ -21,8 +21,8 @@ from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.onnx.detection import propose
 from ocaffe.onnx.graph import OnnxGraph
 
-CANDIDATES = Kernel("proposal.candidates", *reads("x", "deltas", "info", "anchors"), *writes("boxes", "scores"))
-CHOSEN = Kernel("proposal.chosen", *reads("kept", "extent", "boxes", "scores"), *writes("rois", "values"))
+CANDIDATES = Kernel("proposal.candidates", *reads("x", "deltas", "info", "anchors"), *writes("boxes", "scores"), can=JOIN)
+CHOSEN = Kernel("proposal.chosen", *reads("kept", "extent", "boxes", "scores"), *writes("rois", "values"), can=JOIN)
 
 # py-faster-rcnn's settings. The defaults of proposal_param are those of the TEST phase.
 DEFAULTS = {

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import Kernel, reads, writes
+from ocaffe.ir.kernel import JOIN, Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.regions.anchors import over
 from ocaffe.layers.anchors import WithoutGradient, check_rows, readers, settings
 from ocaffe.layers.base import register
 
-MATCH = Kernel("proposal_target.match", *reads("rois", "truth", "step"), *writes("kinds", "matches", "tickets"))
+MATCH = Kernel("proposal_target.match", *reads("rois", "truth", "step"), *writes("kinds", "matches", "tickets"), can=JOIN)
 RESULTS = "chosen", "labels", "targets", "inside", "outside"
-SAMPLED = Kernel("proposal_target.sampled", *reads("rois", "truth", "matches", "sources", "positives", "extent", "normal"), *writes(*RESULTS))
-RANK = Kernel("proposal_target.rank", *reads("kinds", "tickets"), *writes("sources", "extent", "positives"))
+SAMPLED = Kernel("proposal_target.sampled", *reads("rois", "truth", "matches", "sources", "positives", "extent", "normal"), *writes(*RESULTS), can=JOIN)
+RANK = Kernel("proposal_target.rank", *reads("kinds", "tickets"), *writes("sources", "extent", "positives"), can=JOIN)
 
 DEFAULTS = {
     "num_classes": 0,

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
 from ocaffe.onnx.graph import OnnxGraph
 
-FORWARD = Kernel("roi_align.forward", read("x"), read("roi"), write("y"))
-BACKWARD = Kernel("roi_align.backward", read("dy"), read("roi"), write("dx"))
+FORWARD = Kernel("roi_align.forward", read("x"), read("roi"), write("y"), can=JOIN)
+BACKWARD = Kernel("roi_align.backward", read("dy"), read("roi"), write("dx"), can=JOIN)
 
 CPU_PIECE, GPU_GROUP = 64, 64  # elements per CPU work-item, work-items of a GPU work-group
 MODES_SINCE = 16  # since this opset RoiAlign says where the centers of pixels are; before, it is "output_half_pixel"

@@ -95,11 +95,12 @@ def report(name: str, schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
 
 
 def dump(schedule: Schedule, plan: MemoryPlan) -> Iterator[str]:
-    """Every launch with its operands and their places."""
+    """Every launch with its operands and their places. Those of a task graph have its number."""
     for step, launch in enumerate(schedule):
         operands = []
         for operand in launch.operands:
             root = operand.ref.root
             place = f"@{plan.places[root][0]}:{plan.places[root][1]}" if root in plan.places else f"@{root.role.value}"
             operands.append(f"{operand.access.value} {operand.ref.name}{place}")
-        yield f"{step:4d} {launch.phase:<8} {launch.layer:<24} {launch.what:<32} {', '.join(operands)}"
+        graph = "" if launch.graph is None else f"graph {launch.graph}"
+        yield f"{step:4d} {launch.phase:<8} {graph:<8} {launch.layer:<24} {launch.what:<32} {', '.join(operands)}"

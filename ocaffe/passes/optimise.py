@@ -24,6 +24,7 @@ from ocaffe.passes.copy_elision import elide_copies
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
 from ocaffe.passes.in_place import reuse_dying_inputs
+from ocaffe.passes.join_launches import join_launches
 from ocaffe.passes.pack_batches import batch_packs
 from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute, recompute_to_fit
@@ -69,13 +70,13 @@ class Applied:
 
 def pipeline(
     target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, limited: bool = False, budget: int | None = None,
-    prepacked: dict[Any, Ref] | None = None,
+    prepacked: dict[Any, Ref] | None = None, join: bool = False,
 ) -> list[Pass]:
     """The passes of a compilation, in order.
 
     `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `limited`: there is a memory limit. `budget`: recompute
     more, until the recycled memory has this lower bound in bytes, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict holds
-    them for all shapes of a net.
+    them for all shapes of a net. `join`: launches on CPUs may run as task graphs.
     """
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
     once, inputs = Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
@@ -97,8 +98,9 @@ def pipeline(
         (fuse and prepacked is not None, partial(divide_channels, target=target), {inputs}, set()),  # after all fusions: it replaces kernels
         (fuse, batch_packs, set(), set()),
         (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
-        (share, reuse_dying_inputs, {inputs}, {inputs}),  # last of all: it destroys values that recomputation could read
+        (share, reuse_dying_inputs, {inputs}, {inputs}),  # after them all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
+        (join and target.is_cpu, partial(join_launches, target=target), set(), set()),  # of the final launches
     ]
     return [Pass(run, frozenset(requires), frozenset(ends)) for wanted, run, requires, ends in table if wanted]  # type: ignore[arg-type]
 

@@ -10,7 +10,8 @@ The rules, each a method of `_Check`:
 * `writers`: each element that a launch reads was written before, and still holds the value that was meant;
 * `effects`: each launch with a side effect survives exactly once, and each persistent root that was written is still written;
 * `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair;
-* `exchanges`: no launch accesses a bucket of gradients between the begin and the end of its exchange, and each exchange that begins ends.
+* `exchanges`: no launch accesses a bucket of gradients between the begin and the end of its exchange, and each exchange that begins ends;
+* `graphs`: the launches of a task graph are neighbours of one phase, each of which may be part of one.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from ocaffe.ir.kernel import REDUCED, Access
 from ocaffe.ir.launch import HOST, BeginExchange, CopyRegion, EndExchange, Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.expression.expression import Pointwise, Reduce
+from ocaffe.passes.join_launches import may_join, may_lie_within
 
 Interval = tuple[int, int]
 PARAMETER_ALIGNMENT = 256  # elements (ocaffe/graph/parameters.py)
@@ -72,6 +74,22 @@ class _Check:
             self.writers(launch, state)
         for ref, launch in exchanged.items():
             raise self.fail(launch, f"the exchange of {ref} never ends")
+        self.graphs()
+
+    def graphs(self) -> None:
+        members: dict[int, list[int]] = defaultdict(list)
+        for step, launch in enumerate(self.schedule):
+            if launch.graph is not None:
+                members[launch.graph].append(step)
+        for graph, steps in members.items():
+            for self.step in range(steps[0], steps[-1] + 1):
+                launch = self.schedule[self.step]
+                if launch.phase != self.schedule[steps[0]].phase:
+                    raise self.fail(launch, f"task graph {graph} has launches of another phase")
+                if launch.graph == graph and not may_join(launch):
+                    raise self.fail(launch, f"cannot be part of task graph {graph}")
+                if launch.graph != graph and not may_lie_within(launch):
+                    raise self.fail(launch, f"lies within task graph {graph}, which it is not part of")
 
     def exchanges(self, launch: Launch, exchanged: dict[Ref, Launch]) -> None:
         for operand in launch.operands:

@@ -49,7 +49,10 @@ class LayerTime(NamedTuple):
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """One launch. `flops`: floating point operations of a product by the direct algorithm. `bytes`: bytes of its operands, each moved once."""
+    """One launch. `flops`: floating point operations of a product by the direct algorithm. `bytes`: bytes of its operands, each moved once.
+
+    `graph`: the number of the task graph that runs it outside of a profile, if it is part of one.
+    """
 
     layer: str
     phase: str  # 'forward', 'backward', 'update'; 'again': recomputed in backward
@@ -59,6 +62,7 @@ class LaunchTime:
     flops: int
     bytes: int
     of_peak: float  # minimum time at the device's measured peaks, divided by the measured time
+    graph: int | None = None
 
     @property
     def gflops(self) -> float:
@@ -129,6 +133,9 @@ class NetProfile:
         sums = {"forward": self.forward_ms, "backward": self.backward_ms, "update": self.update_ms}
         parts = ", ".join(f"{name} {ms:.3f}" for name, ms in sums.items() if ms)
         yield f"{len(self.launches)} launches, {self.device_ms:.3f} ms on the device ({parts}); wall time of an iteration {self.step_ms:.3f} ms"
+        graphs = [launch.graph for launch in self.launches if launch.graph is not None]
+        if graphs:
+            yield f"outside of a profile, the device runs {len(graphs)} of the launches in {len(set(graphs))} task graph{'s' * (len(set(graphs)) > 1)}"
         yield f"at peak rates they would take {100 * self.of_peak:.0f} % of this time"
 
     def __str__(self) -> str:
@@ -193,7 +200,7 @@ def _of(layer: str, launches: Sequence[LaunchTime], phases: Sequence[str]) -> fl
 def _launch_time(launch: Launch, seconds: float, moved: int, peaks: Peaks) -> LaunchTime:
     kind, kernel = _kind(launch)
     of_peak = peaks.seconds(launch.flops, moved) / seconds if seconds else 0.0
-    return LaunchTime(launch.layer, "again" if launch.recomputed else launch.phase, kernel, kind, 1000 * seconds, launch.flops, moved, of_peak)
+    return LaunchTime(launch.layer, "again" if launch.recomputed else launch.phase, kernel, kind, 1000 * seconds, launch.flops, moved, of_peak, launch.graph)
 
 
 def _kind(launch: Launch) -> tuple[str, str]:

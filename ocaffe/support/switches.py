@@ -37,8 +37,11 @@ class Switches:
 
     @property
     def joined(self) -> bool:
-        """Whether launches may be joined to task graphs: not in a plain run, and not for a checker, which reports the launch of an access."""
-        return self.join and self.fuse and not self.separate and not self.single
+        """Whether launches may be joined to task graphs.
+
+        They are not in a plain run, nor for a checker, which reports the launch of an access, nor if memory is filled between launches.
+        """
+        return self.join and self.fuse and not self.separate and not self.single and not self.poison
 
     @staticmethod
     def read() -> Switches:

@@ -13,8 +13,9 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.task_graph import Span, needed, part_text
 from ocaffe.formats.text import parse
-from ocaffe.kernels.files import kernel_files
+from ocaffe.passes import join_launches
 from tests.harness import switch
+from tests.structure.test_declarations import declared
 
 CONV = 'convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: "msra" } bias_filler { type: "gaussian" } }'
 NET = f"""
@@ -64,8 +65,7 @@ def results(net: Net, runs: int = 20) -> list[np.ndarray]:
 def plain(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """Return the outputs without graphs. Everything else is the same."""
     with monkeypatch.context() as change:
-        change.setattr(task_graph, "graphs", lambda candidates, commands: iter(()))
-        change.setattr("ocaffe.cl.command_list.graphs", lambda candidates, commands: iter(()))
+        switch(change, "join=0")
         net = made()
         assert not graphs(net)
         return results(net)
@@ -91,9 +91,9 @@ def test_work_groups_that_lose_patience(patience: int, made: Callable[..., Net],
 
 def test_as_many_buffers_as_arguments(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(made, monkeypatch)
-    monkeypatch.setattr(task_graph, "FEWEST", 2)
-    limit = graphs(made())[0].commands.session.device.cl_device.max_parameter_size
-    monkeypatch.setattr(task_graph, "OTHER_ARGUMENTS", limit - 8 * 5)
+    monkeypatch.setattr(join_launches, "FEWEST", 2)
+    limit = graphs(made())[0].commands.session.device.target.argument_bytes
+    monkeypatch.setattr(join_launches, "OTHER_ARGUMENTS", limit - 8 * 5)
     found = graphs(net := made())
     assert len(found) > 1 and all(len(graph.members) >= 2 and len(graph.homes) <= 5 for graph in found)
     np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
@@ -101,8 +101,8 @@ def test_as_many_buffers_as_arguments(made: Callable[..., Net], monkeypatch: pyt
 
 def test_as_many_parts_as_one_function_should_have(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(made, monkeypatch)
-    monkeypatch.setattr(task_graph, "FEWEST", 2)
-    monkeypatch.setattr(task_graph, "MOST_PARTS", 2)
+    monkeypatch.setattr(join_launches, "FEWEST", 2)
+    monkeypatch.setattr(join_launches, "MOST_PARTS", 2)
     found = graphs(net := made())
     assert len(found) > 1 and all(len(graph.parts) <= 2 for graph in found)
     np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
@@ -111,8 +111,11 @@ def test_as_many_parts_as_one_function_should_have(made: Callable[..., Net], mon
 def test_a_profile_has_all_launches(made: Callable[..., Net]) -> None:
     net = made()
     expected = results(net, 1)[0]
-    names = {row.name for row in net.profile(iterations=2).layers}
-    assert {"a", "pool", "b", "c", "d", "norm", "ip", "prob"} <= names
+    profile = net.profile(iterations=2)
+    assert {"a", "pool", "b", "c", "d", "norm", "ip", "prob"} <= {row.name for row in profile.layers}
+    joined = [launch.graph for launch in profile.launches]
+    assert joined.count(0) == len(graphs(net)[0].members) and f"{joined.count(0)} of the launches in 1 task graph" in str(profile)
+    assert [launch["graph"] for launch in profile.record()["launches"]] == joined
     np.testing.assert_array_equal(results(net, 1)[0], expected)
 
 
@@ -148,13 +151,12 @@ def test_launches_that_a_launch_needs() -> None:
 # -- programs as parts -----------------------------------------------------------------------------------------------
 
 DEFINES = ((), (("V", "8"), ("KH", "5"), ("KW", "5"), ("SH", "2"), ("SW", "2")))
-GPUS = "_gpu", "_mma", "_blocks"  # in the names of families for GPUs alone
-FAMILIES = sorted(name[:-3] for name in kernel_files() if name.endswith(".cl") and not any(part in name for part in GPUS))
+JOINED = sorted({kernel.file for kernel in declared() if kernel.can.join and "." in kernel.name})
 
 
 def test_all_programs_of_cpus_are_parts_of_one_text(device: Device) -> None:
     """Every family twice, with different defines: no name of one part is seen in another."""
     fence = device.target.device_fence
-    keys = [ProgramKey(family, defines) for family in FAMILIES if not task_graph._declares_local(ProgramKey(family), fence) for defines in DEFINES]
+    keys = [ProgramKey(family, defines) for family in JOINED for defines in DEFINES]
     assert len(keys) >= 60
     Programs(device).build_all([ProgramKey.generated([part_text(number, key, fence) for number, key in enumerate(keys)])])

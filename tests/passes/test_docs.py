@@ -16,5 +16,6 @@ def test_table_of_passes() -> None:
     text = (ROOT / "docs/pipeline.md").read_text()
     listed = re.findall(r"^\| `(\w+)` \|", text[text.index("\n## Passes") : text.index("\n## Debug switches")], re.MULTILINE)
     for recomputes, absent in ((True, "sum_batches"), (False, "recompute")):  # no plan has both
-        runs: list[Any] = [entry.run.func if isinstance(entry.run, partial) else entry.run for entry in pipeline(Target(), recomputes=recomputes, prepacked={})]
+        passes = pipeline(Target(), recomputes=recomputes, prepacked={}, join=True)
+        runs: list[Any] = [entry.run.func if isinstance(entry.run, partial) else entry.run for entry in passes]
         assert [name for name in listed if name != absent] == [run.__module__.rpartition(".")[2] for run in runs]

@@ -35,10 +35,9 @@ from tests.portability.devices import DEVICES
 from tests.zoo.counts import H100, ROOT, cases, compiled
 
 Description = dict[str, Any]
-PARAMETER_SIZE = 3840  # bytes of a kernel's arguments on Intel's runtime: task graphs are cut by it
 
 _INTEL = Target(name="AMD EPYC", runtime="intel", compute_units=16, vector_width=16, max_work_group=8192, local_memory=256 << 10, global_memory=64 << 30,
-                free_memory=64 << 30, max_allocation=1 << 40)  # fmt: skip
+                free_memory=64 << 30, max_allocation=1 << 40, argument_bytes=3840)  # fmt: skip
 _NVIDIA = replace(H100, extensions=frozenset({"cl_nv_compiler_options"}))
 _MI210 = replace(DEVICES["gfx90a"].target, max_allocation=1 << 40)
 TARGETS = {
@@ -123,10 +122,10 @@ def _describe(name: str) -> tuple[Description, dict[str, str]]:
         case = next(case for case in all_cases() if case.name.replace(" ", "_") == way)
         schedule = case.launches(target)
         placed = plan(schedule, alignment=target.alignment, slab_limit=target.max_allocation, gradient_slab=target.gradient_slab)
-        return _described(schedule, placed, target, Recorder(target, train=True).step, joined=False)
+        return _described(schedule, placed, target, Recorder(target, train=True).step)
     found = _compiled(net, WAYS[way], target)
-    recording, joined = found.recording, target.is_cpu and WAYS[way].phase == "TEST"
-    result, texts = _described(recording.schedule, found.plan, target, recording.step, joined)
+    recording = found.recording
+    result, texts = _described(recording.schedule, found.plan, target, recording.step)
     result["ranges"] = {
         "forward": recording.forward_end, "backward": recording.backward_end, "forward layers": recording.forward_ranges,
         "backward layers": sorted([layer, *both] for layer, both in recording.backward_ranges.items()),
@@ -143,7 +142,7 @@ def _compiled(net: str, way: Way, target: Target) -> CompiledNet:
     return compiled(net, way.phase, target, replace(way.options, limit=fixed + int(way.limit * found.plan.total)), way.switches, way.batch, way.data)
 
 
-def _described(schedule: list[Launch], placed: MemoryPlan, target: Target, step: Ref, joined: bool) -> tuple[Description, dict[str, str]]:
+def _described(schedule: list[Launch], placed: MemoryPlan, target: Target, step: Ref) -> tuple[Description, dict[str, str]]:
     texts: dict[str, str] = {}
     schedule = [_final(launch) for launch in schedule]
     numbers = {root: number for number, root in enumerate(roots(schedule))}
@@ -152,7 +151,7 @@ def _described(schedule: list[Launch], placed: MemoryPlan, target: Target, step:
         "launches": launches,
         "tensors": [_root(root, steps, placed) for root, steps in roots(schedule).items()],
         "plan": {"slabs": placed.slabs, "total": placed.total, "lower bound": placed.lower_bound, "peak step": placed.peak_step},
-        "programs": [_program(key, target, texts) for key in sorted(_built(schedule, placed, target, step, joined))],
+        "programs": [_program(key, target, texts) for key in sorted(_built(schedule, placed, target, step))],
     }, texts
 
 
@@ -190,11 +189,11 @@ def _program(key: ProgramKey, target: Target, texts: dict[str, str]) -> Descript
     return {"program": family, "defines": dict(key.defines), "options": options, "text": _text(key, target.device_fence, texts)}
 
 
-def _built(schedule: list[Launch], placed: MemoryPlan, target: Target, step: Ref, joined: bool) -> Iterable[ProgramKey]:
+def _built(schedule: list[Launch], placed: MemoryPlan, target: Target, step: Ref) -> Iterable[ProgramKey]:
     """The programs that a session builds to bind the schedule. Its device is imitated."""
     session = mock.MagicMock()
-    session.device.target, session.device.cl_device.max_parameter_size = target, PARAMETER_SIZE
-    commands = CommandList(session, schedule, placed, step, joined=joined)
+    session.device.target = target
+    commands = CommandList(session, schedule, placed, step)
     commands.generated = generated_programs(commands.texts, sys.maxsize if target.is_cpu else GENERATED_SIZE)
     return commands.keys
 

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.ir.kernel import Kernel, read, reads, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.detection.boxes import over
 from ocaffe.kernels.detection.nms import ALL, rank, suppress
 from ocaffe.kernels.expression.expression import pointwise
 
-DECODE = Kernel("detection.decode", read("loc"), read("priors"), write("boxes"))
+DECODE = Kernel("detection.decode", read("loc"), read("priors"), write("boxes"), can=JOIN)
 MOVED = Kernel("region_boxes.moved", read("loc"), read("rois"), read("info"), write("boxes"))
-SCORES = Kernel("detection.scores", read("conf"), read("kept"), read("counts"), write("scores"))
+SCORES = Kernel("detection.scores", read("conf"), read("kept"), read("counts"), write("scores"), can=JOIN)
 
-ROWS = Kernel("detection.rows", *reads("conf", "boxes", "kept", "chosen", "offsets"), write("y"))
-OFFSETS = Kernel("detection.offsets", read("counts"), write("offsets"), write("extent"))
+ROWS = Kernel("detection.rows", *reads("conf", "boxes", "kept", "chosen", "offsets"), write("y"), can=JOIN)
+OFFSETS = Kernel("detection.offsets", read("counts"), write("offsets"), write("extent"), can=JOIN)
 
 NOTHING = float("inf")  # a threshold that no score exceeds
 

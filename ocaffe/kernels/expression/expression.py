@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe.ir.kernel import Access, Can, Kernel
+from ocaffe.ir.kernel import JOIN, Access, Can, Kernel
 from ocaffe.ir.launch import Call, Launch, Operand
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder, scalar
 from ocaffe.ir.target import Target
@@ -26,8 +26,8 @@ from ocaffe.kernels.expression.render_reduce import IDENTITY, Reduction, chunk_c
 from ocaffe.kernels.expression.source import ALIGNMENT, CTYPES, Port
 from ocaffe.kernels.expression.strides import element_strides, in_blocks, merge
 
-POINTWISE, REDUCTION = Kernel("pointwise", can=Can(recompute=True)), Kernel("reduction")
-WITH_EFFECT = Kernel("expression", can=Can(side_effect=True))
+POINTWISE, REDUCTION = Kernel("pointwise", can=Can(join=True, recompute=True)), Kernel("reduction", can=JOIN)
+WITH_EFFECT = Kernel("expression", can=Can(join=True, side_effect=True))
 Read = Ref | tuple[Ref, int]
 Scalars = Mapping[str, float | int | np.generic]
 

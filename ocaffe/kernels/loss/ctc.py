@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.ir.kernel import Given, Kernel, read, reads, writes
+from ocaffe.ir.kernel import JOIN, Given, Kernel, read, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.expression.expression import pointwise, reduce
 
 # Labels alone, with indicators, or with lengths and numbers (LAYOUT 0, 1, 2 of ctc.cl).
 GIVEN = ("given",), ("indicators", "given"), ("lengths", "numbers", "given")
-TARGETS = [Kernel("ctc.targets", *reads(*names), *writes("targets", "counts")) for names in GIVEN]
-FORWARD = Kernel("ctc.forward", *reads("x", "logz", "targets", "counts"), *writes("alpha", "costs"))
-BACKWARD = Kernel("ctc.backward", *reads("x", "logz", "targets", "counts", "alpha", "costs", "weight"), *writes("dx", "beta", "passed"))
-BEST = Kernel("ctc.best", *reads("x"), *writes("winners", "scores"))
-DECODE = Kernel("ctc.decode", *reads("winners", "scores"), read("indicators", optional=True), *writes("sequences", "lengths", "totals"))
-EDIT_DISTANCE = Kernel("ctc.edit_distance", *reads("sequences", "lengths", "targets", "counts"), *writes("results", "row"))
+TARGETS = [Kernel("ctc.targets", *reads(*names), *writes("targets", "counts"), can=JOIN) for names in GIVEN]
+FORWARD = Kernel("ctc.forward", *reads("x", "logz", "targets", "counts"), *writes("alpha", "costs"), can=JOIN)
+BACKWARD = Kernel("ctc.backward", *reads("x", "logz", "targets", "counts", "alpha", "costs", "weight"), *writes("dx", "beta", "passed"), can=JOIN)
+BEST = Kernel("ctc.best", *reads("x"), *writes("winners", "scores"), can=JOIN)
+DECODE = Kernel("ctc.decode", *reads("winners", "scores"), read("indicators", optional=True), *writes("sequences", "lengths", "totals"), can=JOIN)
+EDIT_DISTANCE = Kernel("ctc.edit_distance", *reads("sequences", "lengths", "targets", "counts"), *writes("results", "row"), can=JOIN)
 GPU_GROUP = 64
 
 

@@ -1,12 +1,12 @@
 """Distances of all rows of two matrices: distance.cl."""
 from __future__ import annotations
 
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
-BETWEEN = Kernel("distance.between", read("p"), read("q"), write("y"))
-PULL = Kernel("distance.pull", read("p"), read("q"), read("dy"), write("dp"))
+BETWEEN = Kernel("distance.between", read("p"), read("q"), write("y"), can=JOIN)
+PULL = Kernel("distance.pull", read("p"), read("q"), read("dy"), write("dp"), can=JOIN)
 GPU_GROUP = 64
 
 

@@ -5,21 +5,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.ir.kernel import COUNTERS, PARTS, Kernel, read, reads, write, writes
+from ocaffe.ir.kernel import COUNTERS, JOIN, PARTS, Can, Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
 from ocaffe.kernels.expression.expression import pointwise, reduce
 
-FILES = "softmax", "softmax_cpu"
-SOFTMAX, SOFTMAX_CPU = (Kernel(f"{file}.softmax", read("x"), write("y")) for file in FILES)
-SOFTMAX_OF_ROWS = Kernel("softmax_cpu.softmax_of_rows", read("x"), write("y"))
-BACKWARD, BACKWARD_CPU = (Kernel(f"{file}.softmax_backward", *reads("y", "dy"), write("dx")) for file in FILES)
+FILES = ("softmax", Can()), ("softmax_cpu", JOIN)
+SOFTMAX, SOFTMAX_CPU = (Kernel(f"{file}.softmax", read("x"), write("y"), can=can) for file, can in FILES)
+SOFTMAX_OF_ROWS = Kernel("softmax_cpu.softmax_of_rows", read("x"), write("y"), can=JOIN)
+BACKWARD, BACKWARD_CPU = (Kernel(f"{file}.softmax_backward", *reads("y", "dy"), write("dx"), can=can) for file, can in FILES)
 TOTAL = Kernel("softmax.total", read("parts"), *writes("sums", "result"))
 LOSS = Kernel("softmax.softmax_loss", *reads("x", "label"), COUNTERS, *writes("prob", "sums", "loss"), PARTS)
-LOSS_CPU = Kernel("softmax_cpu.softmax_loss", *reads("x", "label"), *writes("prob", "parts"))
-LOSS_BACKWARD, LOSS_BACKWARD_CPU = (Kernel(f"{file}.softmax_loss_backward", *reads("prob", "label", "sums", "weight"), write("dx")) for file in FILES)
+LOSS_CPU = Kernel("softmax_cpu.softmax_loss", *reads("x", "label"), *writes("prob", "parts"), can=JOIN)
+LOSS_BACKWARD, LOSS_BACKWARD_CPU = (
+    Kernel(f"{file}.softmax_loss_backward", *reads("prob", "label", "sums", "weight"), write("dx"), can=can) for file, can in FILES
+)
 ACCURACY = Kernel("softmax.accuracy", *reads("x", "label"), COUNTERS, *writes("hits", "sums", "result"), PARTS)
-ACCURACY_CPU = Kernel("softmax_cpu.accuracy", *reads("x", "label"), *writes("hits", "parts"))
+ACCURACY_CPU = Kernel("softmax_cpu.accuracy", *reads("x", "label"), *writes("hits", "parts"), can=JOIN)
 PER_CLASS = Kernel("softmax.accuracy_per_class", *reads("label", "hits"), write("y"))
 ONE_GROUP = 32768  # maximum scores that one group sums, which saves small nets a launch
 CPU_BLOCK = 16  # positions per work-item of softmax_cpu.cl, which needs rows at least this long

@@ -4,16 +4,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ocaffe.ir.kernel import Can, Kernel, read, reads, write
+from ocaffe.ir.kernel import JOIN, Can, Kernel, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
 from ocaffe.ir.tuned import Problem
 
-GEMM = Kernel("gemm_cpu.gemm", *reads("packed", "b", "bias"), write("c"))
-GEMM_OF_FEW = Kernel("gemm_few_cpu.few", *reads("a", "b", "bias"), write("c"))
-PACK = Kernel("product_parts_cpu.pack", read("w"), write("packed"), can=Can(helper=True))
+GEMM = Kernel("gemm_cpu.gemm", *reads("packed", "b", "bias"), write("c"), can=JOIN)
+GEMM_OF_FEW = Kernel("gemm_few_cpu.few", *reads("a", "b", "bias"), write("c"), can=JOIN)
+PACK = Kernel("product_parts_cpu.pack", read("w"), write("packed"), can=Can(join=True, helper=True))
 ONE = (1, 1, 1)
 ITEMS_PER_CORE = 4  # work-items per core, so that cores idle only briefly at the end
 WIDE, MANY = 4, 40  # see gemm_cpu.cl; half of WIDE is better with fewer panels of rows, which then stay in the caches

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ocaffe.ir.kernel import SIGN, BlockedForm, Can, Kernel, read, write
+from ocaffe.ir.kernel import JOIN, SIGN, BlockedForm, Can, Kernel, read, write
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
@@ -40,13 +40,16 @@ def _blocked(rec: Recorder, launch: Launch) -> BlockedForm | None:
 
 FORWARD = Kernel("lrn.forward", read("x", bf16="SOURCE"), write("y", bf16="RESULT"), can=Can(in_blocks=in_blocks))
 BACKWARD = Kernel("lrn.backward", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), SIGN, write("dx", bf16="RESULT"), can=Can(in_blocks=in_blocks))
-FORWARD_CPU = Kernel("lrn_cpu.forward", read("x"), write("y"), can=Can(blocked=_blocked))
-BACKWARD_CPU = Kernel("lrn_cpu.backward", read("x"), read("dy"), write("dx"))
-FORWARD_BLOCKED_CPU = Kernel("lrn_blocked_cpu.forward", read("x"), write("y"))
-WITHIN, WITHIN_CPU = (Kernel(f"{file}.forward", read("x"), write("y")) for file in ("lrn_within", "lrn_within_cpu"))
-TERMS, TERMS_CPU = (Kernel(f"{file}.terms", read("x"), read("dy"), write("terms"), can=Can(helper=True)) for file in ("lrn_within", "lrn_within_cpu"))
+FORWARD_CPU = Kernel("lrn_cpu.forward", read("x"), write("y"), can=Can(join=True, blocked=_blocked))
+BACKWARD_CPU = Kernel("lrn_cpu.backward", read("x"), read("dy"), write("dx"), can=JOIN)
+FORWARD_BLOCKED_CPU = Kernel("lrn_blocked_cpu.forward", read("x"), write("y"), can=JOIN)
+WITHIN, WITHIN_CPU = (Kernel(f"{file}.forward", read("x"), write("y"), can=can) for file, can in (("lrn_within", Can()), ("lrn_within_cpu", JOIN)))
+TERMS, TERMS_CPU = (
+    Kernel(f"{file}.terms", read("x"), read("dy"), write("terms"), can=Can(helper=True, join=file == "lrn_within_cpu"))
+    for file in ("lrn_within", "lrn_within_cpu")
+)
 WITHIN_BACKWARD, WITHIN_BACKWARD_CPU = (
-    Kernel(f"{file}.backward", read("x"), read("dy"), read("terms"), write("dx")) for file in ("lrn_within", "lrn_within_cpu")
+    Kernel(f"{file}.backward", read("x"), read("dy"), read("terms"), write("dx"), can=can) for file, can in (("lrn_within", Can()), ("lrn_within_cpu", JOIN))
 )
 
 

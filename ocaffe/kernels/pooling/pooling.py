@@ -96,20 +96,21 @@ class _Family(NamedTuple):
         """
         source, result = ("SOURCE", "RESULT") if mask else ("", "")
         x, y, index = read("x", bf16=source), write("y", bf16=result), read("index", optional=True)
+        backward = Can(in_blocks=can.in_blocks, scatters=True, join=can.join)
         return cls(
             Kernel(f"{file}.forward", x, y, can=can),
             Kernel(f"{file}.forward_index", x, *random, y, write("index"), can=replace(can, blocked=None)),
-            Kernel(f"{file}.backward", read("dy", bf16=source), index, *mask, write("dx", bf16=result), can=Can(in_blocks=can.in_blocks, scatters=True)),
+            Kernel(f"{file}.backward", read("dy", bf16=source), index, *mask, write("dx", bf16=result), can=backward),
         )
 
 
 PIXELS = _Family.of("pooling", Can(recompute=True, blocked=_blocked), random=(read("step", optional=True),))
-ROWS_CPU = _Family.of("pooling_cpu", Can(recompute=True, blocked=_blocked))
+ROWS_CPU = _Family.of("pooling_cpu", Can(join=True, recompute=True, blocked=_blocked))
 STRIPS = _Family.of("pooling_gpu", Can(recompute=True, in_blocks=_in_blocks), mask=(SIGN,))
 PLANE = _Family.of("pooling_plane", Can(recompute=True, in_blocks=_whole_in_blocks), mask=(SIGN,))
 PLANE_CPU = _Family.of("pooling_plane", Can(recompute=True, blocked=_blocked), mask=(SIGN,))
 MASK, PLANE_MASK = (Kernel(f"{file}.mask", read("index"), write("y"), can=Can(helper=True)) for file in ("pooling", "pooling_plane"))
-FORWARD_BLOCKED = Kernel("pooling_blocked_cpu.forward", read("x"), write("y"), can=Can(recompute=True))
+FORWARD_BLOCKED = Kernel("pooling_blocked_cpu.forward", read("x"), write("y"), can=Can(join=True, recompute=True))
 
 
 @dataclass(frozen=True)

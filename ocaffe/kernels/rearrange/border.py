@@ -4,12 +4,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
-FORWARD = Kernel("border.forward", read("x"), write("y"))
-BACKWARD = Kernel("border.backward", read("dy"), write("dx"))
+FORWARD = Kernel("border.forward", read("x"), write("y"), can=JOIN)
+BACKWARD = Kernel("border.backward", read("dy"), write("dx"), can=JOIN)
 GPU_GROUP = 64
 CPU_PIECE = 2048  # elements per CPU work-item
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import math
 
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.launch import CopyRegion
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
-COPY = Kernel("copy.copy", read("x"), write("y"))
+COPY = Kernel("copy.copy", read("x"), write("y"), can=JOIN)
 CPU_PIECE = 4096  # elements per work-item: enough to hide its start, few enough to divide small tensors among cores
 
 GPU_GROUP = 128

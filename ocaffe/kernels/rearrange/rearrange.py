@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocaffe.ir.kernel import Access, Kernel
+from ocaffe.ir.kernel import JOIN, Access, Kernel
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
@@ -82,7 +82,7 @@ class Walk:
         return tuple(0 if axis is None else dense[axis] for axis in self.order)
 
 
-REARRANGE = Kernel("rearrange")
+REARRANGE = Kernel("rearrange", can=JOIN)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 
-FORWARD = Kernel("strided.forward", read("x"), write("y"))
-BACKWARD = Kernel("strided.backward", read("dy"), write("dx"))
+FORWARD = Kernel("strided.forward", read("x"), write("y"), can=JOIN)
+BACKWARD = Kernel("strided.backward", read("dy"), write("dx"), can=JOIN)
 GPU_GROUP = 64
 CPU_PIECE = 2048  # elements per CPU work-item
 

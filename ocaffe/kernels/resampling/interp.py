@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
 Pair = tuple[int, int]
-FORWARD = Kernel("interp.forward", read("x"), write("y"))
-BACKWARD = Kernel("interp.backward", read("dy"), write("dx"))
+FORWARD = Kernel("interp.forward", read("x"), write("y"), can=JOIN)
+BACKWARD = Kernel("interp.backward", read("dy"), write("dx"), can=JOIN)
 GPU_GROUP = 64
 CPU_PIECE = 2048  # elements per CPU work-item
 

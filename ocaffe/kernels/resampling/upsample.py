@@ -4,17 +4,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.ir.kernel import Kernel, modify, read, write
+from ocaffe.ir.kernel import JOIN, Kernel, modify, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
-NEAREST_FORWARD = Kernel("upsample.nearest_forward", read("x"), write("y"))
-NEAREST_BACKWARD = Kernel("upsample.nearest_backward", read("dy"), write("dx"))
-UNPOOL_CLEAR = Kernel("upsample.unpool_clear", write("y"))
-UNPOOL_TAKE = Kernel("upsample.unpool_take", read("x"), modify("y"))
-UNPOOL_BACKWARD = Kernel("upsample.unpool_backward", read("dy"), read("mask"), write("dx"))
-UNPOOL_CLAIM = Kernel("upsample.unpool_claim", read("mask"), modify("y"))
-UNPOOL_PLANE = Kernel("upsample.unpool_plane", read("x"), read("mask"), write("y"))
+NEAREST_FORWARD = Kernel("upsample.nearest_forward", read("x"), write("y"), can=JOIN)
+NEAREST_BACKWARD = Kernel("upsample.nearest_backward", read("dy"), write("dx"), can=JOIN)
+UNPOOL_CLEAR = Kernel("upsample.unpool_clear", write("y"), can=JOIN)
+UNPOOL_TAKE = Kernel("upsample.unpool_take", read("x"), modify("y"), can=JOIN)
+UNPOOL_BACKWARD = Kernel("upsample.unpool_backward", read("dy"), read("mask"), write("dx"), can=JOIN)
+UNPOOL_CLAIM = Kernel("upsample.unpool_claim", read("mask"), modify("y"), can=JOIN)
+UNPOOL_PLANE = Kernel("upsample.unpool_plane", read("x"), read("mask"), write("y"), can=JOIN)
 
 GPU_GROUP = 128
 CPU_PIECE = 4096  # elements per CPU work-item

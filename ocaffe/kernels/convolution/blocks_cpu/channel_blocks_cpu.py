@@ -8,7 +8,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, share_out
 
-JOIN = Kernel("channel_blocks_cpu.join", read("x"), write("y"), can=Can(helper=True))
+JOIN = Kernel("channel_blocks_cpu.join", read("x"), write("y"), can=Can(join=True, helper=True))
 
 
 def join(rec: Recorder, x: Ref, y: Ref) -> None:

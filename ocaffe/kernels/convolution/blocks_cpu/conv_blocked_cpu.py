@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from ocaffe.ir.kernel import BlockedForm, Can, Kernel, read, reads, write, writes
+from ocaffe.ir.kernel import JOIN, BlockedForm, Can, Kernel, read, reads, write, writes
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -39,10 +39,10 @@ ITEMS = 2  # work-items per core where each copies or transforms the image, so t
 PRODUCT, BYTE, TRANSFORM = 0.6, 0.8, 120
 
 
-PACK = Kernel("conv_blocked_cpu.pack", read("w"), write("packed"), can=Can(helper=True))
-FORWARD = Kernel("conv_blocked_cpu.forward", *reads("x", "packed", "bias"), write("y"), write("space", optional=True))
-WINOGRAD_PACK = Kernel("winograd_blocked_cpu.filter", read("w"), write("packed"), can=Can(helper=True))
-WINOGRAD = Kernel("winograd_blocked_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"))
+PACK = Kernel("conv_blocked_cpu.pack", read("w"), write("packed"), can=Can(join=True, helper=True))
+FORWARD = Kernel("conv_blocked_cpu.forward", *reads("x", "packed", "bias"), write("y"), write("space", optional=True), can=JOIN)
+WINOGRAD_PACK = Kernel("winograd_blocked_cpu.filter", read("w"), write("packed"), can=Can(join=True, helper=True))
+WINOGRAD = Kernel("winograd_blocked_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=JOIN)
 
 
 def form(rec: Recorder, g: ConvGeometry, w: Ref) -> BlockedForm | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd
 
-from ocaffe.ir.kernel import Can, Kernel, own_form, read, reads, write
+from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -16,10 +16,10 @@ from ocaffe.kernels.convolution.winograd import winograd_cpu
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, columns, even, share_out
 
-FORWARD = Kernel("conv_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(blocked=own_form))
-BACKWARD_DATA = Kernel("conv_cpu.backward_data", *reads("dy", "packed", "bias"), write("dx"))
-BACKWARD_FILTER = Kernel("conv_cpu.backward_filter", *reads("x", "dy"), write("dw"))
-BACKWARD_BIAS = Kernel("product_parts_cpu.backward_bias", read("dy"), write("db"), can=Can(helper=True))
+FORWARD = Kernel("conv_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+BACKWARD_DATA = Kernel("conv_cpu.backward_data", *reads("dy", "packed", "bias"), write("dx"), can=JOIN)
+BACKWARD_FILTER = Kernel("conv_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
+BACKWARD_BIAS = Kernel("product_parts_cpu.backward_bias", read("dy"), write("db"), can=Can(join=True, helper=True))
 OUTPUTS = 64  # with fewer outputs, unrolling a panel of the input again does not pay
 SCATTER_ROWS = 64  # minimum rows k of a work-item that scatters
 FILTER_ROWS = 152  # rows k per work-item of backward_filter; 3 channels of 7 x 7 are 147

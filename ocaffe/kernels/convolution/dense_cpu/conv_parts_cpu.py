@@ -10,7 +10,7 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, even, share_out
 
-ADD_SLICES = Kernel("product_parts_cpu.add_slices", read("part"), write("sum"), can=Can(helper=True))
+ADD_SLICES = Kernel("product_parts_cpu.add_slices", read("part"), write("sum"), can=Can(join=True, helper=True))
 SLICES = 1 << 20  # maximum floats of partial filter gradients; two slices are always allowed
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.ir.kernel import Can, Kernel, own_form, reads, write
+from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -12,8 +12,8 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, even, share_out
 
-FORWARD = Kernel("conv_pointwise_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(blocked=own_form))
-BACKWARD_FILTER = Kernel("conv_pointwise_cpu.backward_filter", *reads("x", "dy"), write("dw"))
+FORWARD = Kernel("conv_pointwise_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+BACKWARD_FILTER = Kernel("conv_pointwise_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MAX_WIDE = 16  # maximum panels of columns if there are few channels: results are then written in runs of 2 KiB
 IMAGE = 8  # minimum panels per image for each panel processed at once: the rows of small images are close in memory anyway

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ocaffe.ir.kernel import COUNTERS, PARTS, REDUCTION, SIGN, Can, Kernel, own_form, own_parts, read, reads, write
+from ocaffe.ir.kernel import COUNTERS, JOIN, PARTS, REDUCTION, SIGN, Can, Kernel, own_form, own_parts, read, reads, write
 from ocaffe.ir.launch import NO_ACTIVATION, SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
@@ -24,9 +24,9 @@ FORWARD = Kernel(
 )  # fmt: skip
 BACKWARD_DATA = Kernel("conv_depthwise_gpu.backward_data", read("dy", bf16="SOURCE"), read("filter"), SIGN, read("bias"), write("dx", bf16="RESULT"))
 BACKWARD_FILTER = Kernel("conv_depthwise_gpu.backward_filter", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), COUNTERS, write("dw"), PARTS)
-FORWARD_CPU = Kernel("conv_depthwise_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(blocked=own_form))
-BACKWARD_DATA_CPU = Kernel("conv_depthwise_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"))
-BACKWARD_FILTER_CPU = Kernel("conv_depthwise_cpu.backward_filter", *reads("x", "dy"), write("dw"))
+FORWARD_CPU = Kernel("conv_depthwise_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+BACKWARD_DATA_CPU = Kernel("conv_depthwise_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"), can=JOIN)
+BACKWARD_FILTER_CPU = Kernel("conv_depthwise_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 PIXELS_EACH = 8192  # minimum pixels per CPU work-item, if there are enough; a work-item costs a few tenths of a microsecond
 OUTPUTS = 8  # maximum outputs whose sums a CPU work-item of backward_filter keeps
 ITEMS = 256  # work-items of a group of backward_filter on GPUs

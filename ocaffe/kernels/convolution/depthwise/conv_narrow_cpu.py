@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import bisect
 
-from ocaffe.ir.kernel import Can, Kernel, own_form, reads, write
+from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -12,9 +12,9 @@ from ocaffe.kernels.convolution.geometry.conv_window import plane_window
 from ocaffe.kernels.matmul.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.kernels.matmul.gemm_gpu import sum_splits
 
-FORWARD = Kernel("conv_narrow_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(blocked=own_form))
-BACKWARD_DATA = Kernel("conv_narrow_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"))
-BACKWARD_FILTER = Kernel("conv_narrow_cpu.backward_filter", *reads("x", "dy"), write("dw"))
+FORWARD = Kernel("conv_narrow_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+BACKWARD_DATA = Kernel("conv_narrow_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"), can=JOIN)
+BACKWARD_FILTER = Kernel("conv_narrow_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result, which fit the second-level cache
 MAX_TAPS = 81  # maximum taps of a window, which is unrolled
 EACH = 1024  # minimum pixels of the result per work-item, times the planes of a vector

@@ -1,7 +1,7 @@
 """Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (winograd_cpu.cl), and the estimate that chooses it."""
 from __future__ import annotations
 
-from ocaffe.ir.kernel import Can, Kernel, own_form, read, reads, write, writes
+from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, read, reads, write, writes
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -10,12 +10,12 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, columns, share_out
 
-PACK = Kernel("winograd_cpu.filter", read("w"), write("packed"), can=Can(helper=True))
-FORWARD = Kernel("winograd_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=Can(blocked=own_form))
-INPUT_TILES = Kernel("winograd_cpu.input", read("x"), write("made"), can=Can(helper=True))
-GRADIENT_TILES = Kernel("winograd_cpu.gradient", read("dy"), write("made"), can=Can(helper=True))
-PRODUCTS = Kernel("winograd_cpu.product", *reads("right", "left"), write("sums"))
-WINDOW = Kernel("winograd_cpu.window", read("sums"), write("dw"), can=Can(helper=True))
+PACK = Kernel("winograd_cpu.filter", read("w"), write("packed"), can=Can(join=True, helper=True))
+FORWARD = Kernel("winograd_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=Can(join=True, blocked=own_form))
+INPUT_TILES = Kernel("winograd_cpu.input", read("x"), write("made"), can=Can(join=True, helper=True))
+GRADIENT_TILES = Kernel("winograd_cpu.gradient", read("dy"), write("made"), can=Can(join=True, helper=True))
+PRODUCTS = Kernel("winograd_cpu.product", *reads("right", "left"), write("sums"), can=JOIN)
+WINDOW = Kernel("winograd_cpu.window", read("sums"), write("dw"), can=Can(join=True, helper=True))
 OUT = 4  # outputs of a tile, per axis
 POINTS = 36
 CHUNK = 64  # outputs whose products a work-item keeps, so that their tiles are still in the caches when they are transformed back

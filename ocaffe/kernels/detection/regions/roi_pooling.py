@@ -5,17 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.ir.kernel import Given, Kernel, read, write
+from ocaffe.ir.kernel import JOIN, Given, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 
-BINS, PS_BINS = (Kernel(f"{file}.bins", read("rois"), write("bins")) for file in ("roi_pooling", "psroi_pooling"))
-FORWARD, PS_FORWARD = (Kernel(f"{file}.forward", read("x"), read("bins"), write("y")) for file in ("roi_pooling", "psroi_pooling"))
-FORWARD_INDEX = Kernel("roi_pooling.forward_index", read("x"), read("bins"), write("y"), write("index"))
+BINS, PS_BINS = (Kernel(f"{file}.bins", read("rois"), write("bins"), can=JOIN) for file in ("roi_pooling", "psroi_pooling"))
+FORWARD, PS_FORWARD = (Kernel(f"{file}.forward", read("x"), read("bins"), write("y"), can=JOIN) for file in ("roi_pooling", "psroi_pooling"))
+FORWARD_INDEX = Kernel("roi_pooling.forward_index", read("x"), read("bins"), write("y"), write("index"), can=JOIN)
 BACKWARD, BACKWARD_PLANE = (
-    Kernel(f"roi_pooling.{function}", read("dy"), read("index"), read("bins"), write("dx")) for function in ("backward", "backward_plane")
+    Kernel(f"roi_pooling.{function}", read("dy"), read("index"), read("bins"), write("dx"), can=JOIN) for function in ("backward", "backward_plane")
 )
-PS_BACKWARD, PS_BACKWARD_PLANE = (Kernel(f"psroi_pooling.{function}", read("dy"), read("bins"), write("dx")) for function in ("backward", "backward_plane"))
+PS_BACKWARD, PS_BACKWARD_PLANE = (
+    Kernel(f"psroi_pooling.{function}", read("dy"), read("bins"), write("dx"), can=JOIN) for function in ("backward", "backward_plane")
+)
 GPU_GROUP = 64
 CPU_PIECE = 64  # outputs per CPU work-item: about the bins of one channel
 CHANNELS = 4  # CHANNELS in roi_pooling.cl

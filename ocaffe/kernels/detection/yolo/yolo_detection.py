@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.ir.kernel import Kernel, modify, read, reads, write, writes
+from ocaffe.ir.kernel import JOIN, Kernel, modify, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.detection.boxes import over
@@ -18,7 +18,7 @@ DECODE = Kernel("yolo_detection.decode", *reads("x", "anchors"), *writes("boxes"
 ROWS = Kernel("yolo_detection.rows", *reads("boxes", "scores", "labels", "kept", "offsets"), write("y"))
 EVALUATE = Kernel("yolo_detection.evaluate", *reads("boxes", "scores", "labels", "kept", "kept_counts", "truth", "counts"), write("used"), modify("y"))
 
-OFFSETS = Kernel("detection.offsets", read("counts"), write("offsets"), write("extent"))
+OFFSETS = Kernel("detection.offsets", read("counts"), write("offsets"), write("extent"), can=JOIN)
 
 PRODUCT = 2  # EvalDetectionParameter.ScoreType: objectness times probability
 
