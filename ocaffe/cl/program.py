@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ocaffe.cl import fences, open_ptx
 from ocaffe.cl.device import Device
 from ocaffe.cl.first_launches import FirstLaunch, start_launches
+from ocaffe.cl.marks import unmarked
 from ocaffe.cl.quirks import Quirk
 from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, Job, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
@@ -100,6 +101,11 @@ def _inline(text: str, defines: Mapping[str, str], fence: str) -> str:
 
 def program_text(key: ProgramKey, fence: str = "") -> str:
     """Return the text for the compiler: the defines, then the source with its includes inlined. `fence`: Target.device_fence."""
+    return unmarked(marked_text(key, fence))
+
+
+def marked_text(key: ProgramKey, fence: str = "") -> str:
+    """Return the same text with the marks of its names (marks.py)."""
     defines = "".join(f"#define {name} {value}".rstrip() + "\n" for name, value in key.defines)
     text = '#include "common.h"\n' + key.source if key.family == "generated" else kernel_text(key.source + ".cl")
     return defines + _inline(text, dict(key.defines), fences.FILES[fence] if fences.uses(fence, key.source, key.defines) else "")

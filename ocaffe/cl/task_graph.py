@@ -3,14 +3,12 @@
 Between two launches a runtime waits for all cores, and wakes its threads again. That takes 5 to 30 us, and cores are idle while the last work-groups
 of a launch end. In a task graph a core goes on to the next launch as soon as its operands are complete.
 
-The text of the kernel has the text of each program once, as a *part*: its functions get a prefix, and the kernels become functions that take their
-work-item's number as an argument. A table in a buffer has the arguments of each launch.
+The text of the kernel has the text of each program once, as a *part*: the names that it marks get a prefix, and its kernels become functions that take
+their work-item's number as an argument (marks.py, kernels/common/part.h). A table in a buffer has the arguments of each launch.
 """
 from __future__ import annotations
 
-import functools
 import math
-import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -18,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ocaffe.cl.first_launches import FirstLaunch
-from ocaffe.cl.program import ProgramKey, program_text
+from ocaffe.cl.marks import as_part
+from ocaffe.cl.program import ProgramKey, marked_text
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Access, Call, Launch, Schedule
 from ocaffe.ir.tensor import Ref
@@ -29,22 +28,6 @@ GROUPS = 2  # work-groups per core: PoCL gives two work-groups to one thread
 # is fast with 30,000 and gets 160,000. If two threads share a core, one waits in vain while the other could compute.
 WORK_PER_POLL, FLOPS_PER_BYTE, FEWEST_POLLS = 8000, 10, 30_000
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
-_KERNEL = re.compile(r"^(?:SINGLE void|KERNEL|kernel(?: __attribute__\(\(.*?\)\))? void) (\w+)\(", re.MULTILINE)
-_FUNCTION = re.compile(r"^(?:__attribute__\(\(\w+\)\) |[\w*]+[ *]+)+(\w+)\(", re.MULTILINE)
-_TYPE = re.compile(r"^(?:typedef .*?|\} )(\w+)(?:\[[^;]*\])?;$", re.MULTILINE)  # on one line, or the end of a structure
-_TABLE = re.compile(r"^constant \w+ (\w+)", re.MULTILINE)
-_ENUM = re.compile(r"^enum \{(.*?)\};", re.MULTILINE | re.DOTALL)
-_NO_NAMES = {"__attribute__", "defined"}
-# In a part, these functions of OpenCL read its first arguments.
-_WORK_ITEM = {
-    "get_global_id(d)": "id_[d]", "get_group_id(d)": "id_[d]", "get_global_size(d)": "size_[d]", "get_num_groups(d)": "size_[d]",
-    "get_local_id(d)": "0", "get_local_size(d)": "1",
-}  # fmt: skip
-# Inlined into one kernel, some parts computed wrong values on Intel's runtime of 2026. Without an argument as wide as the vectors of the part, PoCL's
-# compiler would split these (see INLINE in common.h), and the part would take twice the time.
-_SIGNATURE = "static __attribute__((noinline)) void {}(const float16 wide_, const size_t* id_, const size_t* size_, "
 _READ = {"i4": "(int)launch[{}]", "u4": "(uint)launch[{}]", "f4": "as_float((uint)launch[{}])", "u8": "launch[{}]"}
 
 
@@ -105,11 +88,11 @@ class TaskGraph:
         self.parts = {part: number for number, part in enumerate(dict.fromkeys(member.part for member in members))}
         self.homes = homes_of(members, commands)
         fence = commands.session.device.target.device_fence
-        texts = [part_text(number, part.key, fence) for part, number in self.parts.items()]
+        texts = [part_text(number, part, fence) for part, number in self.parts.items()]
         names = [f"b{number}" for number in range(len(self.homes))]
         calls = " ".join(f"case {number}: {_call(number, part)}; break;" for part, number in self.parts.items())
         defines = [f"#define BUFFERS {''.join(f', global void* {name}' for name in names)}", f"#define LIST {', '.join(names)}", f"#define CALLS {calls}"]
-        self.key = ProgramKey.generated([*texts, *defines, '#include "task_graph.h"'])
+        self.key = ProgramKey.generated(['#include "part.h"', *texts, *defines, '#include "task_graph.h"'])
 
     @property
     def empty_launch(self) -> FirstLaunch:
@@ -201,21 +184,9 @@ def _call(number: int, part: Part) -> str:
     return f"part{number}_{part.function}({', '.join(['(float16)0', 'id', 'size', *operands, *scalars])})"
 
 
-@functools.cache
-def _split(key: ProgramKey, fence: str) -> tuple[str, list[str], list[str]]:
-    """Return a program's text with functions in place of its kernels, its macros, and the names that it gives to functions and types."""
-    text = _COMMENT.sub(" ", program_text(key, fence))
-    macros, kernels = set(_MACRO.findall(text)), set(_KERNEL.findall(text))
-    text = _KERNEL.sub(lambda match: _SIGNATURE.format(match[1]), text)
-    members = [member.split()[0] for members in _ENUM.findall(text) for member in members.split(",") if member.strip()]
-    names = kernels.union(_FUNCTION.findall(text), _TYPE.findall(text), _TABLE.findall(text), members) - macros - _NO_NAMES
-    return text, sorted(macros), sorted(names)
-
-
-def part_text(number: int, key: ProgramKey, fence: str = "") -> str:
-    """Return a program's text for a graph. Its names get a prefix, and its macros end with it."""
-    text, macros, names = _split(key, fence)
-    ends = [f"#undef {macro}" for macro in macros]
-    begins = [f"#define {macro} {value}" for macro, value in _WORK_ITEM.items()] + [f"#define {name} part{number}_{name}" for name in names]
-    after = [f"#undef {name}" for name in (*names, *(macro.partition("(")[0] for macro in _WORK_ITEM))]
-    return "\n".join([*ends, *begins, text, *after, *ends])
+def part_text(number: int, part: Part, fence: str = "") -> str:
+    """Return the text of a part's program for a graph."""
+    text = marked_text(part.key, fence)
+    if part.key.family == "generated":  # it has one kernel, and nothing else to mark
+        text = text.replace(f"void {part.function}(", f"void ENTRY({part.function})(")
+    return as_part(text, f"part{number}_")

@@ -11,7 +11,7 @@ from ocaffe import Net, proto
 from ocaffe.cl import task_graph
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
-from ocaffe.cl.task_graph import Span, needed, part_text
+from ocaffe.cl.task_graph import Part, Span, needed, part_text
 from ocaffe.formats.text import parse
 from ocaffe.passes import join_launches
 from tests.harness import switch
@@ -148,6 +148,10 @@ def test_launches_that_a_launch_needs() -> None:
     assert needed([first, [span("other slab", 0, 64, True)]]) == 0
 
 
+def test_a_graph_can_read_all_scalars_of_joined_launches() -> None:
+    assert task_graph._READ.keys() == join_launches.SCALARS
+
+
 # -- programs as parts -----------------------------------------------------------------------------------------------
 
 DEFINES = ((), (("V", "8"), ("KH", "5"), ("KW", "5"), ("SH", "2"), ("SW", "2")))
@@ -159,4 +163,5 @@ def test_all_programs_of_cpus_are_parts_of_one_text(device: Device) -> None:
     fence = device.target.device_fence
     keys = [ProgramKey(family, defines) for family in JOINED for defines in DEFINES]
     assert len(keys) >= 60
-    Programs(device).build_all([ProgramKey.generated([part_text(number, key, fence) for number, key in enumerate(keys)])])
+    texts = [part_text(number, Part(key, "", 0, ()), fence) for number, key in enumerate(keys)]
+    Programs(device).build_all([ProgramKey.generated(['#include "part.h"', *texts])])

@@ -1,4 +1,4 @@
-"""Which launches the pass joins to task graphs, and what the verifier says about wrong graphs. tests/cl/test_task_graph.py runs graphs."""
+"""The pass that joins launches to task graphs, and the verifier's errors for wrong graphs. tests/cl/test_task_graph.py runs graphs."""
 from __future__ import annotations
 
 from collections.abc import Callable

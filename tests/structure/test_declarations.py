@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import ocaffe
+from ocaffe.cl.marks import unmarked
 from ocaffe.ir.kernel import COUNTERS, SIGN, Access, Can, Kernel, Slot, read, write
+from ocaffe.kernels.files import kernel_text
 
 KERNELS = pathlib.Path(ocaffe.__file__).parent / "kernels"
 OPERAND = re.compile(r"OPERAND(?:_RESTRICT)?\((const )?(\w+), (\w+)\)")
@@ -22,11 +24,12 @@ FAMILIES = tuple(path.stem for path in KERNELS.rglob("*.cl") if "split_sum.h" in
 
 
 @functools.cache
-def text_of(name: str) -> str:
-    """A source file with the headers that it includes, without comments, and each definition of a macro on one line."""
-    text = next(KERNELS.rglob(name)).read_text()
+def text_of(name: str, marks: bool = False) -> str:
+    """A source file with the headers that it includes, without comments, and each definition of a macro on one line. `marks`: with those of names."""
+    text = kernel_text(name)
+    text = text if marks else unmarked(text)
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S).replace("\\\n", " ")
-    return re.sub(r'#include "(.*?)"', lambda match: text_of(match[1]), text)
+    return re.sub(r'#include "(.*?)"', lambda match: text_of(match[1], marks), text)
 
 
 @functools.cache
@@ -136,6 +139,31 @@ def test_operands_that_a_declaration_lacks_are_optional() -> None:
         known = {slot.name for kernel in SOURCES if kernel.name == name for slot in kernel.slots}
         lacking = [operand for operand, _ in functions(f"{file}.cl")[function] if operand not in known]
         assert not set(lacking) - {"sign", "reduced", "normal", "mean", "inverse", "scale", "shift"}, name
+
+
+@pytest.mark.parametrize("kernel", SOURCES, ids=lambda kernel: kernel.name)
+def test_kernels_of_task_graphs_are_marked(kernel: Kernel) -> None:
+    """Both or neither: a kernel that may be part of a task graph, and one whose source marks it. Such a source has no local arrays."""
+    file, function = kernel.name.split(".")
+    text = kernel_text(f"{file}.cl")
+    assert kernel.can.join == (f"ENTRY({function})(" in text)
+    assert not (kernel.can.join and re.search(r"^\s+local\s", text_of(f"{file}.cl"), re.M))
+
+
+DEFINITIONS = (
+    re.compile(r"^(?:__attribute__\(\(\w+\)\) |[\w*]+[ *]+)+(\w+)\(", re.M),  # a function, or a type by a macro
+    re.compile(r"^(?:typedef [^;{]*?|typedef [^\n]*\} |\} )(\w+(?:\(\w+\))?)(?:\[[^;]*\])?;$", re.M),
+    re.compile(r"^constant \w+ (\w+)", re.M),
+    re.compile(r"^enum \{\s*(\w+)", re.M),
+)
+
+
+@pytest.mark.parametrize("file", sorted({kernel.file for kernel in SOURCES if kernel.can.join}))
+def test_names_of_parts_are_marked(file: str) -> None:
+    text = text_of(f"{file}.cl", marks=True)
+    found = {name for pattern in DEFINITIONS for name in pattern.findall(text)}
+    assert {name for name in found - {"__attribute__"} if not name.startswith(("ENTRY", "OWN")) and f"#define {name}" not in text} == set()
+    assert "ENTRY" in found
 
 
 @pytest.mark.parametrize("file", FAMILIES)

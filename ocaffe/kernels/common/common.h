@@ -55,7 +55,7 @@
 
 /* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): four random words that are a pure function of
    counter and key. A mask can therefore be recomputed at any time, in any order, on any device. */
-static uint4 philox(uint4 counter, uint2 key) {
+static uint4 OWN(philox)(uint4 counter, uint2 key) {
   for (int round = 0; round < 10; round++) {
     const uint low0 = counter.x * 0xD2511F53u, high0 = mul_hi(counter.x, 0xD2511F53u);
     const uint low2 = counter.z * 0xCD9E8D57u, high2 = mul_hi(counter.z, 0xCD9E8D57u);
@@ -66,6 +66,6 @@ static uint4 philox(uint4 counter, uint2 key) {
 }
 
 /* Convert the upper 24 bits of a random word to a float in [0, 1). Every value is exact, so all devices agree. */
-static float uniform01(uint word) { return (float)(word >> 8) * 0x1p-24f; }
+static float OWN(uniform01)(uint word) { return (float)(word >> 8) * 0x1p-24f; }
 
 #endif

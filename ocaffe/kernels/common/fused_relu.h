@@ -56,18 +56,18 @@
 /* put4 in two halves: before_four or before_each reads the old values and masks of four results; `after` computes the new values.
    A work-item with many results reads for several of them before its first store. The compiler cannot prove that a store does not alias
    the next read, so it never moves that read ahead of the store. Each read would then wait for memory separately. */
-typedef struct { float4 sum; int4 passes; } Before;
+typedef struct { float4 sum; int4 passes; } OWN(Before);
 
 /* before_four: four neighbours at an aligned place; `element`, the first, is a multiple of four. before_each: four results anywhere:
    result e is at to[place[e]], and its mask is that of element[e] + more in the sample at sign + sign_place[e]. */
-INLINE Before before_four(global const RESULT_T* to, int accumulate, global const SIGNS_T* sign, int element) {
+INLINE Before OWN(before_four)(global const RESULT_T* to, int accumulate, global const SIGNS_T* sign, int element) {
   Before b;
   b.sum = accumulate ? GET4(RESULT_T, to) : (float4)(0.0f);
   b.passes = IF_FUSED_RELU(PASSES4(sign, element), (int4)(0));
   return b;
 }
 
-INLINE Before before_each(global const RESULT_T* to, const ulong place[4], int accumulate, global const SIGNS_T* sign, const ulong sign_place[4],
+INLINE Before OWN(before_each)(global const RESULT_T* to, const ulong place[4], int accumulate, global const SIGNS_T* sign, const ulong sign_place[4],
                           const int element[4], int more) {
   Before b;
   b.sum = (float4)(0.0f);
@@ -80,28 +80,28 @@ INLINE Before before_each(global const RESULT_T* to, const ulong place[4], int a
 }
 
 /* Return the values to write. */
-INLINE float4 after(Before b, float4 v, int accumulate, float slope) {
+INLINE float4 OWN(after)(Before b, float4 v, int accumulate, float slope) {
   if (accumulate) v += b.sum;
   return select(slope * v, v, IF_FUSED_RELU(b.passes, v > 0.0f));
 }
 
 /* Write one result, or two or four neighbours. The first of them is at a multiple of their number, at an aligned place.
    Return the values before they are rounded to RESULT_T. */
-INLINE float put(global RESULT_T* to, float v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+INLINE float OWN(put)(global RESULT_T* to, float v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
   if (accumulate) v += GET(RESULT_T, to);
   v = PASSES(sign, element) ? v : slope * v;
   SET(RESULT_T, to, v);
   return v;
 }
 
-INLINE float2 put2(global RESULT_T* to, float2 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+INLINE float2 OWN(put2)(global RESULT_T* to, float2 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
   if (accumulate) v += GET2(RESULT_T, to);
   v = select(slope * v, v, IF_FUSED_RELU((PASSES2(sign, element)), v > 0.0f));
   SET2(RESULT_T, to, v);
   return v;
 }
 
-INLINE float4 put4(global RESULT_T* to, float4 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
+INLINE float4 OWN(put4)(global RESULT_T* to, float4 v, int accumulate, float slope, global const SIGNS_T* sign, int element) {
   v = after(before_four(to, accumulate, sign, element), v, accumulate, slope);
   SET4(RESULT_T, to, v);
   return v;

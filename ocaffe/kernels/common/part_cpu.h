@@ -2,14 +2,14 @@
 #ifndef OCAFFE_PART_CPU_H
 #define OCAFFE_PART_CPU_H
 
-float16 load_part(global const float* p, const int count) {
+float16 OWN(load_part)(global const float* p, const int count) {
   if (count >= 16) return vload16(0, p);
   float part[16];
   for (int i = 0; i < 16; i++) part[i] = i < count ? p[i] : 0;
   return vload16(0, part);
 }
 
-void store_part(const float16 v, global float* p, const int count) {
+void OWN(store_part)(const float16 v, global float* p, const int count) {
   if (count >= 16) {
     vstore16(v, 0, p);
     return;

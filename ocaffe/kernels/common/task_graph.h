@@ -11,6 +11,16 @@
  * these launches taken, by work-groups that run. OpenCL does not promise that they continue, for example if two threads share a core. So patience is
  * limited to a number of polls: a work-group that has lost it ends, and the others do the rest.
  */
+#undef kernel
+#undef reqd_work_group_size
+#undef vec_type_hint
+#undef get_global_id
+#undef get_group_id
+#undef get_global_size
+#undef get_num_groups
+#undef get_local_id
+#undef get_local_size
+
 #define LINE 16 /* ints of a cache line: counters of different cores share none */
 
 /* The words of a launch in the table. */

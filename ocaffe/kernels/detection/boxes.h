@@ -9,19 +9,19 @@
 #pragma OPENCL FP_CONTRACT OFF
 
 /* Return a / b correctly rounded: OpenCL's division may be 2.5 ulp off. */
-float quotient(const float a, const float b) {
+float OWN(quotient)(const float a, const float b) {
   const float q = a / b;
   return q + fma(-q, b, a) / b;
 }
 
 /* Return the area, or 0 for an inverted box. */
-float box_size(const float4 box, const float pixel) {
+float OWN(box_size)(const float4 box, const float pixel) {
   const float2 sides = box.hi - box.lo;
   return sides.x < 0 || sides.y < 0 ? 0 : (sides.x + pixel) * (sides.y + pixel);
 }
 
 /* Intersection over union. */
-float box_overlap(const float4 a, const float4 b, const float pixel) {
+float OWN(box_overlap)(const float4 a, const float4 b, const float pixel) {
   const float2 sides = fmin(a.hi, b.hi) - fmax(a.lo, b.lo) + pixel;
   if (!(sides.x > 0 && sides.y > 0)) return 0;
   const float shared = sides.x * sides.y;
@@ -35,7 +35,7 @@ float box_overlap(const float4 a, const float4 b, const float pixel) {
 
 /* SSD's encoding of a box relative to a prior. CORNER: difference of the corners; CORNER_SIZE: the same in sides of the prior; CENTER_SIZE:
  * shift of the centre in sides and logarithm of the growth. Each is divided by its variance (1 if the target already includes it). */
-float4 box_encode(const float4 prior, const float4 variance, const float4 box, const int code) {
+float4 OWN(box_encode)(const float4 prior, const float4 variance, const float4 box, const int code) {
   const float4 sides = (float4)(prior.hi - prior.lo, prior.hi - prior.lo);
   float4 result = box - prior;
   if (code == CORNER_SIZE) result /= sides;
@@ -46,7 +46,7 @@ float4 box_encode(const float4 prior, const float4 variance, const float4 box, c
   return result / variance;
 }
 
-float4 box_decode(const float4 prior, const float4 variance, const float4 prediction, const int code) {
+float4 OWN(box_decode)(const float4 prior, const float4 variance, const float4 prediction, const int code) {
   const float4 sides = (float4)(prior.hi - prior.lo, prior.hi - prior.lo), way = variance * prediction;
   if (code == CORNER) return prior + way;
   if (code == CORNER_SIZE) return prior + way * sides;

@@ -5,7 +5,7 @@
 #include "boxes.h"
 
 /* boxes: P x L of an image, for P priors and L classes with separate boxes (1 if they share them). in_target: the variance is not applied. */
-kernel void decode(OPERAND(const float, loc), OPERAND(const float, priors), OPERAND(float, boxes), const int count, const int own, const int code,
+kernel void ENTRY(decode)(OPERAND(const float, loc), OPERAND(const float, priors), OPERAND(float, boxes), const int count, const int own, const int code,
                    const int in_target) {
   const int i = get_global_id(0), n = get_global_id(1);
   if (i >= count) return;
@@ -18,7 +18,7 @@ kernel void decode(OPERAND(const float, loc), OPERAND(const float, priors), OPER
 }
 
 /* scores: of the candidates that each class keeps, in the order of the class; -INFINITY after the last. */
-kernel void scores(OPERAND(const float, conf), OPERAND(const int, kept), OPERAND(const int, counts), OPERAND(float, scores), const int count,
+kernel void ENTRY(scores)(OPERAND(const float, conf), OPERAND(const int, kept), OPERAND(const int, counts), OPERAND(float, scores), const int count,
                    const int classes, const int listed) {
   const int i = get_global_id(0), n = get_global_id(1);
   if (i >= count) return;
@@ -32,7 +32,7 @@ kernel void scores(OPERAND(const float, conf), OPERAND(const int, kept), OPERAND
 }
 
 /* offsets (images + 1): where the rows of each image begin. extent: the number of rows; if nothing was detected, one for each image. */
-kernel void offsets(OPERAND(const int, counts), OPERAND(int, offsets), OPERAND(int, extent), const int images) {
+kernel void ENTRY(offsets)(OPERAND(const int, counts), OPERAND(int, offsets), OPERAND(int, extent), const int images) {
   LOCATE(counts);
   LOCATE(offsets);
   LOCATE(extent);
@@ -46,7 +46,7 @@ kernel void offsets(OPERAND(const int, counts), OPERAND(int, offsets), OPERAND(i
 }
 
 /* y: image, label, score, xmin, ymin, xmax, ymax. chosen: the places of the rows among an image's scores, in order. */
-kernel void rows(OPERAND(const float, conf), OPERAND(const float, boxes), OPERAND(const int, kept), OPERAND(const int, chosen),
+kernel void ENTRY(rows)(OPERAND(const float, conf), OPERAND(const float, boxes), OPERAND(const int, kept), OPERAND(const int, chosen),
                  OPERAND(const int, offsets), OPERAND(float, y), const int count, const int images, const int classes, const int own,
                  const int listed) {
   const int row = get_global_id(0);

@@ -30,36 +30,36 @@
 
 #define WRONG -1
 
-static float log_sum(float a, float b) {
+static float OWN(log_sum)(float a, float b) {
   const float most = fmax(a, b), least = fmin(a, b);
   return most == -INFINITY ? -INFINITY : most + log1p(exp(least - most));
 }
 
 /* The extended label s. */
-static int label_at(const global int* targets, int s, int blank) { return s & 1 ? targets[s / 2] : blank; }
+static int OWN(label_at)(const global int* targets, int s, int blank) { return s & 1 ? targets[s / 2] : blank; }
 
 /* Whether a path may go from the extended label s - 2 to s. */
-static int skips(const global int* targets, int s) { return (s & 1) && s > 1 && targets[s / 2] != targets[s / 2 - 1]; }
+static int OWN(skips)(const global int* targets, int s) { return (s & 1) && s > 1 && targets[s / 2] != targets[s / 2 - 1]; }
 
-static int any_wrong(const global int* targets, int labels) {
+static int OWN(any_wrong)(const global int* targets, int labels) {
   for (int i = 0; i < labels; i++)
     if (targets[i] == WRONG) return 1;
   return 0;
 }
 
 /* The target of a label; a number that is not in the range of an int is not converted. */
-static int target_of(const float label, const int classes, const int blank) {
+static int OWN(target_of)(const float label, const int classes, const int blank) {
   const int target = label >= 0 && label < classes ? (int)label : WRONG;
   return target == blank ? WRONG : target;
 }
 
-static int has_path(const global int* targets, int labels, int length) {
+static int OWN(has_path)(const global int* targets, int labels, int length) {
   int needed = labels;
   for (int i = 1; i < labels; i++) needed += targets[i] == targets[i - 1];
   return length > 0 && needed <= length;
 }
 
-kernel void targets(
+kernel void ENTRY(targets)(
 #if LAYOUT == 1
     OPERAND(const float, indicators),
 #elif LAYOUT == 2
@@ -101,7 +101,7 @@ kernel void targets(
   counts[(ulong)n * counts_stride + 1] = length;
 }
 
-kernel void forward(OPERAND(const float, x), OPERAND(const float, logz), OPERAND(const int, targets), OPERAND(const int, counts), OPERAND(float, alpha),
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(const float, logz), OPERAND(const int, targets), OPERAND(const int, counts), OPERAND(float, alpha),
                     OPERAND(float, costs), const int classes, const int row, const int blank) {
   LOCATE(x);
   LOCATE(logz);
@@ -139,7 +139,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(const float, logz), OPERAND
   }
 }
 
-kernel void backward(OPERAND(const float, x), OPERAND(const float, logz), OPERAND(const int, targets), OPERAND(const int, counts),
+kernel void ENTRY(backward)(OPERAND(const float, x), OPERAND(const float, logz), OPERAND(const int, targets), OPERAND(const int, counts),
                      OPERAND(const float, alpha), OPERAND(const float, costs), OPERAND(const float, weight), OPERAND(float, dx), OPERAND(float, beta),
                      OPERAND(float, passed), const int steps, const int classes, const int row, const int blank, const int accumulate) {
   LOCATE(x);
@@ -203,7 +203,7 @@ kernel void backward(OPERAND(const float, x), OPERAND(const float, logz), OPERAN
 }
 
 /* The class with the largest score, of equal ones the first, and its score. */
-kernel void best(OPERAND(const float, x), OPERAND(int, winners), OPERAND(float, scores), const int count, const int samples, const int classes) {
+kernel void ENTRY(best)(OPERAND(const float, x), OPERAND(int, winners), OPERAND(float, scores), const int count, const int samples, const int classes) {
   LOCATE(x);
   LOCATE(winners);
   LOCATE(scores);
@@ -218,7 +218,7 @@ kernel void best(OPERAND(const float, x), OPERAND(int, winners), OPERAND(float, 
 }
 
 /* The best path without blanks, and with `merge` without repetitions; -1 fills the rest. totals: the negated sum of the scores. */
-kernel void decode(OPERAND(const int, winners), OPERAND(const float, scores),
+kernel void ENTRY(decode)(OPERAND(const int, winners), OPERAND(const float, scores),
 #if INDICATORS
                    OPERAND(const float, indicators),
 #endif
@@ -252,7 +252,7 @@ kernel void decode(OPERAND(const int, winners), OPERAND(const float, scores),
 }
 
 /* results: 1 - (edit distance / larger length), and whether the sequences are equal and not empty. row: one row of the table of distances. */
-kernel void edit_distance(OPERAND(const float, sequences), OPERAND(const int, lengths), OPERAND(const int, targets), OPERAND(const int, counts),
+kernel void ENTRY(edit_distance)(OPERAND(const float, sequences), OPERAND(const int, lengths), OPERAND(const int, targets), OPERAND(const int, counts),
                           OPERAND(float, results), OPERAND(int, row), const int samples) {
   LOCATE(sequences);
   LOCATE(lengths);

@@ -12,7 +12,7 @@
 #define SQUARES 1
 #endif
 
-kernel void between(OPERAND(const float, p), OPERAND(const float, q), OPERAND(float, y), const int ps, const int qs, const int depth, const int p_row,
+kernel void ENTRY(between)(OPERAND(const float, p), OPERAND(const float, q), OPERAND(float, y), const int ps, const int qs, const int depth, const int p_row,
                     const int q_row, const int q_column) {
   LOCATE(p);
   LOCATE(q);
@@ -27,7 +27,7 @@ kernel void between(OPERAND(const float, p), OPERAND(const float, q), OPERAND(fl
   y[i] = sum;
 }
 
-kernel void pull(OPERAND(const float, p), OPERAND(const float, q), OPERAND(const float, dy), OPERAND(float, dp), const int ps, const int qs,
+kernel void ENTRY(pull)(OPERAND(const float, p), OPERAND(const float, q), OPERAND(const float, dy), OPERAND(float, dp), const int ps, const int qs,
                  const int depth, const int p_row, const int p_column, const int q_row, const int q_column, const int dy_row, const int dy_column,
                  const int accumulate) {
   LOCATE(p);

@@ -5,7 +5,7 @@
 #include "softmax.h"
 
 /* The loss -log(prob[label]) of each position (see softmax.h); 0 for an ignored label, NaN for a label outside of the classes. */
-kernel void losses(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(float, loss), const int count, const int classes,
+kernel void ENTRY(losses)(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(float, loss), const int count, const int classes,
                    const int inner, const int mid, const int label_run, const int has_ignore, const int ignore) {
   LOCATE(prob);
   LOCATE(label);
@@ -21,7 +21,7 @@ kernel void losses(OPERAND(const float, prob), OPERAND(const float, label), OPER
 #define IS_PADDING(i) (rois[(i) * rois_stride + 3] < rois[(i) * rois_stride + 1])
 
 /* Labels and weights of the regions whose loss is among the `most` largest of their image (ties: the first); the others get `ignore` and 0. */
-kernel void annotate(OPERAND(const float, rois), OPERAND(const float, first), OPERAND(const float, second), OPERAND(const float, labels),
+kernel void ENTRY(annotate)(OPERAND(const float, rois), OPERAND(const float, first), OPERAND(const float, second), OPERAND(const float, labels),
                      OPERAND(const float, weights), OPERAND(float, kept), OPERAND(float, kept_weights), const int count, const int channels,
                      const int most, const float ignore) {
   LOCATE(rois);

@@ -8,23 +8,23 @@
 #include "common.h"
 
 /* Return the offset of the first score of position p. */
-ulong scores_at(const int p, const int classes, const int inner, const int mid, const ulong stride) {
+ulong OWN(scores_at)(const int p, const int classes, const int inner, const int mid, const ulong stride) {
   if (mid == 0) return p;
   const int outer = p / inner;
   return (outer / mid) * stride + (ulong)(outer % mid) * classes * inner + p % inner;
 }
 
 /* Return the offset of the label of position p. There is one label per position, `run` of them in a sample. */
-ulong label_at(const int p, const int run, const ulong stride) { return (p / run) * stride + p % run; }
+ulong OWN(label_at)(const int p, const int run, const ulong stride) { return (p / run) * stride + p % run; }
 
-bool outside(const float label, const int classes) { return !(label > -1 && label < classes); }
+bool OWN(outside)(const float label, const int classes) { return !(label > -1 && label < classes); }
 
 #define SCORES(x, p) (x + scores_at(p, classes, inner, mid, x##_stride))
 #define STEP(x) (mid == 0 ? x##_stride : (ulong)inner)
 
 /* Return the divisor of a sum over positions: `fixed`, or if that is 0 the number of positions that counted. */
-float divisor(const float fixed, const float counted) { return fixed > 0 ? fixed : max(counted, 1.0f); }
+float OWN(divisor)(const float fixed, const float counted) { return fixed > 0 ? fixed : max(counted, 1.0f); }
 
 /* Return log(p) with Caffe's floor. NaN stays NaN, so this does not use max(), which may drop it. */
-float log_of(const float p) { return log(p < FLT_MIN ? FLT_MIN : p); }
+float OWN(log_of)(const float p) { return log(p < FLT_MIN ? FLT_MIN : p); }
 #endif

@@ -12,7 +12,7 @@
   const int p = get_global_id(1) * inner + get_global_id(0) * 16; /* the first position */     \
   const size_t block = get_global_id(1) * get_global_size(0) + get_global_id(0);
 
-void softmax_of_block(global const float* x, global float* y, const int count, const int classes, const ulong x_step, const ulong y_step) {
+void OWN(softmax_of_block)(global const float* x, global float* y, const int count, const int classes, const ulong x_step, const ulong y_step) {
   float16 top = -INFINITY;
   for (int c = 0; c < classes; c++) {
     const float16 v = load_part(x + c * x_step, count);
@@ -28,14 +28,14 @@ void softmax_of_block(global const float* x, global float* y, const int count, c
   for (int c = 0; c < classes; c++) store_part(load_part(y + c * y_step, count) * share, y + c * y_step, count);
 }
 
-KERNEL softmax(OPERAND(const float, x), OPERAND(float, y), const int classes, const int inner, const int mid) {
+KERNEL ENTRY(softmax)(OPERAND(const float, x), OPERAND(float, y), const int classes, const int inner, const int mid) {
   LOCATE(x);
   LOCATE(y);
   BLOCK
   softmax_of_block(SCORES(x, p), SCORES(y, p), count, classes, STEP(x), STEP(y));
 }
 
-KERNEL softmax_of_rows(OPERAND(const float, x), OPERAND(float, y), const int classes, const int mid) {
+KERNEL ENTRY(softmax_of_rows)(OPERAND(const float, x), OPERAND(float, y), const int classes, const int mid) {
   LOCATE(x);
   LOCATE(y);
   const int row = get_global_id(1), whole = classes / 16 * 16;
@@ -63,7 +63,7 @@ KERNEL softmax_of_rows(OPERAND(const float, x), OPERAND(float, y), const int cla
   for (int c = 0; c < classes; c += 16) store_part(load_part(y + c, classes - c) * share, y + c, classes - c);
 }
 
-KERNEL softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), OPERAND(float, dx), const int classes, const int inner,
+KERNEL ENTRY(softmax_backward)(OPERAND(const float, y), OPERAND(const float, dy), OPERAND(float, dx), const int classes, const int inner,
                         const int mid, const int accumulate) {
   LOCATE(y);
   LOCATE(dy);
@@ -81,7 +81,7 @@ KERNEL softmax_backward(OPERAND(const float, y), OPERAND(const float, dy), OPERA
   }
 }
 
-KERNEL softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, parts), const int classes,
+KERNEL ENTRY(softmax_loss)(OPERAND(const float, x), OPERAND(const float, label), OPERAND(float, prob), OPERAND(float, parts), const int classes,
                     const int inner, const int mid, const int label_run, const int has_ignore, const int ignore, const float smoothing) {
   LOCATE(x);
   LOCATE(label);
@@ -103,7 +103,7 @@ KERNEL softmax_loss(OPERAND(const float, x), OPERAND(const float, label), OPERAN
   parts[2 * block + 1] = counted;
 }
 
-KERNEL softmax_loss_backward(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(const float, sums),
+KERNEL ENTRY(softmax_loss_backward)(OPERAND(const float, prob), OPERAND(const float, label), OPERAND(const float, sums),
                              OPERAND(const float, weight), OPERAND(float, dx), const int classes, const int inner, const int mid,
                              const int label_run, const int has_ignore, const int ignore, const float smoothing, const float fixed,
                              const int accumulate) {
@@ -128,7 +128,7 @@ KERNEL softmax_loss_backward(OPERAND(const float, prob), OPERAND(const float, la
   }
 }
 
-KERNEL accuracy(OPERAND(const float, x), OPERAND(const float, label), OPERAND(char, hits), OPERAND(float, parts), const int classes,
+KERNEL ENTRY(accuracy)(OPERAND(const float, x), OPERAND(const float, label), OPERAND(char, hits), OPERAND(float, parts), const int classes,
                 const int inner, const int mid, const int label_run, const int has_ignore, const int ignore, const int top_k) {
   LOCATE(x);
   LOCATE(label);

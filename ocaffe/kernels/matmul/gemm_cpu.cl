@@ -16,7 +16,7 @@
 #endif
 
 /* buf[k][j] = b[k][j] for k < depth; columns from `columns` on are zero. */
-inline void copy_rows(global const float* b, ulong ld, int depth, int columns, float* buf) {
+inline void OWN(copy_rows)(global const float* b, ulong ld, int depth, int columns, float* buf) {
   if (columns == NR) {
     for (int k = 0; k < depth; k++, b += ld)
 #pragma unroll
@@ -28,7 +28,7 @@ inline void copy_rows(global const float* b, ulong ld, int depth, int columns, f
 }
 
 /* The same from a transposed b: buf[k][j] = b[j][k]. */
-inline void copy_columns(global const float* b, ulong ld, int depth, int columns, float* buf) {
+inline void OWN(copy_columns)(global const float* b, ulong ld, int depth, int columns, float* buf) {
   for (int j0 = 0; j0 < NR; j0 += V) {
     const int whole = j0 + V <= columns ? depth / V * V : 0;
     for (int k = 0; k < whole; k += V) {
@@ -44,7 +44,7 @@ inline void copy_columns(global const float* b, ulong ld, int depth, int columns
   }
 }
 
-SINGLE void gemm(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(gemm)(OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
           OPERAND_RESTRICT(float, c), int M, int N, int K, int transposed, int deep, int wide, int rows, int has_bias, int accumulate,
           ACTIVATION) {
   LOCATE(packed); LOCATE(b); LOCATE(bias); LOCATE(c);

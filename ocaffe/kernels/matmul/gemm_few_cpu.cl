@@ -20,7 +20,7 @@
 #define DEEP 512 /* floats of a row in one pass */
 
 /* Return the sum of the lanes. */
-inline float lanes(vec v) {
+inline float OWN(lanes)(vec v) {
 #if V == 16
   const float8 eight = v.lo + v.hi;
   const float4 four = eight.lo + eight.hi;
@@ -33,7 +33,7 @@ inline float lanes(vec v) {
   return two.x + two.y;
 }
 
-SINGLE void few(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(few)(OPERAND_RESTRICT(const float, a), OPERAND_RESTRICT(const float, b), OPERAND_RESTRICT(const float, bias),
                 OPERAND_RESTRICT(float, c), int M, int N, int K, int columns, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(a); LOCATE(b); LOCATE(bias); LOCATE(c);
   const int first = get_global_id(0) * columns, last = min(N, first + columns), whole = K / V * V;

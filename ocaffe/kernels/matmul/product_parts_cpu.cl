@@ -15,7 +15,7 @@
    Element (row, k) is w[group * group_step + row * row_step + k / inner * outer_step + k % inner * inner_step + first]. A row_step or
    outer_step of 0 is the operand's stride. Whole vectors are written even where they exceed a column; the next column overwrites the excess.
    Work-item: KC columns k of a panel. */
-SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
+SINGLE void ENTRY(pack)(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int total, int rows, int depth, int group_step, int row_step,
                  int inner, int outer_step, int inner_step, int first, int height) {
   LOCATE(w); LOCATE(packed);
   row_step = row_step ? row_step : (int)w_stride, outer_step = outer_step ? outer_step : (int)w_stride;
@@ -50,7 +50,7 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
 }
 
 /* sum[i] (+)= sum over slices of part[slice][i], always in the same order. Work-item: `share` elements. */
-SINGLE void add_slices(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(float, sum), int slices, int count, int share, int accumulate) {
+SINGLE void ENTRY(add_slices)(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(float, sum), int slices, int count, int share, int accumulate) {
   LOCATE(part); LOCATE(sum);
   const int first = get_global_id(0) * share, last = min(count, first + share);
   int i = first;
@@ -67,7 +67,7 @@ SINGLE void add_slices(OPERAND_RESTRICT(const float, part), OPERAND_RESTRICT(flo
 }
 
 /* db[channel] = sum of dy over a slice of `share` samples and all positions. Work-item: channel, slice. */
-SINGLE void backward_bias(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, db), int batch, int P, int share, int accumulate) {
+SINGLE void ENTRY(backward_bias)(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, db), int batch, int P, int share, int accumulate) {
   LOCATE(dy); LOCATE(db);
   const int o = get_global_id(0), n0 = get_global_id(1) * share, n1 = min(batch, n0 + share);
   vec sums[2] = {(vec)(0), (vec)(0)};

@@ -10,7 +10,7 @@
 #include "epilogue.h"
 #include "fused_relu.h"
 
-kernel void split_sum(OPERAND_RESTRICT(const float, part), SIGN OPERAND_RESTRICT(const float, bias),
+kernel void ENTRY(split_sum)(OPERAND_RESTRICT(const float, part), SIGN OPERAND_RESTRICT(const float, bias),
                       OPERAND_RESTRICT(RESULT_T, y), int splits, int samples, int count, int inner, int has_bias, int accumulate, float slope) {
   const int i = get_global_id(0);
   if (i >= samples * count) return;

@@ -28,13 +28,13 @@
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
-typedef PASTE(float, V) vec;
-typedef PASTE(int, V) ivec;
-typedef PASTE(uint, V) uvec;
+typedef PASTE(float, V) OWN(vec);
+typedef PASTE(int, V) OWN(ivec);
+typedef PASTE(uint, V) OWN(uvec);
 
 /* An unaligned vector in memory. vloadN and vstoreN would do, but PoCL assembles a wide vector from pairs, and the arithmetic between a load and
    a store is split with it. */
-typedef struct __attribute__((packed)) { vec v; } unaligned;
+typedef struct __attribute__((packed)) { vec v; } OWN(unaligned);
 #define GLOBAL(p) ((global unaligned*)(p))->v
 #define PRIVATE(p) ((private unaligned*)(p))->v
 
@@ -49,11 +49,11 @@ typedef struct __attribute__((packed)) { vec v; } unaligned;
 #define LANES (ivec)(0, 1, 2, 3)
 #define HALF 2
 #endif
-typedef PASTE(float, HALF) half_vec;
-typedef struct __attribute__((packed)) { half_vec v; } unaligned_half;
+typedef PASTE(float, HALF) OWN(half_vec);
+typedef struct __attribute__((packed)) { half_vec v; } OWN(unaligned_half);
 #define GLOBAL_HALF(p) ((global unaligned_half*)(p))->v
 #define PRIVATE_HALF(p) ((private unaligned_half*)(p))->v
-typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
+typedef struct __attribute__((packed)) { float4 v; } OWN(unaligned_four);
 #define GLOBAL_FOUR(p) ((global unaligned_four*)(p))->v
 #define PRIVATE_FOUR(p) ((private unaligned_four*)(p))->v
 
@@ -101,7 +101,7 @@ typedef struct __attribute__((packed)) { float4 v; } unaligned_four;
 
 /* Transpose V vectors in place. A step takes the even lanes of neighbours, then the odd ones. That rotates the bits of (vector, lane) by
    one, so log2(V) steps exchange vector and lane. */
-INLINE void transpose(vec r[V]) {
+INLINE void OWN(transpose)(vec r[V]) {
 #pragma unroll
   for (int step = 1; step < V; step *= 2) {
     vec t[V];
@@ -116,14 +116,14 @@ INLINE void transpose(vec r[V]) {
 }
 
 /* to[i] = from[i] for i < count. */
-INLINE void fetch(global const float* from, float* to, int count) {
+INLINE void OWN(fetch)(global const float* from, float* to, int count) {
   int i = 0;
   ROLLED for (; i + V <= count; i += V) PRIVATE(to + i) = GLOBAL(from + i);
   ROLLED for (; i < count; i++) to[i] = from[i];
 }
 
 /* Write all sums of the tile to tile[i * NR + j]. */
-INLINE void spill(vec acc[MR][NV], float* tile) {
+INLINE void OWN(spill)(vec acc[MR][NV], float* tile) {
 #pragma unroll
   for (int i = 0; i < MR; i++)
 #pragma unroll
@@ -149,7 +149,7 @@ INLINE void spill(vec acc[MR][NV], float* tile) {
     ACTIVATE(T, v_);                               \
     G(to + j) = v_;                                \
   } while (0)
-inline void finish(const float* from, global float* to, int count, float factor, float offset, int add, ACTIVATION) {
+inline void OWN(finish)(const float* from, global float* to, int count, float factor, float offset, int add, ACTIVATION) {
   int j = 0;
 #ifdef STREAMED
   if (count == NR && !add && (((size_t)to) & (sizeof(vec) - 1)) == 0) {
@@ -180,14 +180,14 @@ inline void finish(const float* from, global float* to, int count, float factor,
 
 /* Write the first `rows` rows of a tile to rows `step` apart. Output i gets FACTOR(bias, i), and OFFSET(bias, i) if `first`. Not inlined:
    compilers would keep its constants in registers that the products need throughout their loops. */
-static __attribute__((noinline)) void finish_rows(const float* tile, global float* to, ulong step, int rows, int count, global const float* bias,
+static __attribute__((noinline)) void OWN(finish_rows)(const float* tile, global float* to, ulong step, int rows, int count, global const float* bias,
                                            ulong bias_stride, int has_bias, int first, int add, ACTIVATION) {
   ROLLED for (int i = 0; i < rows; i++)
     finish(tile + i * NR, to + i * step, count, FACTOR(bias, i), first ? OFFSET(bias, i) : 0.0f, add, GIVEN_ACTIVATION);
 }
 
 /* The same for columns that are numbered through the batch, from q on. `y` points at output 0 of sample 0; a row of a sample has P columns. */
-INLINE void finish_columns(const float* tile, global float* y, ulong y_stride, int P, int q, int rows, int count, global const float* bias, ulong bias_stride,
+INLINE void OWN(finish_columns)(const float* tile, global float* y, ulong y_stride, int P, int q, int rows, int count, global const float* bias, ulong bias_stride,
                            int has_bias, int first, int add, ACTIVATION) {
   for (int j = 0, n = q / P, p = q % P, length; j < count; j += length, n++, p = 0) {
     length = min(count - j, P - p);

@@ -20,7 +20,7 @@
 #define REACH (SIZE / 2)
 
 /* Return s^-beta; inverse: 1 / s. */
-INLINE VALUE power(const VALUE s, const float beta, VALUE* inverse) {
+INLINE VALUE OWN(power)(const VALUE s, const float beta, VALUE* inverse) {
 #if BETA_075
   const VALUE r = rsqrt(s);
   *inverse = r * r;

@@ -13,7 +13,7 @@
 #include "lrn_across.h"
 
 /* to = a block of V pixels, a vector for each channel. Pixels from `count` on are 0. */
-INLINE void read_block(vec to[V], global const float* from, int count) {
+INLINE void OWN(read_block)(vec to[V], global const float* from, int count) {
 #pragma unroll
   for (int i = 0; i < V; i++) {
     to[i] = (vec)(0);
@@ -22,7 +22,7 @@ INLINE void read_block(vec to[V], global const float* from, int count) {
   transpose(to);
 }
 
-SINGLE void forward(OPERAND(const float, x), OPERAND(float, y), int channels, int plane, int span, float share, float k, float beta) {
+SINGLE void ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), int channels, int plane, int span, float share, float k, float beta) {
   LOCATE(x); LOCATE(y);
   const int first = get_global_id(0) * span, end = min(plane, first + span), blocks = channels / V;
   const ulong block = (ulong)plane * V;

@@ -18,11 +18,11 @@
 #define EACH_VECTOR for (int i = 0; i < count; i += 16)
 
 /* Copy a channel's values to its slot; a channel that does not exist is zero. */
-void fetch(float* line, global const float* source, const bool exists, const int count) {
+void OWN(fetch)(float* line, global const float* source, const bool exists, const int count) {
   EACH_VECTOR vstore16(exists ? load_part(source + i, count - i) : 0, 0, line + i);
 }
 
-float16 window(const float* ring, const float share, const float k) {
+float16 OWN(window)(const float* ring, const float share, const float k) {
   float16 sum = 0;
   for (int j = 0; j < SIZE; j++) {
     const float16 v = vload16(0, ring + j * SPAN);
@@ -34,7 +34,7 @@ float16 window(const float* ring, const float share, const float k) {
 #define POSITIONS const int position = get_global_id(0) * span, count = min(span, plane - position);
 #define AT(x, channel) (x + get_global_id(1) * x##_stride + (long)(channel) * plane + position)
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const int span, const float share,
+KERNEL ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), const int channels, const int plane, const int span, const float share,
                const float k, const float beta) {
   LOCATE(x);
   LOCATE(y);
@@ -52,7 +52,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int channels, c
 }
 
 /* Three pipeline stages: load x of channel c + 2 REACH, compute the term of channel c + REACH, write dx of channel c. */
-KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
+KERNEL ENTRY(backward)(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, dx), const int channels, const int plane,
                 const int span, const float share, const float k, const float beta, const int accumulate) {
   LOCATE(x);
   LOCATE(dy);

@@ -19,7 +19,7 @@
 #define TILE 64
 #define LINE (TILE + SIZE + 3 * V)
 
-float8 power(const float8 s, const float beta) {
+float8 OWN(power)(const float8 s, const float beta) {
 #if BETA_075
   const float8 r = 1 / sqrt(s);
   return r * sqrt(r);
@@ -29,7 +29,7 @@ float8 power(const float8 s, const float beta) {
 }
 
 /* Sum over SIZE rows around `row`, for the columns that the windows of outputs t0 to t0 + outputs cover. */
-void squares_of_rows(global const float* x, float* line, const int row, const int t0, const int outputs, const int H, const int W) {
+void OWN(squares_of_rows)(global const float* x, float* line, const int row, const int t0, const int outputs, const int H, const int W) {
   const int top = max(-HALF, -row), bottom = min(HALF, H - 1 - row), c0 = t0 - HALF, span = outputs + SIZE - 1;
   const int left = max(0, -c0), right = max(left, min(span, W - c0));
   global const float* source = x + row * W + c0;
@@ -45,7 +45,7 @@ void squares_of_rows(global const float* x, float* line, const int row, const in
 #undef REDUCE
 }
 
-void sums_of_rows(global const float* x, float* line, const int row, const int t0, const int outputs, const int H, const int W) {
+void OWN(sums_of_rows)(global const float* x, float* line, const int row, const int t0, const int outputs, const int H, const int W) {
   const int top = max(-HALF, -row), bottom = min(HALF, H - 1 - row), c0 = t0 - HALF, span = outputs + SIZE - 1;
   const int left = max(0, -c0), right = max(left, min(span, W - c0));
   global const float* source = x + row * W + c0;
@@ -58,14 +58,14 @@ void sums_of_rows(global const float* x, float* line, const int row, const int t
 #undef REDUCE
 }
 
-float8 window(const float* line) {
+float8 OWN(window)(const float* line) {
   float8 sum = 0;
   for (int b = 0; b < SIZE; b++) sum += vload8(0, line + b);
   return sum;
 }
 
 /* Load the values at p, of which `count` exist. */
-float8 load(global const float* p, const int count) {
+float8 OWN(load)(global const float* p, const int count) {
   if (count >= V) return vload8(0, p);
   float part[V];
   for (int s = 0; s < V; s++) part[s] = s < count ? p[s] : 0;
@@ -82,7 +82,7 @@ float8 load(global const float* p, const int count) {
     o = min(o, max(0, outputs - V));                                   \
     const int at = row * W + t0 + o, count = outputs - o;
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int rows, const int H, const int W, const float share, const float beta) {
+KERNEL ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), const int rows, const int H, const int W, const float share, const float beta) {
   LOCATE(x);
   LOCATE(y);
   PLANE(x, H, W);
@@ -99,7 +99,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), const int rows, const
   }
 }
 
-KERNEL terms(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, terms), const int rows, const int H, const int W,
+KERNEL ENTRY(terms)(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, terms), const int rows, const int H, const int W,
              const float share, const float beta) {
   LOCATE(x);
   LOCATE(dy);
@@ -120,7 +120,7 @@ KERNEL terms(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(float, t
   }
 }
 
-KERNEL backward(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(const float, terms), OPERAND(float, dx), const int rows,
+KERNEL ENTRY(backward)(OPERAND(const float, x), OPERAND(const float, dy), OPERAND(const float, terms), OPERAND(float, dx), const int rows,
                 const int H, const int W, const float share, const float beta, const int accumulate) {
   LOCATE(x);
   LOCATE(dy);

@@ -11,7 +11,7 @@
 #include "pooling.h"
 #include "tile_cpu.h"
 
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), int kh, int kw, int sh, int sw, int ph, int pw, int H, int W, int OH,
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), int kh, int kw, int sh, int sw, int ph, int pw, int H, int W, int OH,
                     int OW, int rows) {
   LOCATE(x); LOCATE(y);
   const int first = get_global_id(0) * rows, end = min(OH, first + rows);

@@ -49,7 +49,7 @@
       vstore##n(odd > even ? odd : even, 0, y + row * OW + o);    \
     }
 
-void forward_rows(global const float* x, global float* y, global INDEX* index, const bool save, const int first, const int end, const int H,
+void OWN(forward_rows)(global const float* x, global float* y, global INDEX* index, const bool save, const int first, const int end, const int H,
                   const int W, const int OH, const int OW) {
 #if KW == 2 && SW == 2 && PW == 0 && PH == 0
   if (!save && OW >= 4 && 2 * OW <= W && (end - 1) * SH + KH <= H) {
@@ -112,7 +112,7 @@ void forward_rows(global const float* x, global float* y, global INDEX* index, c
     }
 }
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
+KERNEL ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
   LOCATE(x);
   LOCATE(y);
   PLANE(x, H, W);
@@ -121,7 +121,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
   forward_rows(x, y, 0, false, first, end, H, W, OH, OW);
 }
 
-KERNEL forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(INDEX, index), GEOMETRY) {
+KERNEL ENTRY(forward_index)(OPERAND(const float, x), OPERAND(float, y), OPERAND(INDEX, index), GEOMETRY) {
   LOCATE(x);
   LOCATE(y);
   LOCATE(index);
@@ -132,7 +132,7 @@ KERNEL forward_index(OPERAND(const float, x), OPERAND(float, y), OPERAND(INDEX, 
   forward_rows(x, y, index, true, first, end, H, W, OH, OW);
 }
 
-KERNEL backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(float, dx), GEOMETRY, const int accumulate) {
+KERNEL ENTRY(backward)(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(float, dx), GEOMETRY, const int accumulate) {
   LOCATE(dy);
   LOCATE(index);
   LOCATE(dx);
@@ -156,7 +156,7 @@ KERNEL backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(f
 #if METHOD == AVE
 #define BEFORE ((KW - 1) / SW) /* outputs before q whose windows contain column q * SW */
 
-KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
+KERNEL ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
   LOCATE(x);
   LOCATE(y);
   PLANE(x, H, W);
@@ -187,7 +187,7 @@ KERNEL forward(OPERAND(const float, x), OPERAND(float, y), GEOMETRY) {
   }
 }
 
-KERNEL backward(OPERAND(const float, dy), OPERAND(float, dx), GEOMETRY, const int accumulate) {
+KERNEL ENTRY(backward)(OPERAND(const float, dy), OPERAND(float, dx), GEOMETRY, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);
   PLANE(dy, OH, OW);

@@ -5,7 +5,7 @@
 #include "common.h"
 
 /* y (blocks x outs x inner) from x. */
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int ins, const int outs, const int inner,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int ins, const int outs, const int inner,
                     const int begin, const int mirrored) {
   LOCATE(x);
   LOCATE(y);
@@ -18,7 +18,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count,
 }
 
 /* dx from dy (blocks x outs x inner). */
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int ins, const int outs, const int inner,
+kernel void ENTRY(backward)(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int ins, const int outs, const int inner,
                      const int begin, const int mirrored, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);

@@ -8,7 +8,7 @@
  */
 #include "common.h"
 
-kernel void copy(OPERAND(const float, x), OPERAND(float, y), const int count, const int blocks, const int piece, const int x_sample,
+kernel void ENTRY(copy)(OPERAND(const float, x), OPERAND(float, y), const int count, const int blocks, const int piece, const int x_sample,
                  const int y_sample, const int x_first, const int y_first, const int x_step, const int y_step, const int accumulate) {
   LOCATE(x);
   LOCATE(y);

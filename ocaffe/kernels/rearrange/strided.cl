@@ -5,7 +5,7 @@
 #include "common.h"
 
 /* y[n][o] = x[start0 + n * step0][start + o * step] */
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int ins, const int outs, const int inner,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int ins, const int outs, const int inner,
                     const int start0, const int step0, const int start, const int step) {
   LOCATE(x);
   LOCATE(y);
@@ -19,7 +19,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count,
 }
 
 /* dx = dy at the values that the part contains, 0 elsewhere. The part has `outs0` samples. */
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int ins, const int outs, const int inner,
+kernel void ENTRY(backward)(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int ins, const int outs, const int inner,
                      const int start0, const int step0, const int start, const int step, const int outs0, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);

@@ -17,7 +17,7 @@
 #endif
 
 /* Return the place in pixels, and in `slope` its derivative by the grid's value. */
-static float place_of(const float g, const int size, const int corners, float* slope) {
+static float OWN(place_of)(const float g, const int size, const int corners, float* slope) {
   *slope = 0.5f * (corners ? size - 1 : size);
   const float place = corners ? (g + 1) * 0.5f * (size - 1) : ((g + 1) * size - 1) * 0.5f;
   if (!BORDER) return place;
@@ -29,9 +29,9 @@ typedef struct {
   int at[4];       /* indices of the four pixels in a plane; -1: outside */
   float weight[4]; /* their weights */
   float across[4], down[4]; /* derivatives of the weights by the grid's values */
-} Corners;
+} OWN(Corners);
 
-static Corners corners_of(const float2 g, const int height, const int width, const int align) {
+static Corners OWN(corners_of)(const float2 g, const int height, const int width, const int align) {
   float slope_x, slope_y;
   const float x = place_of(g.x, width, align, &slope_x), y = place_of(g.y, height, align, &slope_y);
   Corners c;
@@ -50,7 +50,7 @@ static Corners corners_of(const float2 g, const int height, const int width, con
   return c;
 }
 
-kernel void forward(OPERAND(const float, x), OPERAND(const float, grid), OPERAND(float, y), const int points, const int piece, const int channels,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(const float, grid), OPERAND(float, y), const int points, const int piece, const int channels,
                     const int height, const int width, const int align) {
   LOCATE(x);
   LOCATE(grid);
@@ -68,7 +68,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(const float, grid), OPERAND
   }
 }
 
-kernel void backward_x(OPERAND(const float, dy), OPERAND(const float, grid), OPERAND(float, dx), const int points, const int height,
+kernel void ENTRY(backward_x)(OPERAND(const float, dy), OPERAND(const float, grid), OPERAND(float, dx), const int points, const int height,
                        const int width, const int align, const int accumulate) {
   LOCATE(dy);
   LOCATE(grid);
@@ -85,7 +85,7 @@ kernel void backward_x(OPERAND(const float, dy), OPERAND(const float, grid), OPE
   }
 }
 
-kernel void backward_grid(OPERAND(const float, dy), OPERAND(const float, x), OPERAND(const float, grid), OPERAND(float, dgrid), const int points,
+kernel void ENTRY(backward_grid)(OPERAND(const float, dy), OPERAND(const float, x), OPERAND(const float, grid), OPERAND(float, dgrid), const int points,
                           const int piece, const int channels, const int height, const int width, const int align, const int accumulate) {
   LOCATE(dy);
   LOCATE(x);

@@ -19,7 +19,7 @@
        i++, c++, b += c == sizes_c, c = c == sizes_c ? 0 : c, a += b == sizes_b, b = b == sizes_b ? 0 : b)
 
 /* y (channels x OH x OW) from the h x w pixels of x (channels x H x W) that begin at `begin`, `begin`. */
-kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int H, const int W, const int begin,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int H, const int W, const int begin,
                     const int h, const int w, const int OH, const int OW, const float ratio_h, const float ratio_w) {
   LOCATE(x);
   LOCATE(y);
@@ -32,7 +32,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(float, y), const int count,
 }
 
 /* dx (blocks x full x inner) from dy (blocks x outs x inner): the adjoint along the middle axis. forward reads `ins` places from `begin` on. */
-kernel void backward(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int full, const int begin,
+kernel void ENTRY(backward)(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int full, const int begin,
                      const int ins, const int outs, const int inner, const float ratio, const float scale, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);

@@ -19,7 +19,7 @@
 #define PIECE(count) const int n = get_global_id(1), first = get_global_id(0) * piece, last = min(first + piece, count);
 
 /* Rows have W elements in x, W * SCALE in y; row r of all planes of y is row r / SCALE of all planes of x. */
-kernel void nearest_forward(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int W) {
+kernel void ENTRY(nearest_forward)(OPERAND(const float, x), OPERAND(float, y), const int count, const int piece, const int W) {
   LOCATE(x);
   LOCATE(y);
   PIECE(count)
@@ -38,7 +38,7 @@ kernel void nearest_forward(OPERAND(const float, x), OPERAND(float, y), const in
   }
 }
 
-kernel void nearest_backward(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int W, const int accumulate) {
+kernel void ENTRY(nearest_backward)(OPERAND(const float, dy), OPERAND(float, dx), const int count, const int piece, const int W, const int accumulate) {
   LOCATE(dy);
   LOCATE(dx);
   PIECE(count)
@@ -67,9 +67,9 @@ kernel void nearest_backward(OPERAND(const float, dy), OPERAND(float, dx), const
 }
 
 /* Return the position that a mask value names; NOWHERE if it is invalid, -1 for none. */
-static int place_of(const float mask, const int outputs) { return mask == -1 ? -1 : mask > -1 && mask < outputs ? (int)mask : NOWHERE; }
+static int OWN(place_of)(const float mask, const int outputs) { return mask == -1 ? -1 : mask > -1 && mask < outputs ? (int)mask : NOWHERE; }
 
-kernel void unpool_plane(OPERAND(const float, x), OPERAND(const float, mask), OPERAND(float, y), const int planes, const int inputs,
+kernel void ENTRY(unpool_plane)(OPERAND(const float, x), OPERAND(const float, mask), OPERAND(float, y), const int planes, const int inputs,
                          const int outputs) {
   LOCATE(x);
   LOCATE(mask);
@@ -91,7 +91,7 @@ kernel void unpool_plane(OPERAND(const float, x), OPERAND(const float, mask), OP
 }
 
 /* y is an array of integers until unpool_take. */
-kernel void unpool_claim(OPERAND(const float, mask), OPERAND(int, y), const int count, const int inputs, const int outputs) {
+kernel void ENTRY(unpool_claim)(OPERAND(const float, mask), OPERAND(int, y), const int count, const int inputs, const int outputs) {
   LOCATE(mask);
   LOCATE(y);
   const int i = get_global_id(0), n = get_global_id(1);
@@ -102,13 +102,13 @@ kernel void unpool_claim(OPERAND(const float, mask), OPERAND(int, y), const int 
   else if (at >= 0) atomic_max((volatile global int*)y + at, i - plane * inputs);
 }
 
-kernel void unpool_clear(OPERAND(int, y), const int count, const int piece) {
+kernel void ENTRY(unpool_clear)(OPERAND(int, y), const int count, const int piece) {
   LOCATE(y);
   PIECE(count)
   for (int i = first; i < last; i++) y[n * y_stride + i] = -1;
 }
 
-kernel void unpool_take(OPERAND(const float, x), OPERAND(int, y), const int count, const int piece, const int inputs, const int outputs) {
+kernel void ENTRY(unpool_take)(OPERAND(const float, x), OPERAND(int, y), const int count, const int piece, const int inputs, const int outputs) {
   LOCATE(x);
   LOCATE(y);
   PIECE(count)
@@ -121,7 +121,7 @@ kernel void unpool_take(OPERAND(const float, x), OPERAND(int, y), const int coun
   }
 }
 
-kernel void unpool_backward(OPERAND(const float, dy), OPERAND(const float, mask), OPERAND(float, dx), const int count, const int piece,
+kernel void ENTRY(unpool_backward)(OPERAND(const float, dy), OPERAND(const float, mask), OPERAND(float, dx), const int count, const int piece,
                             const int inputs, const int outputs, const int accumulate) {
   LOCATE(dy);
   LOCATE(mask);

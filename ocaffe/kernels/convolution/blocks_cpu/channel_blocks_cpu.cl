@@ -5,7 +5,7 @@
 #include "common.h"
 #include "tile_cpu.h"
 
-SINGLE void join(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), int channels, int pixels, int share) {
+SINGLE void ENTRY(join)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, y), int channels, int pixels, int share) {
   LOCATE(x); LOCATE(y);
   const int valid = min(V, channels - (int)get_global_id(1) * V); /* the last block of x may have empty channels */
   const ulong block = (ulong)get_global_id(1) * V * pixels;

@@ -52,7 +52,7 @@
 /* A 1x1 tile reads one or two lines of each block of channels. Processors do not prefetch so many places at a time: 144 channels took twice the time. */
 #define NEXT_LINE (SW * CB > LINE_FLOATS ? SW * CB : LINE_FLOATS)
 
-SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int channels, int outputs) {
+SINGLE void ENTRY(pack)(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int channels, int outputs) {
   LOCATE(w); LOCATE(packed);
   const int o = get_global_id(0) * NR, c = get_global_id(1) * CB, valid = min(NR, outputs - o);
   const ulong depth = (ulong)channels * KH * KW;
@@ -64,7 +64,7 @@ SINGLE void pack(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packe
 }
 
 /* to = lines [first, last) of a channel block, from `from`, with padding: `wide` pixels each. */
-INLINE void pad(global const float* from, global float* to, int first, int last, int H, int W, int ph, int pw, int wide) {
+INLINE void OWN(pad)(global const float* from, global float* to, int first, int last, int H, int W, int ph, int pw, int wide) {
   const int left = min(wide, pw) * CB, end = min(wide, pw + W) * CB, all = wide * CB;
   for (int r = first - ph; r < last - ph; r++, to += all) {
     const int inside = r >= 0 && r < H;
@@ -79,7 +79,7 @@ INLINE void pad(global const float* from, global float* to, int first, int last,
   }
 }
 
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y),
 #if PADDED
                     OPERAND_RESTRICT(float, space),

@@ -32,7 +32,7 @@
 #define TOGETHER 4 /* pixels that share the loads of the filter */
 
 /* The sum of one pixel, whose window may begin or end outside of the line. */
-INLINE vec at_edge(global const float* line, global const float* filter, int pitch, int left, int h0, int h1, int W) {
+INLINE vec OWN(at_edge)(global const float* line, global const float* filter, int pitch, int left, int h0, int h1, int W) {
   vec sum = (vec)(0);
   ROLLED for (int h = h0; h < h1; h++)
     ROLLED for (int k = 0; k < KW; k++)
@@ -40,7 +40,7 @@ INLINE vec at_edge(global const float* line, global const float* filter, int pit
   return sum;
 }
 
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), int H, int W, int OH, int OW, int ph, int pw, int rows, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int c = get_global_id(1), channels = get_global_size(1) * V, pitch = W * V;

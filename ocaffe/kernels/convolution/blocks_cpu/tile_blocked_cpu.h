@@ -30,7 +30,7 @@
   }
 
 /* Offsets and factors of `count` outputs from o on; zero past the last. */
-INLINE void epilogue_of(float* offsets, float* factors, int count, int o, int outputs, global const float* bias, ulong bias_stride, int has_bias) {
+INLINE void OWN(epilogue_of)(float* offsets, float* factors, int count, int o, int outputs, global const float* bias, ulong bias_stride, int has_bias) {
   ROLLED for (int j = 0; j < count; j++) {
     offsets[j] = o + j < outputs ? OFFSET(bias, o + j) : 0.0f;
     factors[j] = o + j < outputs ? FACTOR(bias, o + j) : 0.0f;

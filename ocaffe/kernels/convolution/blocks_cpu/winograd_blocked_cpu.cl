@@ -13,7 +13,7 @@
 #include "tile_blocked_cpu.h"
 #include "winograd_cpu.h"
 
-SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int channels, int outputs) {
+SINGLE void ENTRY(filter)(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int channels, int outputs) {
   LOCATE(w); LOCATE(packed);
   const int c = get_global_id(0), panel = get_global_id(1), g = get_global_id(2);
   float taps[9][V] __attribute__((aligned(64)));
@@ -55,7 +55,7 @@ SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, pac
 /* A tile: its sample, and the first row and column of its outputs. */
 #define TILE(t) const int n = (t) / across / down, oy = (t) / across % down * OUT, ox = (t) % across * OUT
 
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(float, space), int batch, int channels, int outputs, int H, int W, int OH, int OW,
                     int ph, int pw, int share, int wide, int block, int chunk, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y); LOCATE(space);

@@ -74,9 +74,9 @@
 
 /* Up to V consecutive columns in one row of one image: `count` positions of sample n whose windows begin at pixel (z, y, x), which may be
    outside; `ox`, `oy`, `oz`: the first position. */
-typedef struct { int n, oz, oy, ox, z, y, x, count; } Run;
+typedef struct { int n, oz, oy, ox, z, y, x, count; } OWN(Run);
 
-inline Run run_from(Run r, int limit, GEOMETRY) {
+inline Run OWN(run_from)(Run r, int limit, GEOMETRY) {
   r.z = r.oz * SD - pd;
   r.y = r.oy * SH - ph;
   r.x = r.ox * SW - pw;
@@ -84,7 +84,7 @@ inline Run run_from(Run r, int limit, GEOMETRY) {
   return r;
 }
 
-inline Run run_at(int q, int limit, GEOMETRY) {
+inline Run OWN(run_at)(int q, int limit, GEOMETRY) {
   Run r;
   r.ox = q % OW;
   q /= OW;
@@ -96,7 +96,7 @@ inline Run run_at(int q, int limit, GEOMETRY) {
 }
 
 /* Return the run after r. */
-inline Run run_next(Run r, int limit, GEOMETRY) {
+inline Run OWN(run_next)(Run r, int limit, GEOMETRY) {
   r.ox += r.count;
   if (r.ox == OW) {
     r.ox = 0;
@@ -135,12 +135,12 @@ inline Run run_next(Run r, int limit, GEOMETRY) {
 #endif
 
 /* Return -1 for lanes whose pixel is inside the image when lane 0 is at ix, 0 for the others. */
-inline ivec on_image(int ix, int W) { return PASTE(convert_uint, V)(LANES * SW + ix) < (uvec)(W); }
+inline ivec OWN(on_image)(int ix, int W) { return PASTE(convert_uint, V)(LANES * SW + ix) < (uvec)(W); }
 
 /* Unrolled input of channels [c0, c0 + cn), lines [l0, l0 + ln) of the window, columns [q, q + count): to[row * apart + j]. A row is
    (channel, line, tap of the line). Writes up to V - 1 floats beyond each row's end. `x` is the group's first channel in sample 0;
    `readable` floats may be read from there. */
-inline void unroll(global const float* x, ulong x_stride, ulong readable, float* to, const int apart, int q, int count, int c0, int cn, int l0, int ln, GEOMETRY) {
+inline void OWN(unroll)(global const float* x, ulong x_stride, ulong readable, float* to, const int apart, int q, int count, int c0, int cn, int l0, int ln, GEOMETRY) {
   const int plane = D * H * W, next = ln * KW * apart;
   Run r = run_at(q, count, PASS);
   for (int j = 0; j < count; j += r.count, r = run_next(r, count - j, PASS)) {
@@ -181,7 +181,7 @@ inline void unroll(global const float* x, ulong x_stride, ulong readable, float*
 
 /* to[t * SW] += from[t] for t < count where pixel ix + t * SW is in the row of W pixels. `at`: the index of to[0] in the memory that the
    work-item owns, `end`: the size of that memory. */
-inline void add_run(const float* from, global float* to, int count, int ix, int W, int at, int end) {
+inline void OWN(add_run)(const float* from, global float* to, int count, int ix, int W, int at, int end) {
 #ifdef ROW_ADD
   if (at >= 0 && at + REACH <= end) {
     const vec v = LANES < count && on_image(ix, W) ? PRIVATE(from) : (vec)(0);
@@ -195,7 +195,7 @@ inline void add_run(const float* from, global float* to, int count, int ix, int 
 
 /* y = w x (+ bias) (+ y); with has_bias 2 the product is multiplied by a factor per output (epilogue.h). Work-item: WIDE * NR columns x
    `block` outputs. */
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), GEOMETRY, int block, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int g = get_global_id(2), first = get_global_id(1) * block, last = min(outputs, first + block);
@@ -231,7 +231,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
 }
 
 /* dx = w^T dy (+ bias), unrolled tile by tile and added up in place. Work-item: `share` samples x `block` channels. No other work-item writes them. */
-SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(backward_data)(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                           OPERAND_RESTRICT(float, dx), GEOMETRY, int share, int block, int has_bias, int accumulate) {
   LOCATE(dy); LOCATE(packed); LOCATE(bias); LOCATE(dx);
   const int g = get_global_id(2), c0 = get_global_id(1) * block, c1 = min(channels, c0 + block);
@@ -306,7 +306,7 @@ SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(co
 
 /* dw = dy x^T. Work-item: `cb` channels and `lb` lines of the window x a slice of `share` samples; each slice has its own dw, unless there is
    only one. The rows of x are unrolled for LINE positions at a time, transposed, and multiplied by all outputs. */
-SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), GEOMETRY,
+SINGLE void ENTRY(backward_filter)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), GEOMETRY,
                             int cb, int lb, int share, int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);
   const int g = get_global_id(2), P = OD * OH * OW, plane = D * H * W, depth = channels * TAPS;

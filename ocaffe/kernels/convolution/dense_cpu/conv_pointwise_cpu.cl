@@ -29,7 +29,7 @@
 #define LINE_FLOATS 16 /* floats of a cache line */
 
 /* to[k * row + j] = from[k * P + j] for k < depth, j < count. Writes up to V - 1 more floats in each row. `readable` floats may be read. */
-INLINE void take(global const float* from, ulong readable, float* to, int row, int depth, int count, int P) {
+INLINE void OWN(take)(global const float* from, ulong readable, float* to, int row, int depth, int count, int P) {
   const int beyond = readable < (ulong)(depth - 1) * P + (count + V - 1) / V * V ? V / P + 1 : 0;    /* rows whose last vector would read beyond that */
   int k = 0;
   for (; k < depth - beyond; k++, from += P, to += row)
@@ -40,7 +40,7 @@ INLINE void take(global const float* from, ulong readable, float* to, int row, i
 /* y = w x (+ bias) (+ y); with has_bias 2 the product is multiplied by a factor per output (epilogue.h). `wide` columns of `deep` channels are
    copied at a time. `near` of these columns are multiplied by all outputs before the next ones. Meanwhile the next block is prefetched.
    Work-item: `share` times `wide` columns x `block` outputs. */
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), IMAGES, int deep, int wide, int near, int share, int block, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y);
   const int g = get_global_id(2), first = get_global_id(1) * block, last = min(outputs, first + block);
@@ -94,7 +94,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
 
 /* dw = dy x^T. Work-item: `cb` channels x a slice of `share` samples; each slice has its own dw, unless there is only one. The channels' rows
    are transposed for LINE pixels at a time and multiplied by all outputs. */
-SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), IMAGES, int cb, int share,
+SINGLE void ENTRY(backward_filter)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), IMAGES, int cb, int share,
                             int accumulate) {
   LOCATE(x); LOCATE(dy); LOCATE(dw);
   const int g = get_global_id(2), c0 = get_global_id(0) * cb, rows = min(channels - c0, cb);

@@ -34,7 +34,7 @@
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
-typedef JOIN(float, VECTOR) floatv;
+typedef JOIN(float, VECTOR) OWN(floatv);
 #define LOADV JOIN(vload, VECTOR)
 #define STOREV JOIN(vstore, VECTOR)
 #define VECTORS(n) (((n) + VECTOR - 1) / VECTOR * VECTOR)
@@ -45,7 +45,7 @@ typedef JOIN(float, VECTOR) floatv;
 #define COLUMNS 64
 
 /* Copy the last n < VECTOR elements of a line, in halves. Scalar loops would take most of the time of a 7 x 7 plane. */
-INLINE void copy_rest(float* to, global const float* from, int n) {
+INLINE void OWN(copy_rest)(float* to, global const float* from, int n) {
 #if VECTOR > 8
   if (n & 8) vstore8(vload8(0, from), 0, to), to += 8, from += 8;
 #endif
@@ -54,7 +54,7 @@ INLINE void copy_rest(float* to, global const float* from, int n) {
   if (n & 1) *to = *from;
 }
 
-INLINE void store_rest(global float* to, const float* from, int n) {
+INLINE void OWN(store_rest)(global float* to, const float* from, int n) {
 #if VECTOR > 8
   if (n & 8) vstore8(vload8(0, from), 0, to), to += 8, from += 8;
 #endif
@@ -64,7 +64,7 @@ INLINE void store_rest(global float* to, const float* from, int n) {
 }
 
 /* Copy `across` elements (whole vectors) of a line of `width` from element `first` on; zeros outside of it, or if the line does not exist. */
-INLINE void take_line(float* to, global const float* line, int exists, int first, int across, int width) {
+INLINE void OWN(take_line)(float* to, global const float* line, int exists, int first, int across, int width) {
   const int begin = max(0, -first), end = exists ? min(across, width - first) : 0;
   for (int k = 0; k < across; k += VECTOR) STOREV((floatv)(0.0f), 0, to + k);
   int k = begin;
@@ -73,7 +73,7 @@ INLINE void take_line(float* to, global const float* line, int exists, int first
 }
 
 /* Write n results of a line. */
-INLINE void give_line(global float* to, float* from, int n, int accumulate, ACTIVATION) {
+INLINE void OWN(give_line)(global float* to, float* from, int n, int accumulate, ACTIVATION) {
   int k = 0;
   for (; k + VECTOR <= n; k += VECTOR) {
     floatv v = LOADV(0, from + k);
@@ -102,7 +102,7 @@ INLINE void give_line(global float* to, float* from, int n, int accumulate, ACTI
 #define X_LINES ((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1)
 #define X_TAP(row, i, j) (((row) * STRIDE_H + (i) * DILATION_H) * X_LINE + X_PHASE(j) * X_PITCH + X_SHIFT(j))
 
-INLINE void take_x(float* to, global const float* x, int h, int w, int y0, int x0, int rows, int columns) {
+INLINE void OWN(take_x)(float* to, global const float* x, int h, int w, int y0, int x0, int rows, int columns) {
   const int lines = (rows - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1;
   const int across = VECTORS(VECTORS(columns) + X_SHIFT(KERNEL_W - 1));
   for (int i = 0; i < lines; ++i, to += X_LINE) {
@@ -128,7 +128,7 @@ INLINE void take_x(float* to, global const float* x, int h, int w, int y0, int x
 }
 
 #if FEW
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter),
                                                                    OPERAND_RESTRICT(const float, bias), OPERAND_RESTRICT(float, y), SIZES,
                                                                    int each, int has_bias, int accumulate, ACTIVATION) {
   const int sample = get_global_id(1);
@@ -164,7 +164,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void forward(OPERAND_RESTR
 }
 
 /* The outer loop goes over samples, the inner one over outputs, so that small planes are read in memory order. */
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERAND_RESTRICT(const float, x),
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void ENTRY(backward_filter)(OPERAND_RESTRICT(const float, x),
                                                                            OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw),
                                                                            SIZES, int each, int part, int accumulate) {
   const int first = get_global_id(0) * each, slice = get_global_id(1), mine = min(each, outputs - first);
@@ -212,7 +212,7 @@ kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_filter(OPERA
 #define DY_LINE VECTORS(COLUMNS + DY_SHIFT_W(KERNEL_W - 1))
 #define DY_TAP(row, i, j) (((row) + DY_SHIFT_H(KERNEL_H - 1) - DY_SHIFT_H(i)) * DY_LINE + DY_SHIFT_W(KERNEL_W - 1) - DY_SHIFT_W(j))
 
-kernel __attribute__((reqd_work_group_size(1, 1, 1))) void backward_data(OPERAND_RESTRICT(const float, dy),
+kernel __attribute__((reqd_work_group_size(1, 1, 1))) void ENTRY(backward_data)(OPERAND_RESTRICT(const float, dy),
                                                                          OPERAND_RESTRICT(const float, filter),
                                                                          OPERAND_RESTRICT(const float, bias),
                                                                          OPERAND_RESTRICT(float, dx), SIZES, int each, int has_bias,

@@ -40,7 +40,7 @@
 
 /* Transpose `count` consecutive pixels of V planes, from the beginning of a line at `first` on, to to[position][lane]. Lines have `width`
    pixels, with a `gap` after each. */
-INLINE void turn(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
+INLINE void OWN(turn)(global const float* x, const int* planes, int first, int count, float* to, int width, int gap) {
   for (int t = 0; t < count; t += V) {
     const int s = max(0, min(t, count - V)); /* the last vector overlaps the one before */
     int column = s % width;
@@ -67,13 +67,13 @@ INLINE void turn(global const float* x, const int* planes, int first, int count,
 }
 
 /* Copy the lines [y, y + lines) of planes of h x w to their places in a block that begins `left` columns before them. */
-INLINE void take_lines(global const float* x, const int* planes, int h, int w, int y, int left, int lines, int pitch, float* block) {
+INLINE void OWN(take_lines)(global const float* x, const int* planes, int h, int w, int y, int left, int lines, int pitch, float* block) {
   const int top = max(0, y), bottom = min(h, y + lines);
   turn(x, planes, top * w, (bottom - top) * w, block + ((top - y) * pitch + left) * V, w, pitch - w);
 }
 
 /* Transpose `count` results back and write them to `valid` planes from pixel `first` on (+ the old values), with the activation. */
-INLINE void give(global float* y, const int* planes, int valid, int first, int count, const float* from, int accumulate, ACTIVATION) {
+INLINE void OWN(give)(global float* y, const int* planes, int valid, int first, int count, const float* from, int accumulate, ACTIVATION) {
   for (int t = 0; t < count; t += V) {
     if (count - t < V && (accumulate || count < V)) {
       for (int l = 0; l < valid; l++)
@@ -103,7 +103,7 @@ INLINE void give(global float* y, const int* planes, int valid, int first, int c
 }
 
 /* Copy the filters of the lanes' outputs, first + l * step, to to[tap][lane], times their factors. */
-INLINE void take_filters(global const float* filter, int first, int step, int last, global const float* bias, ulong bias_stride, int has_bias, int divisor,
+INLINE void OWN(take_filters)(global const float* filter, int first, int step, int last, global const float* bias, ulong bias_stride, int has_bias, int divisor,
                          float* to) {
   for (int l = 0; l < V; l++) {
     const int o = min(first + l * step, last);
@@ -116,7 +116,7 @@ INLINE void take_filters(global const float* filter, int first, int step, int la
 #define X_PITCH (PAD_W + max(w, (ow - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1 - PAD_W))
 #define X_TAP(i, j) (((i) * DILATION_H * pitch + (j) * DILATION_W) * V)
 
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), SIZES, int each, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(filter); LOCATE(bias); LOCATE(y);
   const int y0 = get_global_id(0) * rows, on = min(rows, oh - y0), lines = X_LINES(on), pitch = X_PITCH, sample = get_global_id(2);
@@ -147,7 +147,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   }
 }
 
-SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), SIZES, int each, int part,
+SINGLE void ENTRY(backward_filter)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, dw), SIZES, int each, int part,
                             int accumulate) {
   LOCATE(x); LOCATE(dy);
   const int slice = get_global_id(1), first = get_global_id(0) * each * V, groups = min(each, (outputs - first + V - 1) / V);
@@ -193,7 +193,7 @@ SINGLE void backward_filter(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(c
 #define SHIFT_W(j) ((j) * DILATION_W / STRIDE_W)
 #define DY_TAP(i, j) (((SHIFT_H(KERNEL_H - 1) - SHIFT_H(i)) * pitch - SHIFT_W(j)) * V)
 
-SINGLE void backward_data(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(backward_data)(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(const float, filter), OPERAND_RESTRICT(const float, bias),
                           OPERAND_RESTRICT(float, dx), SIZES, int each, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(dy); LOCATE(filter); LOCATE(bias); LOCATE(dx);
   const int begin_w = PAD_W / STRIDE_W, cn = (w - 1 + PAD_W) / STRIDE_W + 1 - begin_w, sample = get_global_id(2), channels = outputs / multiplier;

@@ -20,7 +20,7 @@
 #include "tile_cpu.h"
 #include "winograd_cpu.h"
 
-inline void copy(const float* from, global float* to, int count) {
+inline void OWN(copy)(const float* from, global float* to, int count) {
   int i = 0;
   ROLLED for (; i + V <= count; i += V) GLOBAL(to + i) = PRIVATE(from + i);
   ROLLED for (; i < count; i++) to[i] = from[i];
@@ -28,7 +28,7 @@ inline void copy(const float* from, global float* to, int count) {
 
 /* U as [group][panel of MR rows][36][depth][MR]. Element (row, k, tap) is
    w[group * group_step + row * row_step + k * step + tap], with the taps in reverse order if `turned`. */
-SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int rows, int depth, int group_step, int row_step, int step,
+SINGLE void ENTRY(filter)(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, packed), int rows, int depth, int group_step, int row_step, int step,
                    int turned) {
   LOCATE(w); LOCATE(packed);
   const int r0 = get_global_id(1) * MR, k0 = get_global_id(0) * KC, k1 = min(depth, k0 + KC);
@@ -67,7 +67,7 @@ SINGLE void filter(OPERAND_RESTRICT(const float, w), OPERAND_RESTRICT(float, pac
   }
 }
 
-SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
+SINGLE void ENTRY(forward)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const float, packed), OPERAND_RESTRICT(const float, bias),
                     OPERAND_RESTRICT(float, y), OPERAND_RESTRICT(float, space), int batch, int channels, int outputs, int H, int W, int OH, int OW,
                     int ph, int pw, int share, int block, int chunk, int has_bias, int accumulate, ACTIVATION) {
   LOCATE(x); LOCATE(packed); LOCATE(bias); LOCATE(y); LOCATE(space);
@@ -145,7 +145,7 @@ SINGLE void forward(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(const flo
   Rows rows[PIPELINE] __attribute__((aligned(64)));                                                       \
   for (int i = 0; i < PIPELINE * SIDE * OUT * SLOTS; i++) rows[0][0][0][i] = 0.0f
 
-SINGLE void input(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, made), TILES) {
+SINGLE void ENTRY(input)(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, made), TILES) {
   LOCATE(x); LOCATE(made);
   STRIPS(begin, ph, pw);
   const int g = get_global_id(2), panel = get_global_id(1), panels = get_global_size(1), plane = H * W;
@@ -170,7 +170,7 @@ SINGLE void input(OPERAND_RESTRICT(const float, x), OPERAND_RESTRICT(float, made
   }
 }
 
-SINGLE void gradient(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, made), TILES) {
+SINGLE void ENTRY(gradient)(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, made), TILES) {
   LOCATE(dy); LOCATE(made);
   STRIPS(begin, 0, 0);
   const int g = get_global_id(2), o = get_global_id(1) * BURST, plane = OH * OW, valid = min(BURST, planes - o);
@@ -184,7 +184,7 @@ SINGLE void gradient(OPERAND_RESTRICT(const float, dy), OPERAND_RESTRICT(float, 
         GLOBAL(made + (g * POINTS + p) * STEP(planes * pitch) + (o + i) * pitch + begin + j * V) = PRIVATE(columns[i] + p * (NR + V) + j * V);
 }
 
-SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const float, left), OPERAND_RESTRICT(float, sums), int channels, int outputs,
+SINGLE void ENTRY(product)(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const float, left), OPERAND_RESTRICT(float, sums), int channels, int outputs,
                     int length, int pitch, int block, int accumulate) {
   LOCATE(right); LOCATE(left); LOCATE(sums);
   const int at = get_global_id(2) * POINTS + get_global_id(0), panels = (channels + NR - 1) / NR;
@@ -211,7 +211,7 @@ SINGLE void product(OPERAND_RESTRICT(const float, right), OPERAND_RESTRICT(const
   }
 }
 
-SINGLE void window(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int accumulate) {
+SINGLE void ENTRY(window)(OPERAND_RESTRICT(const float, sums), OPERAND_RESTRICT(float, dw), int channels, int outputs, int accumulate) {
   LOCATE(sums); LOCATE(dw);
   const int g = get_global_id(2), o = get_global_id(1), width = (channels + NR - 1) / NR * NR;
   const ulong step = STEP(outputs * width);

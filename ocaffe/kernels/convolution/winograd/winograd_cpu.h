@@ -79,15 +79,15 @@
 
 /* Up to V neighbouring tiles of one image, from tile `first` of their NR on. x, y: the first pixel that they read, which may be outside of
    the image; slot: where they begin in `Rows`. */
-typedef struct { int n, y, x, count, first, slot; } Strip;
+typedef struct { int n, y, x, count, first, slot; } OWN(Strip);
 
 /* The pixels of one channel that the strips of NR tiles read, transformed vertically. Each row is sorted by the column modulo 4, so that
    neighbouring tiles are contiguous. A strip takes slots for its tiles and for the beginning of the next tile, in whole vectors of pixels. */
 #define SLOTS (4 * NR + V)
-typedef float Rows[SIDE][OUT][SLOTS];
+typedef float OWN(Rows)[SIDE][OUT][SLOTS];
 
 /* Cut tiles [t, end), at most NR, into strips. Return their number. */
-inline int cut(Strip* strips, int t, int end, int across, int down, int ph, int pw) {
+inline int OWN(cut)(Strip* strips, int t, int end, int across, int down, int ph, int pw) {
   int count = 0, slot = 0;
   for (int first = 0, length = min(NR, end - t); first < length; count++) {
     const int tx = (t + first) % across, ty = (t + first) / across;
@@ -100,7 +100,7 @@ inline int cut(Strip* strips, int t, int end, int across, int down, int ph, int 
 }
 
 /* Prefetch the pixels of a strip. In the next channel they are a page apart, so hardware prefetchers do not predict them. */
-inline void expect(global const float* x, ulong at, ulong readable, Strip s, int H, int W) {
+inline void OWN(expect)(global const float* x, ulong at, ulong readable, Strip s, int H, int W) {
   const int length = OUT * s.count + 2;
   for (int r = max(0, -s.y); r < min(SIDE, H - s.y); r++) {
     const ulong from = at + (s.y + r) * W + max(0, s.x);
@@ -110,7 +110,7 @@ inline void expect(global const float* x, ulong at, ulong readable, Strip s, int
 
 /* Transform one strip of a channel vertically. Its pixel (0, 0) is at x[at]; `readable` floats may be read from x. A tile reads `side`
    pixels each way: 6 of an input, 4 of an output's gradient. */
-inline void transform_down(global const float* x, ulong at, ulong readable, Strip s, int H, int W, int side, Rows rows) {
+inline void OWN(transform_down)(global const float* x, ulong at, ulong readable, Strip s, int H, int W, int side, Rows rows) {
   const long first = (long)at + s.y * W + s.x, begin = (long)at + max(s.y, 0) * W + s.x;
   const int length = OUT * s.count + side - OUT, reach = (length + V - 1) / V * V;
   const int safe = begin >= 0 && (long)at + (min(s.y + side, H) - 1) * W + s.x + reach <= (long)readable;
@@ -152,7 +152,7 @@ inline void transform_down(global const float* x, ulong at, ulong readable, Stri
 }
 
 /* Transform horizontally: the 36 values of each tile, to[p * (NR + V) + tile]. Writes up to V - 1 floats beyond a row's end. */
-inline void transform_across(Rows rows, Strip s, int side, float* to) {
+inline void OWN(transform_across)(Rows rows, Strip s, int side, float* to) {
 #pragma unroll
   for (int r = 0; r < SIDE; r++) {
     vec d[SIDE], t[SIDE];
@@ -166,7 +166,7 @@ inline void transform_across(Rows rows, Strip s, int side, float* to) {
 }
 
 /* Transform `planes` channels, from x on, of the strips of a panel: columns[channel][p * (NR + V) + tile]. */
-inline void transform(global const float* x, ulong x_stride, ulong readable, const Strip* strips, int count, int H, int W, int side, int planes,
+inline void OWN(transform)(global const float* x, ulong x_stride, ulong readable, const Strip* strips, int count, int H, int W, int side, int planes,
                       Rows* rows, float (*columns)[POINTS * (NR + V) + V]) {
   const int plane = H * W;
   for (int b = 0; b < planes; b += PIPELINE) {
@@ -181,7 +181,7 @@ inline void transform(global const float* x, ulong x_stride, ulong readable, con
 }
 
 /* Interleave the V tiles' first, second, ... pixels to 4 V neighbouring pixels. */
-inline void interleave(const vec p[OUT], float* to) {
+inline void OWN(interleave)(const vec p[OUT], float* to) {
   vec even[2], odd[2], whole[OUT];
   even[0].even = p[0].lo, even[0].odd = p[2].lo, even[1].even = p[0].hi, even[1].odd = p[2].hi;
   odd[0].even = p[1].lo, odd[0].odd = p[3].lo, odd[1].even = p[1].hi, odd[1].odd = p[3].hi;
@@ -195,7 +195,7 @@ inline void interleave(const vec p[OUT], float* to) {
 }
 
 /* Compute the 4 x 4 outputs of V tiles, whose 36 products are `pitch` apart, as rows of 4 V pixels. */
-inline void transform_back(global const float* from, ulong pitch, float* to) {
+inline void OWN(transform_back)(global const float* from, ulong pitch, float* to) {
   vec half_way[OUT][SIDE];
 #pragma unroll
   for (int c = 0; c < SIDE; c++) {

@@ -8,7 +8,7 @@
 
 /* boxes: the anchors moved by deltas (4 A x H x W) and clipped to the image. scores: the second half of x (2 A x H x W). They
  * are -INFINITY if a side of the box is less than `smallest` pixels of the unscaled image, or if a value is NaN. info: height, width and scale of the image. */
-kernel void candidates(OPERAND(const float, x), OPERAND(const float, deltas), OPERAND(const float, info), OPERAND(const float, anchors),
+kernel void ENTRY(candidates)(OPERAND(const float, x), OPERAND(const float, deltas), OPERAND(const float, info), OPERAND(const float, anchors),
                        OPERAND(float, boxes), OPERAND(float, scores), const int count, const int H, const int W, const float stride,
                        const float smallest) {
   LOCATE(x);
@@ -32,7 +32,7 @@ kernel void candidates(OPERAND(const float, x), OPERAND(const float, deltas), OP
 }
 
 /* Rows (image 0, x1, y1, x2, y2) and scores of the kept proposals; extent: how many. Rows after them are padding: image -1. */
-kernel void chosen(OPERAND(const int, kept), OPERAND(const int, extent), OPERAND(const float, boxes), OPERAND(const float, scores),
+kernel void ENTRY(chosen)(OPERAND(const int, kept), OPERAND(const int, extent), OPERAND(const float, boxes), OPERAND(const float, scores),
                    OPERAND(float, rois), OPERAND(float, values), const int count) {
   LOCATE(kept);
   LOCATE(extent);

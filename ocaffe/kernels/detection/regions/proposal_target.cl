@@ -13,7 +13,7 @@
 #define IS_PADDING(i) (((i) < regions ? rois[(i) * rois_stride] : truth[((i) - regions) * truth_stride + 4]) < 0)
 
 /* kinds: 1 foreground, 0 background, -1 neither or padding; matches: the true box with the largest overlap. */
-kernel void match(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const uint, step), OPERAND(int, kinds), OPERAND(int, matches),
+kernel void ENTRY(match)(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const uint, step), OPERAND(int, kinds), OPERAND(int, matches),
                   OPERAND(uint, tickets), const int regions, const int truths, const float foreground, const float low, const float high,
                   const uint key0, const uint key1) {
   LOCATE(rois);
@@ -41,7 +41,7 @@ kernel void match(OPERAND(const float, rois), OPERAND(const float, truth), OPERA
 }
 
 /* sources: the candidates of the sample, foreground first, in the order of their tickets; extent: how many; positives: how many are foreground. */
-kernel void rank(OPERAND(const int, kinds), OPERAND(const uint, tickets), OPERAND(int, sources), OPERAND(int, extent), OPERAND(int, positives),
+kernel void ENTRY(rank)(OPERAND(const int, kinds), OPERAND(const uint, tickets), OPERAND(int, sources), OPERAND(int, extent), OPERAND(int, positives),
                  const int count, const int most_positives, const int most) {
   LOCATE(kinds);
   LOCATE(tickets);
@@ -70,7 +70,7 @@ kernel void rank(OPERAND(const int, kinds), OPERAND(const uint, tickets), OPERAN
 
 /* Write a row of the tops. Rows from `extent` on are padding: an inverted box of the background. Targets are in the four columns of the label (of class 1, if `agnostic`). normal: the numbers to subtract from targets,
  * the numbers to divide them by, and their weights. */
-kernel void sampled(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const int, matches), OPERAND(const int, sources),
+kernel void ENTRY(sampled)(OPERAND(const float, rois), OPERAND(const float, truth), OPERAND(const int, matches), OPERAND(const int, sources),
                     OPERAND(const int, positives), OPERAND(const int, extent), OPERAND(const float, normal), OPERAND(float, chosen), OPERAND(float, labels),
                     OPERAND(float, targets), OPERAND(float, inside), OPERAND(float, outside), const int rows, const int classes, const int regions,
                     const int agnostic) {

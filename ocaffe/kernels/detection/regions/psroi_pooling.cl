@@ -11,7 +11,7 @@
 
 #define FAR 1e8f /* beyond every plane, and fits an int */
 
-void edges(global int* result, const int count, const int size, const float from, const float to) {
+void OWN(edges)(global int* result, const int count, const int size, const float from, const float to) {
   const float extent = quotient(fmax(to - from, 0.1f), (float)count);
   for (int i = 0; i < count; i++) {
     result[2 * i] = clamp((int)clamp(floor(i * extent + from), -FAR, FAR), 0, size);
@@ -19,7 +19,7 @@ void edges(global int* result, const int count, const int size, const float from
   }
 }
 
-kernel void bins(OPERAND(const float, rois), OPERAND(int, bins), const int count, const int images, const int H, const int W, const int G,
+kernel void ENTRY(bins)(OPERAND(const float, rois), OPERAND(int, bins), const int count, const int images, const int H, const int W, const int G,
                  const float scale) {
   LOCATE(rois);
   LOCATE(bins);
@@ -38,7 +38,7 @@ kernel void bins(OPERAND(const float, rois), OPERAND(int, bins), const int count
 
 #define AREA (max(rows[1] - rows[0], 0) * max(columns[1] - columns[0], 0))
 
-kernel void forward(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(float, y), const int count, const int piece, const int H, const int W,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(float, y), const int count, const int piece, const int H, const int W,
                     const int G) {
   LOCATE(x);
   LOCATE(bins);
@@ -56,7 +56,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(f
   }
 }
 
-kernel void backward(OPERAND(const float, dy), OPERAND(const int, bins), OPERAND(float, dx), const int regions, const int planes, const int H,
+kernel void ENTRY(backward)(OPERAND(const float, dy), OPERAND(const int, bins), OPERAND(float, dx), const int regions, const int planes, const int H,
                      const int W, const int G, const int accumulate) {
   LOCATE(dy);
   LOCATE(bins);
@@ -72,7 +72,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const int, bins), OPERAND
   *dx = accumulate ? *dx + sum : sum;
 }
 
-kernel void backward_plane(OPERAND(const float, dy), OPERAND(const int, bins), OPERAND(float, dx), const int regions, const int planes, const int H,
+kernel void ENTRY(backward_plane)(OPERAND(const float, dy), OPERAND(const int, bins), OPERAND(float, dx), const int regions, const int planes, const int H,
                            const int W, const int G, const int accumulate) {
   LOCATE(dy);
   LOCATE(bins);

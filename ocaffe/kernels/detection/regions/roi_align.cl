@@ -13,9 +13,9 @@ typedef struct {
   int image;
   float x, y, width, height;
   int across, down;
-} Region;
+} OWN(Region);
 
-static Region region_of(global const float* roi, const float scale, const int rows, const int columns, const int ratio, const int half_pixel) {
+static Region OWN(region_of)(global const float* roi, const float scale, const int rows, const int columns, const int ratio, const int half_pixel) {
   const float offset = half_pixel ? 0.5f : 0, least = half_pixel ? -FLT_MAX : 1;
   Region r;
   r.image = (int)roi[0];
@@ -31,10 +31,10 @@ static Region region_of(global const float* roi, const float scale, const int ro
 typedef struct {
   int at[4]; /* indices of the four pixels in a plane; at[0] is -1 if the value is outside */
   float weight[4];
-} Value;
+} OWN(Value);
 
 /* Return the pixels and weights of value (i, j) in the bin (row, column). */
-static Value value_of(const Region r, const int row, const int column, const int i, const int j, const int height, const int width) {
+static Value OWN(value_of)(const Region r, const int row, const int column, const int i, const int j, const int height, const int width) {
   float y = r.y + r.height * (row + (i + 0.5f) / r.down), x = r.x + r.width * (column + (j + 0.5f) / r.across);
   Value v;
   v.at[0] = -1;
@@ -50,7 +50,7 @@ static Value value_of(const Region r, const int row, const int column, const int
   return v;
 }
 
-kernel void forward(OPERAND(const float, x), OPERAND(const float, roi), OPERAND(float, y), const int count, const int piece, const int images,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(const float, roi), OPERAND(float, y), const int count, const int piece, const int images,
                     const int height, const int width, const int rows, const int columns, const float scale, const int ratio, const int half_pixel) {
   LOCATE(x);
   LOCATE(roi);
@@ -76,7 +76,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(const float, roi), OPERAND(
   }
 }
 
-kernel void backward(OPERAND(const float, dy), OPERAND(const float, roi), OPERAND(float, dx), const int regions, const int height, const int width,
+kernel void ENTRY(backward)(OPERAND(const float, dy), OPERAND(const float, roi), OPERAND(float, dx), const int regions, const int height, const int width,
                      const int rows, const int columns, const float scale, const int ratio, const int half_pixel, const int accumulate) {
   LOCATE(dy);
   LOCATE(roi);

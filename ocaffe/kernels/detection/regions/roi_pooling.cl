@@ -22,7 +22,7 @@
 #define FAR 1e8f /* beyond every plane, and the sum of two still fits an int */
 
 /* First and end of the bins of one axis, from both ends of the region in pixels of the plane. */
-void edges(global int* result, const int count, const int size, const float from, const float to) {
+void OWN(edges)(global int* result, const int count, const int size, const float from, const float to) {
   const int first = (int)clamp(from, -FAR, FAR), last = (int)clamp(to, -FAR, FAR);
   const float extent = quotient((float)max(last - first + 1, 1), (float)count);
   for (int i = 0; i < count; i++) {
@@ -31,7 +31,7 @@ void edges(global int* result, const int count, const int size, const float from
   }
 }
 
-kernel void bins(OPERAND(const float, rois), OPERAND(int, bins), const int count, const int images, const int H, const int W, const int PH,
+kernel void ENTRY(bins)(OPERAND(const float, rois), OPERAND(int, bins), const int count, const int images, const int H, const int W, const int PH,
                  const int PW, const float scale) {
   LOCATE(rois);
   LOCATE(bins);
@@ -67,7 +67,7 @@ kernel void bins(OPERAND(const float, rois), OPERAND(int, bins), const int count
         }                                                                                  \
   }
 
-kernel void forward(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(float, y), const int count, const int piece, const int H, const int W,
+kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(float, y), const int count, const int piece, const int H, const int W,
                     const int PH, const int PW) {
   LOCATE(x);
   LOCATE(bins);
@@ -78,7 +78,7 @@ kernel void forward(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(f
   }
 }
 
-kernel void forward_index(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(float, y), OPERAND(INDEX, index), const int count,
+kernel void ENTRY(forward_index)(OPERAND(const float, x), OPERAND(const int, bins), OPERAND(float, y), OPERAND(INDEX, index), const int count,
                           const int piece, const int H, const int W, const int PH, const int PW) {
   LOCATE(x);
   LOCATE(bins);
@@ -98,7 +98,7 @@ kernel void forward_index(OPERAND(const float, x), OPERAND(const int, bins), OPE
   for (last = first; last < count && edges[2 * last] <= place; last++) {                   \
   }
 
-kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(const int, bins), OPERAND(float, dx), const int regions,
+kernel void ENTRY(backward)(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(const int, bins), OPERAND(float, dx), const int regions,
                      const int planes, const int H, const int W, const int PH, const int PW, const int accumulate) {
   LOCATE(dy);
   LOCATE(index);
@@ -125,7 +125,7 @@ kernel void backward(OPERAND(const float, dy), OPERAND(const INDEX, index), OPER
   for (int c = 0; c < own; c++) dx[(long)c * H * W] = accumulate ? dx[(long)c * H * W] + sum[c] : sum[c];
 }
 
-kernel void backward_plane(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(const int, bins), OPERAND(float, dx), const int regions,
+kernel void ENTRY(backward_plane)(OPERAND(const float, dy), OPERAND(const INDEX, index), OPERAND(const int, bins), OPERAND(float, dx), const int regions,
                            const int planes, const int H, const int W, const int PH, const int PW, const int accumulate) {
   LOCATE(dy);
   LOCATE(index);

@@ -10,7 +10,7 @@
 #define STEP_ITERATION 1
 #endif
 
-kernel void mask(OPERAND(const float, boxes), OPERAND(const float, mean), OPERAND(const uint, step), OPERAND(float, mask), const int height,
+kernel void ENTRY(mask)(OPERAND(const float, boxes), OPERAND(const float, mean), OPERAND(const uint, step), OPERAND(float, mask), const int height,
                  const int width, const int most, const float last) {
   LOCATE(boxes);
   LOCATE(mean);
