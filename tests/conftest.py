@@ -24,7 +24,7 @@ from ocaffe.support.switches import VARIABLE
 from tests.harness import of_kind, quick_to_compile, switches, treat_as_large
 
 CPU = 1 << 1  # CL_DEVICE_TYPE_CPU
-UNOPTIMISED = Quirk("a test with the marker unoptimised", options="-cl-opt-disable")
+UNOPTIMISED = Quirk("tests with the marker unoptimised need no fast programs", options="-cl-opt-disable")
 
 if "verify" not in os.environ.get(VARIABLE, ""):
     os.environ[VARIABLE] = switches("verify")  # every schedule that a test compiles is checked after every pass (ocaffe/passes/verify.py)

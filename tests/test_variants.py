@@ -13,6 +13,8 @@ from ocaffe.layers.base import registry
 from tests.harness import switch
 from tests.test_golden import GOLDEN, Case, cases, first_cases, message_of, run_case, run_once, types_of
 
+pytestmark = pytest.mark.unoptimised
+
 STATEFUL = {"LSTM", "RNN", "MarginInnerProduct", "HDF5Output"}  # state of one forward pass changes the next; these layers have separate tests
 IN_PLACE = {
     "AbsVal", "BatchNorm", "Bias", "BN", "BNLL", "Clip", "Dropout", "ELU", "Exp", "HardSigmoid", "HardSwish", "Log", "Mish", "Power",

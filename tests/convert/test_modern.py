@@ -19,7 +19,7 @@ from ocaffe.convert.importer.read import read_model
 from ocaffe.convert.verify import random_inputs, verify
 from tests.convert.exporters import export
 
-pytestmark = [pytest.mark.unoptimised, pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]  # the packages warn of names and functions of their own
+pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]  # the packages warn of names and functions of their own
 torch = pytest.importorskip("torch")
 for package in ("torchvision", "timm", "transformers", "onnxruntime"):
     pytest.importorskip(package, reason="pip install '.[test-modern]'")

@@ -11,6 +11,8 @@ from tests.harness import switch
 from tests.passes.random_nets import RandomNet
 from tests.passes.test_traps import SETTINGS, trained
 
+pytestmark = pytest.mark.unoptimised
+
 EXTRAS = ("", "", " iter_size: 2", " clip_gradients: 0.5", " weight_decay: 0.01")
 ROUNDING = 1e-5  # relative to the largest magnitude; a fused expression may round less often
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(6, 200))]

@@ -13,6 +13,8 @@ from ocaffe.layers.base import registry
 from tests.harness import switch, treat_as_large
 from tests.test_golden import GOLDEN, Case, cases, types_of
 
+pytestmark = pytest.mark.unoptimised
+
 NETS = [name for name in cases() if name.startswith("nets/") or "/Net-" in name]
 
 

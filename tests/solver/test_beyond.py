@@ -16,8 +16,6 @@ from ocaffe.formats.state import read_state
 from ocaffe.formats.weights import read_weights
 from tests.solver.test_training import assert_same, everything, make, train, workplace  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.unoptimised
-
 QUIET = "display: 0 test_interval: 1000 test_initialization: false"
 
 

@@ -16,8 +16,6 @@ from ocaffe.errors import Error
 from ocaffe.formats.state import read_state
 from ocaffe.solver.solver import Solver
 
-pytestmark = pytest.mark.unoptimised
-
 WRONG = 5  # the iteration whose batch has the wrong label
 BATCH, CLASSES = 4, 3
 SHIFT = 'layer {{ name: "shift" type: "Power" bottom: "label" top: "shifted" power_param {{ shift: {} }} }}'

@@ -12,7 +12,7 @@ from ocaffe.solver.solver import Solver
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "real" / "data" / "mnist"
-pytestmark = [pytest.mark.unoptimised, pytest.mark.sweep, pytest.mark.skipif(not DATA.is_dir(), reason="../shared/real is not here")]
+pytestmark = [pytest.mark.sweep, pytest.mark.skipif(not DATA.is_dir(), reason="../shared/real is not here")]
 COMMON = """net: "net.prototxt" test_iter: 100 test_interval: 1000 max_iter: 4000 display: 1000 snapshot_prefix: "lenet" snapshot_after_train: false
             random_seed: 1 best_output: "accuracy" weight_decay: 0.0005 """
 SOLVERS = {

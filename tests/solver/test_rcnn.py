@@ -20,8 +20,6 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import read_weights
 from tests.data.scenes import database, record, scenes
 
-pytestmark = pytest.mark.unoptimised
-
 CLASSES = 4
 TRAINED, TESTED, STEPS = 60, 16, 250
 FEATURES = "".join(

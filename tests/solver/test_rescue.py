@@ -18,8 +18,6 @@ from ocaffe.errors import Error
 from ocaffe.graph import parameters
 from tests.solver.test_training import SETTINGS, everything, make, train, workplace  # noqa: F401  (a fixture)
 
-pytestmark = pytest.mark.unoptimised
-
 LENGTH = 6  # iterations
 OUT_OF_RESOURCES, EXEC_STATUS_ERROR = -5, -14
 PLAIN = f'display: 0 test_interval: 100 max_iter: {LENGTH} lr_policy: "multistep" stepvalue: 3'

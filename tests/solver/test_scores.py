@@ -21,8 +21,6 @@ from ocaffe.solver.scoring import restart_scores
 from ocaffe.solver.solver import Solver
 from tests.layers.test_detection_evaluate import judge, precision_of
 
-pytestmark = pytest.mark.unoptimised
-
 TRAIN = """
 layer { name: "x" type: "DummyData" top: "x" top: "t" dummy_data_param { shape { dim: 2 dim: 3 } shape { dim: 2 dim: 1 } data_filler { value: 1 } } }
 layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 weight_filler { type: "xavier" } } }

@@ -16,7 +16,7 @@ from ocaffe.formats.text import read_solver
 from ocaffe.solver.solver import Solver
 from tests.solver.test_solver_golden import close
 
-pytestmark = [pytest.mark.quick, pytest.mark.unoptimised]
+pytestmark = pytest.mark.quick
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 

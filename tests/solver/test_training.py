@@ -21,8 +21,6 @@ from ocaffe.formats.text import parse
 from ocaffe.solver.solver import Solver
 from tests.harness import of_its_own, switch
 
-pytestmark = pytest.mark.unoptimised
-
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
 NET = """

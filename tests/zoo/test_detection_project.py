@@ -29,8 +29,6 @@ from ocaffe.zoo.templates import graph_of
 from tests.data.small_databases import write
 from tests.data.sources.test_annotated import datum
 
-pytestmark = pytest.mark.unoptimised
-
 LABELS = ("cat", "dog", "bird")
 TRAINED, TESTED = 6, 4
 

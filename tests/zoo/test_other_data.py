@@ -15,8 +15,6 @@ from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.data.databases.writer import LmdbWriter
 
-pytestmark = pytest.mark.unoptimised
-
 
 def losses(net: str, device: Any) -> list[float]:
     """Write the published files of `net`, train for two iterations with a test before and after, and return the losses of the tests."""

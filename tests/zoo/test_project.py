@@ -20,8 +20,6 @@ from ocaffe.zoo.templates import adapted, graph_of, names, outputs_of, scores, t
 from ocaffe.zoo.text import prototxt
 from tests.zoo.digits import write_folders
 
-pytestmark = pytest.mark.unoptimised
-
 
 @pytest.fixture
 def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:

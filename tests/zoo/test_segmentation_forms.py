@@ -15,8 +15,6 @@ from ocaffe.formats.text import read_net
 from ocaffe.zoo.templates import graph_of, without_data
 from tests.zoo.test_segmentation_project import LABELS, write_masks
 
-pytestmark = pytest.mark.unoptimised
-
 SIDE = 41  # 8 k + 1, so that Interp finds every eighth label
 CLASSES = len(LABELS)
 DATA = """

@@ -24,8 +24,6 @@ from ocaffe.zoo.segmentation_project import SMALL, _reshaped, _stored, is_segmen
 from ocaffe.zoo.templates import graph_of
 from ocaffe.zoo.text import prototxt
 
-pytestmark = pytest.mark.unoptimised
-
 NETS = ("unet", "segnet_basic", "segnet", "fcn8s")
 LABELS = ("background", "cat", "dog")
 WEIGHTS = (0.5, 1.0, 2.0)

@@ -23,8 +23,6 @@ from ocaffe.zoo.templates import template
 from ocaffe.zoo.text_project import is_reader, needed_steps, write_reader
 from tests.tools.synthetic.test_scenes import drawn_digits
 
-pytestmark = pytest.mark.unoptimised
-
 CHARACTERS = "blank\n0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n"
 
 

@@ -20,8 +20,6 @@ from tests.data.small_databases import write
 from tests.data.sources.test_annotated import datum
 from tests.zoo.test_detection_project import LABELS, label_map
 
-pytestmark = pytest.mark.unoptimised
-
 TRAINED, TESTED = 12, 4
 SIDES = np.random.default_rng(2).uniform(0.1, 0.6, (TRAINED, 2))  # width and height of the boxes
 
