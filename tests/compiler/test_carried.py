@@ -200,7 +200,7 @@ def test_plans_that_differ_before_the_measurement(device: Any, monkeypatch: pyte
 
 
 def test_the_workspace_before_a_measurement_does_not_depend_on_its_size() -> None:
-    """Large nets may use more memory for Winograd's algorithm. What a Filter chooses must not change the launches before it."""
+    """Large nets may use more memory for Winograd's algorithm. The number of values that a Filter chooses must not change the launches before it."""
     filters = "convolution_param { num_output: 64 kernel_size: 3 pad: 1 }"
     text = f"""layer {{ name: "in" type: "Input" top: "x" top: "s" input_param {{ shape {{ dim: [64, 64, 112, 112] }} shape {{ dim: 64 }} }} }}
         layer {{ name: "c" type: "Convolution" bottom: "x" top: "c" {filters} }} layer {{ name: "f" type: "Filter" bottom: "c" bottom: "s" top: "y0" }}"""

@@ -13,13 +13,13 @@ import tokenize
 from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Each is a metaphor or an idiom for which CONTRIBUTING.md names a plain word.
+# Each is a metaphor or an idiom. Write the plain word: "must not" for "nobody may", "needs" for "asks for".
 PRIVATE = re.compile(
     r"\b(nobody|somebody|everybody|whoever|once more|at the most|at the least|gives? back|stands? in memory|goes? astray|asks? (for|its|of|the)|"
     r"meets?|knows? (bf16|of|that it)|of (its|their) own accord)\b",
     re.IGNORECASE,
 )
-# A clause with "what" or "who" as a noun: after a verb or at the start of a sentence, but not in a question.
+# A clause with "what" or "who" as a noun: after a verb or at the start of a sentence, but not in a question. Write a noun: "the values that ..".
 NOUN_CLAUSE = re.compile(r"(?:^|[.;:] )(What|Who) (?!is\b|are\b|does\b|do\b|you\b)[a-z]+|\b(of|that|with|from|than|and|as) (what|who) [a-z]+", re.MULTILINE)
 MAX_WORDS = 25
 

@@ -93,7 +93,7 @@ def declared() -> Iterator[Kernel]:
     """All kernels that are declared in the package."""
     seen = set[int]()
     for module in pkgutil.walk_packages(ocaffe.__path__, "ocaffe."):
-        if module.name.split(".")[1] in ("ops", "kernels", "layers", "data", "solver", "check", "selftest", "passes"):
+        if module.name.split(".")[1] in ("kernels", "layers", "data", "solver", "selftest", "passes"):
             for value in vars(importlib.import_module(module.name)).values():
                 yield from (kernel for kernel in _kernels(value) if id(kernel) not in seen and not seen.add(id(kernel)))  # type: ignore[func-returns-value]
 
