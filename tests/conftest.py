@@ -75,8 +75,12 @@ LOG_LEVEL = log.minimum  # fixtures of modules raise it too, so the level before
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Restore the level of the log before each test. Some commands raise it, and the tests that follow may read lines of the log."""
+    """Restore the level of the log before each test. Some commands raise it, and the tests that follow may read lines of the log.
+
+    A thread of an earlier test may have written to a captured stderr that was closed. The log must not say so in this test.
+    """
     log.minimum = LOG_LEVEL
+    log.stderr._channel.failed = False
     yield
     log.minimum = LOG_LEVEL
 
