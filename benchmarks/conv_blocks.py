@@ -27,9 +27,8 @@ from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref, Role, from_blocks, widened
+from ocaffe.kernels.convolution import choose
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks, conv_blocks_first, conv_depthwise_blocks
-from ocaffe.kernels.convolution.dense_gpu import conv_gpu
-from ocaffe.kernels.convolution.depthwise import conv_depthwise
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from tests.harness import blocks, narrowed
 
@@ -179,7 +178,9 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
             own = replace(target, wgmma=blocked)
             if blocked and not possible(own, g, way):
                 continue
-            rec: Recorder = recorded(own, partial(direction, conv_depthwise if g.depthwise else conv_gpu, g, *refs.values()))
+            x, w, y = refs.values()
+            given = {"forward": (x, w, None, y), "backward_data": (y, w, x), "backward_filter": (x, y, w)}[way]
+            rec: Recorder = recorded(own, choose.record, way, g, *given)
             for launch in rec.launches:  # as passes/bf16.py does
                 slots = ((launch.slot(operand), operand.ref.dtype) for operand in launch.operands)
                 types = {f"{slot.bf16}_T": "bfloat" for slot, dtype in slots if slot is not None and slot.bf16 and dtype == BFLOAT}

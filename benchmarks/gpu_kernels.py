@@ -237,10 +237,10 @@ class Runner:
         return sorted(runs[1:], key=lambda run: sum(run.values()))[RUNS // 2], values
 
 
-def recorded(target: Target, record: Callable[..., None], *choice: Choice) -> Recorder:
+def recorded(target: Target, record: Callable[..., None], *arguments: Any) -> Recorder:
     rec = Recorder(target, train=True)
     rec.enter("benchmark", "backward")
-    record(rec, *choice)
+    record(rec, *arguments)
     return rec
 
 
@@ -286,12 +286,12 @@ def winograd(runner: Runner | None, target: Target, batch: int, names: list[str]
     for name in names:
         g = geometry(batch, *WINOGRAD[name])
         x, w, y = operands(g)
-        back = winograd_gpu.turned(g)
-        for direction, result, estimate, record in (
-            (forward, y, winograd_gpu.cost(target, g, back=False), partial(winograd_gpu.forward, g=g, x=x, w=w, bias=None, y=y)),
-            (backward_data, x, winograd_gpu.cost(target, back, back=True), partial(winograd_gpu.forward, g=back, x=y, w=w, bias=None, y=x, back=True)),
-            (backward_filter, w, winograd_gpu.filter_cost(target, g), partial(winograd_gpu.backward_filter, g=g, x=x, dy=y, dw=w)),
+        for direction, result, record in (
+            (forward, y, partial(winograd_gpu.forward, g=g, x=x, w=w, bias=None, y=y)),
+            (backward_data, x, partial(winograd_gpu.backward_data, g=g, dy=y, w=w, dx=x)),
+            (backward_filter, w, partial(winograd_gpu.backward_filter, g=g, x=x, dy=y, dw=w)),
         ):
+            estimate = winograd_gpu.cost(target, g, direction.__name__)
             shape = product_shape(g, direction.__name__)
             choice = choose(target, conv_gpu.tiles(target, g, direction.__name__), *shape)
             expected = [cycles / CLOCK * 1e3 for cycles in (gemm_gpu.cost(target, choice, *shape), estimate)]

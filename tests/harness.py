@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,9 @@ from ocaffe.ir.launch import Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, from_blocks, widened
+from ocaffe.ir.tuned import Tuned
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
 from ocaffe.kernels.convolution.winograd import winograd_gpu
-from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.passes import bf16, recompute, sign_masks
 from ocaffe.support.switches import VARIABLE
 
@@ -71,26 +71,31 @@ def loaded(values: np.ndarray) -> np.ndarray:
     return from_blocks(widened(values) if values.dtype == BFLOAT else values)
 
 
-def tiled(out: int) -> Callable[..., winograd_gpu.Tiling]:
-    """Return a replacement for winograd_gpu.tiling that always chooses tiles of `out` x `out`."""
-    return lambda target, g, back: winograd_gpu.Tiling.of(target, g, out)
+SMALL_TILE = "32x32"  # of products on GPUs; CPU runtimes compile the larger ones for many seconds
+
+
+def preferring(target: Target, *names: str) -> Target:
+    """Return the target with a preference, as Recorder.prefer, for whole nets."""
+    return replace(target, tuned=Tuned(preferred=names))
 
 
 @contextlib.contextmanager
 def winograd_in_parts(rec: Recorder, out: int) -> Iterator[None]:
     """Make operations recorded inside use Winograd's algorithm of the GPU class where possible, with tiles of `out` x `out`, in several passes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rec, "target", replace(rec.target, workspace=1))
-        patch.setattr(winograd_gpu, "tiling", tiled(out))
+    with pytest.MonkeyPatch.context() as patch, rec.prefer(f"winograd {out}", SMALL_TILE):
         patch.setattr(winograd_gpu, "GRAIN", 4)
-        patch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
-        patch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
+        rec.target = replace(rec.target, workspace=1)
         yield
 
 
 def of_its_own(device: Device) -> Device:
     """Return the same device as if it had separate memory, to which batches and arrays of any size are streamed."""
-    return Device(replace(device.info, target=replace(device.target, unified_memory=False, stream_above=0)), device)
+    return changed(device, unified_memory=False, stream_above=0)
+
+
+def changed(device: Device, **capabilities: Any) -> Device:
+    """Return the same device as if its target had other capabilities."""
+    return Device(replace(device.info, target=replace(device.target, **capabilities)), device)
 
 
 def treat_as_large(patch: pytest.MonkeyPatch, size: int) -> None:

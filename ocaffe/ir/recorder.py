@@ -4,6 +4,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ocaffe.ir.kernel import Access, Can, Given, Kernel, Slot
 from ocaffe.ir.launch import BeginExchange, Call, Empty, EndExchange, Epilogue, EpilogueScalars, HostCall, Launch, Measure, Operand
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
+from ocaffe.ir.tuned import Tuned
 
 # 32-bit words of the step buffer, which holds the values that change from run to run. Kernels read `step[STEP_ITERATION]`.
 # SAMPLE and OTHER_RANKS number samples over all ranks of a training: sample n of this rank has the number n * (OTHER_RANKS + 1) + SAMPLE.
@@ -94,6 +96,19 @@ class Recorder:
         width = self.channel_block
         whole = -(-channels // width) * width if width else 0
         return whole if 4 * channels >= 3 * whole else 0
+
+    @contextmanager
+    def prefer(self, *names: str) -> Iterator[None]:
+        """Choices recorded within take the first of these candidates that they have, for tests and benchmarks. It is an error if they have none.
+
+        ocaffe/kernels/convolution/choose.py has the names of algorithms. The name of a tile begins with a digit; it counts for products, too.
+        """
+        target = self.target
+        self.target = replace(target, tuned=Tuned(preferred=names))
+        try:
+            yield
+        finally:
+            self.target = target
 
     # -- launches ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import pytest
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import MATHS, Target
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.dense_gpu import conv_gpu, conv_pointwise_mma
 from ocaffe.kernels.convolution.depthwise import conv_depthwise
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
@@ -642,13 +643,13 @@ def test_a_first_layer_with_96_outputs(device: Any) -> None:
     names = [[str(tile) for tile in conv_gpu.tiles(H100, g, "forward")] for g in (first, *others)]
     assert ["96x128x11 by 12x8" in each for each in names] == [True, False, False, False]
     rec = recorder(H100)
-    conv_gpu.forward(rec, first, *(Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", first.input_shape), ("w", first.weight_shape))), None,
-                     Ref("y", first.output_shape, Role.ACTIVATION))  # fmt: skip
+    convolution.forward(rec, first, *(Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", first.input_shape), ("w", first.weight_shape))), None,
+                        Ref("y", first.output_shape, Role.ACTIVATION))  # fmt: skip
     assert dict(rec.launches[0].call.defines)["BM"] == "96"
 
 
 def test_convolution_by_its_own_choice(device: Any) -> None:
-    check_convolution(device, conv_gpu, geometry(2, 6, 5, (1, 9, 8), (1, 3, 3), pad=(0, 1, 1)))
+    check_convolution(device, convolution, geometry(2, 6, 5, (1, 9, 8), (1, 3, 3), pad=(0, 1, 1)))
 
 
 def test_convolution_merged_relu(device: Any) -> None:
@@ -732,10 +733,10 @@ def test_depthwise_of_narrow_outputs(device: Any, window: str, vector: int, monk
     for case, (out, channels, multiplier) in enumerate((((300, vector - 1), 37, 1), ((9, 1), 19, 2))):
         size = (max(1, (n - 1) * s + (k - 1) * d + 1 - 2 * p) for n, (k, s, p, d) in zip(out, axes))
         g = geometry(2 + case, channels, channels * multiplier, (1, *size), group=channels, **DEPTHWISE[window])
-        check_convolution(device, conv_depthwise, g, kind="cpu", add=case == 1)
+        check_convolution(device, convolution, g, kind="cpu", add=case == 1)
         rec = recorder(device.target, "cpu")
         x, w, y = (Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", g.input_shape), ("w", g.weight_shape), ("y", g.output_shape)))
-        conv_depthwise.forward(rec, g, x, w, None, y)
+        convolution.forward(rec, g, x, w, None, y)
         assert rec.launches[0].final().program == "conv_narrow_cpu"
 
 

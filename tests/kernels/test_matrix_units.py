@@ -18,6 +18,7 @@ from ocaffe.ir import matrix_units
 from ocaffe.ir.matrix_units import UNITS
 from ocaffe.ir.target import MATHS, Target
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.dense_gpu import conv_gpu, conv_mma
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.kernels.matmul import gemm_gpu
@@ -192,9 +193,9 @@ def test_large_products_use_the_unit(unit: str) -> None:
         target = Target(kind="gpu", runtime="amd", compute_units=60, matrix_unit=unit, math=math)
         rec = recorder(target)
         refs = {name: Ref(name, shape, Role.ACTIVATION) for name, shape in (("x", g.input_shape), ("y", g.output_shape), ("w", g.weight_shape))}
-        conv_gpu.forward(rec, g, refs["x"], refs["w"], None, refs["y"])
-        conv_gpu.backward_data(rec, g, refs["y"], refs["w"], refs["x"])
-        conv_gpu.backward_filter(rec, g, refs["x"], refs["y"], refs["w"])
+        convolution.forward(rec, g, refs["x"], refs["w"], None, refs["y"])
+        convolution.backward_data(rec, g, refs["y"], refs["w"], refs["x"])
+        convolution.backward_filter(rec, g, refs["x"], refs["y"], refs["w"])
         a, b, c = (Ref(name, (1024, 1024), Role.ACTIVATION) for name in "abc")
         gemm_gpu.record(rec, a, b, c, False, True, None)
         calls = [launch.call for launch in rec.launches if launch.call is not None and not launch.kernel.can.helper]

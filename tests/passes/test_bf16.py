@@ -21,6 +21,7 @@ from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref, Role, widened
 from ocaffe.ir.tuned import Problem, Tuned
+from ocaffe.kernels.convolution import choose
 from ocaffe.kernels.convolution.dense_gpu import conv_gpu
 from ocaffe.kernels.convolution.depthwise import conv_depthwise
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
@@ -34,7 +35,7 @@ from ocaffe.passes import bf16, optimise
 from ocaffe.passes.relu_backward_fusion import TOP
 from ocaffe.profiling.tune import Tuner
 from ocaffe.selftest.compare import Side
-from tests.harness import execute, of_kind, treat_as_large, winograd_in_parts
+from tests.harness import execute, of_kind, preferring, treat_as_large, winograd_in_parts
 from tests.passes.test_residual import RELU, SHAPE, SUM, convolution, gone_back
 
 ONE, THREE = (1, 1, 1), (1, 3, 3)
@@ -224,7 +225,7 @@ def test_winograd(of_gpu: Device, out: int) -> None:
 
     def forward(rec: Recorder, refs: dict[str, Ref]) -> None:
         with winograd_in_parts(rec, out):
-            winograd_gpu.forward(rec, g, refs["x"], refs["w"], None, refs["y"])
+            choose.record(rec, "forward", g, refs["x"], refs["w"], None, refs["y"])
 
     def filters(rec: Recorder, refs: dict[str, Ref]) -> None:
         winograd_gpu.backward_filter(rec, g, refs["x"], refs["dy"], refs["gw"])
@@ -324,10 +325,7 @@ def test_expressions(of_gpu: Device, plane: tuple[int, int]) -> None:
 def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, winograd: bool, bits: bool) -> None:
     pack_sign_masks = optimise.pack_sign_masks
     monkeypatch.setattr(optimise, "pack_sign_masks", lambda schedule, target, everywhere: pack_sign_masks(schedule, target, everywhere=bits))
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if winograd else 1e30)
-    monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 0 if winograd else 1e30)
-    rank = conv_gpu.ranked
-    monkeypatch.setattr(conv_gpu, "ranked", lambda *args: sorted(rank(*args), key=lambda choice: choice.tile.quads != quads))
+    of_gpu.target = preferring(of_gpu.target, *(["winograd"] if winograd else []), *(["mma", "direct"] if quads else ["direct", "mma"]))
     got, refs, size = gradients(of_gpu, [])
     with monkeypatch.context() as patch:
         patch.setattr(optimise, "lower_to_bf16", lambda schedule, target: schedule)
@@ -345,8 +343,7 @@ def test_storage(of_gpu: Device, monkeypatch: pytest.MonkeyPatch, quads: bool, w
 
 def test_what_stays(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blobs that a script reads and small values stay float."""
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 1e30)
-    monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 1e30)
+    of_gpu.target = preferring(of_gpu.target, "mma", "direct")
     _, refs, _ = gradients(of_gpu, ["a1", "narrow"])
     assert refs["a1"].dtype == refs["narrow"].dtype == FLOAT and refs["a2"].dtype == BFLOAT
     for bits, target in ((1 << 20, of_gpu.target), (1, replace(of_gpu.target, math="tf32")), (1, replace(of_gpu.target, kind="cpu"))):
@@ -381,10 +378,9 @@ def test_choices_are_measured_so(of_gpu: Device, monkeypatch: pytest.MonkeyPatch
     assert all(defined(launch) for launches in schedules for launch in launches)
 
 
-def test_compare_sees_floats(of_gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_sees_floats(of_gpu: Device) -> None:
     """`ocaffe compare` converts bfloat16 values to float. They equal the values of a float net up to rounding."""
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 1e30)
-    monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_, **__: 1e30)
+    of_gpu.target = preferring(of_gpu.target, "mma", "direct")
     halves, plain = (Side(net_of_all(), proto.TRAIN, of_gpu, plain=plain).values() for plain in (False, True))
     forward = [key for key in halves if key[0] == "forward" and key in plain]
     assert len(forward) > 8

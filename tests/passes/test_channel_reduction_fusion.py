@@ -22,7 +22,7 @@ from ocaffe.kernels.matmul.gemm_gpu import Choice
 from ocaffe.passes import channel_reduction_fusion
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
-from tests.harness import execute, of_kind, tiled
+from tests.harness import SMALL_TILE, execute, of_kind, preferring
 
 ONE, NONE = (1, 1, 1), (0, 0, 0)
 GEOMETRIES = {
@@ -46,9 +46,8 @@ def value(name: str, *shape: int) -> Ref:
 def recorder(device: Any, monkeypatch: pytest.MonkeyPatch, chunks: int, last_block: bool) -> Recorder:
     """Return a recorder for Winograd's algorithm in several passes, and reductions in `chunks` chunks."""
     monkeypatch.setattr(winograd_gpu, "GRAIN", 64)
-    monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: gemm_gpu.TILES[-1:])
     monkeypatch.setattr("ocaffe.kernels.expression.expression.chunk_count", lambda *_: chunks)
-    return Recorder(replace(of_kind(device.target, "gpu", last_block), workspace=1), train=True)
+    return Recorder(preferring(replace(of_kind(device.target, "gpu", last_block), workspace=1), "depthwise", SMALL_TILE), train=True)
 
 
 def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
@@ -62,12 +61,16 @@ def statistics(rec: Recorder, y: Ref, more: bool) -> list[Ref]:
     return [mean, variance]
 
 
-def forward(rec: Recorder, monkeypatch: pytest.MonkeyPatch, name: str, x: Ref, w: Ref, b: Ref, y: Ref) -> None:
+def side(name: str) -> int:
+    """Return the outputs of a tile of Winograd's algorithm, per axis."""
+    return int(name.split(" x ")[1][0])
+
+
+def forward(rec: Recorder, name: str, x: Ref, w: Ref, b: Ref, y: Ref) -> None:
     """Record the convolution with the kernels that `name` states."""
     g = GEOMETRIES[name]
     if name.startswith("Winograd"):
-        monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
-        winograd_gpu.forward(rec, g, x, w, b, y)
+        winograd_gpu.forward(rec, g, x, w, b, y, out=side(name))
     elif name.startswith("depthwise"):
         convolution.forward(rec, g, x, w, b, y)
     else:
@@ -85,7 +88,7 @@ def test_statistics(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, off
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y = value("y", g.batch, g.num_output, *g.out)
-    forward(rec, monkeypatch, name, x, w, b, y)
+    forward(rec, name, x, w, b, y)
     written = statistics(rec, y, more)
     count = len(rec.launches)
     rec.launches = fuse_channel_reductions(rec.launches)
@@ -107,7 +110,7 @@ def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: st
     rec.enter("layer", "forward")
     x, w, b = value("x", g.batch, g.channels, *g.size), value("w", *g.weight_shape), value("b", g.num_output)
     y, total = value("y", g.batch, g.num_output, *g.out), value("total", g.num_output)
-    forward(rec, monkeypatch, name, x, w, b, y)
+    forward(rec, name, x, w, b, y)
     wanted: list[Ref] = []
     for what in order.split(", "):
         if what == "sums":
@@ -130,9 +133,8 @@ def test_sums(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, order: st
 @pytest.mark.parametrize("parts", [1, 2], ids=["whole", "two biases"])
 @pytest.mark.parametrize("adds", [False, True], ids=["writes", "adds"])
 @pytest.mark.parametrize("name", ["groups", "Winograd, 2 x 2, pairs"])
-def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, adds: bool, parts: int) -> None:
+def test_gradients_of_biases(device: Any, name: str, adds: bool, parts: int) -> None:
     """Bias gradients of a diff with fused ReLU backward that is added to. Each bias reads its own channels."""
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if name.startswith("Winograd") else 1e30)
     g = replace(GEOMETRIES[name], channels=6, num_output=8, group=2)
     rec = Recorder(of_kind(device.target, "gpu"), train=True)
     dy, w, y = value("dy", g.batch, g.num_output, *g.out), value("w", *g.weight_shape), value("y", g.batch, 6, *g.size)
@@ -141,7 +143,8 @@ def test_gradients_of_biases(device: Any, monkeypatch: pytest.MonkeyPatch, name:
         rec.enter("other", "backward")
         pointwise(rec, "y0 = x0 + 1", reads=[y], writes=[diff])
     rec.enter("writer", "backward")
-    convolution.backward_data(rec, g, dy, w, diff)
+    with rec.prefer("winograd" if name.startswith("Winograd") else "direct"):
+        convolution.backward_data(rec, g, dy, w, diff)
     rec.enter("relu", "backward")
     pointwise(rec, "y0 = x1 > 0 ? x0 : slope * x0", reads=[diff, y], writes=[dx], scalars={"slope": 0.5}, means=ReluBackward(0.5))
     rec.enter("below", "backward")
@@ -204,8 +207,7 @@ def test_sums_for_batch_norm(device: Any, monkeypatch: pytest.MonkeyPatch, name:
         pointwise(rec, "y0 = x0 + 1", reads=[x], writes=[diff])
     rec.enter("writer", "backward")
     if name.startswith("Winograd"):
-        monkeypatch.setattr(winograd_gpu, "tiling", tiled(int(name.split(" x ")[1][0])))
-        winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, None, diff, back=True)
+        winograd_gpu.backward_data(rec, g, dy, w, diff, out=side(name))
     else:
         conv_gpu.backward_data(rec, g, dy, w, diff, Choice(conv_gpu.with_step(g, gemm_gpu.TILES[-1], "backward_data"), 1))
     rec.enter("norm", "backward")

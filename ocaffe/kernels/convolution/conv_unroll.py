@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +10,13 @@ import numpy as np
 from ocaffe.ir.kernel import Can, Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.kernels.convolution.conv_dense import dense
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 
 UNROLL = Kernel("conv_unroll.unroll", read("x"), read("axes"), write("columns"), can=Can(helper=True))
 FOLD = Kernel("conv_unroll.fold", *reads("columns", "axes", "bias"), write("x"), can=Can(helper=True))
 COLUMNS = 1 << 24  # maximum floats of unrolled samples; one sample is always allowed
 ONE, ZERO = (1, 1, 1), (0, 0, 0)
+Product = Callable[..., None]  # records the same direction of a convolution over unrolled samples, `flat`
 
 
 def flat(g: ConvGeometry) -> ConvGeometry:
@@ -25,25 +25,25 @@ def flat(g: ConvGeometry) -> ConvGeometry:
     return replace(g, channels=g.channels * g.taps, size=line, out=line, kernel=ONE, stride=ONE, pad=ZERO, dilation=ONE)
 
 
-def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, product: Product) -> None:
     """y = x * w (+ bias per output)."""
     for part, xs, ys in _slices(g, x, y):
-        dense(rec).forward(rec, flat(part), _unroll(rec, part, xs), w, bias, ys)
+        product(rec, flat(part), _unroll(rec, part, xs), w, bias, ys)
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, product: Product, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of dx)."""
     for part, dys, dxs in _slices(g, dy, dx):
         columns = _columns(rec, part)
-        dense(rec).backward_data(rec, flat(part), dys, w, columns)
+        product(rec, flat(part), dys, w, columns)
         args = [bias is not None, rec.accumulates(dxs)]
         _launch(rec, part, FOLD, args, part.pixels, part.channels, columns=columns, axes=_axes(rec, g), bias=bias or columns, x=dxs)
 
 
-def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, product: Product) -> None:
     """dw = the gradient of the filters."""
     for part, xs, dys in _slices(g, x, dy):
-        dense(rec).backward_filter(rec, flat(part), _unroll(rec, part, xs), dys, dw)
+        product(rec, flat(part), _unroll(rec, part, xs), dys, dw)
         rec.enter(rec.layer, rec.phase)  # the next samples accumulate on this gradient
 
 

@@ -1,16 +1,15 @@
-"""Convolution in its three directions: the choice of the kernels for a geometry."""
+"""Convolution in its three directions. choose.py chooses the kernels for a geometry."""
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import ModuleType
 
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.kernels.convolution import conv_unroll
+from ocaffe.kernels.convolution import choose, conv_unroll
 from ocaffe.kernels.convolution.blocks_cpu import conv_blocked_cpu, conv_depthwise_blocked_cpu
-from ocaffe.kernels.convolution.conv_dense import dense as dense
-from ocaffe.kernels.convolution.depthwise import conv_depthwise
+from ocaffe.kernels.convolution.dense_cpu import conv_cpu
+from ocaffe.kernels.convolution.dense_gpu import conv_gpu
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.pooling.pooling import AVE, Pool
@@ -23,8 +22,9 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
         return
     if g.sparse and (not rec.train or not rec.target.is_cpu):
         g, x = _thinned(rec, g, x)
+    assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
     with rec.counted(g.flops):
-        _engine(rec, g, w, conv_depthwise.supports(rec, g)).forward(rec, g, x, w, bias, y)
+        choose.record(rec, "forward", g, x, w, bias, y)
     if rec.channel_block:
         rec.launches[-1].details = (conv_depthwise_blocked_cpu if g.depthwise else conv_blocked_cpu).form(rec, g, w)
 
@@ -34,14 +34,15 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
     if not g.batch:
         rec.empty([dy, w, *([bias] if bias else [])], [dx], what="convolution")
         return
+    assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
     if g.sparse and rec.phase == "backward" and not rec.target.is_cpu:  # a deconvolution's forward stays one launch, for fusion
         thin, seen = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:])), _dense(g)
         with rec.counted(g.flops):
-            _engine(rec, seen, w, True).backward_data(rec, seen, dy, w, thin)
+            choose.record(rec, "backward_data", seen, dy, w, thin)
         _seen(g).backward(rec, thin, None, dx)
         return
     with rec.counted(g.flops):
-        _engine(rec, g, w, True).backward_data(rec, g, dy, w, dx, bias=bias)
+        choose.record(rec, "backward_data", g, dy, w, dx, bias=bias)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
@@ -51,8 +52,9 @@ def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) ->
         return
     if g.sparse and not rec.target.is_cpu:
         g, x = _thinned(rec, g, x)
+    assert dw.count == math.prod(g.weight_shape), f"{dw.shape} for filters {g.weight_shape}"
     with rec.counted(g.flops):
-        _engine(rec, g, dw, conv_depthwise.sums(rec, g)).backward_filter(rec, g, x, dy, dw)
+        choose.record(rec, "backward_filter", g, x, dy, dw)
 
 
 def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
@@ -61,7 +63,8 @@ def backward_bias(rec: Recorder, g: ConvGeometry, dy: Ref, db: Ref) -> None:
     if not g.batch:
         pointwise(rec, "y0 = 0", writes=[db])
         return
-    dense(rec).backward_bias(rec, conv_unroll.flat(g) if len(g.size) > 3 else g, dy, db)
+    backward = conv_cpu.backward_bias if rec.target.is_cpu else conv_gpu.backward_bias
+    backward(rec, conv_unroll.flat(g) if len(g.size) > 3 else g, dy, db)
 
 
 def _seen(g: ConvGeometry) -> Pool:
@@ -83,11 +86,3 @@ def _thinned(rec: Recorder, g: ConvGeometry, x: Ref) -> tuple[ConvGeometry, Ref]
     thin = rec.scratch("thinned", (g.batch, g.channels, *g.out[1:]), role=Role.DIFF if x.role is Role.DIFF else Role.SCRATCH)
     _seen(g).forward(rec, x, thin)
     return _dense(g), thin
-
-
-def _engine(rec: Recorder, g: ConvGeometry, w: Ref, direct: bool) -> ModuleType:
-    """Return the module for this geometry on this device class. `direct`: the depthwise kernels support its window."""
-    assert w.count == math.prod(g.weight_shape), f"{w.shape} for filters {g.weight_shape}"
-    if len(g.size) > 3:
-        return conv_unroll
-    return conv_depthwise if g.depthwise and direct else dense(rec)

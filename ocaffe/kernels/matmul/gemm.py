@@ -1,10 +1,9 @@
 """Matrix product. The device class of the target decides which kernels compute it."""
 from __future__ import annotations
 
-from importlib import import_module
-
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+from ocaffe.kernels.matmul import gemm_cpu, gemm_gpu
 
 
 def gemm(
@@ -22,7 +21,7 @@ def gemm(
     assert bias is None or bias.count == n, f"{bias} for {n} columns"
     first = len(rec.launches)
     with rec.counted(2 * m * n * k):
-        import_module(f"ocaffe.kernels.matmul.gemm_{rec.target.kind}").record(rec, a, b, c, trans_a, trans_b, bias)
+        (gemm_cpu.record if rec.target.is_cpu else gemm_gpu.record)(rec, a, b, c, trans_a, trans_b, bias)
     if not mergeable:
         for launch in rec.launches[first:]:
             launch.epilogue = None
@@ -41,4 +40,4 @@ def batched_gemm(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, *, trans_a
     shapes = ((batches * k, m) if trans_a else (batches * m, k), (batches * n, k) if trans_b else (batches * k, n), (batches * m, n))
     assert (a.shape, b.shape, c.shape) == shapes, f"{batches} products: {a.shape} x {b.shape} -> {c.shape}, transposed {trans_a} {trans_b}"
     with rec.counted(2 * batches * m * n * k):
-        import_module(f"ocaffe.kernels.matmul.gemm_{rec.target.kind}").record_batches(rec, a, b, c, batches, trans_a, trans_b)
+        (gemm_cpu.record_batches if rec.target.is_cpu else gemm_gpu.record_batches)(rec, a, b, c, batches, trans_a, trans_b)

@@ -104,7 +104,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     _gather(rec, g, "forward", x, w, bias, y, pack or partial(_pack, g=g, back=False))
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     _gather(rec, g, "backward_data", dy, w, bias, dx, partial(_pack, g=g, back=True))
 
 

@@ -37,7 +37,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     _gather(rec, g, FORWARD, groups, w, bias, y, x=x, y=y)
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, bias: Ref | None, dx: Ref) -> None:
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     groups = _groups(g, (g.size[1], g.size[2]), (g.stride[1], g.stride[2]))
     _gather(rec, g, BACKWARD_DATA, groups, w, bias, dx, dy=dy, dx=dx)
 

@@ -2,17 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import gcd
 
 from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.kernels.convolution.dense_cpu import conv_pointwise_cpu
-from ocaffe.kernels.convolution.dense_cpu.conv_parts_cpu import filter_slices, pack, sliced
+from ocaffe.kernels.convolution.dense_cpu.conv_parts_cpu import filter_slices, mirrored_steps, pack, plain_steps, sliced
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
-from ocaffe.kernels.convolution.winograd import winograd_cpu
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, columns, even, share_out
 
@@ -29,42 +26,26 @@ GATHER_WASTE = 1.3  # maximum pixels per output for gathering, which also multip
 
 
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-    if winograd_cpu.wins(rec, g):
-        winograd_cpu.forward(rec, g, x, w, bias, y)
-    else:
-        _multiply(rec, g, x, w, bias, y, [g.depth, g.taps, g.taps, 1, 0])
+    _multiply(rec, g, x, w, bias, y, plain_steps(g))
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
-    """dx = the gradient of the input.
+def gather(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+    """dx = the gradient of the input, as a convolution of dy with mirrored filters."""
+    _multiply(rec, g.turned, dy, w, bias, dx, mirrored_steps(g))
 
-    Gathering is a convolution of dy with mirrored filters. Scattering adds all contributions to a channel in the work-item that
-    owns it.
-    """
-    if not gathers(g):
-        _scatter(rec, g, dy, w, dx, bias)
-        return
-    depth, height, width = (d * (k - 1) - p for d, k, p in zip(g.dilation, g.kernel, g.pad, strict=True))
-    turned = replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(depth, height, width))
-    if winograd_cpu.wins(rec, turned):
-        winograd_cpu.forward(rec, turned, dy, w, bias, dx, turned=True)
-        return
-    _multiply(rec, turned, dy, w, bias, dx, [g.taps, g.taps, g.depth, -1, g.taps - 1])
+
+def can_gather(g: ConvGeometry) -> bool:
+    """Whether the outputs are all windows of stride 1."""
+    full = tuple(i + 2 * p - d * (k - 1) for i, p, d, k in zip(g.size, g.pad, g.dilation, g.kernel, strict=True))
+    return g.stride == ONE and g.out == full
 
 
 def gathers(g: ConvGeometry) -> bool:
-    """Whether the outputs are all windows of stride 1, and few windows of the mirrored convolution contain only padding."""
-    full = tuple(i + 2 * p - d * (k - 1) for i, p, d, k in zip(g.size, g.pad, g.dilation, g.kernel, strict=True))
-    return g.stride == ONE and g.out == full and g.pixels <= GATHER_WASTE * g.positions
+    """Whether gathering pays: few windows of the mirrored convolution contain only padding."""
+    return can_gather(g) and g.pixels <= GATHER_WASTE * g.positions
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
-    if winograd_cpu.wins(rec, g, filters=True):
-        winograd_cpu.backward_filter(rec, g, x, dy, dw)
-        return
-    if g.pointwise:
-        conv_pointwise_cpu.backward_filter(rec, g, x, dy, dw)
-        return
     defines = tile(rec, g)
     lines = g.kernel[0] * g.kernel[1]  # rows of the window
     channels = even(g.group_channels, max(1, defines["ROWS"] // g.taps))
@@ -93,9 +74,6 @@ def _multiply(
     rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, steps: Sequence[int]
 ) -> None:
     """y = filters times unrolled x. `steps` are the strides and the offset in w for the kernel `pack`."""
-    if g.pointwise:
-        conv_pointwise_cpu.multiply(rec, g, x, w, bias, y, steps)
-        return
     defines = tile(rec, g)
     if ceil(g.batch * g.positions, WIDE * columns(defines)) * g.group < rec.target.compute_units:  # a small image: all cores rather than fewer reads
         defines |= {"WIDE": 1}
@@ -112,7 +90,8 @@ def _multiply(
     )
 
 
-def _scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None) -> None:
+def scatter(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+    """dx = the gradient of the input. The work-item that owns a channel adds all contributions to it."""
     defines = tile(rec, g)
     unit = defines["MR"] // gcd(defines["MR"], g.taps)  # channels whose rows fill tiles exactly
     most = ceil(g.group_channels, unit * ceil(SCATTER_ROWS, unit * g.taps))

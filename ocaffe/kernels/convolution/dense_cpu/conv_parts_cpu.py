@@ -27,6 +27,16 @@ def pack(
     return packed
 
 
+def plain_steps(g: ConvGeometry) -> list[int]:
+    """Return the steps of `pack` for the filters of forward."""
+    return [g.depth, g.taps, g.taps, 1, 0]
+
+
+def mirrored_steps(g: ConvGeometry) -> list[int]:
+    """Return the steps of `pack` for the mirrored filters of backward_data as the convolution `g.turned`."""
+    return [g.taps, g.taps, g.depth, -1, g.taps - 1]
+
+
 def filter_slices(rec: Recorder, g: ConvGeometry, blocks: int) -> int:
     """Return the number of slices of the batch for the gradient of `blocks` blocks of a group's filters."""
     return min(share_out(rec, blocks * g.group, g.batch), max(2, SLICES // (g.num_output * g.depth)))

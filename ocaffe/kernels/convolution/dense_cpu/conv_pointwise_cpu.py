@@ -7,7 +7,7 @@ from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.kernels.convolution.dense_cpu.conv_parts_cpu import filter_slices, pack, sliced
+from ocaffe.kernels.convolution.dense_cpu.conv_parts_cpu import filter_slices, mirrored_steps, pack, plain_steps, sliced
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, even, share_out
@@ -22,7 +22,15 @@ STREAM_ABOVE = 8 << 20  # larger results (bytes) bypass the caches, so that a ca
 ITEMS = 16  # work-items per core if there is enough work, because cores may differ in speed
 
 
-def multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, steps: Sequence[int]) -> None:
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+    _multiply(rec, g, x, w, bias, y, plain_steps(g))
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+    _multiply(rec, g.turned, dy, w, bias, dx, mirrored_steps(g))
+
+
+def _multiply(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, steps: Sequence[int]) -> None:
     """y = filters times x, forward or backward. `steps` are the strides and the offset of the filters for `pack`."""
     defines = _defines(rec, g)
     if g.depth <= defines["KC"] and y.nbytes > STREAM_ABOVE:  # y holds no partial sums

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -11,12 +10,9 @@ from ocaffe.ir import matrix_units
 from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.ir.tuned import Problem
-from ocaffe.kernels.convolution.blocks_gpu import conv_blocks, conv_blocks_first
 from ocaffe.kernels.convolution.dense_gpu import conv_mma, conv_patch_mma, conv_pointwise_mma
 from ocaffe.kernels.convolution.geometry.conv_window import Directions as Kernels
-from ocaffe.kernels.convolution.geometry.conv_window import gathered_shape, phase_taps, phases, product_shape, sizes, window
-from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.convolution.geometry.conv_window import gathered_shape, phase_taps, phases, sizes, window
 from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.matmul.families import family_of
 from ocaffe.kernels.matmul.gemm_gpu import (
@@ -25,10 +21,8 @@ from ocaffe.kernels.matmul.gemm_gpu import (
     LastBlock,
     Tile,
     async_tiles,
-    cost,
     fma_tiles,
     parts_of_depth,
-    ranked,
     sum_splits,
     tiles_for,
     work_items,
@@ -39,7 +33,7 @@ if TYPE_CHECKING:
     from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 
 KERNELS = Kernels.of("conv_gpu", "filter", last_block=True, sums_gradients=True)
-WINOGRAD = "winograd"  # a choice besides the tiles
+FAMILIES = {"patch": conv_patch_mma, "pointwise": conv_pointwise_mma, "mma": conv_mma}  # kernels for tiles with 16-bit operands on tensor cores
 DIRECTIONS = "forward", "backward_data", "backward_filter"  # DIRECTION of conv_gpu.cl
 WINDOW_STEP = 12  # maximum products per result and step, if the window leaves a choice
 TENSOR_STEP = 8  # depth of one tensor-core product
@@ -50,67 +44,28 @@ LEVEL_SUMS = 32  # maximum sums per work-item that leave registers for a second 
 LEVEL_DEPTH = 256  # minimum products per sum for which a second level pays
 
 
-def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice | None = None) -> None:
-    """y = x * w (+ bias per output).
-
-    Here and below, `choice` selects a tile of the direct product instead of the estimate (for benchmarks and tests).
-    """
-    if choice is None:
-        pays = conv_blocks.pays(rec, g)
-        if pays and conv_blocks.possible(rec.target, g, "forward"):
-            conv_blocks.forward(rec, g, x, w, bias, y)
-            return
-        if pays and conv_blocks_first.possible(rec.target, g, "forward"):
-            conv_blocks_first.forward(rec, g, x, w, bias, y)
-            return
-        found = _choose(rec, "forward", g, lambda: winograd_gpu.cost(rec.target, g, back=False))
-        if isinstance(found, str):
-            winograd_gpu.forward(rec, g, x, w, bias, y)
-            return
-        choice = found
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, choice: Choice) -> None:
+    """y = x * w (+ bias per output), here and below by the kernels of the choice's tile."""
     if family := _family(choice.tile):
         family.forward(rec, g, x, w, bias, y, choice)
         return
     _gather(rec, g, "forward", x, w, bias, y, choice)
 
 
-def backward_data(
-    rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice | None = None, bias: Ref | None = None
-) -> None:
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, choice: Choice, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of dx).
 
     A stride divides dx into phases (conv_gpu.cl). The first phase is the largest.
     """
-    if choice is None:
-        if conv_blocks.possible(rec.target, g, "backward_data"):
-            conv_blocks.backward_data(rec, g, dy, w, bias, dx)
-            return
-        found = _choose(rec, "backward_data", g, lambda: winograd_gpu.cost(rec.target, winograd_gpu.turned(g), back=True))
-        if isinstance(found, str):
-            winograd_gpu.forward(rec, winograd_gpu.turned(g), dy, w, bias, dx, back=True)
-            return
-        choice = found
     if family := _family(choice.tile):
         family.backward_data(rec, g, dy, w, bias, dx, choice)
         return
     _gather(rec, g, "backward_data", dy, w, bias, dx, choice)
 
 
-def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice | None = None) -> None:
+def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref, choice: Choice) -> None:
     """dw = the gradient of the filters, a product over all positions of all samples."""
     depth = g.batch * g.positions
-    if choice is None:
-        if conv_blocks.possible(rec.target, g, "backward_filter"):
-            conv_blocks.backward_filter(rec, g, x, dy, dw)
-            return
-        if conv_blocks_first.possible(rec.target, g, "backward_filter"):
-            conv_blocks_first.backward_filter(rec, g, x, dy, dw)
-            return
-        found = _choose(rec, "backward_filter", g, lambda: winograd_gpu.filter_cost(rec.target, g))
-        if isinstance(found, str):
-            winograd_gpu.backward_filter(rec, g, x, dy, dw)
-            return
-        choice = found
     if family := _family(choice.tile):
         family.backward_filter(rec, g, x, dy, dw, choice)
         return
@@ -161,26 +116,15 @@ def _gather(rec: Recorder, g: ConvGeometry, direction: str, source: Ref, w: Ref,
         sum_splits(rec, "conv_gpu", defines(g, tile, direction), to, bias, target, samples=g.batch, inner=inner, mergeable=True)
 
 
-def _choose(rec: Recorder, direction: str, g: ConvGeometry, winograd: Callable[[], float]) -> Choice | str:
-    """Return the fastest choice by measurement or else by estimate: a tile and split of the direct product, or WINOGRAD.
-
-    `winograd` returns the estimated cost of WINOGRAD.
-    """
-    shape = product_shape(g, direction)
-    whole = direction != "backward_filter"  # then patches are not split
-    found = ranked(rec.target, tiles(rec.target, g, direction), *shape)
-    candidates: list[Choice | str] = [choice for choice in found if not (whole and choice.tile.patches and choice.splits > 1)]
-    if winograd_gpu.possible(g):
-        direct = cost(rec.target, candidates[0], *shape)  # type: ignore[arg-type]
-        candidates.insert(int(winograd() >= direct), WINOGRAD)
-    return rec.target.tuned.choose(Problem(direction, g, rec.target.math), candidates)
+def kind(tile: Tile) -> str:
+    """Return the kind of kernels that a tile is for: a key of FAMILIES, or else "direct", the kernels of this file."""
+    if tile.patches:
+        return "patch"
+    return "pointwise" if tile.stages else "mma" if tile.quads else "direct"
 
 
 def _family(tile: Tile) -> ModuleType | None:
-    """Return the module for tiles with 16-bit operands on tensor cores, or None for the kernels of this module."""
-    if tile.patches:
-        return conv_patch_mma
-    return conv_pointwise_mma if tile.stages else conv_mma if tile.quads else None
+    return FAMILIES.get(kind(tile))
 
 
 def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:

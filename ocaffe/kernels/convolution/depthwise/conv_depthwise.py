@@ -1,6 +1,6 @@
 """Direct depthwise convolution in two dimensions on both device classes (conv_depthwise_cpu.cl, conv_depthwise_gpu.cl).
 
-On CPUs, conv_narrow_cpu.py computes narrow outputs, on Hopper conv_depthwise_blocks.py channels in blocks.
+On CPUs, conv_narrow_cpu.py is for narrow outputs, on Hopper conv_depthwise_blocks.py for channels in blocks.
 """
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from ocaffe.ir.kernel import COUNTERS, JOIN, PARTS, REDUCTION, SIGN, Can, Kernel
 from ocaffe.ir.launch import NO_ACTIVATION, SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder
 from ocaffe.ir.tensor import Ref
-from ocaffe.kernels.convolution.blocks_gpu import conv_blocks, conv_depthwise_blocks
-from ocaffe.kernels.convolution.depthwise import conv_narrow_cpu
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.convolution.geometry.conv_window import plane_window
 from ocaffe.kernels.matmul.gemm_gpu import sum_splits
@@ -36,27 +34,21 @@ BLOCK = (8, 64)  # ROWS and COLUMNS of conv_depthwise_cpu.cl
 BLOCK_FLOATS = 1 << 15  # maximum floats of the image for such a block
 
 
-def supports(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether forward supports this window. On CPUs it keeps the part of the image that a block of the result needs."""
-    if not rec.target.is_cpu:
+def possible(rec: Recorder, g: ConvGeometry, direction: str) -> bool:
+    """Whether the kernel of `direction` has this window. backward_filter keeps a sum for each tap.
+
+    On CPUs, it and forward keep the part of the image that a block of the result needs.
+    """
+    if direction == "backward_data":
         return True
+    if not rec.target.is_cpu:
+        return direction == "forward" or g.taps <= MAX_TAPS
     _, height, width = ((n - 1) * s + (k - 1) * d + s for n, k, s, d in zip((1, *BLOCK), g.kernel, g.stride, g.dilation))
     return g.taps <= MAX_TAPS and height * width <= BLOCK_FLOATS
 
 
-def sums(rec: Recorder, g: ConvGeometry) -> bool:
-    """Whether backward_filter supports this window. It also keeps a sum for each tap."""
-    return g.taps <= MAX_TAPS and supports(rec, g)
-
-
 def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
     """y = x * w (+ bias per output)."""
-    if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
-        conv_narrow_cpu.forward(rec, g, x, w, bias, y)
-        return
-    if conv_blocks.pays(rec, g) and conv_depthwise_blocks.possible(rec.target, g):
-        conv_depthwise_blocks.forward(rec, g, x, w, bias, y)
-        return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(y), _no_activation(rec))
     if rec.target.is_cpu:
         _by_plane(rec, g, FORWARD_CPU, epilogue, g.out, (1, 1), g.num_output, x=x, filter=w, bias=w if bias is None else bias, y=y)
@@ -78,12 +70,6 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
 
 def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     """dx = the gradient of the input (+ bias per channel of dx)."""
-    if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
-        conv_narrow_cpu.backward_data(rec, g, dy, w, dx, bias)
-        return
-    if conv_depthwise_blocks.possible(rec.target, g):
-        conv_depthwise_blocks.backward_data(rec, g, dy, w, bias, dx)
-        return
     epilogue = EpilogueScalars(bias is not None, rec.accumulates(dx), _no_activation(rec))
     kernel = BACKWARD_DATA_CPU if rec.target.is_cpu else BACKWARD_DATA
     _by_plane(rec, g, kernel, epilogue, g.size, g.stride[1:], g.channels, dy=dy, filter=w, bias=w if bias is None else bias, dx=dx)
@@ -91,12 +77,6 @@ def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:
     """dw = the gradient of the filters. The batch is divided into slices if the outputs alone would leave the device idle."""
-    if rec.target.is_cpu and conv_narrow_cpu.wins(rec, g):
-        conv_narrow_cpu.backward_filter(rec, g, x, dy, dw)
-        return
-    if conv_depthwise_blocks.possible(rec.target, g):
-        conv_depthwise_blocks.backward_filter(rec, g, x, dy, dw)
-        return
     each = min(OUTPUTS, _planes_each(rec, g, g.positions, g.num_output))
     items = -(-g.num_output // each)
     slices = min(g.batch, -(-GROUPS_PER_UNIT * rec.target.compute_units // items))

@@ -32,7 +32,7 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     _by_block(rec, g, FORWARD, y, bias is not None, g.num_output, x=x, filter=w, bias=bias or w, y=y)
 
 
-def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None) -> None:
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
     _by_block(rec, g, BACKWARD_DATA, dx, bias is not None, g.channels, dy=dy, filter=w, bias=bias or w, dx=dx)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Triple = tuple[int, int, int]  # depth, height, width; missing leading axes are 1 (pad: 0)
 Axes = tuple[int, ...]  # a Triple, or one number per axis if there are more than three
@@ -81,6 +81,12 @@ class ConvGeometry:
     @property
     def output_shape(self) -> tuple[int, ...]:
         return (self.batch, self.num_output, *self.out)
+
+    @property
+    def turned(self) -> ConvGeometry:
+        """backward_data of stride 1 as a convolution of the outputs' gradient with mirrored filters."""
+        pad = tuple(d * (k - 1) - p for d, k, p in zip(self.dilation, self.kernel, self.pad, strict=True))
+        return replace(self, channels=self.num_output, num_output=self.channels, size=self.out, out=self.size, pad=pad)
 
     @property
     def pointwise(self) -> bool:

@@ -1,11 +1,11 @@
-"""Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (winograd_cpu.cl), and the estimate that chooses it."""
+"""Convolution with 3 x 3 windows on CPU runtimes by Winograd's F(4x4, 3x3) (winograd_cpu.cl), and the estimate of its time."""
 from __future__ import annotations
 
 from ocaffe.ir.kernel import JOIN, Can, Kernel, own_form, read, reads, write, writes
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
+from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
-from ocaffe.ir.tuned import Problem
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, columns, share_out
@@ -29,14 +29,9 @@ ITEMS_PER_CORE = 2  # if outputs are divided; each part transforms the input aga
 PRODUCT, DIRECT_FILTER, INPUT, OUTPUT, FILTER = 0.7, 1.2, 1000, 600, 90
 
 
-def wins(rec: Recorder, g: ConvGeometry, filters: bool = False) -> bool:
-    """Whether Winograd supports this geometry and is faster than the direct product, by measurement or estimate, in forward or (`filters`) backward_filter."""
-    possible = (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
-    if not possible or rec.target.math == "ieee":
-        return False
-    estimate = filters_cheaper(rec, g) if filters else cheaper(rec, g)
-    problem = Problem("backward_filter" if filters else "forward", g, rec.target.math)
-    return rec.target.tuned.choose(problem, ("winograd", "direct") if estimate else ("direct", "winograd")) == "winograd"
+def possible(target: Target, g: ConvGeometry) -> bool:
+    """Whether forward and backward_filter have this geometry. With math ieee there are only direct products."""
+    return target.math != "ieee" and (g.size[0], *g.kernel, *g.stride, *g.dilation, g.pad[0]) == (1, 1, 3, 3, *ONE, *ONE, 0)
 
 
 def cheaper(rec: Recorder, g: ConvGeometry) -> bool:
@@ -89,6 +84,10 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
     sizes = [g.batch, g.group_channels, g.group_outputs, *g.size[1:], *g.out[1:], *g.pad[1:]]
     args = [*sizes, share, block, chunk, EpilogueScalars(bias is not None, rec.accumulates(y))]
     rec.launch(FORWARD(x=x, packed=packed, bias=bias or packed, y=y, space=space), args=args, size=size, local=ONE, defines=defines)
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None) -> None:
+    forward(rec, g.turned, dy, w, bias, dx, turned=True)
 
 
 def backward_filter(rec: Recorder, g: ConvGeometry, x: Ref, dy: Ref, dw: Ref) -> None:

@@ -17,6 +17,7 @@ from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import SIXTEEN_BITS, TENSOR_MATHS, Target
 from ocaffe.ir.tensor import FLOAT, Ref
+from ocaffe.ir.tuned import named
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.kernels.matmul.families import family_of
@@ -29,7 +30,7 @@ OUTPUT = Kernel(
 )  # fmt: skip
 WINDOW = Kernel("winograd_gpu.window", read("sums"), write("dw"), can=Can(helper=True))
 
-LARGE, MIDDLE, EXACT = 4, 3, 2  # outputs of a tile, per axis
+LARGE, MIDDLE, EXACT = SIDES = 4, 3, 2  # outputs of a tile, per axis
 PREMIUM = 1.25  # maximum time of EXACT relative to MIDDLE
 GRAIN = 128  # tiles per pass are a multiple of it: the columns of the largest tile of the product
 MAX_SPLITS = 16  # of backward_filter: the kernel `window` adds the splits sequentially
@@ -76,7 +77,7 @@ class Tiling:
 
 
 def tiling(target: Target, g: ConvGeometry, back: bool) -> Tiling:
-    """Return the tiling of forward or, with `back`, of backward_data as the convolution `turned`."""
+    """Return the tiling of forward or, with `back`, of backward_data as the convolution `g.turned`."""
     if target.math in TENSOR_MATHS:
         return Tiling.of(target, g, LARGE)
     exact, middle = (Tiling.of(target, g, out) for out in (EXACT, MIDDLE))
@@ -100,14 +101,13 @@ def full(g: ConvGeometry) -> tuple[int, ...]:
     return tuple(i + 2 * p - k + 1 for i, p, k in zip(g.size, g.pad, g.kernel, strict=True))
 
 
-def turned(g: ConvGeometry) -> ConvGeometry:
-    """Return backward_data as a convolution of the outputs' gradient with mirrored filters."""
-    return replace(g, channels=g.num_output, num_output=g.channels, size=g.out, out=g.size, pad=(0, 2 - g.pad[1], 2 - g.pad[2]))
-
-
-def cost(target: Target, g: ConvGeometry, back: bool) -> float:
-    """Return the estimated time of `forward` in the cycles of gemm_gpu.cost."""
-    return _time(target, g, tiling(target, g, back))
+def cost(target: Target, g: ConvGeometry, direction: str) -> float:
+    """Return the estimated time of a direction in the cycles of gemm_gpu.cost."""
+    if direction == "backward_filter":
+        return _filter_cost(target, g)
+    back = direction == "backward_data"
+    seen = g.turned if back else g
+    return _time(target, seen, tiling(target, seen, back))
 
 
 def _time(target: Target, g: ConvGeometry, cut: Tiling) -> float:
@@ -115,7 +115,7 @@ def _time(target: Target, g: ConvGeometry, cut: Tiling) -> float:
     return _moving(target, g, cut, 2 * g.num_output * g.group_channels) + share * cut.pieces * _products(target, g, cut)[1]
 
 
-def filter_cost(target: Target, g: ConvGeometry) -> float:
+def _filter_cost(target: Target, g: ConvGeometry) -> float:
     """Return the estimated time of backward_filter."""
     cut = filter_tiling(target, g)
     choice, products = _sums(target, g, cut)
@@ -130,9 +130,9 @@ def _moving(target: Target, g: ConvGeometry, cut: Tiling, matrices: int) -> floa
     return MORE_LAUNCHES * family.launch + moved / (units(target) * family.memory_floats)
 
 
-def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False) -> None:
-    """y = convolution of x (+ bias per output). `back`: filters are [channel][output] with mirrored taps (`turned`)."""
-    cut = tiling(rec.target, g, back)
+def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y: Ref, back: bool = False, out: int | None = None) -> None:
+    """y = convolution of x (+ bias per output). `back`: filters are [channel][output] with mirrored taps. `out`: outputs of a tile, per axis."""
+    cut = Tiling.of(rec.target, g, out) if out else tiling(rec.target, g, back)
     choice, _ = _products(rec.target, g, cut)
     batches, pitch, defines = cut.points * g.group, cut.pitch, {"OUT": cut.out}
     filters = rec.scratch("filters", (batches * g.group_channels, g.group_outputs))
@@ -159,6 +159,10 @@ def forward(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, bias: Ref | None, y:
             local=_group(rec),
             defines=defines,
         )
+
+
+def backward_data(rec: Recorder, g: ConvGeometry, dy: Ref, w: Ref, dx: Ref, bias: Ref | None = None, out: int | None = None) -> None:
+    forward(rec, g.turned, dy, w, bias, dx, back=True, out=out)
 
 
 def _group(rec: Recorder) -> tuple[int, int, int]:
@@ -201,6 +205,8 @@ def product_tiles(target: Target) -> tuple[Tile, ...]:
     products: they add sums of 16 elements, which has half the error of sequential multiply-adds.
     """
     tiles = tiles_for(target, "tf32" if target.math in SIXTEEN_BITS else None)
+    if target.tuned.preferred_tiles:
+        return tuple(named(target.tuned.preferred_tiles, "Winograd's products", tiles))
     return tuple(tile for tile in tiles if tile.mma) or tiles
 
 

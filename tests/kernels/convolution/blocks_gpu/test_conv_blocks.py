@@ -111,7 +111,7 @@ def test_directions(device: Any, name: str, math: str, error: float) -> None:
     a, f, b, d = draw(x.shape), draw((g.num_output, g.group_channels, *g.kernel[1:]), 1), draw((g.num_output,), 2), draw(y.shape, 3)
     dy = image("dy", g.out, g.num_output, Role.DIFF)
     conv_blocks.forward(rec, g, x, w, bias, y)
-    conv_blocks.backward_data(rec, g, dy, w, None, dx)
+    conv_blocks.backward_data(rec, g, dy, w, dx)
     conv_blocks.backward_filter(rec, g, x, dy, dw)
     got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a, x), w: f, bias: b, dy: stored(d, dy)}, [y, dx, dw])
     for got, expected in (
@@ -141,7 +141,7 @@ def test_tf32_is_rounded_not_truncated_and_inf_and_nan_stay(device: Any) -> None
     a, d = (rng.standard_normal(ref.shape).astype(np.float32) for ref in (x, dy))
     f = rng.standard_normal((g.num_output, g.channels, *g.kernel[1:])).astype(np.float32)
     conv_blocks.forward(rec, g, x, w, None, y)
-    conv_blocks.backward_data(rec, g, dy, w, None, dx)
+    conv_blocks.backward_data(rec, g, dy, w, dx)
     conv_blocks.backward_filter(rec, g, x, dy, dw)
     got = execute(rec, device.context, {x: blocks(a), w: f, dy: blocks(d)}, [y, dx, dw])
     ra, rf, rd = to_tf32(a), to_tf32(f), to_tf32(d)

@@ -58,7 +58,7 @@ def test_directions(device: Any, name: str, math: str, error: float, last_block:
     w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (c,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
     a, f, b, d = draw(x.shape), draw((c, 1, kernel, kernel), 1), draw((c,), 2), draw(y.shape, 3)
     conv_depthwise_blocks.forward(rec, g, x, w, bias, y)
-    conv_depthwise_blocks.backward_data(rec, g, dy, w, None, dx)
+    conv_depthwise_blocks.backward_data(rec, g, dy, w, dx)
     conv_depthwise_blocks.backward_filter(rec, g, x, dy, dw)
     got_y, got_dx, got_dw = execute(rec, device.context, {x: stored(a, x), w: f, bias: b, dy: stored(d, dy)}, [y, dx, dw])
     wanted_y, wanted_dx, wanted_dw = results(g, a, f, d)

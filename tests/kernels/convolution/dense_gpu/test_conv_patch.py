@@ -19,6 +19,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.convolution.dense_gpu import conv_gpu, conv_patch_mma
 from ocaffe.kernels.convolution.dense_gpu.conv_patch_mma import FILTER_TILES, PATCH_TILES
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
+from ocaffe.kernels.convolution.geometry.conv_window import product_shape
 from ocaffe.kernels.expression.expression import ReluBackward, pointwise, reduce
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.kernels.matmul.gemm_gpu import BFLOAT16, Choice, Tile
@@ -257,5 +258,5 @@ def test_networks_take_them(size: int, direction: str) -> None:
     assert tiles and all(tile.waste <= conv_patch_mma.MAX_WASTE for tile in tiles)
     assert not conv_patch_mma.tiles(replace(H100, math="fp16"), g, direction)
     assert not conv_patch_mma.tiles(H100, replace(g, stride=(1, 2, 2), out=(1, size // 2, size // 2)), direction)
-    best = gemm_gpu.ranked(H100, conv_gpu.tiles(H100, g, direction), *conv_gpu.product_shape(g, direction))[0]
+    best = gemm_gpu.ranked(H100, conv_gpu.tiles(H100, g, direction), *product_shape(g, direction))[0]
     assert best.tile.patches

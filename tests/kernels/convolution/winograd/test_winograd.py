@@ -12,6 +12,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.convolution import convolution
+from ocaffe.kernels.convolution.choose import Direction, candidates
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.convolution.winograd import winograd_cpu
 from tests.harness import execute
 from tests.kernels.convolution.test_convolution import RESULTS, arrays, geometry, record, reference, refs
@@ -34,13 +36,9 @@ GEOMETRIES = {
 
 
 @pytest.fixture(autouse=True)
-def cpu_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose Winograd's algorithm wherever possible. Tests of the choice have no device and are not affected."""
-    if "device" in request.fixturenames:
-        if not request.getfixturevalue("device").target.is_cpu:
-            pytest.skip("the CPU class is for CPU runtimes")
-        monkeypatch.setattr(winograd_cpu, "cheaper", lambda *_: True)
-        monkeypatch.setattr(winograd_cpu, "filters_cheaper", lambda *_: True)
+def cpu_class(request: pytest.FixtureRequest) -> None:
+    if "device" in request.fixturenames and not request.getfixturevalue("device").target.is_cpu:
+        pytest.skip("the CPU class is for CPU runtimes")
 
 
 def run(device: Any, name: str, target: Target | None = None, *, strided: bool = False, add: bool = False) -> list[np.ndarray]:
@@ -57,7 +55,8 @@ def run(device: Any, name: str, target: Target | None = None, *, strided: bool =
             hold(rec, at[result])
             feeds[at[result]] = np.random.default_rng(number).standard_normal(at[result].shape)
             want[result] = want[result] + feeds[at[result]]
-    record(rec, g, at)
+    with rec.prefer("winograd"):
+        record(rec, g, at)
     used = {launch.call.function for launch in rec.launches if launch.call and launch.call.program == "winograd_cpu"}
     assert used == {"filter", "forward", "input", "gradient", "product", "window"}
     got = execute(rec, device.context, feeds, [at[result] for result in RESULTS])
@@ -107,7 +106,8 @@ def test_epilogues(device: Any, bias: int) -> None:
     at = refs(g, given, want, strided=False)
     rec = recorder(device.target, "forward")
     offsets = Ref("table", table.shape, Role.PARAMETER)
-    convolution.forward(rec, g, at["x"], at["w"], at["bias"] if bias == 0 else None, at["y"])
+    with rec.prefer("winograd"):
+        convolution.forward(rec, g, at["x"], at["w"], at["bias"] if bias == 0 else None, at["y"])
     launch = rec.launches[-1]
     assert launch.call is not None and launch.epilogue is not None
     if bias:
@@ -127,12 +127,17 @@ def test_error_of_a_deep_sum(device: Any) -> None:
     want = reference(g, *given.values())
     at = refs(g, given, want, strided=False)
     rec = recorder(device.target)
-    record(rec, g, at)
+    with rec.prefer("winograd"):
+        record(rec, g, at)
     for result, array in zip(RESULTS, execute(rec, device.context, {at[key]: array for key, array in given.items()}, [at[key] for key in RESULTS])):
         close(array, want[result], TOLERANCE)
 
 
 # -- what is recorded: no device needed ------------------------------------------------------------------------------------
+
+
+def best(rec: Recorder, g: ConvGeometry, direction: Direction = "forward") -> str:
+    return next(candidates(rec, direction, g)).names[0]
 
 
 @pytest.mark.parametrize(
@@ -142,14 +147,14 @@ def test_error_of_a_deep_sum(device: Any) -> None:
 def test_it_is_chosen_where_it_pays(numbers: tuple[int, int, int, int], chosen: bool) -> None:
     batch, channels, outputs, size = numbers
     g = geometry(batch, channels, outputs, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
-    assert winograd_cpu.wins(recorder(Target(vector_width=16)), g) == chosen
+    assert (best(recorder(Target(vector_width=16)), g) == "winograd") == chosen
 
 
 @pytest.mark.parametrize(("numbers", "chosen"), [((8, 512, 512, 7), True), ((16, 192, 384, 7), True), ((4, 3, 64, 224), False)])
 def test_gradients_of_filters(numbers: tuple[int, int, int, int], chosen: bool) -> None:
     batch, channels, outputs, size = numbers
     g = geometry(batch, channels, outputs, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
-    assert winograd_cpu.wins(recorder(Target(vector_width=16)), g, filters=True) == chosen
+    assert (best(recorder(Target(vector_width=16)), g, "backward_filter") == "winograd") == chosen
 
 
 def test_filters_that_are_kept_cost_nothing() -> None:
@@ -157,14 +162,14 @@ def test_filters_that_are_kept_cost_nothing() -> None:
     chosen = []
     for prepare in (False, True):
         rec = Recorder(Target(vector_width=16), train=False, prepack_weights=prepare)
-        chosen.append(winograd_cpu.wins(rec, g))
-    assert chosen == [False, True]
+        chosen.append(best(rec, g))
+    assert chosen == ["direct", "winograd"]
 
 
 @pytest.mark.parametrize("other", [{"stride": (1, 2, 2)}, {"dilation": (1, 2, 2)}, {"kernel": (1, 5, 5)}])
 def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) -> None:
     g = geometry(4, 64, 64, (1, 56, 56), **{"kernel": (1, 3, 3), **other})
-    assert not winograd_cpu.wins(recorder(Target(vector_width=16)), g)
+    assert "winograd" not in {each.names[0] for each in candidates(recorder(Target(vector_width=16)), "forward", g)}
 
 
 @pytest.mark.parametrize("units", [2, 64])

@@ -16,35 +16,27 @@ from ocaffe.graph.record import record as record_net
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.convolution import convolution
-from ocaffe.kernels.convolution.dense_gpu import conv_gpu
 from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.kernels.matmul.gemm_gpu import ON_TENSOR_CORES
-from tests.harness import execute, tiled
+from tests.harness import SMALL_TILE, execute, preferring
 from tests.kernels.convolution.test_convolution import RESULTS, arrays, geometry, record, reference, refs
 from tests.kernels.convolution.winograd.test_winograd import GEOMETRIES
 from tests.kernels.matmul.test_gemm import close, hold, merge_relu, recorder
-from tests.kernels.test_gpu_kernels import SMALL, can_run
+from tests.kernels.test_gpu_kernels import can_run
 
-TILES = (winograd_gpu.EXACT, winograd_gpu.MIDDLE, winograd_gpu.LARGE)
+SIDES = (winograd_gpu.EXACT, winograd_gpu.MIDDLE, winograd_gpu.LARGE)
 TOLERANCE = 1e-5  # relative to the largest magnitude; the transforms add rounding errors
 H100 = Target(kind="gpu", runtime="nvidia", compute_units=132, tensor_cores=True)
 
 
-@pytest.fixture(autouse=True)
-def always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choose Winograd's algorithm wherever possible, except in tests of the choice, which have no device.
-
-    CPU runtimes use the small tile, because they compile larger tiles for many seconds.
-    """
-    if "device" in request.fixturenames:
-        monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
-        monkeypatch.setattr(winograd_gpu, "filter_cost", lambda *_: 0)
-        if request.getfixturevalue("device").target.is_cpu:
-            monkeypatch.setattr(winograd_gpu, "product_tiles", lambda _: (SMALL,))
+def preferred(device: Any, out: int = 0) -> tuple[str, ...]:
+    """Return the names of Winograd's algorithm, with tiles of `out` x `out` in forward and backward_data. CPU runtimes use the small tile of products."""
+    sides = (f"winograd {out}",) if out else ()
+    return (*sides, "winograd", *((SMALL_TILE,) if device.target.is_cpu else ()))
 
 
 def run(
-    device: Any, name: str, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE, workspace: int = H100.workspace
+    device: Any, name: str, out: int = 0, *, strided: bool = False, add: bool = False, tolerance: float = TOLERANCE, workspace: int = H100.workspace
 ) -> list[np.ndarray]:
     """Compute y, dx, dw, db, compare them with the reference and return them."""
     g = GEOMETRIES[name]
@@ -59,7 +51,8 @@ def run(
             hold(rec, at[result])
             feeds[at[result]] = np.random.default_rng(number).standard_normal(at[result].shape)
             want[result] = want[result] + feeds[at[result]]
-    record(rec, g, at)
+    with rec.prefer(*preferred(device, out)):
+        record(rec, g, at)
     used = {launch.call.function for launch in rec.launches if launch.call and launch.call.program == "winograd_gpu"}
     assert used == {"operands", "output", "gradients", "window"}
     assert not any(launch.call and launch.call.program == "conv_gpu" for launch in rec.launches)
@@ -69,29 +62,28 @@ def run(
     return got
 
 
-@pytest.fixture(params=TILES)
-def out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Set the outputs of a tile per axis, in forward and backward_data."""
-    monkeypatch.setattr(winograd_gpu, "tiling", tiled(request.param))
-    return int(request.param)
+of_sides = pytest.mark.parametrize("out", SIDES)
 
 
+@of_sides
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_geometries(device: Any, name: str, out: int) -> None:
-    run(device, name)
+    run(device, name, out)
 
 
+@of_sides
 @pytest.mark.parametrize("name", ["edges cut tiles", "groups", "rows longer than a vector of tiles"])
 @pytest.mark.parametrize("add", [False, True])
 def test_samples_apart_and_accumulation(device: Any, name: str, add: bool, out: int) -> None:
     """Positions of samples follow the batch stride. Results are added to diffs of earlier nodes."""
-    run(device, name, strided=True, add=add)
+    run(device, name, out, strided=True, add=add)
 
 
+@of_sides
 def test_rows_of_whole_vectors(device: Any, out: int) -> None:
     """Rows are read and written as vectors if tiles have an even side."""
-    run(device, "whole tiles")
-    run(device, "whole tiles", add=True)
+    run(device, "whole tiles", out)
+    run(device, "whole tiles", out, add=True)
 
 
 @pytest.mark.parametrize("name", ["a pixel a sample", "edges cut tiles"])
@@ -109,6 +101,7 @@ def test_tf32(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(device, "more channels than a block", tolerance=5e-3)
 
 
+@of_sides
 @pytest.mark.parametrize("bias", [0, 1, 2])
 def test_epilogues(device: Any, bias: int, out: int) -> None:
     """Epilogues: none, offsets, or offsets and factors per output; each with a ReLU."""
@@ -120,7 +113,8 @@ def test_epilogues(device: Any, bias: int, out: int) -> None:
     at = refs(g, given, want, strided=False)
     rec = recorder(replace(device.target, kind="gpu"), "forward")
     offsets = Ref("table", table.shape, Role.PARAMETER)
-    convolution.forward(rec, g, at["x"], at["w"], at["bias"] if bias == 0 else None, at["y"])
+    with rec.prefer(*preferred(device, out)):
+        convolution.forward(rec, g, at["x"], at["w"], at["bias"] if bias == 0 else None, at["y"])
     launch = rec.launches[-1]
     assert launch.call is not None and launch.epilogue is not None
     if bias:
@@ -140,11 +134,13 @@ def test_error_of_a_deep_sum(device: Any) -> None:
     want = reference(g, *given.values())
     at = refs(g, given, want, strided=False)
     rec = recorder(replace(device.target, kind="gpu"))
-    record(rec, g, at)
+    with rec.prefer(*preferred(device)):
+        record(rec, g, at)
     for result, array in zip(RESULTS, execute(rec, device.context, {at[key]: array for key, array in given.items()}, [at[key] for key in RESULTS])):
         close(array, want[result], TOLERANCE)
 
 
+@of_sides
 def test_what_is_not_finite(device: Any, out: int) -> None:
     """Inf and NaN reach every output whose window contains them and no tile that does not read them.
 
@@ -154,7 +150,8 @@ def test_what_is_not_finite(device: Any, out: int) -> None:
     g = geometry(1, 2, 3, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(replace(device.target, kind="gpu"), "forward")
     x, w, y = Ref("x", (1, 2, 1, size, size), Role.ACTIVATION), Ref("w", g.weight_shape, Role.PARAMETER), Ref("y", (1, 3, 1, size, size), Role.ACTIVATION)
-    convolution.forward(rec, g, x, w, None, y)
+    with rec.prefer(*preferred(device, out)):
+        convolution.forward(rec, g, x, w, None, y)
     given = {x: np.ones(x.shape), w: np.random.default_rng(0).standard_normal(w.shape)}
     inside, border = (out + 1, out + 1), (2 * out, 3 * out)  # in tile 1, 1; in tile 2, 3, and the last pixel that tile 2, 2 reads
     given[x][0, 0, 0][inside], given[x][0, 1, 0][border] = np.inf, np.nan
@@ -174,7 +171,7 @@ def functions(target: Target, numbers: tuple[int, int, int, int]) -> list[str]:
     g = geometry(batch, channels, outputs, (1, size, size), (1, 3, 3), pad=(0, 1, 1))
     rec = recorder(target, "forward")
     x, y = Ref("x", (batch, channels, *g.size), Role.ACTIVATION), Ref("y", (batch, outputs, *g.out), Role.ACTIVATION)
-    conv_gpu.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
+    convolution.forward(rec, g, x, Ref("w", g.weight_shape, Role.PARAMETER), None, y)
     return [launch.call.program for launch in rec.launches if launch.call]
 
 
@@ -222,14 +219,13 @@ def test_other_windows_are_not_for_it(other: dict[str, tuple[int, int, int]]) ->
 
 
 @pytest.mark.parametrize(("batch", "most"), [(1024, 2 * 1024 * 64 * 56 * 56 * 4 // 14), (16, 64 << 20)])
-def test_workspace_in_a_net(batch: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workspace_in_a_net(batch: int, most: int) -> None:
     """The workspace is a share of the bytes that layers write, with a minimum. The input does not count, because no layer writes it."""
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0)
     shape = f"shape {{ dim: {batch} dim: 64 dim: 56 dim: 56 }}"
     layer = 'layer {{ name: "{1}" type: "Convolution" bottom: "{0}" top: "{1}" convolution_param {{ num_output: 64 kernel_size: 3 pad: 1 }} }}'
     text = f'layer {{ name: "x" type: "Input" top: "x" input_param {{ {shape} }} }}' + "".join(layer.format(*pair) for pair in ("xa", "ab"))
     graph = build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
-    schedule = record_net(graph, ParameterGroup(graph.params), H100, NetOptions()).schedule
+    schedule = record_net(graph, ParameterGroup(graph.params), preferring(H100, "winograd"), NetOptions()).schedule
     spaces = {ref.name: ref.nbytes for launch in schedule for ref in launch.writes if ref.name in ("b.tiles", "b.products")}
     assert most // 2 < sum(spaces.values()) <= most
 
