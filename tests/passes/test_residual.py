@@ -13,11 +13,8 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
-from ocaffe.kernels.convolution.dense_gpu import conv_gpu
-from ocaffe.kernels.convolution.winograd import winograd_gpu
-from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.passes import optimise
-from tests.harness import of_kind, switch, treat_as_large
+from tests.harness import SMALL_TILE, of_kind, preferring, switch, treat_as_large
 
 CONVOLUTION = """
     layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
@@ -83,10 +80,8 @@ def test_residual_net(device: Device, monkeypatch: pytest.MonkeyPatch, bits: boo
     treat_as_large(monkeypatch, 1)
     pack_sign_masks = optimise.pack_sign_masks
     monkeypatch.setattr(optimise, "pack_sign_masks", lambda schedule, target, everywhere: pack_sign_masks(schedule, target, everywhere=bits))
-    for module, tiles in ((winograd_gpu, "product_tiles"), (conv_gpu, "tiles_for"), (gemm_gpu, "tiles_for")):  # small tiles, which compile fast
-        monkeypatch.setattr(module, tiles, lambda *_: gemm_gpu.TILES[-1:])
-    monkeypatch.setattr(winograd_gpu, "cost", lambda *_, **__: 0 if winograd else 1e30)
-    of_gpu = Device(replace(device.info, target=of_kind(device.target, "gpu")), device)
+    target = preferring(of_kind(device.target, "gpu"), *(["winograd"] if winograd else []), SMALL_TILE)
+    of_gpu = Device(replace(device.info, target=target), device)
     switch(monkeypatch, "fuse=0")
     plain, _ = gradients(of_gpu)
     switch(monkeypatch, "fuse=1")

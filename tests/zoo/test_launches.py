@@ -16,9 +16,9 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.launch import Upload
 from ocaffe.ir.target import Target
-from ocaffe.kernels.convolution.winograd import winograd_gpu
 from ocaffe.solver.update import Updater
 from ocaffe.support.switches import Switches
+from tests.harness import preferring
 
 ZOO = Path(__file__).parents[2] / "zoo"
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
@@ -33,13 +33,13 @@ IMAGES = {"lenet": (1, 28, 28), "resnet50": (3, 224, 224)}
     [("lenet", "fp32", True, 22), ("lenet", "tf32", True, 22),
      ("resnet50", "fp32", True, 521), ("resnet50", "tf32", True, 506), ("resnet50", "fp32", False, 422)],
 )
-def test_a_step_takes_few_launches(net: str, math: str, winograd: bool, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_takes_few_launches(net: str, math: str, winograd: bool, most: int) -> None:
     """With data on the device, SGD and the shipped tuned tables there are only kernels and no transfers."""
-    if not winograd:
-        monkeypatch.setattr(winograd_gpu, "possible", lambda _: False)
     target = replace(H100, math=math)
     target = replace(target, tuned=tuned_tables.merged(tuned_tables.shipped(target)))
     assert target.tuned.choices
+    if not winograd:
+        target = preferring(target, "direct")
     message = phase_net(read_net(str(ZOO / net / "train_val.prototxt")), proto.TRAIN)
     for layer in message.layer:
         if layer.type == "Data":
