@@ -11,7 +11,6 @@ import json
 import pathlib
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import h5py
@@ -26,7 +25,7 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.ir.target import TENSOR_MATHS
 from ocaffe.layers.base import registry
-from tests.harness import switch
+from tests.harness import changed, switch
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 TOLERANCE = 1e-4
@@ -147,11 +146,10 @@ def test_rounded_operands(name: str, mode: str, device: Any, monkeypatch: pytest
         pytest.skip("no tensor cores")
     monkeypatch.chdir(GOLDEN)
     switch(monkeypatch, "poison")
-    monkeypatch.setattr(device, "target", replace(device.target, math=mode))
     # In one window of LeNet's first pooling two values are closer than the rounding of 11-bit operands. So the other value is the maximum, and the gradient
     # of one filter (not of its bias) comes from another position.
     monkeypatch.setitem(ILL_CONDITIONED, ("LeNet-TRAIN", "param_diff/conv1/0"), 0.3)
-    run_case(Case(GOLDEN / f"nets/{name}.npz", ROUNDED[mode]), device)
+    run_case(Case(GOLDEN / f"nets/{name}.npz", ROUNDED[mode]), changed(device, math=mode))
 
 
 def check_file(actual: pathlib.Path, expected: pathlib.Path) -> None:

@@ -18,6 +18,7 @@ from ocaffe.kernels.files import kernel_files
 from ocaffe.selftest import boxes, layers, updates
 from ocaffe.selftest.case import TOLERANCE, Case
 from ocaffe.selftest.selftest import Row, all_cases, program_keys, selftest
+from tests.harness import changed
 
 KERNELS = {path.stem for path in kernel_files().values() if path.suffix == ".cl"}
 
@@ -49,9 +50,8 @@ def test_case(case: Any, device: Any) -> None:
 
 
 @pytest.mark.parametrize("case", updates.cases(), ids=lambda case: case.name)
-def test_updates_as_on_a_gpu(case: updates.UpdateCase, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "target", dataclasses.replace(device.target, kind="gpu"))
-    findings = case.run(device)
+def test_updates_as_on_a_gpu(case: updates.UpdateCase, device: Any) -> None:
+    findings = case.run(changed(device, kind="gpu"))
     assert all(finding.error <= TOLERANCE for finding in findings), findings
 
 

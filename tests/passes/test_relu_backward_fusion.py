@@ -227,7 +227,7 @@ def test_one_layer_that_adds_twice_is_gated_once(device: Any) -> None:
     assert [launch.mask is not None for launch in merged if launch.kernel.slot("sign") is not None][-2:] == [False, True]
 
 
-def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_of_a_pyramid_are_no_parts(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each level adds to the whole diff with the same kernel and other sizes. Only the last level may apply the slope."""
     net = text_format.Parse(
         """force_backward: true
@@ -238,13 +238,13 @@ def test_levels_of_a_pyramid_are_no_parts(device: Any, monkeypatch: pytest.Monke
         layer { name: "spp" type: "SPP" bottom: "relu" top: "spp" spp_param { pyramid_height: 3 pool: AVE } }""",
         proto.NetParameter(),
     )
-    monkeypatch.setattr(device, "target", of_kind(device.target, "gpu"))
+    of_gpu = Device(replace(device.info, target=of_kind(device.target, "gpu")), device)
     rng = np.random.default_rng(0)
     image, dy = rng.standard_normal((2, 3, 8, 8)), rng.standard_normal((2, 84))
     found = []
     for fuse in ("0", "1"):
         switch(monkeypatch, f"fuse={fuse}")
-        with ocaffe.Net(net, ocaffe.TRAIN, keep=[], seed=1, device=device) as made:
+        with ocaffe.Net(net, ocaffe.TRAIN, keep=[], seed=1, device=of_gpu) as made:
             made.forward(data=image)
             made.backward(spp=dy)
             found.append(np.array(made.params["conv"][0].diff))

@@ -19,7 +19,7 @@ from ocaffe.cl.command_list import RING
 from ocaffe.errors import Error
 from ocaffe.formats.text import parse
 from ocaffe.solver.solver import Solver
-from tests.harness import of_its_own, switch
+from tests.harness import changed, of_its_own, switch
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 
@@ -410,12 +410,9 @@ def test_snapshot_folder_is_checked_before_training(device: Any, extra: str) -> 
     assert pathlib.Path("new/folder").is_dir()
 
 
-def test_a_device_too_small_is_refused_before_iteration_0(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    monkeypatch.setattr(device, "target", replace(device.target, global_memory=100_000))
+def test_a_device_too_small_is_refused_before_iteration_0(device: Any) -> None:
     with pytest.raises(Error, match=r"needs .* has 97\.7 KiB free") as caught:
-        make(device)
+        make(changed(device, global_memory=100_000))
     assert "largest" in str(caught.value) and caught.value.fix
 
 
