@@ -24,7 +24,7 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.kernels.matmul.families import FAMILIES
 from ocaffe.kernels.matmul.gemm_gpu import ASYNC_TILES, BFLOAT16, FLOAT16, ON_TENSOR_CORES, QUAD_TILES, TENSOR_TILES, TILES, Choice, Tile
-from tests.harness import execute, of_kind
+from tests.harness import changed, execute, of_kind
 
 TF32, HALVES = 1, (BFLOAT16, FLOAT16)  # Tile.mma
 TF32_TILES = ON_TENSOR_CORES["tf32"]
@@ -723,11 +723,11 @@ def test_rows_of_taps_are_added_up_apart(device: Any, size: int) -> None:
 
 @pytest.mark.parametrize("vector", [4, 8, 16])
 @pytest.mark.parametrize("window", DEPTHWISE)
-def test_depthwise_of_narrow_outputs(device: Any, window: str, vector: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_depthwise_of_narrow_outputs(device: Any, window: str, vector: int) -> None:
     """There are more planes than vector lanes, in several blocks and slices."""
     if not device.target.is_cpu:
         pytest.skip("a kernel for CPU runtimes")
-    monkeypatch.setattr(device, "target", replace(device.target, vector_width=vector))
+    device = changed(device, vector_width=vector)
     numbers = {"stride": (1, 1, 1), "pad": (0, 0, 0), "dilation": (1, 1, 1), **DEPTHWISE[window]}
     axes = list(zip(*(numbers[name][1:] for name in ("kernel", "stride", "pad", "dilation"))))
     for case, (out, channels, multiplier) in enumerate((((300, vector - 1), 37, 1), ((9, 1), 19, 2))):

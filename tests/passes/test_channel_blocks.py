@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,9 @@ import pytest
 from google.protobuf import text_format
 
 from ocaffe import Net, proto
+from ocaffe.cl.device import Device
 from ocaffe.passes import channel_blocks
-from tests.harness import switch
+from tests.harness import changed, switch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -23,13 +23,12 @@ def on_cpu(device: Any) -> None:
 
 
 @pytest.fixture(params=[16, 8])
-def width(request: pytest.FixtureRequest, device: Any, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The channels of a block. Images may need any number of copies without blocks, so that small nets have blocks too."""
+def own(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A device with so many channels in a block. Images may need any number of copies without blocks, so that small nets have blocks too."""
     if request.param > device.target.vector_width:
         pytest.skip(f"vectors of {device.target.vector_width} floats")
-    monkeypatch.setattr(device, "target", replace(device.target, vector_width=request.param))
     monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 0)
-    return int(request.param)
+    return changed(device, vector_width=request.param)
 
 
 def conv(name: str, bottom: str, outputs: int, kernel: int, **more: int) -> str:
@@ -112,43 +111,42 @@ def programs(net: Net) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_results(name: str, width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = made(name, device)
+def test_results(name: str, own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = made(name, own)
     found = result(net)
     assert {"conv_blocked_cpu", PROGRAMS.get(name, "conv_blocked_cpu")} <= programs(net)
     assert "channel_blocks_cpu" in programs(net) or name == "pooling", "the last layer has no form for blocks, but may read one pixel per channel"
     switch(monkeypatch, "fuse=0")
-    plain = made(name, device)
+    plain = made(name, own)
     assert not any("blocked" in program for program in programs(plain))
     expected = result(plain)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_array_equal(result(net), found)
 
 
-def test_read_blobs_have_no_blocks(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = made("Winograd", device, ["x", "a", "b"])
+def test_read_blobs_have_no_blocks(own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = made("Winograd", own, ["x", "a", "b"])
     result(kept)
     assert "winograd_blocked_cpu" not in programs(kept)
     switch(monkeypatch, "fuse=0")
-    plain = made("Winograd", device, ["x", "a", "b"])
+    plain = made("Winograd", own, ["x", "a", "b"])
     result(plain)
     for blob in "ab":
         np.testing.assert_allclose(kept.blobs[blob].data, plain.blobs[blob].data, atol=1e-4)
 
 
-def test_copies_must_be_worth_it(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_must_be_worth_it(own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 1 << 30)
-    assert not any("blocked" in program for program in programs(made("other readers", device)))
-    assert "conv_blocked_cpu" in programs(made("pooling", device)), "no launch needs a copy"
+    assert not any("blocked" in program for program in programs(made("other readers", own)))
+    assert "conv_blocked_cpu" in programs(made("pooling", own)), "no launch needs a copy"
 
 
-def test_winograd_before_blocks(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winograd_before_blocks(own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the image has no blocks, Winograd's product without them is faster than a direct one that makes them."""
     monkeypatch.setitem(NETS, "after LRN", ((4, 64, 28, 28), layer("LRN", "x", "n") + conv("y", "n", 64, 3, pad=1)))
-    assert "winograd_cpu" in programs(made("after LRN", device))
+    assert "winograd_cpu" in programs(made("after LRN", own))
 
 
-def test_ieee_is_direct(width: int, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "target", replace(device.target, math="ieee"))
-    net = made("Winograd", device)
+def test_ieee_is_direct(own: Device) -> None:
+    net = made("Winograd", changed(own, math="ieee"))
     assert "winograd_blocked_cpu" not in programs(net) and "conv_blocked_cpu" in programs(net)
