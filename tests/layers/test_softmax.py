@@ -135,7 +135,7 @@ def test_small_loss_is_one_launch_and_backward_reads_neither_scores_nor_top(devi
     result = run(device, "gpu", "type: 'SoftmaxWithLoss' top: 'a'", [np.zeros((64, 10)), np.zeros(64)], [1], propagate=[True, False])
     forward, backward = result.rec.launches
     assert {ref.name for ref in backward.reads} == {"layer.prob", "x1", "layer.sums", "y0.diff"}
-    assert [(forward.operands[i].ref.name, forward.operands[j].ref.name) for i, j in forward.inplace] == [("x0", "layer.prob")]
+    assert [(forward[source].name, forward[result].name) for source, result in forward.inplace] == [("x0", "layer.prob")]
 
 
 MODES = {"FULL": 24.0, "VALID": 24.0, "BATCH_SIZE": 2.0, "NONE": 1.0, "PRE_FIXED": 7.0}

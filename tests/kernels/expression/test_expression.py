@@ -250,7 +250,7 @@ def test_inplace_pairs() -> None:
 
 
 def test_in_place(device: Any, kind: str) -> None:
-    """The launches' `inplace` holds: operand j in operand i's memory gives the same result."""
+    """The launches' `inplace` holds: the second operand in the first one's memory gives the same result."""
     rec, checks = recorder(device, kind), Checks()
     for shape in [(37,), (3, 50), (40001,), (5, 3, 7, 7)]:
         a, c = tensor("a", shape, strided=True), tensor("c", shape[1:2])
