@@ -3,5 +3,7 @@ from __future__ import annotations
 
 import pathlib
 
-_INSTALLED, _CHECKOUT = pathlib.Path(__file__).parent / "nets", pathlib.Path(__file__).parents[2] / "zoo"
-FOLDER = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT  # a folder for each net: train_val, solver and deploy.prototxt, and a README.md
+_TOP = pathlib.Path(__file__).parents[2]
+_IN_CHECKOUT = (_TOP / "setup.py").is_file() and (_TOP / "zoo").is_dir()  # else an installation, whose nets are in the package
+# A folder for each net: train_val, solver and deploy.prototxt, and a README.md.
+FOLDER = _TOP / "zoo" if _IN_CHECKOUT else pathlib.Path(__file__).parent / "nets"

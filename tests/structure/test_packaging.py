@@ -103,6 +103,14 @@ def test_nets_of_the_zoo_are_found(kind: str, checkout: pathlib.Path, tmp_path: 
     assert sorted(path.name for path in (source / "zoo").iterdir()) == expected
 
 
+def test_a_leftover_folder_of_older_versions_hides_no_nets(checkout: pathlib.Path) -> None:
+    """Untracked files, such as snapshots, keep `ocaffe/zoo/nets` in a checkout that was older."""
+    (checkout / "ocaffe/zoo/nets/lenet").mkdir(parents=True)
+    code, env = "from ocaffe.zoo import FOLDER\nprint(FOLDER)", {**os.environ, "PYTHONPATH": str(checkout)}
+    found = subprocess.run([sys.executable, "-c", code], cwd=checkout, env=env, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == str(checkout / "zoo")
+
+
 def test_commands_of_a_wheel_outside_of_the_tree(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The zoo is in the wheel: its nets are listed, and `ocaffe new` writes files for a folder of images. .ci/run installs the wheel by pip too."""
     site, elsewhere = build("wheel", checkout, tmp_path / "built"), tmp_path / "elsewhere"
