@@ -61,6 +61,15 @@ def test_imports_in_texts_name_modules() -> None:
     assert not [f"{path.relative_to(TOP)}: {module}.{name}" for path, module, name in found if not _is_there(TOP.joinpath(*module.split(".")), name)]
 
 
+def test_comments_name_files_that_are_there() -> None:
+    """A comment that names a file by its path, `ocaffe/...` or `kernels/...`, is right. No compiler reads those of OpenCL files."""
+    texts = [path for kind in ("py", "cl", "h") for path in ROOT.rglob(f"*.{kind}")]
+    named = re.compile(r"(?<![\w/.])(?:ocaffe|kernels)/[\w/]+\.(?:py|cl|h)\b")
+    found = {(path, name) for path in texts for name in named.findall(path.read_text(encoding="utf-8"))}
+    assert len(found) > 100
+    assert not [f"{path.relative_to(TOP)}: {name}" for path, name in found if not (TOP / name).exists() and not (ROOT / name).exists()]
+
+
 def _is_there(module: pathlib.Path, name: str) -> bool:
     """Whether a module has a file, or is a folder with a module or a name in its __init__.py. Names in files are not looked up."""
     begin = module / "__init__.py"

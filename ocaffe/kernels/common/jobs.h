@@ -1,4 +1,4 @@
-/* EACH(X) is X(0) X(1) .. of the JOBS jobs that a launch does (ocaffe/passes/batches.py). */
+/* EACH(X) is X(0) X(1) .. of the JOBS jobs that a launch does (ocaffe/passes/jobs.py). */
 #ifndef OCAFFE_JOBS_H
 #define OCAFFE_JOBS_H
 #ifndef JOBS

@@ -1,4 +1,4 @@
-/* DetectionOutput: from predictions to rows of detections (ocaffe/ops/detection.py); nms.cl selects among them. No defines.
+/* DetectionOutput: from predictions to rows of detections (ocaffe/kernels/detection/detection.py); nms.cl selects among them. No defines.
  *
  * Work-items: decode: (boxes of an image, images). scores: (classes * listed, images). offsets: one. rows: rows.
  */

@@ -1,4 +1,4 @@
-/* MultiBoxLoss: the matching of priors with true boxes, the loss and its gradients (ocaffe/ops/multibox.py).
+/* MultiBoxLoss: the matching of priors with true boxes, the loss and its gradients (ocaffe/kernels/detection/multibox.py).
  *
  *   GROUP   work-items of a group, a power of two, in kernels that work in groups; 1 on CPUs
  *
@@ -23,7 +23,7 @@
 #define NEGATIVE -2
 #define CROSSING -3
 
-/* The order of Settings in ocaffe/ops/multibox.py. */
+/* The order of Settings in ocaffe/kernels/detection/multibox.py. */
 #define FLAG(i) ((int)settings[i])
 #define CLASSES FLAG(0)
 #define SHARED FLAG(1) /* all classes have the same box */

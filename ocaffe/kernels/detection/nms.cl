@@ -1,4 +1,4 @@
-/* Sorting and non-maximum suppression of scored boxes (ocaffe/ops/nms.py).
+/* Sorting and non-maximum suppression of scored boxes (ocaffe/kernels/detection/nms.py).
  *
  * A segment is an independent list: a class of an image. One work-group processes it, so that results do not depend on timing.
  *   GROUP   work-items of a group, a power of two; 1 on CPUs

@@ -1,4 +1,4 @@
-/* Augmentation of a staged batch (ocaffe/data/augment.py), one reading of the images: sample, distort, light, erase, mix, subtract the mean, scale.
+/* Augmentation of a staged batch (ocaffe/data/changes/augment.py), one reading of the images: sample, distort, light, erase, mix, subtract the mean, scale.
  *
  * The block holds images of bytes, `image` bytes apart. At byte `table_at` it has 32 words per image (the names below), which the host drew; at byte
  * `label_at` the labels, as floats. A sample is channels x height x width. Order of the steps:

@@ -1,4 +1,4 @@
-/* Random values of a top (ocaffe/ops/filler.py). The values depend on the key, the number of the batch and their position alone.
+/* Random values of a top (ocaffe/kernels/inputs/filler.py). The values depend on the key, the number of the batch and their position alone.
  *
  *   NORMAL  0: uniform in [a, a + b); 1: normal with mean a and standard deviation b (Box and Muller, "A note on the generation of random
  *           normal deviates", 1958)

@@ -1,4 +1,4 @@
-/* Unpacking and transformation of a staged batch (ocaffe/data/transform.py, floats.py).
+/* Unpacking and transformation of a staged batch (ocaffe/data/changes/transform.py, floats.py).
  *
  * transform: crop, mirror, subtract the mean, scale, and write the labels:
  *   y[n][c][h][mirror ? width - 1 - w : w] = (x[n][c][y0 + h][x0 + w] - mean) * scale

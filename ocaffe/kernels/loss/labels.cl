@@ -1,4 +1,4 @@
-/* Find the first label that a loss does not accept, before an update uses it (ocaffe/ops/labels.py).
+/* Find the first label that a loss does not accept, before an update uses it (ocaffe/kernels/loss/labels.py).
 
    LANES  work-items; there is one work-group */
 #include "common.h"

@@ -19,7 +19,7 @@
    REGISTERS  maximum number of registers of a work-item, a compiler option on NVIDIA (ocaffe/cl/program.py). The compiler ignores it for
               kernels that declare their work-group size, so GROUP_OF_NT is empty then
    DEPTH_UNROLL  steps of the depth that tile_multiply_fma unrolls; without it the whole loop. Compilers other than NVIDIA's load all operands of an
-                 unrolled loop first, which takes twice the registers (ocaffe/ops/families.py)
+                 unrolled loop first, which takes twice the registers (ocaffe/kernels/matmul/families.py)
    GRF        registers of a thread, a compiler option on Intel's GPUs (ocaffe/cl/program.py)
    SUB_GROUP  work-items of a thread, on Intel's GPUs
    DEVICE_FENCE  last-block reduction (common.h): several groups compute parts of the sums of a tile, and the last adds them (tile_join)

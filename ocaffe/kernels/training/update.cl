@@ -9,7 +9,7 @@
    LANES  work-items per block
    RULE   0 SGD, 1 Nesterov, 2 AdaGrad, 3 RMSProp, 4 AdaDelta, 5 Adam, 6 AdamW: Adam without weight decay in its gradient; the weights themselves decay
    L1     1 = weight decay by sign(w) instead of w
-   GUARD  1 = change nothing if guard[0] is not 0 (kernels/labels.cl)
+   GUARD  1 = change nothing if guard[0] is not 0 (kernels/loss/labels.cl)
    EMA    1 = keep a moving average of the weights
    STEP_* words of the step buffer (ocaffe/ir/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW
 

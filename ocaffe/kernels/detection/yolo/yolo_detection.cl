@@ -1,4 +1,4 @@
-/* From predictions of YOLO to rows of detections, and their comparison with true boxes (ocaffe/ops/yolo_detection.py). No defines.
+/* From predictions of YOLO to rows of detections, and their comparison with true boxes (ocaffe/kernels/detection/yolo/yolo_detection.py). No defines.
  *
  * Work-items: decode: (slots of a bottom, images). rows: rows. evaluate: (classes, images).
  */

@@ -1,8 +1,9 @@
-/* The losses RegionLoss and Yolov3 (ocaffe/ops/yolo_loss.py): list the true boxes, assign them to anchors, compute differences and gradients.
+/* The losses RegionLoss and Yolov3 (ocaffe/kernels/detection/yolo/yolo_loss.py): list the true boxes, assign them to anchors,
+ * compute differences and gradients.
  *
  * A slot is an anchor of a cell, slot = anchor * cells + cell. A true box is assigned to one slot at most; a slot may have several boxes, and processes
- * them in their order, as a sequential program does. `settings` are those of ocaffe/ops/yolo_loss.py. STEP_ITERATION: the place of the iteration in the
- * step buffer.
+ * them in their order, as a sequential program does. `settings` are those of ocaffe/kernels/detection/yolo/yolo_loss.py. STEP_ITERATION: the place
+ * of the iteration in the step buffer.
  * Work-items: list_boxes: images. assign: (most, images). differences: (slots, images). gradients: (channels * cells, images).
  */
 #include "yolo.h"
