@@ -26,7 +26,7 @@ from gpu_kernels import Runner, backward_data, backward_filter, forward, geometr
 from ocaffe.cl.device import Device, select_device
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref, Role, from_blocks, widened
+from ocaffe.ir.tensor import BFLOAT, BLOCK, BLOCKS_GPU, FLOAT, PLANES, Ref, Role, widened
 from ocaffe.kernels.convolution import choose
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks, conv_blocks_first, conv_depthwise_blocks
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
@@ -90,7 +90,7 @@ def in_memory(ref: Ref, bits: np.ndarray) -> np.ndarray:
 
 def operands(g: ConvGeometry, dtype: np.dtype, blocked: bool) -> tuple[Ref, Ref, Ref]:
     shapes = {"x": (g.batch, g.channels, *g.size[1:]), "y": (g.batch, g.num_output, *g.out[1:])}
-    x, y = (Ref(name, shape, Role.ACTIVATION, dtype, blocked=blocked) for name, shape in shapes.items())
+    x, y = (Ref(name, shape, Role.ACTIVATION, dtype, layout=BLOCKS_GPU if blocked else PLANES) for name, shape in shapes.items())
     if is_first(g):
         x = Ref("x", shapes["x"], Role.ACTIVATION)
     return x, Ref("w", g.weight_shape, Role.PARAMETER), y
@@ -191,7 +191,7 @@ def measure(runner: Blocks, g: ConvGeometry, with_torch: bool, left_out: Collect
             times, got = runner.times(rec, refs[named])
             if refs[named].dtype == BFLOAT:
                 got = widened(got.view(np.uint16)[: refs[named].count].reshape(refs[named].shape))
-            got = from_blocks(got.reshape(refs[named].shape)) if refs[named].blocked else got
+            got = BLOCKS_GPU.to_planes(got.reshape(refs[named].shape)) if refs[named].blocked else got
             ms = 1000 * sum(times.values())
             defines = next((dict(launch.call.defines) for launch in rec.launches if launch.call is not None and not launch.kernel.can.helper), {})
             kept = {key: value for key, value in defines.items() if key in ("NT", "MB", "CB", "PATCHES", "FILTERS", "GIVEN", "RUN", "BM", "BN", "BK")}

@@ -16,10 +16,10 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.open_ptx import opened, opens
 from ocaffe.cl.program import OPTIONS, ProgramKey, program_text
 from ocaffe.graph import parameters
-from ocaffe.ir.launch import Upload
+from ocaffe.ir.launch import Call, Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BFLOAT, BLOCK, Ref, from_blocks, widened
+from ocaffe.ir.tensor import BFLOAT, BLOCKS_GPU, Ref, widened
 from ocaffe.ir.tuned import Tuned
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
 from ocaffe.kernels.convolution.winograd import winograd_gpu
@@ -51,8 +51,7 @@ def of_kind(target: Target, kind: str, last_block: bool = True) -> Target:
 
 def blocks(values: np.ndarray) -> np.ndarray:
     """Return values in the order of memory: N, C / 8, spatial axes, 8. The shape stays that of Caffe."""
-    n, c, *spatial = values.shape
-    return np.moveaxis(values.reshape(n, c // BLOCK, BLOCK, *spatial), 2, -1).reshape(values.shape)
+    return BLOCKS_GPU.from_planes(values)
 
 
 def narrowed(values: np.ndarray) -> np.ndarray:
@@ -68,7 +67,7 @@ def stored(values: np.ndarray, ref: Ref) -> np.ndarray:
 
 def loaded(values: np.ndarray) -> np.ndarray:
     """Return the inverse of `stored`."""
-    return from_blocks(widened(values) if values.dtype == BFLOAT else values)
+    return BLOCKS_GPU.to_planes(widened(values) if values.dtype == BFLOAT else values)
 
 
 SMALL_TILE = "32x32"  # of products on GPUs; CPU runtimes compile the larger ones for many seconds
@@ -132,8 +131,9 @@ def program(target: Target, cl: Any, context: Any, call: Any, generated: str) ->
 def in_blocks(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: list[Ref]) -> list[np.ndarray]:
     """`execute` for launches that know both orders, with all operands in blocks of channels. Feeds and results are in Caffe's order."""
     for launch in rec.launches:
-        launch.call = launch.in_blocks()
-        assert launch.call is not None
+        call = launch.in_blocks(BLOCKS_GPU)
+        assert isinstance(call, Call)
+        launch.call = call
         launch.define(**conv_blocks.block_defines(rec.target))
     return [loaded(values) for values in execute(rec, context, {ref: stored(values, ref) for ref, values in feeds.items()}, fetches)]
 

@@ -16,11 +16,10 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.launch import Measure, Schedule
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, plan
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
-from ocaffe.passes.blocks import NoBlocksError, not_in_blocks
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 from ocaffe.support.switches import Switches
 
@@ -161,17 +160,17 @@ class _Job:
     def may_recompute(self) -> bool:
         return self.options.recompute != "none" and self.switches.share and not self.options.apart
 
-    def kept(self) -> CompiledNet | None:
-        """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it.
+    @property
+    def measures(self) -> bool:
+        """Whether shapes depend on data. Then values are copied from one recording to the next, which must keep the same ones."""
+        return any(node.layer.measures(node.tops) for node in self.graph.nodes)
 
-        Nets that measure shapes as they run recompute: their values are copied from one recording to the next, which must keep the same ones.
-        """
+    def kept(self) -> CompiledNet | None:
+        """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it."""
         options, target = self.options, self.target
-        if options.recompute != "auto" or not options.backward or target.is_cpu or target.unified_memory or not self.may_recompute:
+        if options.recompute != "auto" or not options.backward or target.is_cpu or target.unified_memory or not self.may_recompute or self.measures:
             return None
         found = self.compiled(keep=True)
-        if any(isinstance(launch, Measure) for launch in found.recording.schedule):
-            return None
         allowed = min(target.global_memory // KEEP_PART, target.available_memory, target.global_memory if options.limit is None else options.limit)
         return found if options.beside + fixed_bytes([found.recording.schedule]) + found.plan.total <= allowed else None
 
@@ -204,14 +203,9 @@ class _Job:
         passes = pipeline(
             self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked, join=join
         )
-        without = replace(self.target, wgmma=False)  # whose kernels require channels in blocks, for which a pass provides
-        try:
-            recording = record(self.graph, self.group, self.target if fuse and share else without, given, self.update)
-            schedule, applied = optimise(recording.schedule, passes)
-        except NoBlocksError:
-            recording = record(self.graph, self.group, without, given, self.update)
-            schedule, applied = optimise(recording.schedule, passes)
-        assert not (wrong := not_in_blocks(schedule)), f"layer '{wrong[0].layer}': {wrong[0].what} needs channels in blocks"
+        blocks = fuse and share and not self.measures  # kernels by wgmma require channels in blocks, which the pass `layouts` makes
+        recording = record(self.graph, self.group, self.target if blocks else replace(self.target, wgmma=False), given, self.update)
+        schedule, applied = optimise(recording.schedule, passes)
         if schedule is not recording.schedule:
             recording = _renumber(recording, schedule)
         placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share)

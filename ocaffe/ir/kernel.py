@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tensor import Layout, Ref
 
 
 class Access(Enum):
@@ -16,29 +16,37 @@ class Access(Enum):
     MODIFY = "rw"
 
 
+class Order(Enum):
+    """The layouts in which a kernel knows an operand."""
+
+    PLANES = "Caffe's order"
+    BLOCKS = "channels in blocks"
+    EITHER = "both; the kernel has a define for them, or takes all elements alike"
+
+
 @dataclass(frozen=True)
 class Slot:
     """A declared operand. Its name is that of the parameter in the source.
 
     `optional`: a launch may lack it; the source declares it by a macro. `bf16`: the prefix of the define with its type, if it may be bfloat16
-    (bf16_operands.h); "": float only. `blocks`: its channels must be in blocks, in Target.block_type.
+    (bf16_operands.h); "": float only. `order`: its layouts. On GPUs, blocks are in Target.block_type.
     """
 
     name: str
     access: Access
     optional: bool = False
     bf16: str = ""
-    blocks: bool = False
+    order: Order = Order.PLANES
 
 
-def read(name: str, *, bf16: str = "", blocks: bool = False, optional: bool = False) -> Slot:
+def read(name: str, *, bf16: str = "", order: Order = Order.PLANES, optional: bool = False) -> Slot:
     """An operand that the kernel reads."""
-    return Slot(name, Access.READ, optional, bf16, blocks)
+    return Slot(name, Access.READ, optional, bf16, order)
 
 
-def write(name: str, *, bf16: str = "", blocks: bool = False, optional: bool = False) -> Slot:
+def write(name: str, *, bf16: str = "", order: Order = Order.PLANES, optional: bool = False) -> Slot:
     """An operand that the kernel writes. If it is a diff or a gradient that holds a sum already, the launch modifies it."""
-    return Slot(name, Access.WRITE, optional, bf16, blocks)
+    return Slot(name, Access.WRITE, optional, bf16, order)
 
 
 def modify(name: str, *, optional: bool = False) -> Slot:
@@ -68,7 +76,7 @@ BIAS = "bias"  # the operand with offsets, or offsets and factors, of a kernel w
 
 @dataclass(frozen=True)
 class BlockedForm:
-    """How an operation on an image runs on CPUs if the channels of its result are in blocks (ocaffe/passes/channel_blocks.py).
+    """How an operation on an image runs on CPUs if the channels of its result are in blocks (ocaffe/passes/layouts_cpu.py).
 
     `record(rec, x, y, blocked)` records it. The last launch reads x first and writes y first. `blocked`: the channels of x are in blocks.
     `takes_plain`, `takes_blocks`: x may be without blocks, with blocks. `fills`: x and y may have channels that fill no whole block; the rest of the
@@ -86,7 +94,7 @@ def own_parts(launch: Any) -> int:
     return int(launch.details or 0)
 
 
-def own_form(rec: Any, launch: Any) -> BlockedForm | None:
+def own_form(launch: Any, layout: Layout) -> BlockedForm | None:
     """The form in the details of a launch: of a kernel that several operations use."""
     form: BlockedForm | None = launch.details
     return form
@@ -102,8 +110,8 @@ class Can:
     over the pixels of an image. `join`: on CPUs it may be part of a task graph (ocaffe/passes/join_launches.py). The source of such a kernel has no local
     arrays, and marks its names (docs/kernels.md).
 
-    `in_blocks(launch)`: the call for channels in blocks, where all operands have the same order of elements; None: this launch has none.
-    `blocked(rec, launch)`: the same operation on CPUs for a result with its channels in blocks, if there is one.
+    `in_blocks(launch, layout)`: how the operation runs on channels in blocks. A Call replaces that of the launch, if all its operands have this layout. A
+    BlockedForm records other launches. None: this launch knows Caffe's order alone.
     `parts(launch)`: partial results per channel, of a kernel with REDUCTION; 0: this launch has no place for them. `sums_gradients`: it also has the two
     sums of BatchNorm's backward pass.
     """
@@ -111,8 +119,7 @@ class Can:
     helper: bool = False
     recompute: bool = False
     side_effect: bool = False
-    in_blocks: Callable[[Any], Any] | None = None  # the types of launches, calls and recorders would make a cycle of imports
-    blocked: Callable[[Any, Any], BlockedForm | None] | None = None
+    in_blocks: Callable[[Any, Layout], Any] | None = None  # the types of launches and calls would make a cycle of imports
     parts: Callable[[Any], int] | None = None
     sums_gradients: bool = True
     jobs: bool = False
@@ -156,7 +163,7 @@ class Kernel:
     @cached_property
     def needs_blocks(self) -> bool:
         """Whether some operand must have its channels in blocks."""
-        return any(slot.blocks for slot in self.slots)
+        return any(slot.order is Order.BLOCKS for slot in self.slots)
 
     def without(self, *names: str) -> Kernel:
         """The same function, to which passes cannot add these operands."""

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.ir.kernel import SIGN, Access, Can, Kernel, Slot
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.kernel import SIGN, Access, BlockedForm, Can, Kernel, Slot
+from ocaffe.ir.tensor import Layout, Ref
 
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/matmul/epilogue.h)
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
@@ -139,10 +139,10 @@ class Launch:
         """The declaration of one of its operands; None: the kernel is generated."""
         return self.kernel.slot(operand.name)
 
-    def in_blocks(self) -> Call | None:
-        """The call for channels in blocks, where all operands have the same order of elements; None: there is none."""
+    def in_blocks(self, layout: Layout) -> Call | BlockedForm | None:
+        """How the operation runs on channels in blocks (Can.in_blocks); None: it knows Caffe's order alone."""
         form = self.kernel.can.in_blocks
-        return None if form is None else form(self)
+        return None if form is None else form(self, layout)
 
     @property
     def mask(self) -> Operand | None:

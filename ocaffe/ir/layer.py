@@ -90,6 +90,10 @@ class AbstractLayer:
     def given(self, name: str, values: np.ndarray) -> None:
         """A script wrote `values` into the top of this name. A layer of a user's class finds them there, as in Caffe."""
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        """Whether `forward` calls rec.measure, because the shapes of the tops depend on data; called after infer."""
+        return False
+
     def flops(self) -> int:
         """Floating point operations of the products in forward; called after infer."""
         return 0

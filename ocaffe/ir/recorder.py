@@ -13,14 +13,13 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Access, Can, Given, Kernel, Slot
 from ocaffe.ir.launch import BeginExchange, Call, Empty, EndExchange, Epilogue, EpilogueScalars, HostCall, Launch, Measure, Operand
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
+from ocaffe.ir.tensor import FLOAT, PLANES, Ref, Role, Shape
 from ocaffe.ir.tuned import Tuned
 
 # 32-bit words of the step buffer, which holds the values that change from run to run. Kernels read `step[STEP_ITERATION]`.
 # SAMPLE and OTHER_RANKS number samples over all ranks of a training: sample n of this rank has the number n * (OTHER_RANKS + 1) + SAMPLE.
 STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE", "OTHER_RANKS")
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
-BLOCKS = (16, 8)  # channels per block: one vector
 MAX_COMPLETION_COUNTERS = 8192  # completion counters of one launch, one for each result of a last-block reduction
 
 
@@ -87,9 +86,9 @@ class Recorder:
 
     @property
     def channel_block(self) -> int:
-        """Channels per block in nets whose channels may be in blocks (ocaffe/passes/channel_blocks.py): CPUs, without backward. Else 0."""
+        """Channels per block in nets on CPUs whose channels may be in blocks (ocaffe/passes/layouts_cpu.py): those without backward. Else 0."""
         possible = self.prepack_weights and self.fuse and not self.train and self.target.is_cpu
-        return next((width for width in BLOCKS if width <= self.target.vector_width), 0) if possible else 0
+        return self.target.blocks.channels if possible and self.target.blocks != PLANES else 0
 
     def blocked_channels(self, channels: int) -> int:
         """Channels in whole blocks for so many channels, or 0 if a third more of them would be empty."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ocaffe.ir.tensor import BFLOAT, FLOAT
+from ocaffe.ir.tensor import BFLOAT, BLOCKS_GPU, FLOAT, PLANES, Layout
 from ocaffe.ir.tuned import ESTIMATES, Tuned
 
 # Arithmetic of products: as exact as float; float multiply-adds only; tensor cores with operands rounded to tf32, bfloat16 or float16.
@@ -13,6 +13,7 @@ MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
 OTHER_DEVICE = "choose another device (`ocaffe device_query` lists them), or on a CPU leave out --kind gpu"
 SIXTEEN_BITS = MATHS[3:]
+VECTORS = (16, 8)  # floats of a vector for which CPUs have kernels on channels in blocks
 WGMMA_LOCAL_MEMORY = 200 << 10  # bytes of local arrays of a kernel for Hopper. The trial of `wgmma` uses so many; the driver reports 48 KiB
 
 
@@ -71,8 +72,15 @@ class Target:
 
     @property
     def block_type(self) -> np.dtype:
-        """The type of values with channels in blocks (ocaffe/passes/blocks.py)."""
+        """The type of values with channels in blocks on GPUs (ocaffe/passes/layouts_gpu.py)."""
         return FLOAT if self.math == "tf32" else BFLOAT
+
+    @property
+    def blocks(self) -> Layout:
+        """The layout of images whose channels are in blocks: of a vector of floats on CPUs. PLANES: there is none, because vectors are too narrow."""
+        if not self.is_cpu:
+            return BLOCKS_GPU
+        return Layout(next((width for width in VECTORS if width <= self.vector_width), PLANES.channels))
 
     def group(self, most: int) -> int:
         """Return the work-items of a work-group: a power of two, at most `most` and max_work_group."""

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +33,25 @@ class Role(Enum):
     __hash__ = object.__hash__  # members are unique. Enum's own hash is a function of Python, and a pass of a small net looks roles up 20 times.
 
 
-BLOCK = 8  # neighbouring channels of one pixel, if `Ref.blocked`: 16 bytes of bfloat16, or 32 of float
+class Layout(NamedTuple):
+    """An order of the elements of an image in memory: N, C / channels, spatial axes, channels. Blocks of one channel are Caffe's order."""
+
+    channels: int  # of a block
+
+    def to_planes(self, array: np.ndarray) -> np.ndarray:
+        """Values that lie in this layout, in Caffe's order."""
+        n, c, *spatial = array.shape
+        return np.moveaxis(array.reshape(n, c // self.channels, *spatial, self.channels), -1, 2).reshape(array.shape)
+
+    def from_planes(self, array: np.ndarray) -> np.ndarray:
+        """Values in Caffe's order, as they lie in this layout."""
+        n, c, *spatial = array.shape
+        return np.moveaxis(array.reshape(n, c // self.channels, self.channels, *spatial), 2, -1).reshape(array.shape)
+
+
+PLANES = Layout(1)
+BLOCK = 8  # channels of a block on GPUs: 16 bytes of bfloat16, or 32 of float
+BLOCKS_GPU = Layout(BLOCK)
 BF16_ROLES = frozenset({Role.ACTIVATION, Role.DIFF})  # roles whose Refs may be bfloat16 in memory
 PERSISTENT = frozenset({Role.INPUT, Role.PARAMETER, Role.HISTORY, Role.OUTPUT, Role.STATE, Role.STAGING, Role.CONSTANT})
 @dataclass(eq=False)
@@ -41,7 +60,7 @@ class Ref:
 
     `value`: the content of a persistent Ref before the first run; a scalar fills it. `persist`: the planner gives a recyclable Ref memory of its own, as
     for blobs that a script reads and gradients that are summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
-    `blocked`, of a root: the memory order is N, C / 8, spatial axes, 8 instead of N, C, spatial axes (ocaffe/passes/blocks.py).
+    `layout`, of a root: the order of its elements, which ocaffe/passes/layouts.py chooses. It changes neither the shape nor the size.
     """
 
     name: str
@@ -55,7 +74,12 @@ class Ref:
     persist: bool = False
     slots: int = 1
     reuses_storage: bool = False  # of a view: writing it kills the base's value
-    blocked: bool = False
+    layout: Layout = PLANES
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the channels of a root are in blocks."""
+        return self.layout != PLANES
 
     @property
     def count(self) -> int:
@@ -135,12 +159,6 @@ class Ref:
 def widened(array: np.ndarray) -> np.ndarray:
     """bfloat16 values as floats."""
     return (array.astype(np.uint32) << 16).view(np.float32)
-
-
-def from_blocks(array: np.ndarray) -> np.ndarray:
-    """Values with channels in blocks, in Caffe's order."""
-    n, c, *spatial = array.shape
-    return np.moveaxis(array.reshape(n, c // BLOCK, *spatial, BLOCK), -1, 2).reshape(array.shape)
 
 
 def split_axes(shape: Sequence[int], axis: int, end: int | None = None) -> tuple[int, int, int]:

@@ -75,6 +75,9 @@ class DetectionEvaluate(Layer):
         self.check(sizes, f"name_size_file '{path}' has no lines", "a line NAME HEIGHT WIDTH for each image, in the order of the data")
         return sizes
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return True
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         inputs, output = [bottom.data for bottom in bottoms], tops[0].data
 

@@ -108,13 +108,16 @@ class DetectionOutput(Layer):
         (rows,) = (1,) if not count else self.extent or (images * self.detection.most,)
         return [(1, 1, rows, 7)]
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return bool(self.detection.priors) and not is_evaluated(tops[0])
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         loc, conf, priors, *info = (bottom.data for bottom in bottoms)
         if not self.detection.priors:  # the layer Proposal has found no region
             copy(rec, rec.constant("nothing", NOTHING), tops[0].data.view((1, 7)), 0, 1)
             return
         found = self.detection.find_in_regions(rec, loc, conf, priors, *info) if info else self.detection.find(rec, loc, conf, priors)
-        if not is_evaluated(tops[0]):
+        if self.measures(tops):
             rec.measure(self, found.extent)
         found.rows(rec, tops[0].data.view((tops[0].shape[2], 7)))
 

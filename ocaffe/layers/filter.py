@@ -45,6 +45,9 @@ class Filter(Layer):
     def force_backward(self, bottom: int) -> bool:
         return bottom < len(self.param.bottom) - 1
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return True
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         samples = bottoms[-1].shape[0]
         chosen, extent = rec.scratch("chosen", (samples,), np.int32), rec.scratch("extent", (1,), np.int32)

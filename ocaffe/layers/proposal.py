@@ -74,6 +74,9 @@ class Proposal(WithoutGradient):
         (rows,) = self.extent or (self.most,)
         return [(rows, 5), (rows, 1)][: max(1, len(self.param.top))]
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return not skip_padding(tops[0])
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, (scores, deltas, info) = self.settings, [bottom.data for bottom in bottoms]
         count = scores.count // 2
@@ -94,7 +97,7 @@ class Proposal(WithoutGradient):
             CHOSEN(kept=kept, extent=extent, boxes=boxes, scores=values, rois=found[0], values=found[1]),
             (self.most,), self.most,
         )
-        if not skip_padding(tops[0]):
+        if self.measures(tops):
             rec.measure(self, extent)
         for some, top in zip(found, tops):
             copy(rec, some, top.data, 0, top.shape[0])

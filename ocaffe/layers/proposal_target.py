@@ -80,6 +80,9 @@ class ProposalTarget(WithoutGradient):
         boxes = (count, 4 * int(p.num_classes))
         return [(count, 5), (count,), boxes, boxes, boxes]
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return not (self.settings.batch_size == -1 and skip_padding(tops[0], tops[1]))
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, rois, truth = self.settings, bottoms[0].data, bottoms[1].data
         regions, truths = rois.shape[0], truth.shape[0]
@@ -96,7 +99,7 @@ class ProposalTarget(WithoutGradient):
             (count,), regions, truths, *limits, *rec.key("sample"),
         )
         over(rec, RANK(kinds=kinds, tickets=tickets, sources=sources, extent=extent, positives=positives), (count,), count, self.most_positives, self.most)
-        if not (p.batch_size == -1 and skip_padding(tops[0], tops[1])):
+        if self.measures(tops):
             rec.measure(self, extent)
         normal = rec.constant("normal", np.array([p.bbox_normalize_means, p.bbox_normalize_stds, p.bbox_inside_weights], np.float32))
         rows, classes = tops[0].shape[0], int(p.num_classes)

@@ -113,6 +113,9 @@ class Python(Layer):
     def parameters(self) -> Sequence[ParamBlob]:
         return [ParamBlob(blob.shape, blob.data) for blob in self.arrays]
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return True
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         # Other recordings may run in between and change the blobs' Refs, so the host steps hold Refs, not blobs.
         inputs, outputs = [bottom.data for bottom in bottoms], [top.data for top in tops]

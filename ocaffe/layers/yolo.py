@@ -74,6 +74,9 @@ class YoloOutputLayer(Layer):
         (rows,) = self.extent or (images * self.detection.slots,)
         return [(1, 1, rows, 7)]
 
+    def measures(self, tops: Sequence[Blob]) -> bool:
+        return True
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         found = self.detection.find(rec, [bottom.data for bottom in bottoms])
         offsets, extent = found.offsets(rec)

@@ -1,6 +1,4 @@
-"""Lower to bf16, and to channels in blocks (blocks.py).
-
-With `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (kernels/common/bf16_operands.h).
+"""Lower to bf16: with `--math bf16`, blobs and diffs are bfloat16 in memory if every launch that touches them supports it (bf16_operands.h).
 
 Products round their operands to bfloat16 anyway. Other launches compute with floats and round their results. This halves the memory and its traffic.
 Blobs that a script reads, inputs, outputs, parameters, gradients and statistics stay float.
@@ -14,7 +12,6 @@ from ocaffe.ir.launch import Launch, Measure, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BFLOAT, FLOAT, Ref
 from ocaffe.kernels.expression.expression import Pointwise, Reduce
-from ocaffe.passes.blocks import NoBlocksError, lower_to_blocks
 
 MIN_VALUE_BYTES = 1 << 20  # bytes as floats; smaller values are not worth another kernel
 TYPE = "bfloat"
@@ -24,19 +21,11 @@ Program = tuple[str, tuple[tuple[str, str], ...]]  # its name and defines
 def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = ()) -> Schedule:
     """Change the type of such Refs, and the defines of the launches that touch them.
 
-    It skips float16, whose range is too small for diffs. With math tf32 it changes only the order of values (blocks.py).
+    It skips float16, whose range is too small for diffs. Values with their channels in blocks are bfloat16 always (Target.block_type), but the words of masks.
     The pass skips nets whose shapes depend on data: their values are copied from one recording to the next.
     `inputs`: blobs and diffs to lower although they come from outside (ocaffe/profiling/tune.py); another schedule may have lowered them already.
-    Raises NoBlocksError.
     """
-    if target.is_cpu or target.math not in ("bf16", "tf32"):
-        return schedule
-    if any(isinstance(launch, Measure) for launch in schedule):
-        if any(launch.kernel.needs_blocks for launch in schedule):
-            raise NoBlocksError
-        return schedule
-    schedule = lower_to_blocks(schedule, target)
-    if target.math != "bf16":
+    if target.is_cpu or target.math != "bf16" or any(isinstance(launch, Measure) for launch in schedule):
         return schedule
     uses: dict[Ref, list[tuple[Launch, int]]] = defaultdict(list)
     for launch in schedule:
@@ -46,6 +35,8 @@ def lower_to_bf16(schedule: Schedule, target: Target, inputs: Collection[Ref] = 
     for root, own in uses.items():
         if root.blocked:
             for launch, index in own:
+                if launch.operands[index].ref.dtype == FLOAT:
+                    launch.operands[index].ref.narrow()
                 if (name := _type_of(launch, index)) and launch.operands[index].ref.dtype == BFLOAT:
                     named[id(launch)][name] = TYPE
             continue

@@ -27,6 +27,6 @@ def _may_share(source: Ref, result: Ref, life: dict[Ref, tuple[int, int]], step:
         result.base is None and result in life and life[result][0] == step and life[root][1] == step
         and result.role in IN_PLACE_ROLES and root.role in IN_PLACE_ROLES
         and not (root.persist or result.persist)
-        and root.nbytes == result.nbytes and root.dtype == result.dtype and root.blocked == result.blocked
+        and root.nbytes == result.nbytes and root.dtype == result.dtype and root.layout == result.layout
         and source.is_dense and source.count == root.count and root.slots == result.slots == 1
     )  # fmt: skip

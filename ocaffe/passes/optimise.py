@@ -16,7 +16,6 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.passes.add_before_scatter import add_before_scatter
 from ocaffe.passes.bf16 import lower_to_bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
-from ocaffe.passes.channel_blocks import divide_channels
 from ocaffe.passes.channel_reduction_fusion import fuse_channel_reductions
 from ocaffe.passes.common_subexpressions import eliminate_common_subexpressions
 from ocaffe.passes.concat_views import elide_concat_copies
@@ -25,6 +24,7 @@ from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
 from ocaffe.passes.in_place import reuse_dying_inputs
 from ocaffe.passes.join_launches import join_launches
+from ocaffe.passes.layouts import layouts
 from ocaffe.passes.pack_batches import batch_packs
 from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute, recompute_to_fit
@@ -40,6 +40,7 @@ class Fact(Enum):
 
     BLOBS_OWN_STORAGE = "no blob is a view of another blob that a pass chose"
     MASKS_ARE_BLOBS = "a fused ReLU backward reads a blob, not packed bits"
+    CAFFES_ORDER = "all values are in Caffe's order"
     FLOAT_BLOBS = "all blobs and diffs are float"
     FORWARD_ONCE = "no forward launch is repeated in backward"
     INPUTS_SURVIVE = "no launch writes into the storage of its input, unless it was recorded so"
@@ -79,7 +80,7 @@ def pipeline(
     them for all shapes of a net. `join`: launches on CPUs may run as task graphs.
     """
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
-    once, inputs = Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
+    planes, once, inputs = Fact.CAFFES_ORDER, Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
     rewrites = once, inputs
     table = [
         (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),
@@ -91,11 +92,11 @@ def pipeline(
         (fuse, fuse_channel_reductions, {masks, floats, *rewrites}, set()),
         (share, partial(pack_sign_masks, target=target, everywhere=budget is not None), {masks, floats, *rewrites}, {masks}),
         (fuse, sum_before_scatter, {floats, *rewrites}, set()),
+        (fuse and (prepacked is not None if target.is_cpu else share), partial(layouts, target=target), {planes, floats, *rewrites}, {planes}),
         (fuse and share, partial(lower_to_bf16, target=target), {floats, *rewrites}, {floats}),
         (budget is not None, partial(recompute_to_fit, limit=budget or 0), set(rewrites), {once}),
         (budget is None and recomputes, recompute, set(rewrites), {once}),
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
-        (fuse and prepacked is not None, partial(divide_channels, target=target), {inputs}, set()),  # after all fusions: it replaces kernels
         (fuse, batch_packs, set(), set()),
         (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # after them all: it destroys values that recomputation could read
@@ -114,7 +115,7 @@ def optimise(schedule: Schedule, passes: Sequence[Pass]) -> tuple[Schedule, list
     facts = set(Fact)
     applied = []
     if verifier is not None:
-        verifier.check(schedule, "record")
+        verifier.check(schedule, "record", has_layouts=False)
     for each in passes:
         if not each.requires <= facts:
             missing = ", ".join(f"'{fact.value}'" for fact in sorted(each.requires - facts, key=lambda fact: fact.name))
@@ -124,5 +125,5 @@ def optimise(schedule: Schedule, passes: Sequence[Pass]) -> tuple[Schedule, list
         facts -= each.ends
         applied.append(Applied(each.name, before, len(schedule)))
         if verifier is not None:
-            verifier.check(schedule, each.name)
+            verifier.check(schedule, each.name, has_layouts=Fact.CAFFES_ORDER not in facts or each is passes[-1])
     return schedule, applied

@@ -28,7 +28,7 @@ def keep_prepacked_weights(schedule: Schedule, kept: dict[Any, Ref]) -> Schedule
     for launch, made in found.items():
         source = launch.final(), *((ref.root, ref.root_offset, ref.batch_stride) for ref in launch.reads)
         for index, root in enumerate(made):
-            own = Ref(root.name, root.shape, Role.SCRATCH, root.dtype, persist=True, blocked=root.blocked)
+            own = Ref(root.name, root.shape, Role.SCRATCH, root.dtype, persist=True, layout=root.layout)
             root.base = kept.setdefault((source, index), own)
             root.offset, root.stride = 0, None
         launch.prepacks_weights = True

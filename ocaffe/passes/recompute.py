@@ -274,7 +274,7 @@ class Recomputation:
         fresh = {}
         for written in {ref.root: None for ref in launch.writes}:
             role = Role.SCRATCH if written.role is Role.SCRATCH else Role.ACTIVATION
-            fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype, blocked=written.blocked)
+            fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype, layout=written.layout)
             if written in self.dropped or (written not in self.needed and written not in self.kept):
                 recomputed[written] = fresh[written]
         operands = [replace(op, ref=_moved(op.ref, recomputed if op.access is Access.READ else fresh)) for op in launch.operands]

@@ -7,6 +7,7 @@ The rules, each a method of `_Check`:
 * `roles`: forward precedes backward, constants are never written, parameters change in updates and by side effects alone;
 * `origins`: every launch is a recorded one, or names the recorded one that it derives from;
 * `extensions`: epilogue, mask, reduction and bfloat16 operands are where the kernel expects them;
+* `layouts`: once images have their layouts, each launch knows those of its operands;
 * `writers`: each element that a launch reads was written before, and still holds the value that was meant;
 * `effects`: each launch with a side effect survives exactly once, and each persistent root that was written is still written;
 * `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair;
@@ -19,10 +20,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from ocaffe.ir.kernel import REDUCED, Access
+from ocaffe.ir.kernel import REDUCED, Access, Order
 from ocaffe.ir.launch import HOST, BeginExchange, CopyRegion, EndExchange, Launch, Operand, Schedule
-from ocaffe.ir.tensor import Ref, Role
-from ocaffe.kernels.expression.expression import Pointwise, Reduce
+from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
+from ocaffe.kernels.expression.expression import Pointwise, Reduce, in_domain, treats_alike
 from ocaffe.passes.join_launches import may_join, may_lie_within
 
 Interval = tuple[int, int]
@@ -41,10 +42,10 @@ class Verifier:
         self.recorded = {id(launch): launch for launch in recorded}  # the values keep the launches, and so their ids, alive
         self.persistent = {ref.root: launch for launch in recorded for ref in launch.writes if ref.persistent}
 
-    def check(self, schedule: Schedule, name: str) -> None:
-        """Check the schedule that pass `name` left. Raises InvalidSchedule."""
+    def check(self, schedule: Schedule, name: str, has_layouts: bool = True) -> None:
+        """Check the schedule that pass `name` left. `has_layouts`: images have their layouts. Raises InvalidSchedule."""
         check = _Check(schedule, name, self.recorded.keys())
-        check.run()
+        check.run(has_layouts)
         check.effects(self.recorded.values(), self.persistent)
 
 
@@ -57,7 +58,7 @@ class _Check:
         where = f"step {self.step}, {launch.phase} of '{launch.layer}' ({launch.what or type(launch).__name__})"
         return InvalidSchedule(f"after pass {self.name}: {where}: {fact}")
 
-    def run(self) -> None:
+    def run(self, has_layouts: bool) -> None:
         in_place = {id(ref) for launch in self.schedule for ref in _shared_in_place(launch)}
         state = _Memory(in_place)
         backward = False
@@ -69,6 +70,8 @@ class _Check:
             self.views(launch)
             backward = self.roles(launch, backward)
             self.extensions(launch)
+            if has_layouts:
+                self.layouts(launch)
             self.overlaps(launch)
             self.exchanges(launch, exchanged)
             self.writers(launch, state)
@@ -185,6 +188,21 @@ class _Check:
             slot = launch.slot(operand)
             if operand.ref.in_bf16 and (slot is None or not slot.bf16 or defines.get(f"{slot.bf16}_T") != "bfloat"):
                 raise self.fail(launch, f"operand {operand.name}, {operand.ref}, is bfloat16, which the kernel does not read")
+
+    def layouts(self, launch: Launch) -> None:
+        blocked = [operand.ref.root.blocked for operand in launch.operands]
+        alike = treats_alike(launch) and all(blocked)
+        in_blocks = launch.kernel.can.in_blocks is not None and any(blocked)  # with one layout for all operands
+        for index, operand in enumerate(launch.operands):
+            ref, slot = operand.ref, launch.slot(operand)
+            order = Order.EITHER if alike or in_domain(launch, index) else Order.PLANES if slot is None else slot.order
+            if in_blocks or (launch.kernel.needs_blocks and operand is launch.mask):
+                order = Order.BLOCKS
+            one_pixel = len(ref.shape) > 1 and math.prod(ref.shape[2:]) == 1 and ref.dtype in (FLOAT, BFLOAT)  # its memory is the same in both
+            known = order is Order.EITHER or one_pixel or ref.root.blocked == (order is Order.BLOCKS)
+            if not known:
+                have = "channels in blocks" if ref.root.blocked else "Caffe's order"
+                raise self.fail(launch, f"operand {operand.name}, {ref}, has {have}, which the kernel does not know")
 
     def overlaps(self, launch: Launch) -> None:
         if isinstance(launch, HOST):

@@ -19,7 +19,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.ir.launch import Access, Launch, Measure
-from ocaffe.ir.tensor import Ref, from_blocks, widened
+from ocaffe.ir.tensor import Ref, widened
 
 MAX_SAMPLED_ELEMENTS = 1 << 20  # maximum number of elements that are compared per value; larger values are sampled evenly
 ROUNDING = 1e-3  # the error of a parameter's gradient is in units of at least this fraction of the layer's largest gradient
@@ -94,7 +94,7 @@ class Side:
             for key, ref in at.get(step, ()):
                 values = commands.read(ref)
                 values = widened(values) if ref.in_bf16 else values
-                found[key] = sample(from_blocks(values) if ref.root.blocked else values)
+                found[key] = sample(ref.root.layout.to_planes(values) if ref.root.blocked else values)
         for index, node in enumerate(network.graph.nodes):
             for parameter in node.params:
                 gradient = network.group.held_gradient(parameter)

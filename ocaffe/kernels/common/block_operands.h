@@ -1,4 +1,4 @@
-/* Operands with channels in blocks of 8 (ocaffe/passes/blocks.py), and their lines: 16 bytes of neighbouring channels of a pixel.
+/* Operands with channels in blocks of 8 (ocaffe/passes/layouts_gpu.py), and their lines: 16 bytes of neighbouring channels of a pixel.
 
    BLOCK_FLOAT  1: they are floats, which products round to TF32; otherwise they are in bfloat16 */
 #ifndef OCAFFE_BLOCK_OPERANDS_H

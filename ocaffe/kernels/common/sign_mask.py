@@ -10,7 +10,7 @@ from ocaffe.ir.launch import Call, Launch, Operand
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 
-EITHER_ORDER = Can(helper=True, in_blocks=lambda launch: launch.call)
+EITHER_ORDER = Can(helper=True, in_blocks=lambda launch, layout: launch.call)
 PACK = Kernel("sign_mask.pack", read("x", bf16="SOURCE"), write("mask"), can=EITHER_ORDER)
 RELU_BACKWARD = Kernel("sign_mask.relu_backward", read("dy", bf16="SOURCE"), read("mask"), write("dx", bf16="RESULT"), can=EITHER_ORDER)
 CHUNK = 1024  # elements of a sample that share 32 words

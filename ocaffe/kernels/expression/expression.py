@@ -19,7 +19,7 @@ from ocaffe.ir.kernel import JOIN, Access, Can, Kernel
 from ocaffe.ir.launch import Call, Launch, Operand
 from ocaffe.ir.recorder import MAX_COMPLETION_COUNTERS, Recorder, scalar
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BLOCK, Ref, Role, Shape
+from ocaffe.ir.tensor import BLOCK, PLANES, Ref, Role, Shape
 from ocaffe.kernels.expression.formula import CONSTANTS, FUNCTIONS, Formula, parse
 from ocaffe.kernels.expression.render_pointwise import Random, render
 from ocaffe.kernels.expression.render_reduce import IDENTITY, Reduction, chunk_count
@@ -485,10 +485,33 @@ def _renamed(text: str, names: Mapping[str, str], prefix: str) -> str:
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*", new, text)
 
 
+def in_domain(launch: Launch, index: int) -> bool:
+    """Whether operand `index` of an expression has the shape of its domain. Such an operand may have any layout."""
+    ref, expression = launch.operands[index].ref, launch.lower
+    if not isinstance(expression, (Pointwise, Reduce)):
+        return False
+    reads = expression.counts[0]
+    if isinstance(expression, Reduce) and index >= reads:
+        return False
+    return (index >= reads or expression.places[index] is None) and ref.shape == expression.domain
+
+
+def treats_alike(launch: Launch) -> bool:
+    """Whether an expression treats all elements alike, so that their order does not matter if all operands have the same."""
+    expression = launch.lower
+    return (
+        isinstance(expression, Pointwise) and expression.key is None and all(place is None for place in expression.places)
+        and len({operand.ref.shape for operand in launch.operands}) == 1
+    )  # fmt: skip
+
+
 def _in_blocks(domain: Shape, strides: list[tuple[int, ...]], operands: Sequence[Operand]) -> tuple[Shape, list[tuple[int, ...]]]:
-    """Divide the channels into blocks if an operand has this order in memory. Further strides belong to no operand."""
+    """Divide the channels into blocks if an operand has such a layout, unless all elements are treated alike. Further strides belong to no operand."""
     blocked = [operand.ref.root.blocked for operand in operands]
-    return in_blocks(domain, strides, [*blocked, *[False] * (len(strides) - len(blocked))]) if any(blocked) else (domain, strides)
+    layout = max(operand.ref.root.layout for operand in operands) if operands else PLANES
+    if layout == PLANES or (all(blocked) and len(strides) == len(operands) and len({operand.ref.shape for operand in operands}) == 1):
+        return domain, strides
+    return in_blocks(domain, strides, [*blocked, *[False] * (len(strides) - len(blocked))], layout)
 
 
 def _pair(read: Read) -> tuple[Ref, int | None]:

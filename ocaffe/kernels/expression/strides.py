@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocaffe.ir.tensor import BLOCK, Ref, Shape
+from ocaffe.ir.tensor import Layout, Ref, Shape
 
 LIMIT = 2**31 - 2**16  # the kernels use int indices along a merged axis and step past its end by a vector or a work-group
 
@@ -34,21 +34,21 @@ def element_strides(ref: Ref, axis: int | None, domain: Shape) -> tuple[int, ...
     return tuple(result)
 
 
-def in_blocks(domain: Shape, strides: Sequence[Sequence[int]], blocked: Sequence[bool]) -> tuple[Shape, list[tuple[int, ...]]]:
-    """Divide the channels, axis 1 of the domain, into blocks of BLOCK, which become the innermost axis.
+def in_blocks(domain: Shape, strides: Sequence[Sequence[int]], blocked: Sequence[bool], layout: Layout) -> tuple[Shape, list[tuple[int, ...]]]:
+    """Divide the channels, axis 1 of the domain, into the blocks of a layout, which become the innermost axis.
 
-    `blocked[k]`: operand k has this order in memory, so its spatial axes are BLOCK times as far apart. Operands in the order of Caffe are read and
-    written across their planes. So an expression with both kinds converts the order.
+    `blocked[k]`: operand k has this layout, so its spatial axes are further apart by the channels of a block. Operands in the order of Caffe are read
+    and written across their planes. So an expression with both kinds converts the order.
     """
-    channels = domain[1]
-    assert channels % BLOCK == 0, f"{channels} channels are not whole blocks of {BLOCK}"
+    channels, block = domain[1], layout.channels
+    assert channels % block == 0, f"{channels} channels are not whole blocks of {block}"
 
     def divided(own: Sequence[int], apart: bool) -> tuple[int, ...]:
         if apart and any(own[1:]):
-            return (own[0], own[1] * BLOCK, *(stride * BLOCK for stride in own[2:]), 1)
-        return (own[0], own[1] * BLOCK, *own[2:], own[1])
+            return (own[0], own[1] * block, *(stride * block for stride in own[2:]), 1)
+        return (own[0], own[1] * block, *own[2:], own[1])
 
-    return (domain[0], channels // BLOCK, *domain[2:], BLOCK), [divided(own, apart) for own, apart in zip(strides, blocked)]
+    return (domain[0], channels // block, *domain[2:], block), [divided(own, apart) for own, apart in zip(strides, blocked)]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ocaffe.ir.kernel import JOIN, SIGN, BlockedForm, Can, Kernel, read, write
+from ocaffe.ir.kernel import JOIN, SIGN, BlockedForm, Can, Kernel, Order, read, write
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ir.tensor import Layout, Ref
 from ocaffe.kernels.pooling.pooling import rows_of_item
 
 LONGEST_SPAN = 1024  # SPAN of lrn_cpu.cl
@@ -20,29 +20,29 @@ GPU_GROUP = 64
 CHUNK = 16  # minimum channels per chunk; each chunk reads size - 1 additional channels
 
 
-def in_blocks(launch: Launch) -> Call | None:
+def in_blocks(launch: Launch, layout: Layout) -> Call | None:
     """Return the call of lrn_blocks.cl for a launch of lrn.cl: chunks are whole blocks of channels."""
     call, response = launch.call, launch.details
-    if call is None or response.size > BLOCK + 1:  # windows, and those of their channels, must reach only the next blocks
+    if call is None or response.size > layout.channels + 1:  # windows, and those of their channels, must reach only the next blocks
         return None
     channels, _, chunk = (int(scalar) for scalar in call.scalars[:3])
-    chunk = -(-chunk // BLOCK) * BLOCK
+    chunk = -(-chunk // layout.channels) * layout.channels
     size = (call.size[0], -(-channels // chunk), call.size[2])
     return replace(call, program="lrn_blocks", scalars=(*call.scalars[:2], np.int32(chunk), *call.scalars[3:]), size=size)
 
 
-def _blocked(rec: Recorder, launch: Launch) -> BlockedForm | None:
+def _in_blocks_cpu(launch: Launch, layout: Layout) -> BlockedForm | None:
     """Return how across-channel LRN runs on CPUs with channels in blocks (lrn_blocked_cpu.cl)."""
-    width, response = rec.channel_block, launch.details
+    width, response = layout.channels, launch.details
     possible = launch["x"].shape[1] % width == 0 and response.size <= 2 * width + 1
     return BlockedForm(response.across_blocked) if possible else None
 
 
 FORWARD = Kernel("lrn.forward", read("x", bf16="SOURCE"), write("y", bf16="RESULT"), can=Can(in_blocks=in_blocks))
 BACKWARD = Kernel("lrn.backward", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), SIGN, write("dx", bf16="RESULT"), can=Can(in_blocks=in_blocks))
-FORWARD_CPU = Kernel("lrn_cpu.forward", read("x"), write("y"), can=Can(join=True, blocked=_blocked))
+FORWARD_CPU = Kernel("lrn_cpu.forward", read("x"), write("y"), can=Can(join=True, in_blocks=_in_blocks_cpu))
 BACKWARD_CPU = Kernel("lrn_cpu.backward", read("x"), read("dy"), write("dx"), can=JOIN)
-FORWARD_BLOCKED_CPU = Kernel("lrn_blocked_cpu.forward", read("x"), write("y"), can=JOIN)
+FORWARD_BLOCKED_CPU = Kernel("lrn_blocked_cpu.forward", read("x", order=Order.BLOCKS), write("y", order=Order.BLOCKS), can=JOIN)
 WITHIN, WITHIN_CPU = (Kernel(f"{file}.forward", read("x"), write("y"), can=can) for file, can in (("lrn_within", Can()), ("lrn_within_cpu", JOIN)))
 TERMS, TERMS_CPU = (
     Kernel(f"{file}.terms", read("x"), read("dy"), write("terms"), can=Can(helper=True, join=file == "lrn_within_cpu"))

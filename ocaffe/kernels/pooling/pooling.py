@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.ir.kernel import SIGN, BlockedForm, Can, Kernel, Slot, read, write
+from ocaffe.ir.kernel import SIGN, BlockedForm, Can, Kernel, Order, Slot, read, write
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import BLOCK, Ref
+from ocaffe.ir.tensor import Layout, Ref
 
 MAX, AVE, STOCHASTIC = range(3)  # as in PoolingParameter and pooling.h
 INDEX = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint"}  # types of an index, in numpy and in OpenCL C
@@ -49,19 +49,19 @@ def is_linear_scatter(launch: Launch) -> bool:
     return launch.kernel.can.scatters and launch.details.method == AVE and launch.mask is None
 
 
-def _in_blocks(launch: Launch) -> Call | None:
+def _in_blocks(launch: Launch, layout: Layout) -> Call | None:
     """Return the call of pooling_blocks.cl for a launch of pooling_gpu.cl."""
-    return None if launch.call is None else _divided(launch.call, launch.kernel.can.scatters)
+    return None if launch.call is None else _divided(launch.call, layout, launch.kernel.can.scatters)
 
 
-def _divided(call: Call, back: bool) -> Call:
+def _divided(call: Call, layout: Layout, back: bool) -> Call:
     """Return the call of pooling_blocks.cl, backward if `back`: a work-item for each block of channels of a pixel."""
     planes, _, height, width, out_height, out_width = (int(scalar) for scalar in call.scalars[:6])
-    blocks, pixels = planes // BLOCK, height * width if back else out_height * out_width
+    blocks, pixels = planes // layout.channels, height * width if back else out_height * out_width
     return replace(call, program="pooling_blocks", scalars=(np.int32(blocks), *call.scalars[1:]), size=(blocks * pixels, call.size[1]))
 
 
-def _whole_in_blocks(launch: Launch) -> Call | None:
+def _whole_in_blocks(launch: Launch, layout: Layout) -> Call | None:
     """Return the call of pooling_blocks.cl for a launch of pooling_plane.cl on a GPU. The window is a define there."""
     call, pool, back = launch.call, launch.details, launch.kernel.can.scatters
     image = pool.image
@@ -71,14 +71,14 @@ def _whole_in_blocks(launch: Launch) -> Call | None:
     group = int(defines.pop("GROUP"))
     planes, rest = (int(call.scalars[0]), call.scalars[3:]) if back else (call.size[0] // group, ())
     sizes = [np.int32(value) for value in (planes, 0, *image, 1, 1)]
-    return _divided(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)), back)
+    return _divided(replace(call, defines=tuple(sorted(defines.items())), scalars=(*sizes, *rest)), layout, back)
 
 
-def _blocked(rec: Recorder, launch: Launch) -> BlockedForm | None:
+def _in_blocks_cpu(launch: Launch, layout: Layout) -> BlockedForm | None:
     """Return how a pooling runs on CPUs with channels in blocks (pooling_blocked_cpu.cl)."""
     pool = launch.details
     plain = pool.method != STOCHASTIC and len(pool.image) == 2 and not pool.dilated
-    return BlockedForm(pool.forward_blocked) if plain and launch["x"].shape[1] % rec.channel_block == 0 else None
+    return BlockedForm(pool.forward_blocked) if plain and launch["x"].shape[1] % layout.channels == 0 else None
 
 
 class _Family(NamedTuple):
@@ -96,21 +96,22 @@ class _Family(NamedTuple):
         """
         source, result = ("SOURCE", "RESULT") if mask else ("", "")
         x, y, index = read("x", bf16=source), write("y", bf16=result), read("index", optional=True)
-        backward = Can(in_blocks=can.in_blocks, scatters=True, join=can.join)
+        with_index = can if mask else replace(can, in_blocks=None)  # CPUs have channels in blocks without backward alone
+        backward = Can(in_blocks=with_index.in_blocks, scatters=True, join=can.join)
         return cls(
             Kernel(f"{file}.forward", x, y, can=can),
-            Kernel(f"{file}.forward_index", x, *random, y, write("index"), can=replace(can, blocked=None)),
+            Kernel(f"{file}.forward_index", x, *random, y, write("index"), can=with_index),
             Kernel(f"{file}.backward", read("dy", bf16=source), index, *mask, write("dx", bf16=result), can=backward),
         )
 
 
-PIXELS = _Family.of("pooling", Can(recompute=True, blocked=_blocked), random=(read("step", optional=True),))
-ROWS_CPU = _Family.of("pooling_cpu", Can(join=True, recompute=True, blocked=_blocked))
+PIXELS = _Family.of("pooling", Can(recompute=True, in_blocks=_in_blocks_cpu), random=(read("step", optional=True),))
+ROWS_CPU = _Family.of("pooling_cpu", Can(join=True, recompute=True, in_blocks=_in_blocks_cpu))
 STRIPS = _Family.of("pooling_gpu", Can(recompute=True, in_blocks=_in_blocks), mask=(SIGN,))
 PLANE = _Family.of("pooling_plane", Can(recompute=True, in_blocks=_whole_in_blocks), mask=(SIGN,))
-PLANE_CPU = _Family.of("pooling_plane", Can(recompute=True, blocked=_blocked), mask=(SIGN,))
+PLANE_CPU = _Family.of("pooling_plane", Can(recompute=True, in_blocks=_in_blocks_cpu), mask=(SIGN,))
 MASK, PLANE_MASK = (Kernel(f"{file}.mask", read("index"), write("y"), can=Can(helper=True)) for file in ("pooling", "pooling_plane"))
-FORWARD_BLOCKED = Kernel("pooling_blocked_cpu.forward", read("x"), write("y"), can=Can(join=True, recompute=True))
+FORWARD_BLOCKED = Kernel("pooling_blocked_cpu.forward", read("x", order=Order.BLOCKS), write("y", order=Order.BLOCKS), can=Can(join=True, recompute=True))
 
 
 @dataclass(frozen=True)

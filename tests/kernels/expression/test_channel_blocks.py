@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, Ref, Role, Shape, from_blocks, widened
+from ocaffe.ir.tensor import BFLOAT, BLOCKS_GPU, PLANES, Ref, Role, Shape, widened
 from ocaffe.kernels.expression.expression import pointwise, reduce
 from tests.harness import blocks, execute, narrowed, of_kind
 
@@ -35,7 +35,7 @@ def recorder(device: Any, kind: str) -> Recorder:
 
 def ref(name: str, shape: Shape, blocked: bool, kind: str) -> Ref:
     """Return a tensor. Kernels of the CPU class have no bfloat16."""
-    return Ref(name, shape, Role.ACTIVATION, BFLOAT if blocked and kind == "gpu" else np.dtype(np.float32), blocked=blocked)
+    return Ref(name, shape, Role.ACTIVATION, BFLOAT if blocked and kind == "gpu" else np.dtype(np.float32), layout=BLOCKS_GPU if blocked else PLANES)
 
 
 def stored(ref: Ref, values: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ def stored(ref: Ref, values: np.ndarray) -> np.ndarray:
 
 def loaded(ref: Ref, values: np.ndarray) -> np.ndarray:
     wide = widened(values) if ref.dtype == BFLOAT else values
-    return (from_blocks(wide) if ref.blocked else wide).astype(np.float64)
+    return (BLOCKS_GPU.to_planes(wide) if ref.blocked else wide).astype(np.float64)
 
 
 def close(ref: Ref, got: np.ndarray, expected: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape, widened
+from ocaffe.ir.tensor import BLOCKS_GPU, FLOAT, PLANES, Ref, Role, Shape, widened
 from ocaffe.kernels.expression.expression import pointwise, reduce
 from tests.harness import execute, loaded, narrowed, of_kind, stored
 from tests.kernels.expression.test_channel_blocks import draw
@@ -25,7 +25,7 @@ def results(device: Any, shape: Shape, math: str, wgmma: bool) -> list[np.ndarra
     rec = Recorder(replace(of_kind(device.target, "gpu"), wgmma=wgmma, math=math or "ieee", compute_units=4), train=True)
     rec.enter("bn", "backward")
     dtype = rec.target.block_type if blocked else FLOAT
-    x, dy, y, more = (Ref(name, shape, Role.ACTIVATION, dtype, blocked=blocked) for name in ("x", "dy", "y", "more"))
+    x, dy, y, more = (Ref(name, shape, Role.ACTIVATION, dtype, layout=BLOCKS_GPU if blocked else PLANES) for name in ("x", "dy", "y", "more"))
     mean, scale, sums, products = (Ref(name, (shape[1],), Role.ACTIVATION) for name in ("mean", "scale", "sums", "products"))
     pointwise(rec, "h = (x0 - x1) * x2; y0 = h > 0 ? h : slope * h", reads=[x, (mean, 1), (scale, 1)], writes=[y], scalars={"slope": 0.25})
     rec._written.add(more)

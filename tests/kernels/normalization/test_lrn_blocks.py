@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
+from ocaffe.ir.tensor import BLOCKS_GPU, FLOAT, PLANES, Ref, Role, Shape
 from ocaffe.kernels.normalization.lrn import Response
 from tests.harness import execute, in_blocks, of_kind
 from tests.kernels.expression.test_channel_blocks import draw
@@ -21,8 +21,8 @@ def results(device: Any, response: Response, shape: Shape, math: str) -> list[np
     rec, blocked = Recorder(replace(of_kind(device.target, "gpu"), math=math or "ieee"), train=True), bool(math)
     rec.enter("lrn", "forward")
     dtype = rec.target.block_type if blocked else FLOAT
-    x, y = (Ref(name, shape, Role.ACTIVATION, dtype, blocked=blocked) for name in ("x", "y"))
-    dy, dx, more = (Ref(name, shape, Role.DIFF, dtype, blocked=blocked) for name in ("dy", "dx", "more"))
+    x, y = (Ref(name, shape, Role.ACTIVATION, dtype, layout=BLOCKS_GPU if blocked else PLANES) for name in ("x", "y"))
+    dy, dx, more = (Ref(name, shape, Role.DIFF, dtype, layout=BLOCKS_GPU if blocked else PLANES) for name in ("dy", "dx", "more"))
     response.across(rec, x, y)
     rec.enter("lrn", "backward")
     response.across_backward(rec, x, dy, dx)
@@ -44,4 +44,4 @@ def test_wide_windows_keep_caffes_order(device: Any) -> None:
     rec, shape = Recorder(of_kind(device.target, "gpu"), train=True), (2, 16, 3, 5)
     rec.enter("lrn", "forward")
     Response(11, 1.0, 0.75, 1.0).across(rec, Ref("x", shape, Role.ACTIVATION), Ref("y", shape, Role.ACTIVATION))
-    assert rec.launches[0].in_blocks() is None
+    assert rec.launches[0].in_blocks(BLOCKS_GPU) is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role, Shape
+from ocaffe.ir.tensor import BFLOAT, BLOCKS_GPU, FLOAT, PLANES, Ref, Role, Shape
 from ocaffe.kernels.pooling.pooling import AVE, MAX, Pool
 from tests.harness import execute, in_blocks, of_kind
 from tests.kernels.expression.test_channel_blocks import draw
@@ -31,8 +31,10 @@ def results(device: Any, pool: Pool, shape: Shape, math: str) -> list[np.ndarray
     out = (*shape[:2], *pool.outputs)
     ordered = blocked and prod(pool.outputs) > 1  # an image of one pixel has one order, and stays in float
     dtype, result = (rec.target.block_type if yes else FLOAT for yes in (blocked, ordered))
-    x, y = Ref("x", shape, Role.ACTIVATION, dtype, blocked=blocked), Ref("y", out, Role.ACTIVATION, result, blocked=ordered)
-    dy, dx, more = (Ref(name, size, Role.DIFF, kind, blocked=yes) for name, size, kind, yes in
+    layouts = {True: BLOCKS_GPU, False: PLANES}
+    x = Ref("x", shape, Role.ACTIVATION, dtype, layout=layouts[blocked])
+    y = Ref("y", out, Role.ACTIVATION, result, layout=layouts[ordered])
+    dy, dx, more = (Ref(name, size, Role.DIFF, kind, layout=layouts[yes]) for name, size, kind, yes in
                     (("dy", out, result, ordered), ("dx", shape, dtype, blocked), ("more", shape, dtype, blocked)))  # fmt: skip
     index = Ref("index", out, Role.SAVED, np.dtype(pool.index_dtype)) if pool.method == MAX else None
     pool.forward(rec, x, y, index)

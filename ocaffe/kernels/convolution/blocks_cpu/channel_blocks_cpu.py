@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import math
 
-from ocaffe.ir.kernel import Can, Kernel, read, write
+from ocaffe.ir.kernel import Can, Kernel, Order, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, share_out
 
-JOIN = Kernel("channel_blocks_cpu.join", read("x"), write("y"), can=Can(join=True, helper=True))
+JOIN = Kernel("channel_blocks_cpu.join", read("x", order=Order.BLOCKS), write("y"), can=Can(join=True, helper=True))
 
 
 def join(rec: Recorder, x: Ref, y: Ref) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from ocaffe.ir.kernel import JOIN, BlockedForm, Can, Kernel, read, reads, write, writes
+from ocaffe.ir.kernel import JOIN, BlockedForm, Can, Kernel, Order, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -30,7 +30,7 @@ TILES = {
     8: (Tile(6, 2, 1.0), Tile(5, 2, 1.02), Tile(4, 3, 1.15), Tile(4, 2, 1.2)),
 }  # fmt: skip
 NARROWEST = min(tile.pixels for tiles in TILES.values() for tile in tiles)  # pixels of the smallest tile
-IMAGE = 1 << 17  # floats of x that a work-item reads for all its outputs before the next ones: they stay in the second-level cache
+NEAR = 1 << 17  # floats of x that a work-item reads for all its outputs before the next ones: they stay in the second-level cache
 PANEL = 160 << 10  # floats of a panel of filters, which stays in the second-level cache beside the next one
 SMALL, FEW_TILES, MANY_TILES = 1 << 18, 24, 54  # Winograd's tiles at a time: few where so many floats of transformed filters stay in that cache
 DEEP = 128  # channels from which on the products of all outputs are kept until the last, so that transformed tiles are read once
@@ -40,9 +40,10 @@ PRODUCT, BYTE, TRANSFORM = 0.6, 0.8, 120
 
 
 PACK = Kernel("conv_blocked_cpu.pack", read("w"), write("packed"), can=Can(join=True, helper=True))
-FORWARD = Kernel("conv_blocked_cpu.forward", *reads("x", "packed", "bias"), write("y"), write("space", optional=True), can=JOIN)
+IMAGE, RESULT = read("x", order=Order.EITHER), write("y", order=Order.BLOCKS)
+FORWARD = Kernel("conv_blocked_cpu.forward", IMAGE, *reads("packed", "bias"), RESULT, write("space", optional=True), can=JOIN)
 WINOGRAD_PACK = Kernel("winograd_blocked_cpu.filter", read("w"), write("packed"), can=Can(join=True, helper=True))
-WINOGRAD = Kernel("winograd_blocked_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=JOIN)
+WINOGRAD = Kernel("winograd_blocked_cpu.forward", read("x", order=Order.BLOCKS), *reads("packed", "bias"), RESULT, write("space"), can=JOIN)
 
 
 def form(rec: Recorder, g: ConvGeometry, w: Ref) -> BlockedForm | None:
@@ -92,7 +93,7 @@ def _direct(rec: Recorder, g: ConvGeometry, x: Ref, w: Ref, y: Ref, blocked: boo
     parts, blocks = _parts(rec, ITEMS if padded else ITEMS_PER_CORE, units * g.group, panels, packed.nbytes // g.group, 4 * g.batch * channels * g.pixels)
     share, block = ceil(units, parts) * unit, ceil(panels, blocks) * defines["NV"] * defines["V"]
     row = channels * (g.stride[1] * ((out_w - 1) * g.stride[2] + 1) if padded else tile.pixels * g.stride[1] * g.stride[2])
-    near = min(even(share // unit, max(1, IMAGE // row)) * unit, out_h * across)
+    near = min(even(share // unit, max(1, NEAR // row)) * unit, out_h * across)
     spaces, image = (ceil(units * unit, share), ceil(g.group_outputs, block), g.group), None
     if padded:
         (kernel_h, kernel_w), (dilation_h, dilation_w) = g.kernel[1:], g.dilation[1:]

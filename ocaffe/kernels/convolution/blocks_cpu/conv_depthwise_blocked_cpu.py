@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ocaffe.ir.kernel import JOIN, BlockedForm, Kernel, reads, write
+from ocaffe.ir.kernel import JOIN, BlockedForm, Kernel, Order, read, reads, write
 from ocaffe.ir.launch import EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -11,7 +11,9 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, share_out
 
-FORWARD = Kernel("conv_depthwise_blocked_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=JOIN)
+FORWARD = Kernel(
+    "conv_depthwise_blocked_cpu.forward", read("x", order=Order.BLOCKS), *reads("packed", "bias"), write("y", order=Order.BLOCKS), can=JOIN,
+)  # fmt: skip
 MAX_TAPS = 81  # maximum taps of a window, whose lines are unrolled
 
 

@@ -1,6 +1,6 @@
 """Convolution on channels in blocks of 8, in bfloat16 or TF32 by Hopper's wgmma (conv_blocks.cl).
 
-Its launches require images in blocks (`Launch.blocks`); ocaffe/passes/blocks.py provides them.
+Its launches require images in blocks (Order.BLOCKS); ocaffe/passes/layouts_gpu.py provides them.
 """
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ocaffe.ir.kernel import REDUCTION, SIGN, Can, Kernel, Slot, own_parts, read, write
+from ocaffe.ir.kernel import REDUCTION, SIGN, Can, Kernel, Order, Slot, own_parts, read, write
 from ocaffe.ir.launch import SLOPE_ONLY, EpilogueScalars
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BFLOAT, BLOCK, FLOAT, Ref
@@ -18,12 +18,12 @@ from ocaffe.kernels.matmul.gemm_gpu import PACK_ITEMS
 
 def image(name: str, bf16: str) -> Slot:
     """An image that a kernel reads with its channels in blocks."""
-    return read(name, bf16=bf16, blocks=True)
+    return read(name, bf16=bf16, order=Order.BLOCKS)
 
 
 def result(name: str) -> Slot:
     """The image that a kernel writes with its channels in blocks."""
-    return write(name, bf16="RESULT", blocks=True)
+    return write(name, bf16="RESULT", order=Order.BLOCKS)
 
 
 SUMS = Can(parts=own_parts, sums_gradients=False)

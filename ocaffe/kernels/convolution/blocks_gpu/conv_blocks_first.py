@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ocaffe.ir.kernel import Can, Kernel, read, write
+from ocaffe.ir.kernel import Can, Kernel, Order, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import BLOCK, Ref
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
@@ -18,7 +18,7 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.convolution.geometry.conv_window import plane_window
 from ocaffe.kernels.matmul.gemm_gpu import PACK_ITEMS
 
-IMAGE = Kernel("conv_blocks_first.image", read("x", bf16="SOURCE"), write("cells", bf16="RESULT", blocks=True), can=Can(helper=True, recompute=True))
+IMAGE = Kernel("conv_blocks_first.image", read("x", bf16="SOURCE"), write("cells", bf16="RESULT", order=Order.BLOCKS), can=Can(helper=True, recompute=True))
 SUM_PARTS = Kernel("conv_blocks_first.sum_parts", read("parts"), write("dw"), can=Can(helper=True))
 PACK = Kernel("conv_blocks_first.pack", read("filters"), write("packed"), can=Can(helper=True))
 

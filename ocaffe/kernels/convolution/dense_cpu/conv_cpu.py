@@ -13,7 +13,7 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, columns, even, share_out
 
-FORWARD = Kernel("conv_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+FORWARD = Kernel("conv_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(join=True, in_blocks=own_form))
 BACKWARD_DATA = Kernel("conv_cpu.backward_data", *reads("dy", "packed", "bias"), write("dx"), can=JOIN)
 BACKWARD_FILTER = Kernel("conv_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 BACKWARD_BIAS = Kernel("product_parts_cpu.backward_bias", read("dy"), write("db"), can=Can(join=True, helper=True))

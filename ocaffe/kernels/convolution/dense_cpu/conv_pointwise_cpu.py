@@ -12,7 +12,7 @@ from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, columns, even, share_out
 
-FORWARD = Kernel("conv_pointwise_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+FORWARD = Kernel("conv_pointwise_cpu.forward", *reads("x", "packed", "bias"), write("y"), can=Can(join=True, in_blocks=own_form))
 BACKWARD_FILTER = Kernel("conv_pointwise_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 WIDE, ROWS, LINE = 2, 128, 400  # see the kernel
 MAX_WIDE = 16  # maximum panels of columns if there are few channels: results are then written in runs of 2 KiB

@@ -22,7 +22,7 @@ FORWARD = Kernel(
 )  # fmt: skip
 BACKWARD_DATA = Kernel("conv_depthwise_gpu.backward_data", read("dy", bf16="SOURCE"), read("filter"), SIGN, read("bias"), write("dx", bf16="RESULT"))
 BACKWARD_FILTER = Kernel("conv_depthwise_gpu.backward_filter", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), COUNTERS, write("dw"), PARTS)
-FORWARD_CPU = Kernel("conv_depthwise_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+FORWARD_CPU = Kernel("conv_depthwise_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(join=True, in_blocks=own_form))
 BACKWARD_DATA_CPU = Kernel("conv_depthwise_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"), can=JOIN)
 BACKWARD_FILTER_CPU = Kernel("conv_depthwise_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 PIXELS_EACH = 8192  # minimum pixels per CPU work-item, if there are enough; a work-item costs a few tenths of a microsecond

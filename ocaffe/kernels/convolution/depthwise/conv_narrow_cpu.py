@@ -12,7 +12,7 @@ from ocaffe.kernels.convolution.geometry.conv_window import plane_window
 from ocaffe.kernels.matmul.gemm_cpu import ITEMS_PER_CORE, ONE, ceil, tile
 from ocaffe.kernels.matmul.gemm_gpu import sum_splits
 
-FORWARD = Kernel("conv_narrow_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(join=True, blocked=own_form))
+FORWARD = Kernel("conv_narrow_cpu.forward", *reads("x", "filter", "bias"), write("y"), can=Can(join=True, in_blocks=own_form))
 BACKWARD_DATA = Kernel("conv_narrow_cpu.backward_data", *reads("dy", "filter", "bias"), write("dx"), can=JOIN)
 BACKWARD_FILTER = Kernel("conv_narrow_cpu.backward_filter", *reads("x", "dy"), write("dw"), can=JOIN)
 SOURCE, RESULT = 1 << 15, 1 << 14  # floats of a block of the source and of the result, which fit the second-level cache

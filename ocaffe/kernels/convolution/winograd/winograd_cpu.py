@@ -11,7 +11,7 @@ from ocaffe.kernels.matmul import gemm_cpu
 from ocaffe.kernels.matmul.gemm_cpu import ONE, ceil, columns, share_out
 
 PACK = Kernel("winograd_cpu.filter", read("w"), write("packed"), can=Can(join=True, helper=True))
-FORWARD = Kernel("winograd_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=Can(join=True, blocked=own_form))
+FORWARD = Kernel("winograd_cpu.forward", *reads("x", "packed", "bias"), *writes("y", "space"), can=Can(join=True, in_blocks=own_form))
 INPUT_TILES = Kernel("winograd_cpu.input", read("x"), write("made"), can=Can(join=True, helper=True))
 GRADIENT_TILES = Kernel("winograd_cpu.gradient", read("dy"), write("made"), can=Can(join=True, helper=True))
 PRODUCTS = Kernel("winograd_cpu.product", *reads("right", "left"), write("sums"), can=JOIN)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ir.tensor import BLOCKS_GPU, Ref, Role
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from tests.harness import blocks, execute, loaded, of_kind, stored
@@ -103,7 +103,7 @@ def test_directions(device: Any, name: str, math: str, error: float) -> None:
     rec = recorder(device, math)
 
     def image(name: str, size: tuple[int, ...], channels: int, role: Role = Role.ACTIVATION) -> Ref:
-        return Ref(name, (g.batch, channels, *size[1:]), role, rec.target.block_type, blocked=True)
+        return Ref(name, (g.batch, channels, *size[1:]), role, rec.target.block_type, layout=BLOCKS_GPU)
 
     assert all(conv_blocks.possible(rec.target, g, direction) for direction in ("forward", "backward_data", "backward_filter"))
     x, y, dx = image("x", g.size, g.channels), image("y", g.out, g.num_output), image("dx", g.size, g.channels, Role.DIFF)
@@ -133,7 +133,7 @@ def test_tf32_is_rounded_not_truncated_and_inf_and_nan_stay(device: Any) -> None
     g, rng = GEOMETRIES["3x3"], np.random.default_rng(0)
     rec = recorder(device, "tf32")
     x, y, dx, dy = (
-        Ref(name, (g.batch, channels, *g.size[1:]), role, blocked=True)
+        Ref(name, (g.batch, channels, *g.size[1:]), role, layout=BLOCKS_GPU)
         for name, channels, role in (("x", g.channels, Role.ACTIVATION), ("y", g.num_output, Role.ACTIVATION), ("dx", g.channels, Role.DIFF),
                                      ("dy", g.num_output, Role.DIFF))
     )  # fmt: skip

@@ -11,6 +11,7 @@ from ocaffe.ir.tensor import BFLOAT, Ref, Role
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks_first
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.passes.bf16 import lower_to_bf16
+from ocaffe.passes.layouts import layouts
 from tests.harness import execute, loaded, narrowed, stored, treat_as_large
 from tests.kernels.convolution.blocks_gpu.test_conv_blocks import ONE, convolved, filters, recorder
 from tests.kernels.expression.test_channel_blocks import draw
@@ -54,7 +55,7 @@ def test_directions(device: Any, monkeypatch: pytest.MonkeyPatch, name: str, mat
     conv_blocks_first.backward_filter(rec, g, x, dy, dw)
     rec.enter("again", "backward")
     conv_blocks_first.backward_filter(rec, g, x, dy, dw)  # adds
-    rec.launches = lower_to_bf16(rec.launches, rec.target)
+    rec.launches = lower_to_bf16(layouts(rec.launches, rec.target), rec.target)
     assert (x.blocked, y.blocked, dy.blocked, x.dtype == BFLOAT) == (False, True, True, narrow)
     got_y, got_dw = execute(rec, device.context, {x: narrowed(a) if narrow else a, w: f, bias: b, dy: stored(d, dy)}, [y, dw])
     expected = convolved(g, a, f) + b.reshape(-1, 1, 1)

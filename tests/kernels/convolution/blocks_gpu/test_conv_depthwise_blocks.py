@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Role
+from ocaffe.ir.tensor import BLOCKS_GPU, Ref, Role
 from ocaffe.kernels.convolution.blocks_gpu import conv_depthwise_blocks
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from tests.harness import execute, loaded, of_kind, stored
@@ -53,8 +53,8 @@ def test_directions(device: Any, name: str, math: str, error: float, last_block:
     rec = Recorder(target, train=True)
     rec.enter("conv", "forward")
     assert conv_depthwise_blocks.possible(rec.target, g)
-    x, dx = (Ref(key, (n, c, h, w_), role, target.block_type, blocked=True) for key, role in (("x", Role.ACTIVATION), ("dx", Role.DIFF)))
-    y, dy = (Ref(key, (n, c, oh, ow), role, target.block_type, blocked=True) for key, role in (("y", Role.ACTIVATION), ("dy", Role.DIFF)))
+    x, dx = (Ref(key, (n, c, h, w_), role, target.block_type, layout=BLOCKS_GPU) for key, role in (("x", Role.ACTIVATION), ("dx", Role.DIFF)))
+    y, dy = (Ref(key, (n, c, oh, ow), role, target.block_type, layout=BLOCKS_GPU) for key, role in (("y", Role.ACTIVATION), ("dy", Role.DIFF)))
     w, bias, dw = Ref("w", g.weight_shape, Role.PARAMETER), Ref("bias", (c,), Role.PARAMETER), Ref("dw", g.weight_shape, Role.GRADIENT)
     a, f, b, d = draw(x.shape), draw((c, 1, kernel, kernel), 1), draw((c,), 2), draw(y.shape, 3)
     conv_depthwise_blocks.forward(rec, g, x, w, bias, y)

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from ocaffe import Net, proto
 from ocaffe.cl.device import Device
-from ocaffe.passes import channel_blocks
+from ocaffe.passes import layouts_cpu
 from tests.harness import changed, switch
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -24,10 +24,10 @@ def on_cpu(device: Any) -> None:
 
 @pytest.fixture(params=[16, 8])
 def own(request: pytest.FixtureRequest, device: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """A device with so many channels in a block. Images may need any number of copies without blocks, so that small nets have blocks too."""
+    """A device with so many channels in a block. Images may need any number of copies in Caffe's order, so that small nets have blocks too."""
     if request.param > device.target.vector_width:
         pytest.skip(f"vectors of {device.target.vector_width} floats")
-    monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(layouts_cpu, "MIN_FLOPS_PER_BYTE", 0)
     return changed(device, vector_width=request.param)
 
 
@@ -136,7 +136,7 @@ def test_read_blobs_have_no_blocks(own: Device, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_copies_must_be_worth_it(own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_blocks, "MIN_FLOPS_PER_BYTE", 1 << 30)
+    monkeypatch.setattr(layouts_cpu, "MIN_FLOPS_PER_BYTE", 1 << 30)
     assert not any("blocked" in program for program in programs(made("other readers", own)))
     assert "conv_blocked_cpu" in programs(made("pooling", own)), "no launch needs a copy"
 

@@ -196,6 +196,31 @@ def test_a_clip_is_part_of_the_convolution_before_it(device: Device, monkeypatch
     assert np.abs(found[1] - found[0]).max() <= bound * np.abs(found[0]).max()
 
 
+@pytest.mark.parametrize("math", ["bf16", "tf32"])
+def test_signs_of_a_value_in_caffes_order(device: Device, monkeypatch: pytest.MonkeyPatch, math: str) -> None:
+    """Signs that a convolution needs in blocks are packed from a copy, where the value must stay: here because an InnerProduct reads the pooled value.
+
+    A frozen convolution needs only the signs of its bottom. Another one needs the value, and so no bits. The gradients of the layer before are equal.
+    """
+    emulated(device, monkeypatch)
+    product = 'inner_product_param { num_output: 3 weight_filler { type: "xavier" } }'
+    text = DATA + convolution("c0", "data", 16, 3, bias=True) + relu("c0") + convolution("c1", "c0", 32, 3, bias=True)
+    text += pool("p0", "c0").replace("MAX", "AVE") + f'layer {{ name: "seen" type: "InnerProduct" bottom: "p0" top: "seen" {product} }}'
+    text += 'layer { name: "more" type: "Reduction" bottom: "seen" top: "more" reduction_param { operation: SUMSQ } loss_weight: 1 }'
+    text += LOSS.replace("BOTTOM", "c1")
+    results, bits = [], []
+    for rate in (0, 1):
+        given = text.replace('name: "c1"', f'name: "c1" param {{ lr_mult: {rate} }} param {{ lr_mult: {rate} }}')
+        with gone_back(text_format.Parse(given, proto.NetParameter()), of_math(device, math, True), keep=[], seed=1) as (net, diffs):
+            results.append({key: diffs[key] for key in ("c0/0", "c0/1")})
+            schedule = [launch for compiled in net._network.nets.all() for launch in compiled.recording.schedule]
+            bits.append({ref.root.name for launch in schedule for ref in launch.reads if ref.root.blocked and ref.dtype == np.uint32})
+    assert bits == [{"c0.positive"}, set()]
+    for key, values in results[0].items():
+        assert values.any()
+        np.testing.assert_array_equal(values, results[1][key])
+
+
 @pytest.mark.parametrize("math, bound", [("bf16", 0.03), ("tf32", 0.005)])
 def test_compare_sees_caffes_order(device: Device, monkeypatch: pytest.MonkeyPatch, math: str, bound: float) -> None:
     """`ocaffe compare` reads values in blocks in Caffe's order."""
