@@ -163,7 +163,7 @@ def test_net_surgery_copies_a_fully_connected_layer_into_a_convolution(device: A
 def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     shutil.copytree(GOLDEN / "files", tmp_path / "files")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "minimum", 1)
+    log.quiet()
     return tmp_path
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -12,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from ocaffe import log
 from ocaffe.api.pysolver import Solver
 from ocaffe.cli import main
 from ocaffe.errors import Error
@@ -27,20 +27,20 @@ Train = Callable[..., list[str]]
 
 
 @pytest.fixture
-def train(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """Return a function that trains to `max_iter` with flags and further fields of the solver. It returns the log."""
+def train(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Train:
+    """Return a function that trains to `max_iter` with flags and further fields of the solver. It returns what was logged."""
     shutil.copytree(FILES, tmp_path / "files")
     (tmp_path / "out").mkdir()
     monkeypatch.chdir(tmp_path)
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lambda line: lines.append(line[0] + " " + line.partition("] ")[2]))
 
     def run(max_iter: int, *flags: str, fields: str = "", status: int = 0) -> list[str]:
         text = pathlib.Path("files/solver.prototxt").read_text().replace("max_iter: 16", f"max_iter: {max_iter}").replace("files/train\"", "out/a\"")
         pathlib.Path("solver.prototxt").write_text(text.replace("snapshot: 8", "snapshot: 4") + fields)
-        lines.clear()
-        assert main(["train", "--solver=solver.prototxt", f"--device={device.number}", *flags]) == status, lines[-3:]
-        return list(lines)
+        capsys.readouterr()
+        ended = main(["train", "--solver=solver.prototxt", f"--device={device.number}", *flags])
+        lines = re.sub(r"^([IWE])\d{4} .*?\] ", r"\1 ", capsys.readouterr().err, flags=re.MULTILINE).splitlines()
+        assert ended == status, lines[-3:]
+        return lines
 
     return run
 
@@ -130,11 +130,10 @@ def test_snapshots_by_time(train: Train, monkeypatch: pytest.MonkeyPatch) -> Non
         train(10, fields=f"snapshot_interval_seconds: {wrong}", status=1)
 
 
-def test_two_trainings_with_one_prefix(train: Train, device: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_two_trainings_with_one_prefix(train: Train, device: Any) -> None:
     first = FileLock(pathlib.Path("out/a.lock"))
     first.acquire()
-    train(4, status=1)
-    told = capfd.readouterr().err
+    told = "\n".join(train(4, status=1))
     assert f"another training writes snapshots with the prefix 'out/a': process {os.getpid()} on {socket.gethostname()}" in told and "out/a.lock" in told
     assert os.listdir("out") == ["a.lock"]
     with Solver("solver.prototxt", device=device) as solver, pytest.raises(Error, match="another training"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.cli.sweep import _criterion
 from ocaffe.formats.text import parse
@@ -28,7 +28,6 @@ FILES = ROOT / "tests" / "golden" / "files"
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     shutil.copytree(FILES, tmp_path / "files")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     return tmp_path
 
 
@@ -44,6 +43,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    capsys.readouterr()
     assert main(["sweep", *args]) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: ")

@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from ocaffe import log
 from ocaffe.cli import main
 from ocaffe.evaluation.class_plots import _curves, render_classes
 from ocaffe.evaluation.class_scores import Detected, Segmented, class_scores, read_class_scores
@@ -20,7 +19,6 @@ from tests.solver.test_scores import DETECTOR, SEGMENTER, command, maps
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
 
 
 def area(recall: list[float], precision: list[float], version: str) -> float:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe import log
 from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.evaluation.coco import OVERLAPS, Boxes, coco_scores
@@ -75,7 +74,6 @@ def test_without_pycocotools(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pycocotools")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     assert main(command(DETECTOR, "--coco")) == 0
     assert re.search(r"^COCO\nAP, overlap 0.50:0.95 +0\.\d{4}\nAP, overlap 0.50 +0\.\d{4}\nAP, overlap 0.75 +0\.\d{4}$", capsys.readouterr().out, re.M)
     assert main(command("", "--coco")) == 1

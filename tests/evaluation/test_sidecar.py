@@ -64,7 +64,6 @@ def test_a_training_can_do_without(tmp_path: pathlib.Path, monkeypatch: pytest.M
     assert read_sidecar("net.caffemodel") is None
     write_folders(tmp_path / "photos", 1, classes=2)
     pathlib.Path("net.prototxt").write_text(NET % ("", ""))
-    monkeypatch.setattr("ocaffe.support.log.minimum", 0)
     write_sidecar("none/net", [read_net("net.prototxt")])
     assert "the preprocessing is not written beside the snapshots" in capfd.readouterr().err
 

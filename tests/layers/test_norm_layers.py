@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.errors import Error
 from ocaffe.formats.weights import write_weights
@@ -303,9 +303,8 @@ def test_fields_beat_blobs(device: Any, tmp_path: pathlib.Path) -> None:
         stored_net(device, tmp_path, "BN", blobs_of(3, 2), "bn_param { frozen: true }")
 
 
-def test_training_goes_on_with_what_a_file_told(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_with_what_a_file_told(device: Any, tmp_path: pathlib.Path) -> None:
     """A solver reads TRAIN and TEST nets from one file, writes a snapshot and resumes from it."""
-    monkeypatch.setattr(log, "sink", lambda line: None)
     text = """
         layer { name: 'd' type: 'DummyData' top: 'x' top: 'label' dummy_data_param { shape { dim: 2 dim: 3 dim: 4 dim: 5 } shape { dim: 2 }
                 data_filler { type: 'gaussian' } data_filler { type: 'constant' } } }

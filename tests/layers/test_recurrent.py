@@ -260,18 +260,17 @@ def test_rewrites_change_nothing(device: Any, kind: str, changed: str, monkeypat
     assert all(np.abs(array).max() > 0 for array in plain)
 
 
-def test_debug_info(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
+def test_debug_info(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(4)
     x, cont, params = rng.normal(size=(2, 3, 4)), np.ones((2, 3)), make("LSTM", 4)
     net = net_of("LSTM", 2, 3, device, params, more="debug_info: true")
-    monkeypatch.setattr(log, "sink", lines.append)
-    monkeypatch.setattr(log, "minimum", 0)
+    log.quiet(0)
+    capsys.readouterr()
     feed(net, x, cont)
     net.forward()
     net.blobs["y0"].diff[...] = 1
     net.backward()
-    words = [line.split("] ", 1)[1] for line in lines]
+    words = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines()]
     first, second = (reference("LSTM", x[:steps], cont[:steps], params, zeros("LSTM", 3))[1] for steps in (1, 2))
     for line, name, value in zip(words, ("c_1", "h_1", "c_2", "h_2"), (first[1], first[0], second[1], second[0])):
         start = f"    [Forward] Layer rec_unit_{name[-1]}, top blob {name} data: "

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ocaffe import log
 from ocaffe.formats.records import Cursor
 from ocaffe.formats.state import read_state, write_state
 from ocaffe.parallel.world import ALONE
@@ -19,7 +18,6 @@ from tests.parallel.trainings import BATCH, SAVED, TESTS, solver_of, write_recor
 def state(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Write a state by one rank, and return its path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     write_records(tmp_path)
     solver = solver_of("SGD", device, ALONE)
     try:
@@ -43,24 +41,20 @@ def test_a_state_has_ranks_and_records(device: Any, state: str) -> None:
 
 
 @pytest.mark.parametrize("hdf5", [False, True])
-def test_records_of_other_ranks(device: Any, state: str, hdf5: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_other_ranks(device: Any, state: str, hdf5: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Three ranks with batches of 8 have read 5 x 24 records, which are 10 batches of 12. TEST nets count the batches of all ranks."""
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lines.append)
     path = f"other{'.h5' if hdf5 else ''}"
     cursors = [Cursor("data", "train", 5, 120), Cursor("data", "test 0", 15), Cursor("gone", "train", 5, 120)]
     write_state(path, replace(read_state(state), ranks=3, cursors=cursors), hdf5=hdf5)
     assert resumed(device, path) == ({"data": 10}, {"data": 15})
-    assert any("The state was written by 3 ranks, now there is 1" in line for line in lines)
-    assert not any("skips" in line for line in lines)
+    told = capsys.readouterr().err
+    assert "The state was written by 3 ranks, now there is 1" in told and "skips" not in told
 
 
 @pytest.mark.parametrize(("cursor", "batch"), [(Cursor("data", "train", 5, 115), 10), (Cursor("data", "train", 5), 15)])
-def test_records_that_are_no_multiple(device: Any, state: str, cursor: Cursor, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_are_no_multiple(device: Any, state: str, cursor: Cursor, batch: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The next whole batch follows. Where a state has no records, the batches of its ranks had the present size."""
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lines.append)
     write_state("other", replace(read_state(state), ranks=3, cursors=[cursor]))
     assert resumed(device, "other")[0] == {"data": batch}
-    skips = [line.partition("] ")[2] for line in lines if "skips" in line]
+    skips = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines() if "skips" in line]
     assert skips == (["Layer 'data' has read 115 records, which is no multiple of 1 x 12: it skips 5"] if cursor.records else [])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats.state import read_state
 from ocaffe.formats.weights import read_weights
@@ -197,10 +197,8 @@ def test_no_snapshot_is_removed_for_one_that_fails(device: Any, monkeypatch: pyt
     assert before and all(pathlib.Path(name).read_bytes() == content for name, content in before.items())
 
 
-def test_a_training_that_diverged_costs_no_snapshot(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_diverged_costs_no_snapshot(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A NaN loss gives one warning. Training stops at the next snapshot, which writes and removes no file."""
-    told: list[str] = []
-    monkeypatch.setattr(log, "sink", told.append)
     solver = make(device, f"{QUIET} snapshot: 2 snapshot_keep: 1 ema_decay: 0.9")
     solver.step(2)
     before = {name: pathlib.Path(name).read_bytes() for name in os.listdir() if name.startswith("snap_iter")}
@@ -210,7 +208,7 @@ def test_a_training_that_diverged_costs_no_snapshot(device: Any, monkeypatch: py
     solver.close()
     assert caught.value.fix and caught.value.place and len(before) == 3
     assert {name: pathlib.Path(name).read_bytes() for name in os.listdir() if name.startswith("snap_")} == before
-    warnings = [line for line in told if line.startswith("W") and "the loss is" in line]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("W") and "the loss is" in line]
     assert len(warnings) == 1 and re.search(r"Iteration [3-9]: the loss is -?(nan|inf)", warnings[0])
 
 
@@ -237,10 +235,7 @@ def test_keep_the_best_snapshot(device: Any, name: str, kept: int) -> None:
     assert (state.best_value, state.best_iter) == ({6: 0.7, 9: 0.1}[kept], kept)
 
 
-def test_early_stopping_also_after_a_resume(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lines.append)
-    monkeypatch.setattr(log, "minimum", 0)
+def test_early_stopping_also_after_a_resume(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     settings = 'best_output: "accuracy" early_stopping: 2 test_interval: 2 max_iter: 100 test_initialization: false'
     scores = {2: 0.5, 4: 0.8, 6: 0.8, 8: 0.7, 10: 0.9}
     solver = make(device, settings)
@@ -248,8 +243,8 @@ def test_early_stopping_also_after_a_resume(device: Any, monkeypatch: pytest.Mon
     solver.solve()
     solver.close()
     assert solver.iter == 8 and solver.stopped and snapshots() == [8]
-    assert any("accuracy is no better than 0.8 (iteration 4) after 2 more tests" in line for line in lines)
-    assert any("Optimization stopped early." in line for line in lines)
+    told = capsys.readouterr().err
+    assert "accuracy is no better than 0.8 (iteration 4) after 2 more tests" in told and "Optimization stopped early." in told
     again = make(device, settings, resume="snap_best_iter_4.solverstate")
     scripted(again, scores)
     again.solve()
@@ -306,16 +301,13 @@ def test_best_output_without_tests(device: Any, tmp_path: pathlib.Path) -> None:
         Solver(parse('net: "net.prototxt" lr_policy: "fixed" best_output: "loss"', proto.SolverParameter, "s"), device)
 
 
-def test_data_meter(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lines.append)
-    monkeypatch.setattr(log, "minimum", 0)
+def test_data_meter(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     solver = make(device, "display: 2 test_interval: 1000 test_initialization: false")
     records: list[Any] = []
     solver.on_record = records.append
     solver.step(5)
     solver.close()
-    shown = [float(match[1]) for line in lines if (match := re.search(r"data wait (\d+) %", line))]
+    shown = [float(share) for share in re.findall(r"data wait (\d+) %", capsys.readouterr().err)]
     assert len(shown) == 2  # not at iteration 0, when no time has passed
     assert [record.get("data_wait") is not None for record in records] == [False, True, True]
     assert all(0 <= record["data_wait"] <= 1 for record in records[1:])

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 
-from ocaffe import log
 from ocaffe.api.net import Net
 from ocaffe.api.pysolver import get_solver
 from ocaffe.cli import main
@@ -32,7 +31,6 @@ SOLVER = 'net: "net.prototxt" base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" max_
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     rng = np.random.default_rng(0)
     labels = np.arange(8 * BATCH, dtype=np.float32) % CLASSES
     labels[WRONG * BATCH + 2] = 7

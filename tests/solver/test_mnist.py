@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ocaffe import log
 from ocaffe.cli.dataset import make
 from ocaffe.solver.solver import Solver
 
@@ -36,7 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_99_percent(name: str, device: Any, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     path = folder / f"{name}.prototxt"
     path.write_text(COMMON + SOLVERS[name])
     solver = Solver(str(path), device, file=str(path))

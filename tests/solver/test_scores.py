@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -83,13 +82,8 @@ class Maps(pylayer.Layer):
 
 
 @pytest.fixture(autouse=True)
-def lines(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The log."""
+def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found: list[str] = []
-    monkeypatch.setattr(log, "sink", found.append)
-    monkeypatch.setattr(log, "minimum", 0)
-    yield found
 
 
 def make(device: Any, layers: str, extra: str = "", tests: int = 1) -> Solver:
@@ -106,7 +100,7 @@ def mean_ap(version: str, batches: int = 3) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize("version", ["11point", "MaxIntegral", "Integral"])
-def test_average_precision(device: Any, lines: list[str], version: str) -> None:
+def test_average_precision(device: Any, capsys: pytest.CaptureFixture[str], version: str) -> None:
     """Two TEST nets, over three batches each, twice. A class without true boxes counts as 0; without detections it has a warning and no line."""
     solver = make(device, DETECTOR, f'eval_type: "detection" ap_version: "{version}" show_per_class_result: true max_iter: 2', tests=2)
     records: list[dict[str, Any]] = []
@@ -121,13 +115,13 @@ def test_average_precision(device: Any, lines: list[str], version: str) -> None:
     assert [record["net"] for record in tests] == [0, 1, 0, 1]
     assert all(record["outputs"]["detection_eval"] == [pytest.approx(mean)] for record in tests)
     assert tests[0]["average_precision"] == {"detection_eval": {label: pytest.approx(each[label - 1]) for label in (1, 2, 3)}}
-    text = "\n".join(line.partition("] ")[2] for line in lines)
+    text = re.sub(r"^[IW].*?\] ", "", capsys.readouterr().err, flags=re.MULTILINE)
     one, two, whole = (log.number(np.float32(value)) for value in (each[0], each[1], mean))
     assert text.count(f"class1: {one}\nclass2: {two}\n    Test net output #0: detection_eval = {whole}") == 4
     assert text.count("Missing true_pos for label: 3") == 4 and "class3" not in text
 
 
-def test_best_snapshot(device: Any, lines: list[str]) -> None:
+def test_best_snapshot(device: Any) -> None:
     """A larger mean AP is better: the snapshot is that of the first test, and training stops after two more tests that are no better."""
     solver = make(device, DETECTOR, 'eval_type: "detection" max_iter: 100 best_output: "detection_eval" early_stopping: 2 snapshot_after_train: false')
     try:
@@ -139,7 +133,7 @@ def test_best_snapshot(device: Any, lines: list[str]) -> None:
     assert [path.name for path in pathlib.Path().glob("snap_best*.caffemodel")] == ["snap_best_iter_0.caffemodel"]
 
 
-def test_mean_iou(device: Any, lines: list[str]) -> None:
+def test_mean_iou(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The mean IoU is that of the pixels of all batches. Classes that do not occur do not count. best_output may name it."""
     solver = make(device, SEGMENTER, 'max_iter: 1 best_output: "seg/mean_iou"')
     records: list[dict[str, Any]] = []
@@ -155,7 +149,7 @@ def test_mean_iou(device: Any, lines: list[str]) -> None:
     outputs = records[0]["outputs"]
     assert outputs["seg/mean_iou"] == [pytest.approx(np.mean(iou))] and len(outputs["seg"]) == 3
     assert abs(outputs["seg"][2] - np.mean(iou)) > 0.01, "not the mean of the batches"
-    assert any(f"    Test net output #4: seg/mean_iou = {log.number(np.float32(np.mean(iou)))}" in line for line in lines)
+    assert f"]     Test net output #4: seg/mean_iou = {log.number(np.float32(np.mean(iou)))}\n" in capsys.readouterr().err
     assert pathlib.Path("snap_best_iter_0.caffemodel").exists()
 
 
@@ -225,7 +219,7 @@ def command(layers: str, *flags: str) -> list[str]:
     return ["test", "--model", "net.prototxt", "--weights", "net.caffemodel", "--iterations", "3", *flags]
 
 
-def test_the_command(device: Any, capsys: pytest.CaptureFixture[str], lines: list[str]) -> None:
+def test_the_command(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """`ocaffe test` prints the mean AP and a table of the classes."""
     assert main(command(DETECTOR, "--ap-version=11point", "--per-class")) == 0
     out = capsys.readouterr().out

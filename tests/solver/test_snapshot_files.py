@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.formats.state import read_state
 from ocaffe.formats.text import read_solver
 from ocaffe.solver.solver import Solver
@@ -25,7 +25,6 @@ GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
     shutil.copytree(GOLDEN / "files", tmp_path / "files")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     yield tmp_path
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe import log
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.layers.base import registry
@@ -18,15 +17,6 @@ from ocaffe.solver.solver import Solver
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
 TOLERANCE = 1e-4
 CASES = sorted(path.name.removesuffix(".solver.prototxt") for path in (GOLDEN / "solvers").glob("*.solver.prototxt"))
-
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the log lines of the run."""
-    result: list[str] = []
-    monkeypatch.setattr(log, "sink", result.append)
-    monkeypatch.setattr(log, "minimum", 0)
-    return result
 
 
 @pytest.fixture
@@ -66,7 +56,7 @@ def compare(solver: Solver, arrays: Any, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_run(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> None:
+def test_run(name: str, device: Any, golden: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = f"solvers/{name}.solver.prototxt"
     param = need_layers(path)
     arrays = dict(np.load(f"solvers/{name}.npz"))
@@ -86,6 +76,7 @@ def test_run(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> 
                 todo.discard(f"history/{index}")
     finally:
         solver.close()
+    lines = capsys.readouterr().err.splitlines()
     close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["log_loss"][: param.max_iter], "log_loss")
     rates = numbers(lines, r"Iteration \d+, lr = (\S+)")
     assert [f"{rate:g}" for rate in rates] == [f"{rate:g}" for rate in arrays["log_lr"]]
@@ -113,7 +104,7 @@ def compare_tests(lines: list[str], expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Snap-")])
-def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Path, lines: list[str]) -> None:
+def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     need_layers(f"solvers/{name}.solver.prototxt")
     arrays = dict(np.load(f"solvers/{name}.npz"))
     suffix = ".solverstate.h5" if "HDF5" in name else ".solverstate"
@@ -123,10 +114,11 @@ def test_resume_from_caffes_snapshot(name: str, device: Any, golden: pathlib.Pat
         compare(solver, arrays, "resumed_final")
     finally:
         solver.close()
+    lines = capsys.readouterr().err.splitlines()
     close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["resumed_log_loss"], "resumed_log_loss")
 
 
-def test_ssd_training(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+def test_ssd_training(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Twelve iterations of SSD's training.
 
     Matching and mining amplify rounding: noise of 3e-6 in the initial weights changes the final weights by 2e-4.
@@ -144,6 +136,7 @@ def test_ssd_training(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.M
         final = solver.network.parameter_arrays()
     finally:
         solver.close()
+    lines = capsys.readouterr().err.splitlines()
     close(numbers(lines, r"Iteration \d+ \(.*loss = (\S+)"), arrays["loss_last_pass"][: param.max_iter], "loss")
     for key in [key for key in arrays if key.startswith("final/")]:
         _, layer, index = key.split("/")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ocaffe import log, proto
+from ocaffe import proto
 from ocaffe.cl import outputs
 from ocaffe.cl.command_list import RING
 from ocaffe.errors import Error
@@ -55,7 +55,6 @@ def workplace(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     (tmp_path / "net.prototxt").write_text(NET)
     shutil.copytree(GOLDEN / "files", tmp_path / "files")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(log, "sink", lambda line: None)
     yield
 
 
@@ -149,21 +148,20 @@ def test_fusion_changes_no_more_than_rounding(device: Any, monkeypatch: pytest.M
         assert np.abs(value - plain[key]).max() <= 1e-4 * max(np.abs(value).max(), 1e-30), key
 
 
-def run_log(device: Any, monkeypatch: pytest.MonkeyPatch, extra: str, steps: int = 6) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lambda line: lines.append(re.sub(r"^.*?\] ", "", line)))
-    monkeypatch.setattr(log, "minimum", 0)
+def run_log(device: Any, capsys: pytest.CaptureFixture[str], extra: str, steps: int = 6) -> list[str]:
+    """Train, and return the texts of the log without the speed."""
+    capsys.readouterr()
     solver = make(device, extra)
     solver.step(steps)
     solver.close()
-    return [re.sub(r"\(.* iters\)", "", line) for line in lines]
+    return [re.sub(r"^.*?\] |\(.* iters\)", "", line) for line in capsys.readouterr().err.splitlines()]
 
 
-def test_clipping_is_logged_where_caffe_logs_it(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clipping_is_logged_where_caffe_logs_it(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The line comes after the outputs and before the rate. Its numbers are the same for fused and separate updates."""
     settings = "display: 1 test_interval: 100 test_initialization: false clip_gradients: 0.05"
-    together = run_log(device, monkeypatch, settings)
-    apart = run_log(device, monkeypatch, f"{settings} snapshot_diff: true")
+    together = run_log(device, capsys, settings)
+    apart = run_log(device, capsys, f"{settings} snapshot_diff: true")
     pick = re.compile(r"Iteration \d+|Gradient clipping|net output")
     chosen = [line for line in together if pick.search(line)]
     assert [line for line in apart if pick.search(line)] == chosen
@@ -184,15 +182,9 @@ def test_smoothing_does_not_depend_on_display(device: Any) -> None:
     assert shown.losses.window == hidden.losses.window and len({float(loss) for loss in shown.losses.window}) == 3
 
 
-def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr(log, "sink", lines.append)
-    monkeypatch.setattr(log, "minimum", 0)
-
+def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def scores() -> list[str]:
-        found = [line.split("] ")[1] for line in lines if "Test net output" in line]
-        lines.clear()
-        return found
+        return [line.split("] ")[1] for line in capsys.readouterr().err.splitlines() if "Test net output" in line]
 
     settings = "test_interval: 4 test_iter: 3"
     train(device, settings)

@@ -8,11 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from ocaffe import log
 from ocaffe.support.lock import FileLock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -27,11 +26,9 @@ time.sleep(60)
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    result: list[str] = []
-    monkeypatch.setattr(log, "sink", lambda line: result.append(line[0] + " " + line.partition("] ")[2]))
-    monkeypatch.setattr(log, "minimum", 0)
-    yield result
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[str]]:
+    """Return a function that returns the level and text of the lines that were logged since its last call."""
+    return lambda: [line[0] + " " + line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
 
 
 def start(path: pathlib.Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
@@ -42,7 +39,7 @@ def start(path: pathlib.Path, *arguments: str) -> tuple[subprocess.Popen[str], i
     return process, int(process.stdout.readline().removeprefix("locked "))
 
 
-def test_a_second_process_waits_until_the_first_is_dead(tmp_path: pathlib.Path, lines: list[str]) -> None:
+def test_a_second_process_waits_until_the_first_is_dead(tmp_path: pathlib.Path, lines: Callable[[], list[str]]) -> None:
     path = tmp_path / "x.lock"
     owner, _ = start(path)
     with owner:
@@ -50,15 +47,15 @@ def test_a_second_process_waits_until_the_first_is_dead(tmp_path: pathlib.Path, 
         assert lock.acquire() == name and lock.acquire() == name
         owner.kill()
     assert path.exists() and lock.acquire() is None and FileLock(path).acquire() == f"process {os.getpid()} on {socket.gethostname()}"
-    assert lines == [f"I {path} is taken over: {name} was killed"]
+    assert lines() == [f"I {path} is taken over: {name} was killed"]
     lock.release()
     assert not path.exists()
-    assert lock.acquire() is None and len(lines) == 1
+    assert lock.acquire() is None and not lines()
     lock.release()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_does_not_keep_the_lock(tmp_path: pathlib.Path, lines: list[str]) -> None:
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: pathlib.Path, lines: Callable[[], list[str]]) -> None:
     """Worker processes of Python layers may live longer than a training that was killed."""
     path = tmp_path / "x.lock"
     owner, child = start(path, "fork")
@@ -86,20 +83,22 @@ def test_the_owner_removes_the_file_while_another_opens_it(tmp_path: pathlib.Pat
     second.release()
 
 
-def test_the_lock_of_another_host(tmp_path: pathlib.Path, lines: list[str]) -> None:
+def test_the_lock_of_another_host(tmp_path: pathlib.Path, lines: Callable[[], list[str]]) -> None:
     (tmp_path / "x").write_text("process 12 on far\n")
     lock = FileLock(tmp_path / "x")
-    assert lock.acquire() is None and [line[0] for line in lines] == ["I", "W"] and "process 12 on far is of another host" in lines[1]
+    assert lock.acquire() is None
+    told = lines()
+    assert [line[0] for line in told] == ["I", "W"] and "process 12 on far is of another host" in told[1]
     lock.release()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")
-def test_a_file_system_without_locks(tmp_path: pathlib.Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks(tmp_path: pathlib.Path, lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", refuse)
     lock = FileLock(tmp_path / "x")
     assert lock.acquire() is None and not (tmp_path / "x").exists()
-    assert lines == [f"W {tmp_path / 'x'} cannot be locked (No locks available): nothing keeps another process from writing the same files"]
+    assert lines() == [f"W {tmp_path / 'x'} cannot be locked (No locks available): nothing keeps another process from writing the same files"]
     lock.release()
