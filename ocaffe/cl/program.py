@@ -131,9 +131,10 @@ def options_of(key: ProgramKey, target: Target, quirks: Sequence[Quirk] = (), st
 class Programs:
     """The programs of one device. `programs[key]` returns a program that `build_all` has built."""
 
-    def __init__(self, device: Device, folder: str = "programs") -> None:
-        """`folder`: of the cache."""
+    def __init__(self, device: Device, folder: str = "programs", workers: Callable[[int, int, int], int] = worker_count) -> None:
+        """`folder`: of the cache. `workers`: returns how many processes build, from the arguments of `worker_count`."""
         self._device = device
+        self._worker_count = workers
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
         self._uncompiled: set[ProgramKey] = set()  # programs since the last compile_ahead whose kernels the runtime compiles at their first launch
@@ -166,7 +167,7 @@ class Programs:
         with self._lock:
             if self._team is None and not self._built and self._entries.empty():
                 self._team = Team(self._device, self._more_options(), self._keep)
-                self._team.grow(worker_count(count, room, self._device.context_bytes))
+                self._team.grow(self._worker_count(count, room, self._device.context_bytes))
 
     def build_all(self, keys: Iterable[ProgramKey], room: int = 0) -> dict[ProgramKey, Any]:
         """Return every program, from memory, disk or the compiler. Raises BuildError.
@@ -235,7 +236,7 @@ class Programs:
         ordered = sorted(jobs, key=lambda job: job.key.family != "generated")
         self._done, self._wanted = itertools.count(1), len(jobs)
         self._team = team = self._team or Team(self._device, self._more_options(), self._keep)
-        team.grow(worker_count(len(jobs), room, self._device.context_bytes))
+        team.grow(self._worker_count(len(jobs), room, self._device.context_bytes))
         team.begin(ordered)
         try:
             self._compile_all(team.queue)

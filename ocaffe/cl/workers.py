@@ -111,32 +111,49 @@ class _Killed(Exception):
     """A signal from outside ended a worker."""
 
 
-def worker_count(jobs: int, room: int, context: int) -> int:
+class Cores(NamedTuple):
+    """The processor cores of a machine."""
+
+    total: int
+    ours: int  # that this process may use
+    load: float = 0.0  # threads that ran, the mean of the last minute
+    running: int | None = None  # threads that run now, with the one that asks; None: the system does not say
+
+    @classmethod
+    def of_this_machine(cls) -> Cores:
+        total = os.cpu_count() or 1
+        ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
+        return cls(total, ours, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, running_threads(_LOAD))
+
+    @property
+    def busy(self) -> int:
+        """The number of cores that other threads use: the mean of the last minute, or the present number if it is smaller.
+
+        The mean alone keeps counting a process that has just ended, such as the previous training.
+        """
+        mean = round(self.load)
+        return mean if self.running is None else min(mean, max(self.running - 1, 0))
+
+
+def running_threads(file: Path) -> int | None:
+    """Return how many threads run now, with this one, from a file as proc(5) describes /proc/loadavg. None: there is no such file."""
+    try:
+        return int(file.read_text(encoding="ascii").split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def worker_count(jobs: int, room: int, context: int, cores: Cores | None = None) -> int:
     """Return the number of workers to start for `jobs` jobs. This process builds too.
 
-    `room` are the bytes of device memory for their contexts, `context` the bytes of one. On a busy machine workers would only take time from this
-    process.
+    `room` are the bytes of device memory for their contexts, `context` the bytes of one. `cores`: None for those of this machine. On a busy machine workers
+    would only take time from this process.
     """
     if jobs < _FEWEST_JOBS:
         return 0
-    cores = os.cpu_count() or 1
-    ours = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    idle = cores - _busy()
+    cores = cores or Cores.of_this_machine()
     fitting = (room + SLACK) // context if context else _MAX_WORKERS
-    return max(0, min(ours - 1, idle, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
-
-
-def _busy() -> int:
-    """Return the number of cores that other threads of the machine use: the mean of the last minute, or the present number if it is smaller.
-
-    The mean alone keeps counting a process that has just ended, such as the previous training.
-    """
-    mean = round(os.getloadavg()[0]) if hasattr(os, "getloadavg") else 0
-    try:
-        running, _, _ = _LOAD.read_text(encoding="ascii").split()[3].partition("/")  # proc(5): threads that run now, and this one is one of them
-        return min(mean, max(int(running) - 1, 0))
-    except (OSError, ValueError, IndexError):
-        return mean
+    return max(0, min(cores.ours - 1, cores.total - cores.busy, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
 
 
 class Worker:

@@ -6,12 +6,12 @@ compiler is LLVM's too. CUDA 13.0's ptxas assembles the opened text for sm_90a.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ocaffe.cl import open_ptx, workers
-from ocaffe.cl import program as module
 from ocaffe.cl.device import Device
 from ocaffe.cl.open_ptx import FIRST, SECOND, PTXError, opened, opens
 from ocaffe.cl.program import BuildError, ProgramKey, Programs
@@ -94,23 +94,23 @@ def test_the_define_decides() -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["here", "by a worker"])
-def builder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Builds in this process, or in a worker alone."""
-    monkeypatch.setattr(module, "worker_count", lambda *_: int(request.param))
+def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, device: Device) -> Callable[[], Programs]:
+    """Return a function that returns new programs. They are built in this process, or in a worker alone."""
     if request.param:
         only_workers_build(monkeypatch)
+    return lambda: Programs(device, workers=lambda *_: int(request.param))
 
 
-def test_the_second_step_builds_the_opened_binary(builder: None, device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_step_builds_the_opened_binary(programs: Callable[[], Programs], device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The binaries of other drivers are no PTX. Here a binary is 'opened' by another one, of a program with another factor."""
     monkeypatch.setenv("POCL_KERNEL_CACHE", "0")  # else there are no binaries of PoCL (workers.caches_programs)
     other = ProgramKey(SOURCE, (("FACTOR", "7"),))
-    Programs(device).build_all([other])
+    programs().build_all([other])
     [path] = cache.iterdir()
     seven = Entries("programs").load(path.name)
     given: list[bytes] = []
     monkeypatch.setattr(open_ptx, "opened", lambda binary: given.append(binary) or seven)
-    assert scaled(device, Programs(device).build_all([KEY])[KEY]) == 21
+    assert scaled(device, programs().build_all([KEY])[KEY]) == 21
     assert len(given) == 1 and given[0] != seven
     [path] = set(cache.iterdir()) - {path}
     assert Entries("programs").load(path.name) == seven
@@ -119,21 +119,21 @@ def test_the_second_step_builds_the_opened_binary(builder: None, device: Device,
         built: list[object] = []
         build = Programs._build
         warm.setattr(Programs, "_build", lambda self, program, options: built.append(program) or build(self, program, options))
-        assert scaled(device, Programs(device).build_all([KEY])[KEY]) == 21
+        assert scaled(device, programs().build_all([KEY])[KEY]) == 21
         assert len(built) == len(given) == 1
     plain = ProgramKey(SOURCE, (("FACTOR", "5"),))
-    assert scaled(device, Programs(device).build_all([plain])[plain]) == 15 and len(given) == 1
+    assert scaled(device, programs().build_all([plain])[plain]) == 15 and len(given) == 1
 
 
-def test_errors_say_which_step_failed(builder: None, device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_say_which_step_failed(programs: Callable[[], Programs], device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = ProgramKey(SOURCE.replace("*= FACTOR", "*= undeclared"), KEY.defines)
     with pytest.raises(BuildError, match=rf"(?s){FIRST} \(-DFACTOR=2 -DWGMMA=1\).*undeclared.*\n> .*undeclared"):
-        Programs(device).build_all([wrong])
+        programs().build_all([wrong])
     with pytest.raises(BuildError, match=rf"{FIRST} \(.*\)\nthe binary is not PTX for sm_90"):  # of this device
-        Programs(device).build_all([KEY])
+        programs().build_all([KEY])
     monkeypatch.setattr(open_ptx, "opened", lambda _: b"no binary of any driver")
     with pytest.raises(BuildError, match=f"does not build on .*, {SECOND} ") as raised:
-        Programs(device).build_all([KEY])
+        programs().build_all([KEY])
     assert raised.value.text == "no binary of any driver" and not list(cache.glob("*"))
 
 

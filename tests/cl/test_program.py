@@ -1,6 +1,7 @@
 """Programs: their source text, the cache of binaries, builds in worker processes, and the message of a failed build."""
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from ocaffe.cl import program as module
 from ocaffe.cl import workers
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import BuildError, ProgramKey, Programs, generated_programs, options_of, program_text
+from ocaffe.cl.workers import Cores, running_threads
 from ocaffe.support.cache import Entries
 
 pytestmark = pytest.mark.quick
@@ -111,7 +113,6 @@ def test_defines_reach_the_kernel_and_programs_are_kept(device: Device, cache: P
 @pytest.mark.parametrize("worker", [False, True])
 def test_pocl_keeps_programs_in_its_own_cache(device: Device, cache: Path, monkeypatch: pytest.MonkeyPatch, worker: bool) -> None:
     """A binary would make PoCL compile all kernels for any size. The entry says that a program was built, so that no worker starts for it again."""
-    monkeypatch.setattr(module, "worker_count", lambda *_: int(worker))
     if worker:
         only_workers_build(monkeypatch)
     own = device.info.target.runtime == "pocl"
@@ -119,7 +120,7 @@ def test_pocl_keeps_programs_in_its_own_cache(device: Device, cache: Path, monke
         monkeypatch.setenv("POCL_KERNEL_CACHE", switch)
         one = key(f"{switch} + 3")
         before = set(cache.iterdir()) if cache.exists() else set()
-        assert scaled(device, Programs(device).build_all([one])[one]) == 3 * (int(switch) + 3)
+        assert scaled(device, Programs(device, workers=lambda *_: int(worker)).build_all([one])[one]) == 3 * (int(switch) + 3)
         [path] = set(cache.iterdir()) - before
         assert (Entries("programs").load(path.name) == workers.IN_RUNTIME) == kept
         with monkeypatch.context() as warm:
@@ -167,11 +168,10 @@ def test_a_program_may_limit_its_registers(device: Device) -> None:
 def test_options_of_a_program_reach_the_compiler(device: Device, monkeypatch: pytest.MonkeyPatch, by_worker: bool) -> None:
     plain = ProgramKey(SOURCE)
     monkeypatch.setattr(module, "options_of", lambda *given: f"{options_of(*given)} -DFACTOR=5")
-    monkeypatch.setattr(module, "worker_count", lambda *_: int(by_worker))
     with monkeypatch.context() as shy:
         if by_worker:
             only_workers_build(shy)
-        assert scaled(device, Programs(device).build_all([plain])[plain]) == 15
+        assert scaled(device, Programs(device, workers=lambda *_: int(by_worker)).build_all([plain])[plain]) == 15
     forbid_compiling(monkeypatch)
     given: list[str] = []
     build = Programs._build
@@ -189,9 +189,9 @@ def test_with_the_cache_off_it_still_builds(device: Device, monkeypatch: pytest.
 # Worker processes
 
 
-@pytest.fixture
-def many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "worker_count", lambda *_: 1)
+def with_a_worker(device: Device) -> Programs:
+    """Return programs that a worker builds, too, however few they are."""
+    return Programs(device, workers=lambda *_: 1)
 
 
 def only_workers_build(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,18 +210,18 @@ def only_workers_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers.Worker, "finish", wait_first)
 
 
-def test_a_worker_builds_what_this_process_runs(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_a_worker_builds_what_this_process_runs(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     only_workers_build(monkeypatch)
     keys = [key(factor) for factor in (2, 5)]
-    built = Programs(device).build_all(keys)
+    built = with_a_worker(device).build_all(keys)
     assert [scaled(device, built[k]) for k in keys] == [6, 15]
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_worker_reports_what_does_not_build(device: Device, many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_reports_what_does_not_build(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     only_workers_build(monkeypatch)
     with pytest.raises(BuildError) as raised:
-        Programs(device).build_all([key("no_such_name")])
+        with_a_worker(device).build_all([key("no_such_name")])
     assert "no_such_name" in raised.value.log and ">" in str(raised.value)
 
 
@@ -241,14 +241,14 @@ def start_instead(monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_this_process_builds_the_job_of_a_worker_that_is_killed(
-    device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path, capsys: pytest.CaptureFixture, name: str
+    device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path, capsys: pytest.CaptureFixture, name: str
 ) -> None:
     start_instead(monkeypatch, f"{GETS_A_JOB}; os.kill(os.getpid(), signal.{name})")
     compile_all, take, taken = Programs._compile_all, workers.Worker._next, threading.Event()
     monkeypatch.setattr(workers.Worker, "_next", lambda self: (take(self), taken.set())[0])
     monkeypatch.setattr(Programs, "_compile_all", lambda self, queue: (taken.wait(), compile_all(self, queue)))
     keys = [key(2), key(5)]
-    built = Programs(device).build_all(keys)
+    built = with_a_worker(device).build_all(keys)
     assert [scaled(device, built[k]) for k in keys] == [6, 15] and len(list(cache.iterdir())) == 2
     assert f"a compiler process was killed by {name}" in capsys.readouterr().err
 
@@ -258,19 +258,19 @@ def test_this_process_builds_the_job_of_a_worker_that_is_killed(
     [("raise SystemExit", False), (f"{GETS_A_JOB}; os.abort()", True), (f"{GETS_A_JOB}; raise SystemExit(1)", True)],
     ids=["does-not-start", "crashes", "exits"],
 )
-def test_a_worker_that_dies(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
+def test_a_worker_that_dies(device: Device, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
     start_instead(monkeypatch, behaviour)
     if worker_alone:
         only_workers_build(monkeypatch)
         with pytest.raises(BuildError, match="the compiler ended its process"):
-            Programs(device).build_all([key(2)])
+            with_a_worker(device).build_all([key(2)])
     else:
-        assert scaled(device, Programs(device).build_all([key(2)])[key(2)]) == 6
+        assert scaled(device, with_a_worker(device).build_all([key(2)])[key(2)]) == 6
 
 
-def test_workers_start_before_the_programs_are_known(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_workers_start_before_the_programs_are_known(device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     only_workers_build(monkeypatch)
-    programs, keys = Programs(device), [key(2), key(5)]
+    programs, keys = with_a_worker(device), [key(2), key(5)]
     programs.expect(9, 0)
     team = programs._team
     assert team is not None
@@ -278,15 +278,15 @@ def test_workers_start_before_the_programs_are_known(device: Device, many: None,
     built = programs.build_all(keys)
     assert [scaled(device, built[k]) for k in keys] == [6, 15] and len(list(cache.iterdir())) == 2
     assert team._workers == [worker] and worker._process.poll() is not None and programs._team is None
-    for known in (programs, Programs(device)):  # nothing is expected to be missing: built programs, or some in the cache
+    for known in (programs, with_a_worker(device)):  # nothing is expected to be missing: built programs, or some in the cache
         known.expect(9, 0)
         assert known._team is None
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_early_workers_without_a_job_end(device: Device, many: None, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+def test_early_workers_without_a_job_end(device: Device, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     monkeypatch.setattr(workers, "_WAIT", 60 if waits else 0)
-    programs = Programs(device)
+    programs = with_a_worker(device)
     programs.expect(9, 0)
     assert programs._team is not None
     (worker,) = programs._team._workers
@@ -307,23 +307,24 @@ def test_early_workers_without_a_job_end(device: Device, many: None, monkeypatch
     ],
 )  # fmt: skip
 def test_workers_are_for_many_programs_and_idle_cores(
-    monkeypatch, tmp_path: Path, jobs: int, cores: int, affinity: int, load: float, running: int | None, count: int
+    tmp_path: Path, jobs: int, cores: int, affinity: int, load: float, running: int | None, count: int
 ) -> None:
     if running is not None:
         (tmp_path / "loadavg").write_text(f"{load:.2f} 9.00 9.00 {running}/345 6789\n")
-    monkeypatch.setattr(workers, "_LOAD", tmp_path / "loadavg")
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda pid: set(range(affinity)), raising=False)
-    monkeypatch.setattr(workers.os, "getloadavg", lambda: (load, 9.0, 9.0), raising=False)
-    assert workers.worker_count(jobs, room=0, context=0) == count
+    machine = Cores(cores, affinity, load, running_threads(tmp_path / "loadavg"))
+    assert workers.worker_count(jobs, 0, 0, machine) == count
+
+
+def test_cores_of_this_machine() -> None:
+    cores = Cores.of_this_machine()
+    assert 1 <= cores.ours <= cores.total == os.cpu_count() and cores.load >= 0
+    if sys.platform == "linux":
+        assert cores.running is not None and cores.running >= 1
 
 
 @pytest.mark.parametrize("room, count", [(0, 0), (496, 0), (497, 1), (1799, 3), (3318, 6), (1 << 20, 9)])
-def test_contexts_of_workers_fit_into_the_plan(monkeypatch, room: int, count: int) -> None:
-    monkeypatch.setattr(workers, "_busy", lambda: 0)
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    assert workers.worker_count(36, room << 20, 529 << 20) == count
+def test_contexts_of_workers_fit_into_the_plan(room: int, count: int) -> None:
+    assert workers.worker_count(36, room << 20, 529 << 20, Cores(16, 16)) == count
 
 
 # Messages
@@ -356,12 +357,12 @@ def test_warnings_are_silent_unless_asked_for(device: Device, monkeypatch: pytes
     assert again.log(warned) == programs.log(warned) and again.log(warned) in capfd.readouterr().err  # the messages are cached too
 
 
-def test_messages_and_progress_of_a_worker(device: Device, many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_and_progress_of_a_worker(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     only_workers_build(monkeypatch)
     monkeypatch.setenv("OCAFFE_CL_LOG", "1")
     new = f"kernel void new_{time.time_ns()}(global float* x) {{ x[0] = 1; }}\n"  # PoCL has a cache of its own, and then no messages
     keys = [key(factor, "#warning mind the step\n" + SOURCE + new) for factor in (2, 5)]
-    programs, counts = Programs(device), list[tuple[int, int]]()
+    programs, counts = with_a_worker(device), list[tuple[int, int]]()
     programs.progress = lambda *each: counts.append(each)
     programs.build_all(keys)
     assert counts == [(1, 2), (2, 2)]

@@ -45,11 +45,8 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
     fitting = 2
     monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
     switch(monkeypatch, "fuse=0")  # several programs, also on a CPU: a task graph is one
-    monkeypatch.setattr(workers, "_FEWEST_JOBS", 1)
-    monkeypatch.setattr(workers, "SLACK", 0)
-    monkeypatch.setattr(workers.os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(workers.os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(workers, "_busy", lambda: 0)
+    device = Device(device.info, device)
+    device.programs = program.Programs(device, workers=lambda jobs, room, context: room // context)
     net = network(device)
     session = net.session
     compiled = net.nets.compiled(OPTIONS)
