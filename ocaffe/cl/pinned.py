@@ -100,9 +100,10 @@ def is_pinned(device: Device, array: np.ndarray) -> bool:
 class Staging:
     """Send arrays from ordinary memory to a device through pinned chunks. Several threads fill chunks while the device copies others."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.count = min(THREADS, cores())
+    def __init__(self, device: Device, threads: int | None = None, chunk: int = CHUNK) -> None:
+        """`threads`: that fill chunks; None: one per core, at most THREADS. `chunk`: its size in bytes."""
+        self.device, self.chunk = device, chunk
+        self.count = min(THREADS, cores()) if threads is None else threads
         self._workers = Workers(self.count, "ocaffe send")
         self._chunks: list[list[np.ndarray]] = []  # of each thread; allocated by the first send
         self._lock = threading.Lock()
@@ -119,10 +120,10 @@ class Staging:
 
         def copy(chunks: Sequence[np.ndarray], first: int) -> None:
             sent: deque[Any] = deque()
-            for at, chunk in zip(range(first, source.nbytes, self.count * CHUNK), itertools.cycle(chunks)):
+            for at, chunk in zip(range(first, source.nbytes, self.count * self.chunk), itertools.cycle(chunks)):
                 if len(sent) == len(chunks):
                     sent.popleft().wait()
-                part = chunk[: min(CHUNK, source.nbytes - at)]
+                part = chunk[: min(self.chunk, source.nbytes - at)]
                 part[...] = source[at : at + part.nbytes]
                 sent.append(cl.enqueue_copy(queue, buffer, part, dst_offset=begin + at, is_blocking=False))
                 queue.flush()
@@ -131,8 +132,8 @@ class Staging:
 
         with self._lock:
             if not self._chunks:
-                self._chunks = [[pinned(self.device, (CHUNK,), np.uint8) for _ in range(CHUNKS)] for _ in range(self.count)]
-            self._workers.run([partial(copy, chunks, index * CHUNK) for index, chunks in enumerate(self._chunks)])
+                self._chunks = [[pinned(self.device, (self.chunk,), np.uint8) for _ in range(CHUNKS)] for _ in range(self.count)]
+            self._workers.run([partial(copy, chunks, index * self.chunk) for index, chunks in enumerate(self._chunks)])
 
     def close(self) -> None:
         """Stop the threads and free the chunks."""

@@ -83,11 +83,9 @@ def test_ordinary_memory_where_the_driver_refuses(device: Device, monkeypatch: p
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("size", [1, 999, 1000, 1001, 3000, 12345])
-def test_staged_arrays_arrive_whole(device: Device, threads: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", 1000)
-    monkeypatch.setattr(module, "cores", lambda: threads)
+def test_staged_arrays_arrive_whole(device: Device, threads: int, size: int) -> None:
     own = of_its_own(device)
-    staging = Staging(own)
+    staging = Staging(own, threads, 1000)
     assert staging.helps == (threads > 1)
     buffer = own.cl.Buffer(own.context, own.cl.mem_flags.READ_WRITE, size + 64)
     own.cl.enqueue_fill_buffer(own.queue, buffer, np.uint8(7), 0, size + 64)
@@ -109,9 +107,7 @@ def test_a_chunk_is_filled_when_its_copy_is_done(device: Device, monkeypatch: py
         def wait(self) -> None:
             self.copy()
 
-    monkeypatch.setattr(module, "CHUNK", 100)
-    monkeypatch.setattr(module, "cores", lambda: 3)
-    staging, data = Staging(own), np.random.default_rng(2).integers(0, 256, 1950, np.uint8)
+    staging, data = Staging(own, 3, 100), np.random.default_rng(2).integers(0, 256, 1950, np.uint8)
     buffer = own.cl.Buffer(own.context, own.cl.mem_flags.READ_WRITE, data.nbytes)
     monkeypatch.setattr(own.cl, "enqueue_copy", Late)
     staging.send(buffer, 0, data)
