@@ -21,7 +21,6 @@ import pytest
 
 from ocaffe import proto
 from ocaffe.cli.dataset import main
-from ocaffe.data.databases import writer
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
@@ -238,11 +237,10 @@ def test_digits_needs_scikit_learn(tmp_path: pathlib.Path, monkeypatch: pytest.M
 # -- the writer
 
 
-def test_the_map_grows_and_keys_may_come_in_any_order(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "FIRST_MAP", 1 << 16)
+def test_the_map_grows_and_keys_may_come_in_any_order(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "db")
     order = np.random.default_rng(1).permutation(2500)
-    with LmdbWriter(path) as out:
+    with LmdbWriter(path, first_map=1 << 16) as out:
         for n in order:
             out.put(b"%08d" % n, bytes([n % 256]) * 200)
         assert not os.path.exists(path)

@@ -25,8 +25,9 @@ class Writer(ABC):
     those of killed processes are removed too. An existing database is never overwritten. Raises Error.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path.rstrip("/\\") or path
+    def __init__(self, path: str, commit_every: int = COMMIT_EVERY) -> None:
+        """`commit_every`: records of a transaction."""
+        self.path, self._commit_every = path.rstrip("/\\") or path, commit_every
         target = Path(self.path)
         self._temporary = str(temporary_name(target))
         self.check_absent(self.path)
@@ -67,7 +68,7 @@ class Writer(ABC):
         """Add a record. Keys in rising order give the smallest database."""
         self._pending.append((key, value))
         self.count += 1
-        if len(self._pending) >= COMMIT_EVERY:
+        if len(self._pending) >= self._commit_every:
             self._commit()
 
     def attach(self, name: str, content: bytes) -> None:
@@ -120,9 +121,14 @@ class Writer(ABC):
 class LmdbWriter(Writer):
     """An LMDB whose map grows as it fills."""
 
+    def __init__(self, path: str, commit_every: int = COMMIT_EVERY, first_map: int = FIRST_MAP) -> None:
+        """`first_map`: the size of the map at first, in bytes."""
+        self._first_map = first_map
+        super().__init__(path, commit_every)
+
     def _open(self, folder: str) -> None:
         # No sync per commit: _close syncs once, before the database gets its name.
-        self._environment = lmdb.open(folder, map_size=FIRST_MAP, sync=False, metasync=False, lock=False)
+        self._environment = lmdb.open(folder, map_size=self._first_map, sync=False, metasync=False, lock=False)
         self._last = b""  # the highest key so far
 
     def _problems(self) -> tuple[type[Exception], ...]:

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,13 +174,11 @@ def test_upper_case_extension_is_copied() -> None:
     assert datum.data == pathlib.Path("files/images/jpg00.JPEG").read_bytes()
 
 
-@pytest.mark.parametrize("writer", [LmdbWriter, LevelDbWriter])
-def test_writers_grow_and_leave_nothing_half_done(writer: type[Writer], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("writer", [partial(LmdbWriter, first_map=1 << 16), LevelDbWriter], ids=["lmdb", "leveldb"])
+def test_writers_grow_and_leave_nothing_half_done(writer: Callable[..., Writer], tmp_path: pathlib.Path) -> None:
     if writer is LevelDbWriter:
         pytest.importorskip("plyvel")
-    monkeypatch.setattr("ocaffe.data.databases.writer.FIRST_MAP", 1 << 16)
-    monkeypatch.setattr("ocaffe.data.databases.writer.COMMIT_EVERY", 7)
-    with writer("big") as out:
+    with writer("big", commit_every=7) as out:
         for number in range(50):
             out.put(b"%08d" % number, proto.Datum(data=bytes(9000), label=number).SerializeToString())
     assert [datum.label for datum in records("big").values()] == list(range(50))
