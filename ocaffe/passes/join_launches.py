@@ -19,8 +19,11 @@ OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
 SCALARS = frozenset({"i4", "u4", "f4", "u8"})  # numpy's codes of the types that the table of a graph holds
 
 
-def join_launches(schedule: Schedule, target: Target) -> Schedule:
-    """Number the graphs. Each has at most as many buffers as a kernel may have arguments. This is the last pass: no views change after it."""
+def join_launches(schedule: Schedule, target: Target, fewest: int = FEWEST, most_parts: int = MOST_PARTS) -> Schedule:
+    """Number the graphs. This is the last pass: no views change after it.
+
+    Each graph has at least `fewest` launches, at most `most_parts` parts, and at most as many buffers as a kernel may have arguments.
+    """
     most, slabs = (target.argument_bytes - OTHER_ARGUMENTS) // 8, _slabs(schedule, target)
     number = 0
     for run in _runs(schedule):
@@ -28,8 +31,8 @@ def join_launches(schedule: Schedule, target: Target) -> Schedule:
         begin = 0
         for end in range(1, len(run) + 1):
             rest = slice(begin, end + 1)
-            if end == len(run) or _buffers(run[rest], slabs) > most or len(set(parts[rest])) > MOST_PARTS:
-                if end - begin >= FEWEST:
+            if end == len(run) or _buffers(run[rest], slabs) > most or len(set(parts[rest])) > most_parts:
+                if end - begin >= fewest:
                     for launch in run[begin:end]:
                         launch.graph = number
                     number += 1

@@ -1,6 +1,7 @@
 """Task graphs: the same results as launches one by one, the order of conflicting launches, the limits of a graph, and programs as parts of one text."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cl.task_graph import Part, Span, needed, part_text
 from ocaffe.formats.text import parse
 from ocaffe.passes import join_launches
-from tests.harness import switch
+from tests.harness import changed, switch
 from tests.structure.test_declarations import declared
 
 CONV = 'convolution_param { num_output: %d kernel_size: %d pad: %d weight_filler { type: "msra" } bias_filler { type: "gaussian" } }'
@@ -43,8 +44,8 @@ def cpu(device: Device) -> None:
 def made(device: Device) -> Iterator[Callable[..., Net]]:
     nets: list[Net] = []
 
-    def make(text: str = NET, **more: Any) -> Net:
-        nets.append(Net(parse(text, proto.NetParameter), proto.TEST, device=device, keep=[], seed=3, **more))
+    def make(text: str = NET, opened: Device = device, **more: Any) -> Net:
+        nets.append(Net(parse(text, proto.NetParameter), proto.TEST, device=opened, keep=[], seed=3, **more))
         return nets[-1]
 
     yield make
@@ -62,11 +63,11 @@ def results(net: Net, runs: int = 20) -> list[np.ndarray]:
     return [net.forward(data=image)["prob"].copy() for image in images]
 
 
-def plain(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+def plain(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch, text: str = NET) -> list[np.ndarray]:
     """Return the outputs without graphs. Everything else is the same."""
     with monkeypatch.context() as change:
         switch(change, "join=0")
-        net = made()
+        net = made(text)
         assert not graphs(net)
         return results(net)
 
@@ -89,22 +90,31 @@ def test_work_groups_that_lose_patience(patience: int, made: Callable[..., Net],
     np.testing.assert_allclose(results(made()), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_as_many_buffers_as_arguments(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_buffers_as_arguments(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     expected = plain(made, monkeypatch)
-    monkeypatch.setattr(join_launches, "FEWEST", 2)
-    limit = graphs(made())[0].commands.session.device.target.argument_bytes
-    monkeypatch.setattr(join_launches, "OTHER_ARGUMENTS", limit - 8 * 5)
-    found = graphs(net := made())
-    assert len(found) > 1 and all(len(graph.members) >= 2 and len(graph.homes) <= 5 for graph in found)
+    few = changed(device, argument_bytes=join_launches.OTHER_ARGUMENTS + 8 * 6)
+    found = graphs(net := made(opened=few))
+    assert len(found) > 1 and all(len(graph.members) >= join_launches.FEWEST and len(graph.homes) <= 6 for graph in found)
     np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
 
 
+def different_expressions() -> str:
+    """Return a net whose launches are poolings of one kind and 36 different expressions."""
+    text = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: [2, 3, 13, 11] } } }'
+    last = "data"
+    for number, kinds in enumerate(itertools.product(("TanH", "Sigmoid", "AbsVal", "BNLL", "ELU", "Swish"), repeat=2)):
+        x, y = f"x{number}", f"y{number}"
+        text += f'layer {{ name: "{x}" type: "Pooling" bottom: "{last}" top: "{x}" pooling_param {{ kernel_size: 3 stride: 1 pad: 1 }} }}'
+        text += "".join(f'layer {{ name: "{kind}{number}.{place}" type: "{kind}" bottom: "{x}" top: "{x}" }}' for place, kind in enumerate(kinds))
+        text += f'layer {{ name: "{y}" type: "Eltwise" bottom: "{x}" bottom: "data" top: "{y}" }}'
+        last = y
+    return text + f'layer {{ name: "prob" type: "Softmax" bottom: "{last}" top: "prob" }}'
+
+
 def test_as_many_parts_as_one_function_should_have(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = plain(made, monkeypatch)
-    monkeypatch.setattr(join_launches, "FEWEST", 2)
-    monkeypatch.setattr(join_launches, "MOST_PARTS", 2)
-    found = graphs(net := made())
-    assert len(found) > 1 and all(len(graph.parts) <= 2 for graph in found)
+    expected = plain(made, monkeypatch, different_expressions())
+    found = graphs(net := made(different_expressions()))
+    assert len(found) > 1 and max(len(graph.parts) for graph in found) == join_launches.MOST_PARTS
     np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
 
 

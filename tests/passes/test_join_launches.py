@@ -43,11 +43,11 @@ def graphs(schedule: Schedule) -> list[list[int]]:
     return [[step for step, launch in enumerate(schedule) if launch.graph == number] for number in numbers]
 
 
-def again(schedule: Schedule, target: Target = CPU) -> list[list[int]]:
+def again(schedule: Schedule, target: Target = CPU, **limits: int) -> list[list[int]]:
     """The graphs of a changed schedule."""
     for launch in schedule:
         launch.graph = None
-    return graphs(join_launches(schedule, target))
+    return graphs(join_launches(schedule, target, **limits))
 
 
 def test_neighbours_are_joined() -> None:
@@ -108,14 +108,12 @@ def test_what_ends_a_graph() -> None:
     assert not again(schedule[steps[0] : steps[joining.FEWEST - 1]]), "few launches"
 
 
-def test_limits_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_a_graph() -> None:
     schedule = compiled().recording.schedule
     whole = graphs(schedule)
-    monkeypatch.setattr(joining, "FEWEST", 2)
-    parts = again(schedule, replace(CPU, argument_bytes=joining.OTHER_ARGUMENTS + 8 * 6))
+    parts = again(schedule, replace(CPU, argument_bytes=joining.OTHER_ARGUMENTS + 8 * 6), fewest=2)
     assert len(parts) > len(whole) and all(joining._buffers([schedule[step] for step in steps], 1) <= 6 for steps in parts)
-    monkeypatch.setattr(joining, "MOST_PARTS", 2)
-    parts = again(schedule)
+    parts = again(schedule, fewest=2, most_parts=2)
     assert len(parts) > len(whole) and all(len({joining._part(schedule[step]) for step in steps}) <= 2 for steps in parts)
 
 
