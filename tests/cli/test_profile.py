@@ -169,7 +169,7 @@ def test_a_row_of_the_table_of_families(runtime: str, name: str, units: int, lan
 
 
 def test_a_report_of_a_gpu_has_its_row(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned_tables, "cache_root", lambda: tmp_path)
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
     monkeypatch.setattr(tuned_tables, "_shipped_files", list)
     info = with_kind(device.info, "gpu")
     path = tuned_tables.user_file(info.target)
