@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ocaffe.cl import child, device, discovery, free_memory
-from ocaffe.cl.device import choose, no_opencl
+from ocaffe.cl import child, discovery, free_memory
+from ocaffe.cl.device import System, choose, cpu_runtime_command
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cli import device_query, ranks
 from ocaffe.errors import Error
@@ -191,15 +191,13 @@ def test_rusticl_without_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ("win32", "ARM64", False, "driver of the GPU's maker"), ("darwin", "arm64", False, "nothing to install"),
     ],
 )  # fmt: skip
-def test_the_remedy_without_a_driver(system: str, machine: str, android: bool, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "discover", Discovery)
-    monkeypatch.setattr(device, "absences", lambda names: [])
-    monkeypatch.setattr(device.shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(sys, "platform", system)
-    if android:
-        monkeypatch.setattr(sys, "getandroidapilevel", lambda: 30, raising=False)
-    assert command in str(no_opencl().fix)
+def test_the_remedy_without_a_driver(system: str, machine: str, android: bool, command: str) -> None:
+    assert command in cpu_runtime_command(System(system, machine, android=android, has=lambda name: True))
+
+
+def test_the_python_of_android(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "getandroidapilevel", lambda: 30, raising=False)
+    assert System.of_this_machine().android
 
 
 def test_no_cpu_on_apples_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ocaffe.cl import tuned_tables, unit_trial, wgmma_trial
 from ocaffe.cl.conflicts import absences
@@ -431,7 +431,7 @@ def _best_of_kind(devices: Sequence[DeviceInfo], kind: str, asked_by: str) -> De
     found = [device for device in devices if device.kind == kind]
     if not found:
         # Apple's OpenCL has processors of Intel as devices, not those of Apple.
-        install = "" if sys.platform == "darwin" else f"{_cpu_runtime_command()}, or "
+        install = "" if sys.platform == "darwin" else f"{cpu_runtime_command(System.of_this_machine())}, or "
         fix = f"{install}--device {devices[0].number}" if kind == "cpu" else "leave it out to run on a CPU"
         raise Error(f"{asked_by}: OpenCL has no {kind.upper()} here, only{_listed(devices)}", fix=fix)
     return _usable(max(found, key=DeviceInfo.rank))
@@ -462,7 +462,7 @@ def no_opencl() -> Error:
     broken += [absence.fact for absence in absent]
     if broken:
         fact += "; runtimes that were found but do not work:" + "".join(f"\n  {each}" for each in broken)
-    return Error(fact, fix=absent[0].fix if absent else _cpu_runtime_command())
+    return Error(fact, fix=absent[0].fix if absent else cpu_runtime_command(System.of_this_machine()))
 
 
 # The distribution's PoCL, for systems without a runtime on PyPI.
@@ -475,18 +475,31 @@ PACKAGE_COMMANDS = (
 )
 
 
-def _cpu_runtime_command() -> str:
-    """Return the command that installs an OpenCL runtime for the CPU on this system."""
-    import platform
+class System(NamedTuple):
+    """The facts of a system that decide how one installs an OpenCL runtime on it."""
 
-    if sys.platform == "darwin":
+    platform: str  # sys.platform
+    machine: str  # of the processor, as `uname -m` prints it
+    glibc: bool = False  # other C libraries of Linux cannot load packages of PyPI
+    android: bool = False
+    has: Callable[[str], object] = shutil.which  # whether a program is installed
+
+    @classmethod
+    def of_this_machine(cls) -> System:
+        import platform
+
+        return cls(sys.platform, platform.machine(), bool(platform.libc_ver()[0]), hasattr(sys, "getandroidapilevel"))
+
+
+def cpu_runtime_command(system: System) -> str:
+    """Return the command that installs an OpenCL runtime for the CPU."""
+    if system.platform == "darwin":
         return "nothing to install, OpenCL is part of macOS: run outside of a sandbox or virtual machine that hides it"
-    if hasattr(sys, "getandroidapilevel"):
+    if system.android:
         return "pkg install pocl for the CPU, pkg install opencl-vendor-driver for the GPU (docs/platforms.md)"
-    glibc_or_windows = sys.platform == "win32" or bool(platform.libc_ver()[0])
-    if platform.machine().lower() in ("x86_64", "amd64") and glibc_or_windows:
+    if system.machine.lower() in ("x86_64", "amd64") and (system.glibc or system.platform == "win32"):
         return "pip install intel-opencl-rt intel-cmplr-lib-rt"
-    if sys.platform == "win32":
+    if system.platform == "win32":
         return "install the driver of the GPU's maker; there is no OpenCL runtime for this processor on PyPI"
-    found = next((command for tool, command in PACKAGE_COMMANDS if shutil.which(tool)), None)
+    found = next((command for tool, command in PACKAGE_COMMANDS if system.has(tool)), None)
     return found or "install the PoCL package of your distribution"

@@ -1,6 +1,8 @@
 """The choice of a device. The rules are tested on simulated machines, opening is tested on real devices."""
 from __future__ import annotations
 
+import platform
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +11,7 @@ import pytest
 
 from ocaffe.cl import device as module
 from ocaffe.cl import discovery
-from ocaffe.cl.device import Device, DeviceInfo, choose, choose_several, gpus, list_devices, select_device, with_kind, with_math
+from ocaffe.cl.device import Device, DeviceInfo, System, choose, choose_several, cpu_runtime_command, gpus, list_devices, select_device, with_kind, with_math
 from ocaffe.cl.discovery import Discovery, Runtime
 from ocaffe.cl.quirks import Facts, limited, quirks_of
 from ocaffe.errors import Error
@@ -198,19 +200,20 @@ def test_what_makes_a_device_unusable(facts: dict, reason: str) -> None:
         ("darwin", "arm64", "", "", "nothing to install"),
     ],
 )
-def test_without_opencl_the_error_names_the_command(monkeypatch, system: str, machine: str, libc: str, tool: str, command: str) -> None:
+def test_the_command_that_installs_a_runtime(system: str, machine: str, libc: str, tool: str, command: str) -> None:
+    assert command in cpu_runtime_command(System(system, machine, bool(libc), has=lambda name: name == tool))
+
+
+def test_without_opencl_the_error_names_the_command(monkeypatch) -> None:
     broken = Runtime("/opt/x.so", "x.icd", problem="a trial in another process ended with SIGABRT")
     monkeypatch.setattr(module, "list_devices", list)
     monkeypatch.setattr(module, "discover", lambda: Discovery((broken,)))
-    monkeypatch.setattr(module.sys, "platform", system)
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr("platform.libc_ver", lambda: (libc, "2"))
-    monkeypatch.setattr(module.shutil, "which", lambda name: f"/usr/bin/{name}" if name == tool else None)
     with pytest.raises(Error) as raised:
         select_device()
     text = str(raised.value)
     assert "no OpenCL device on this machine" in text and "/opt/x.so: a trial in another process ended with SIGABRT" in text
-    assert command in text.split("fix: ")[1]
+    system = System.of_this_machine()
+    assert raised.value.fix == cpu_runtime_command(system) and (system.platform, system.machine) == (sys.platform, platform.machine())
 
 
 def test_without_opencl_because_of_the_users_own_setting(monkeypatch) -> None:
