@@ -77,11 +77,11 @@ def rate(source: AnnotatedSource, processes: bool, batches: int) -> float:
 
 def alone(source: AnnotatedSource, batches: int) -> float:
     """Return the milliseconds of processor time per image of one thread."""
-    block = np.empty(source.nbytes, np.uint8)
-    source.fill(0, block)
+    buffer = np.empty(source.nbytes, np.uint8)
+    source.fill(0, buffer)
     begin = time.process_time()
     for index in range(1, 1 + batches):
-        source.fill(index, block)
+        source.fill(index, buffer)
     return 1000 * (time.process_time() - begin) / batches / BATCH
 
 

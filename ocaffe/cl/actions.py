@@ -40,7 +40,7 @@ class UploadAction:
             prefetcher.recycle(batch)
         batch = prefetcher.get()
         buffer = self.buffers[slot % len(self.buffers)]
-        self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.block, is_blocking=False), batch))
+        self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.data, is_blocking=False), batch))
         return self.open[-1][0]
 
 

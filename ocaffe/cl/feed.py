@@ -1,4 +1,4 @@
-"""Send batches ahead to a device with its own memory: from pinned blocks, on another queue than the kernels, before the run that reads them."""
+"""Send batches ahead to a device with its own memory: from pinned memory, on another queue than the kernels, before the run that reads them."""
 from __future__ import annotations
 
 from collections import deque
@@ -9,11 +9,11 @@ import numpy as np
 from ocaffe.cl.device import Device
 from ocaffe.cl.pinned import is_pinned, pinned, pinner
 from ocaffe.data.prefetch import Batch, Prefetcher
-from ocaffe.data.shared_blocks import SharedBlocks
+from ocaffe.data.shared_buffers import SharedBuffers
 from ocaffe.data.source import Source
 
 OPEN = 2  # number of batches that the device may still read when the next one is requested
-BLOCKS = 4 + OPEN  # blocks of the prefetcher: 4 batches that are ready or being read, besides those in transfer
+BUFFERS = 4 + OPEN  # batch buffers of the prefetcher: 4 batches that are ready or being read, besides those in transfer
 
 
 class Ahead(NamedTuple):
@@ -31,18 +31,18 @@ class Feed:
     """
 
     def __init__(self) -> None:
-        self._blocks: list[np.ndarray] = []
-        self._shared: SharedBlocks | None = None
+        self._buffers: list[np.ndarray] = []
+        self._shared: SharedBuffers | None = None
         self._source: Source | None = None  # that has them, too
         self._open: deque[tuple[Any, Batch, Prefetcher]] = deque()
         self._ahead: Ahead | None = None
         self._now: Any = None  # the buffer that the last run reads
         self._past: Any = None  # an event that completes when all runs before the last one are done
 
-    def blocks(self, device: Device, source: Source, share: bool = True) -> list[np.ndarray]:
-        """Return pinned blocks for a new prefetcher of `source`. The previous prefetcher must be closed.
+    def buffers(self, device: Device, source: Source, share: bool = True) -> list[np.ndarray]:
+        """Return pinned batch buffers for a new prefetcher of `source`. The previous prefetcher must be closed.
 
-        Waits until no transfer reads the blocks. With `share` processes of the source can write to the blocks if the driver pins shared memory.
+        Waits until no transfer reads them. With `share` processes of the source can write to them if the driver pins shared memory.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -54,9 +54,9 @@ class Feed:
         if share and self._shared is None and (shared := _shared(device, source)) is not None:
             self._shared, self._source, source.shared = shared, source, shared
             return list(shared.own)
-        if not self._blocks or self._blocks[0].nbytes != source.nbytes:
-            self._blocks = [pinned(device, (source.nbytes,), np.uint8) for _ in range(BLOCKS)]
-        return self._blocks
+        if not self._buffers or self._buffers[0].nbytes != source.nbytes:
+            self._buffers = [pinned(device, (source.nbytes,), np.uint8) for _ in range(BUFFERS)]
+        return self._buffers
 
     def take(self, device: Device, prefetcher: Prefetcher, buffer: Any, timed: bool = False) -> Any:
         """Put the next batch into `buffer` for the launches enqueued after this call. Return an event.
@@ -81,7 +81,7 @@ class Feed:
         if sent is None:
             # The run before the last may still read this buffer. The last run may too, if another command list ran it.
             after = self._past if buffer is self._now else before
-            sent = _send(cl, device.queue if timed else device.upload_queue, buffer, batch.block, after)
+            sent = _send(cl, device.queue if timed else device.upload_queue, buffer, batch.data, after)
         self._now = buffer
         self._open.append((sent, batch, prefetcher))
         barrier = cl.enqueue_barrier(device.queue, wait_for=[sent])
@@ -95,33 +95,33 @@ class Feed:
         if self._ahead is not None or now is not self._now or following is now:
             return
         batch = prefetcher.ready()
-        if batch is None or batch.block.nbytes > following.size:  # larger images need another buffer
+        if batch is None or batch.data.nbytes > following.size:  # larger images need another buffer
             return
         # Does not wait: on an H100 the call takes 0.03 ms for 38 MB from pinned memory.
-        self._ahead = Ahead(batch, following, _send(device.cl, device.upload_queue, following, batch.block, self._past))
+        self._ahead = Ahead(batch, following, _send(device.cl, device.upload_queue, following, batch.data, self._past))
 
     def close(self) -> None:
-        """Forget all transfers and blocks. OpenCL keeps the memory of transfers in progress."""
+        """Forget all transfers and batch buffers. OpenCL keeps the memory of transfers in progress."""
         if self._source is not None:
             self._source.unshare()
         self._ahead = None
         self._open.clear()
 
 
-def _shared(device: Device, source: Source) -> SharedBlocks | None:
-    """Return pinned blocks that processes of the source can write to, or None if it has none, or if the driver does not pin shared memory."""
-    if not source.spare_blocks:
+def _shared(device: Device, source: Source) -> SharedBuffers | None:
+    """Return pinned batch buffers that processes of the source can write to, or None if it has none, or if the driver does not pin shared memory."""
+    if not source.spare_buffers:
         return None
     try:
-        blocks = SharedBlocks(source.nbytes, BLOCKS, source.spare_blocks, pinner(device))
+        buffers = SharedBuffers(source.nbytes, BUFFERS, source.spare_buffers, pinner(device))
     except OSError:  # the system refuses the file, or its map
         return None
-    return blocks if all(is_pinned(device, block) for block in blocks.own) else None
+    return buffers if all(is_pinned(device, buffer) for buffer in buffers.own) else None
 
 
-def _send(cl: Any, queue: Any, buffer: Any, block: np.ndarray, after: Any) -> Any:
-    """Enqueue the transfer of a block, after the event `after` if given. Return its event."""
-    event = cl.enqueue_copy(queue, buffer, block, is_blocking=False, wait_for=None if after is None else [after])
+def _send(cl: Any, queue: Any, buffer: Any, data: np.ndarray, after: Any) -> Any:
+    """Enqueue the transfer of a batch to a buffer of the device, after the event `after` if given. Return its event."""
+    event = cl.enqueue_copy(queue, buffer, data, is_blocking=False, wait_for=None if after is None else [after])
     queue.flush()
     return event
 

@@ -135,15 +135,15 @@ def stored(options: Any) -> Iterator[Sample]:
     """Yield the images as they are stored."""
     with closing(opened(data_layer(options, 1), options)) as made:
         for index in range(min(options.count, made.order.entries)):
-            block = np.empty(made.nbytes, np.uint8)
-            info = made.fill(index, block)
-            if info.nbytes > block.nbytes:
-                block = np.empty(info.nbytes, np.uint8)
-                made.fill(index, block)
+            buffer = np.empty(made.nbytes, np.uint8)
+            info = made.fill(index, buffer)
+            if info.nbytes > buffer.nbytes:
+                buffer = np.empty(info.nbytes, np.uint8)
+                made.fill(index, buffer)
             layout = made.layout(info.shapes[0])
-            flat, (_, channels, height, width) = layout.pixels(block)[0], info.shapes[0]
+            flat, (_, channels, height, width) = layout.pixels(buffer)[0], info.shapes[0]
             image = flat.reshape(height, width, channels).transpose(2, 0, 1) if layout.interleaved else flat.reshape(channels, height, width)
-            yield np.clip(image, 0, 255).astype(np.uint8), layout.labels(block)[: int(made.labelled)].reshape(-1).copy()
+            yield np.clip(image, 0, 255).astype(np.uint8), layout.labels(buffer)[: int(made.labelled)].reshape(-1).copy()
 
 
 def augmented(options: Any, types: Sequence[str]) -> Iterator[Sample]:

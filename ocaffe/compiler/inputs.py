@@ -52,12 +52,12 @@ class Inputs:
         for name, source in self.sources.items():
             if source not in self.prefetchers:
                 device = self.session.device
-                blocks = None
+                buffers = None
                 if device.target.streams(source.nbytes):
-                    # NVIDIA's driver takes as much device memory as it pins. With a memory limit there are no more pinned blocks than without processes.
-                    blocks = self.session.feed(source).blocks(device, source, share=not self.session.limited)
+                    # NVIDIA's driver takes as much device memory as it pins. With a memory limit there are no more pinned buffers than without processes.
+                    buffers = self.session.feed(source).buffers(device, source, share=not self.session.limited)
                 begin = self._start[name] + self.first
-                self.prefetchers[source] = Prefetcher(source, RING + 1, begin, self.stride, blocks=blocks, log=log.info)
+                self.prefetchers[source] = Prefetcher(source, RING + 1, begin, self.stride, buffers=buffers, log=log.info)
 
     def next_shapes(self) -> dict[str, Shape]:
         """Return the new shapes of data tops whose shape the next batch changes. For most nets there are none."""

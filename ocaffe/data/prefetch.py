@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.data.shared_blocks import address
+from ocaffe.data.shared_buffers import address
 from ocaffe.data.source import BatchInfo, Source
 
 Log = Callable[[str, str], None]
@@ -21,19 +21,19 @@ _FILLERS = 2  # batches of a reentrant source that are filled at the same time, 
 
 @dataclass(eq=False)
 class Batch:
-    """A filled block. `block` is exactly the batch; `memory` is the whole block that contains it."""
+    """A filled batch buffer. `data` is exactly the batch; `memory` is the whole buffer that contains it."""
 
     index: int
     info: BatchInfo
-    block: np.ndarray
+    data: np.ndarray
     memory: np.ndarray
 
 
 class Prefetcher:
     """Keeps up to `depth` batches of `source` ready: the batches `start`, `start + step`, `start + 2 * step` and so on.
 
-    `blocks` are uint8 arrays, for example mapped device memory. If they are given, batches are written to them in turn, and the thread waits until
-    one is free. Otherwise blocks are allocated as needed. A block belongs to the caller from `get` to `recycle`.
+    `buffers` are uint8 arrays, for example mapped device memory. If they are given, batches are written to them in turn, and the thread waits until
+    one is free. Otherwise buffers are allocated as needed. A buffer belongs to the caller from `get` to `recycle`.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Prefetcher:
         start: int = 0,
         step: int = 1,
         *,
-        blocks: Sequence[np.ndarray] | None = None,
+        buffers: Sequence[np.ndarray] | None = None,
         log: Log = lambda source, text: None,
     ) -> None:
         self.source = source
         self.wait_seconds = 0.0  # the time that `get` spent waiting
         self.waits = 0
         self._log = log
-        self._state = _State(source, max(depth, 1), start, step, blocks)
+        self._state = _State(source, max(depth, 1), start, step, buffers)
         count = _FILLERS if source.reentrant else 1
         self._threads = [threading.Thread(target=_work, args=(self._state,), name="ocaffe prefetch", daemon=True) for _ in range(count)]
         self._finalizer = weakref.finalize(self, _State.close, self._state)  # a thread must not reference the prefetcher, or the finalizer would never run
@@ -105,7 +105,7 @@ class Prefetcher:
             self.source.hurry(state.step)
 
     def recycle(self, batch: Batch) -> None:
-        """Return the block of `batch` to the prefetcher."""
+        """Return the buffer of `batch` to the prefetcher."""
         state = self._state
         with state.changed:
             state.recycle(batch.memory)
@@ -127,7 +127,7 @@ class Prefetcher:
             state.changed.notify_all()
 
     def close(self) -> None:
-        """End the threads. After the return no thread writes to a block. The source stays open."""
+        """End the threads. After the return no thread writes to a buffer. The source stays open."""
         self._finalizer()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -137,11 +137,11 @@ class Prefetcher:
 class _State:
     """State shared by the threads and the prefetcher. The condition variable `changed` protects it."""
 
-    def __init__(self, source: Source, depth: int, start: int, step: int, blocks: Sequence[np.ndarray] | None) -> None:
+    def __init__(self, source: Source, depth: int, start: int, step: int, buffers: Sequence[np.ndarray] | None) -> None:
         self.source, self.depth, self.step = source, depth, step
         self.first = self.next = start  # the batch that `get` returns next, and the one that a thread fills next
-        self.fixed = {address(block) for block in blocks} if blocks is not None else None
-        self.free: deque[np.ndarray] = deque(blocks or ())
+        self.fixed = {address(buffer) for buffer in buffers} if buffers is not None else None
+        self.free: deque[np.ndarray] = deque(buffers or ())
         self.ready: dict[int, Batch | BaseException] = {}  # by number; an exception takes the place of its batch
         self.changed = threading.Condition()
         self.generation = 0  # `seek` starts a new generation; batches of earlier ones are dropped
@@ -152,15 +152,15 @@ class _State:
         return not self.failed and len(self.ready) < self.depth and (self.fixed is None or len(self.free) > 0)
 
     def recycle(self, memory: np.ndarray) -> None:
-        """Add `memory` to the free blocks.
+        """Add `memory` to the free buffers.
 
-        If the caller supplied the blocks, other memory was allocated for one large batch. Such memory is dropped.
+        If the caller supplied the buffers, other memory was allocated for one large batch. Such memory is dropped.
         """
         if self.fixed is None or address(memory) in self.fixed:
             self.free.append(memory)
 
     def exchange(self, memory: np.ndarray, other: np.ndarray) -> None:
-        """The source has kept block `memory`, and `other` is in its place."""
+        """The source has kept buffer `memory`, and `other` is in its place."""
         if self.fixed is not None:
             self.fixed.discard(address(memory))
             self.fixed.add(address(other))
@@ -188,8 +188,8 @@ def _work(state: _State) -> None:
             batch = problem
         with state.changed:
             used = batch.memory if isinstance(batch, Batch) else None
-            if memory is not None and isinstance(batch, Batch) and batch.info.block is not None:
-                state.exchange(memory, batch.info.block)
+            if memory is not None and isinstance(batch, Batch) and batch.info.buffer is not None:
+                state.exchange(memory, batch.info.buffer)
             elif memory is not None and (used is None or (state.fixed is not None and used is not memory)):
                 state.recycle(memory)
             if generation == state.generation:
@@ -206,6 +206,6 @@ def _fill(state: _State, index: int, memory: np.ndarray) -> Batch:
     if info.nbytes > memory.nbytes:
         memory = np.empty(info.nbytes, np.uint8)
         info = state.source.fill(index, memory)
-    if info.block is not None:
-        memory = info.block
+    if info.buffer is not None:
+        memory = info.buffer
     return Batch(index, info, memory[: info.nbytes], memory)

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ocaffe.data.effort import Effort
-from ocaffe.data.shared_blocks import SharedBlocks
+from ocaffe.data.shared_buffers import SharedBuffers
 from ocaffe.errors import Error, Place, within
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.launch import Access, Operand, Upload
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 
-ALIGNMENT = 64  # bytes; each part of a block starts at a multiple
+ALIGNMENT = 64  # bytes; each region of a batch buffer starts at a multiple
 SLOTS = 2  # batches on the device: one in use, one being copied; backward may still read the earlier one
 Note = tuple[str, str]  # a line of Caffe's log: its source ('data_layer.cpp:73') and its text
 
@@ -34,13 +34,13 @@ SAMPLE, SKIP, RECORDS, FILES, _, AUGMENT, CHANGES, PARTNERS = range(8)  # the fi
 class BatchInfo:
     """The result of `fill`: the shapes of the tops (empty if they never change), the size of the batch, and log lines for it.
 
-    `block`: the memory with the batch if it is not the caller's block. The source has kept the caller's block in exchange (Crew.staged).
+    `buffer`: the memory with the batch if it is not the caller's buffer. The source has kept the caller's buffer in exchange (Crew.staged).
     """
 
     shapes: tuple[Shape, ...]
     nbytes: int
     notes: tuple[Note, ...] = ()
-    block: np.ndarray | None = dataclasses.field(default=None, compare=False)
+    buffer: np.ndarray | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Source(ABC):
     key: tuple[int, int] = (0, 0)  # of the random numbers (key_of)
     share = Share()  # of the records
     notes: tuple[Note, ...] = ()  # log lines for the opening of the source
-    shared: SharedBlocks | None = None  # the blocks of its consumer, if other processes can write to them
+    shared: SharedBuffers | None = None  # the buffers of its consumer, if other processes can write to them
 
     def __init__(self, place: Place | None = None, layer: str | None = None) -> None:
         """`place` and `layer` go into error messages."""
@@ -81,11 +81,11 @@ class Source(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Size of a block for a batch of `shapes`."""
+        """Bytes of a batch buffer: the host memory for a batch of `shapes`."""
 
     @property
-    def spare_blocks(self) -> int:
-        """The number of blocks that processes of the source would write to and exchange for those of `fill`."""
+    def spare_buffers(self) -> int:
+        """The number of buffers that processes of the source would write to and exchange for those of `fill`."""
         return 0
 
     def unshare(self) -> None:
@@ -93,11 +93,11 @@ class Source(ABC):
         self.shared = None
 
     @abstractmethod
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        """Write batch number `index` (0: the first of the training) into `block`, uint8.
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
+        """Write batch number `index` (0: the first of the training) into `buffer`, uint8.
 
-        A batch with larger images may not fit. Then nothing is written and `nbytes` of the result exceeds the block's size. The caller must call
-        again with a larger block.
+        A batch with larger images may not fit. Then nothing is written and `nbytes` of the result exceeds the buffer's size. The caller must call
+        again with a larger buffer.
         """
 
     def wrong_label(self, top: int, labels: np.ndarray) -> tuple[int, Error] | None:
@@ -120,7 +120,7 @@ class Source(ABC):
 
 
 def aligned(size: int) -> int:
-    """Return `size` rounded up to the alignment of block parts."""
+    """Return `size` rounded up to the alignment of the regions of a batch buffer."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 

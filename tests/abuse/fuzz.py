@@ -52,7 +52,7 @@ from tests.abuse.mutate import damage, distort, rewrite
 PAGE = 4096  # bytes of a page of LMDB
 CHUNK = 1000  # cases of one child
 LIMITS = Limits(seconds=20)  # damaged HDF5 files have a limit of 5 s of computing, which may take longer on a busy machine
-BLOCK = 1 << 30  # bytes of a batch that may be read
+BATCH = 1 << 30  # bytes of a batch that may be read
 Damage = Callable[[random.Random, Sequence[Any]], bytes]
 
 
@@ -212,14 +212,14 @@ def drain(net: str, batches: int = 3) -> None:
     sources: list[Source] = [node.layer.source for node in graph.nodes if node.layer.source is not None]
     try:
         for source in sources:
-            block = np.empty(source.nbytes, np.uint8)
+            buffer = np.empty(source.nbytes, np.uint8)
             for number in range(batches):
-                info = source.fill(number, block)
-                if info.nbytes > block.nbytes:
-                    if info.nbytes > BLOCK:
+                info = source.fill(number, buffer)
+                if info.nbytes > buffer.nbytes:
+                    if info.nbytes > BATCH:
                         raise Error(f"a batch of {info.nbytes} bytes is too large for the harness")
-                    block = np.empty(info.nbytes, np.uint8)
-                    source.fill(number, block)
+                    buffer = np.empty(info.nbytes, np.uint8)
+                    source.fill(number, buffer)
     finally:
         for source in sources:
             source.close()

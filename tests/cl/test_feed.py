@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ocaffe.cl.device import Device
-from ocaffe.cl.feed import BLOCKS, Feed
+from ocaffe.cl.feed import BUFFERS, Feed
 from ocaffe.cl.pinned import is_pinned
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.data.shared_blocks import address
+from ocaffe.data.shared_buffers import address
 from ocaffe.data.source import BatchInfo
 from ocaffe.errors import Error
 from tests.data.test_prefetch import Counter, until
@@ -33,7 +33,7 @@ class Runs:
         self.start(0)
 
     def start(self, index: int) -> None:
-        self.prefetcher = Prefetcher(self.source, 5, index, blocks=self.feed.blocks(self.device, self.source))
+        self.prefetcher = Prefetcher(self.source, 5, index, buffers=self.feed.buffers(self.device, self.source))
 
     def run(self, slot: int, ahead: bool = True) -> None:
         """Do one run; its batch is copied to a separate buffer."""
@@ -41,7 +41,7 @@ class Runs:
         self.feed.take(device, self.prefetcher, self.buffers[slot % 2])
         result = device.cl.Buffer(device.context, device.cl.mem_flags.READ_WRITE, LARGEST)
         device.cl.enqueue_copy(device.queue, result, self.buffers[slot % 2])
-        self.results.append((result, self.feed._open[-1][1].block.nbytes))
+        self.results.append((result, self.feed._open[-1][1].data.nbytes))
         device.queue.flush()
         if ahead:
             self.ahead(slot)
@@ -53,10 +53,10 @@ class Runs:
         """Return the batches that the runs read; each must be complete."""
         found = []
         for result, nbytes in self.results:
-            block = np.empty(LARGEST, np.uint8)
-            self.device.cl.enqueue_copy(self.device.queue, block, result)
-            assert (block[:nbytes] == block[0]).all()
-            found.append(int(block[0]))
+            buffer = np.empty(LARGEST, np.uint8)
+            self.device.cl.enqueue_copy(self.device.queue, buffer, result)
+            assert (buffer[:nbytes] == buffer[0]).all()
+            found.append(int(buffer[0]))
         return found
 
     def wait_for_next(self) -> None:
@@ -80,9 +80,9 @@ def start(made: list[Runs], device: Device, source: Counter | None = None) -> Ru
     return made[-1]
 
 
-def test_in_order_from_pinned_blocks(device: Device, made: list[Runs]) -> None:
+def test_in_order_from_pinned_buffers(device: Device, made: list[Runs]) -> None:
     runs = start(made, device)
-    assert len(runs.feed._blocks) == BLOCKS and all(is_pinned(runs.device, block) for block in runs.feed._blocks)
+    assert len(runs.feed._buffers) == BUFFERS and all(is_pinned(runs.device, buffer) for buffer in runs.feed._buffers)
     for slot in range(50):
         runs.run(slot)
     assert runs.seen() == list(range(50))
@@ -96,9 +96,9 @@ def test_a_ready_batch_is_sent_before_its_run(device: Device, made: list[Runs]) 
     ahead = runs.feed._ahead
     assert ahead is not None and ahead.batch.index == 1 and ahead.buffer is runs.buffers[1]
     ahead.event.wait()
-    block = np.empty(64, np.uint8)
-    device.cl.enqueue_copy(runs.device.queue, block, runs.buffers[1])
-    assert (block == 1).all()
+    buffer = np.empty(64, np.uint8)
+    device.cl.enqueue_copy(runs.device.queue, buffer, runs.buffers[1])
+    assert (buffer == 1).all()
     runs.run(1)
     assert runs.seen() == [0, 1]
 
@@ -134,7 +134,7 @@ def test_what_was_sent_ahead_is_dropped_where_another_batch_comes(device: Device
             following = int(random.integers(200))
             runs.prefetcher.seek(following)
         elif random.random() < 0.2:
-            runs.prefetcher.close()  # as in net.set_input_arrays: another prefetcher gets the blocks
+            runs.prefetcher.close()  # as in net.set_input_arrays: another prefetcher gets the buffers
             following = int(random.integers(200))
             runs.start(following)
         if random.random() < 0.5:
@@ -188,14 +188,14 @@ def test_a_buffer_is_not_overwritten_while_a_run_reads_it(device: Device, made: 
         opened.join()
 
 
-def test_nothing_reads_the_blocks_of_a_new_prefetcher(device: Device, made: list[Runs]) -> None:
+def test_nothing_reads_the_buffers_of_a_new_prefetcher(device: Device, made: list[Runs]) -> None:
     runs = start(made, device)
     for slot in range(3):
         runs.run(slot)
     runs.prefetcher.close()
-    blocks = runs.feed.blocks(runs.device, runs.source)
-    assert runs.feed.blocks(runs.device, runs.source) is blocks and not runs.feed._open and runs.feed._ahead is None
-    assert runs.feed.blocks(runs.device, Larger())[0].nbytes == 128
+    buffers = runs.feed.buffers(runs.device, runs.source)
+    assert runs.feed.buffers(runs.device, runs.source) is buffers and not runs.feed._open and runs.feed._ahead is None
+    assert runs.feed.buffers(runs.device, Larger())[0].nbytes == 128
     assert runs.seen() == [0, 1, 2]
 
 
@@ -208,31 +208,31 @@ class Larger(Counter):
 
 
 class Sharing(Counter):
-    """A source whose processes have blocks. It exchanges each block for the one before."""
+    """A source whose processes have buffers. It exchanges each buffer for the one before."""
 
-    spare_blocks = 1
+    spare_buffers = 1
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         assert self.shared is not None
         if not self.filled:
             self.kept = self.shared.pin(self.shared.spare[0])
         info = super().fill(index, self.kept)
-        self.shared.exchange(block, self.kept)
-        self.kept, kept = block, self.kept
-        return replace(info, block=kept)
+        self.shared.exchange(buffer, self.kept)
+        self.kept, kept = buffer, self.kept
+        return replace(info, buffer=kept)
 
 
-def test_pinned_blocks_are_shared_with_processes(device: Device, made: list[Runs]) -> None:
+def test_pinned_buffers_are_shared_with_processes(device: Device, made: list[Runs]) -> None:
     source = Sharing()
     runs = start(made, device, source)
     for slot in range(7):
         runs.run(slot)
-        assert is_pinned(runs.device, runs.feed._open[-1][1].block)
+        assert is_pinned(runs.device, runs.feed._open[-1][1].data)
     runs.prefetcher.close()
     assert source.shared is not None
-    blocks = runs.feed.blocks(runs.device, source)
-    assert len({address(block) for block in (*blocks, source.kept)}) == BLOCKS + 1
-    assert {source.shared.place(block) for block in (*blocks, source.kept)} == {mmap.PAGESIZE * n for n in range(BLOCKS + 1)}
+    buffers = runs.feed.buffers(runs.device, source)
+    assert len({address(buffer) for buffer in (*buffers, source.kept)}) == BUFFERS + 1
+    assert {source.shared.place(buffer) for buffer in (*buffers, source.kept)} == {mmap.PAGESIZE * n for n in range(BUFFERS + 1)}
     assert runs.seen() == list(range(7))
     runs.feed.close()
     assert source.shared is None
@@ -241,8 +241,8 @@ def test_pinned_blocks_are_shared_with_processes(device: Device, made: list[Runs
 def test_a_driver_that_does_not_pin_shared_memory(device: Device, made: list[Runs], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocaffe.cl.feed.pinner", lambda device: lambda memory: memory)
     source = Sharing()
-    blocks = Feed().blocks(of_its_own(device), source)
-    assert source.shared is None and len(blocks) == BLOCKS and all(is_pinned(device, block) for block in blocks)
+    buffers = Feed().buffers(of_its_own(device), source)
+    assert source.shared is None and len(buffers) == BUFFERS and all(is_pinned(device, buffer) for buffer in buffers)
 
 
 def test_closing_with_a_batch_on_its_way(device: Device) -> None:

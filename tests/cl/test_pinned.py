@@ -40,11 +40,11 @@ def test_it_lives_as_long_as_the_array(device: Device) -> None:
 def test_memory_that_is_pinned_in_place_lives_as_long_as_the_array(device: Device) -> None:
     own = of_its_own(device)
     file = mmap.mmap(-1, 4 * mmap.PAGESIZE)
-    alive, block = weakref.ref(file), np.frombuffer(file, np.uint8)[mmap.PAGESIZE : 2 * mmap.PAGESIZE]
-    array = pinned_in_place(own, block)
-    assert is_pinned(own, array) and array.ctypes.data == block.ctypes.data
+    alive, memory = weakref.ref(file), np.frombuffer(file, np.uint8)[mmap.PAGESIZE : 2 * mmap.PAGESIZE]
+    array = pinned_in_place(own, memory)
+    assert is_pinned(own, array) and array.ctypes.data == memory.ctypes.data
     row = array[5:]
-    del file, block, array
+    del file, memory, array
     gc.collect()
     buffer = own.cl.Buffer(own.context, own.cl.mem_flags.READ_WRITE, row.nbytes)
     row[...] = 7
@@ -127,9 +127,9 @@ def test_which_writes_are_staged(device: Device, monkeypatch: pytest.MonkeyPatch
     for opened in (device, Device(replace(own.info, target=replace(own.target, stream_above=1 << 20)), own)):
         staged.clear()
         session, ref = Session(opened), Ref("x", (count,), Role.INPUT)
-        block = pinned(opened, (count,), np.float32)
-        block[...] = values * 2
-        for array in (values, block):
+        memory = pinned(opened, (count,), np.float32)
+        memory[...] = values * 2
+        for array in (values, memory):
             session.write(ref, array)
             np.testing.assert_array_equal(session.read(ref), array)
         small = Ref("y", (count - 1,), Role.INPUT)

@@ -26,18 +26,18 @@ def listing(folder: pathlib.Path, lines: Sequence[str]) -> str:
     return str(path)
 
 
-def block_of(source: Source, index: int) -> np.ndarray:
-    """Return batch number `index` in a block of its size."""
-    block = np.full(source.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
-    source.fill(index, block)
-    return block
+def batch_of(source: Source, index: int) -> np.ndarray:
+    """Return batch number `index` in a buffer of its size."""
+    buffer = np.full(source.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
+    source.fill(index, buffer)
+    return buffer
 
 
 def same_batches(make: Callable[[int], Any], count: int = 4) -> None:
-    """Check that a batch depends only on its number, not on the order of requests, the number of workers or old content of the block."""
+    """Check that a batch depends only on its number, not on the order of requests, the number of workers or old content of the buffer."""
     one, four = make(1), make(4)
-    forwards = [block_of(one, index) for index in range(count)]
-    backwards = [block_of(four, index) for index in reversed(range(count))][::-1]
+    forwards = [batch_of(one, index) for index in range(count)]
+    backwards = [batch_of(four, index) for index in reversed(range(count))][::-1]
     shapes = [one.fill(index, np.empty(0, np.uint8)).shapes for index in range(count)]
     assert shapes == [four.fill(index, np.empty(0, np.uint8)).shapes for index in range(count)]
     assert all(used(one, shape, a) == used(one, shape, b) for shape, a, b in zip(shapes, forwards, backwards))
@@ -46,8 +46,8 @@ def same_batches(make: Callable[[int], Any], count: int = 4) -> None:
     four.close()
 
 
-def used(source: Any, shapes: Any, block: np.ndarray) -> list[bytes]:
-    """Return the parts of a block that the device reads."""
+def used(source: Any, shapes: Any, buffer: np.ndarray) -> list[bytes]:
+    """Return the parts of a buffer that the device reads."""
     if hasattr(source, "layouts"):
         layouts = source.layouts(shapes[0])
         rows = None
@@ -59,12 +59,12 @@ def used(source: Any, shapes: Any, block: np.ndarray) -> list[bytes]:
         layouts, rows = [source.layout], None
     parts, begin = [], 0
     for layout in layouts:
-        part = block[begin : begin + layout.nbytes]
+        part = buffer[begin : begin + layout.nbytes]
         table = layout.table(part)
         images = [pixels[: layout.channels * row[0] * row[1]] for pixels, row in zip(layout.pixels(part), table)]
         parts += [table.tobytes(), layout.labels(part).tobytes(), *(image.tobytes() for image in images)]
         begin += layout.nbytes
-    return parts + ([view.tobytes() for view in rows.views(block)] if rows else [])
+    return parts + ([view.tobytes() for view in rows.views(buffer)] if rows else [])
 
 
 def content(files: Any, record: int) -> bytes:

@@ -54,24 +54,24 @@ def source(path: Any, batch: int, *, train: bool = True, labels: bool = True, wo
     return made
 
 
-def block_of(made: PictureSource, index: int) -> np.ndarray:
-    """Return batch number `index` in a block of its size."""
-    block = np.full(made.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
-    made.fill(index, block)
-    return block
+def batch_of(made: PictureSource, index: int) -> np.ndarray:
+    """Return batch number `index` in a buffer of its size."""
+    buffer = np.full(made.fill(index, np.empty(0, np.uint8)).nbytes, 0xA5, np.uint8)
+    made.fill(index, buffer)
+    return buffer
 
 
-def samples(made: PictureSource, index: int, block: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return images and labels of batch number `index` (in `block`), cropped and mirrored by numpy, without mean and scale."""
+def samples(made: PictureSource, index: int, buffer: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return images and labels of batch number `index` (in `buffer`), cropped and mirrored by numpy, without mean and scale."""
     info = made.fill(index, np.empty(0, np.uint8))
-    block = block_of(made, index) if block is None else block
+    buffer = batch_of(made, index) if buffer is None else buffer
     layout = made.layout(info.shapes[0])
     _, _, out_height, out_width = info.shapes[0]
     out = []
-    for pixels, (height, width, y, x, _, _, mirror, _) in zip(layout.pixels(block), layout.table(block)):
+    for pixels, (height, width, y, x, _, _, mirror, _) in zip(layout.pixels(buffer), layout.table(buffer)):
         flat = pixels[: layout.channels * height * width]
         planes = flat.reshape(layout.channels, height, width)
         whole = flat.reshape(height, width, layout.channels).transpose(2, 0, 1) if layout.interleaved else planes
         cut = whole[:, y : y + out_height, x : x + out_width]
         out.append(cut[:, :, ::-1] if mirror else cut)
-    return np.stack(out), layout.labels(block).copy()
+    return np.stack(out), layout.labels(buffer).copy()

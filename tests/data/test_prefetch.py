@@ -33,14 +33,14 @@ class Counter(Source):
     def nbytes(self) -> int:
         return 64
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         if self.gate is not None:
             assert self.gate.wait(10)
         if index in self.bad:
             raise Error(f"batch {index} is bad", place=Place("net.prototxt", 7), fix="mend it")
         size = 256 if index in self.large else 64
-        if size <= block.nbytes:
-            block[:size] = index
+        if size <= buffer.nbytes:
+            buffer[:size] = index
             self.filled.append(index)
         return BatchInfo(((size,),), size, (("a.cpp:1", f"batch {index}"),) if index == 3 else ())
 
@@ -62,7 +62,7 @@ def test_batches_come_in_order() -> None:
         for index in range(5, 40):
             assert prefetcher.peek().index == index
             batch = prefetcher.get()
-            assert batch.index == index and (batch.block == index).all() and batch.block.size == 64
+            assert batch.index == index and (batch.data == index).all() and batch.data.size == 64
             prefetcher.recycle(batch)
     finally:
         prefetcher.close()
@@ -90,53 +90,53 @@ def test_depth_is_kept() -> None:
         until(lambda: len(source.filled) == 3)
         time.sleep(0.02)
         assert source.filled == [0, 1, 2]
-        batch = prefetcher.get()  # not recycled, so batch 3 gets a new block
+        batch = prefetcher.get()  # not recycled, so batch 3 gets a new buffer
         until(lambda: len(source.filled) == 4)
-        assert (batch.block == 0).all()
+        assert (batch.data == 0).all()
     finally:
         prefetcher.close()
 
 
-def test_own_blocks_are_used_in_turn() -> None:
-    blocks = [np.zeros(64, np.uint8) for _ in range(3)]
+def test_own_buffers_are_used_in_turn() -> None:
+    buffers = [np.zeros(64, np.uint8) for _ in range(3)]
     source = Counter()
-    prefetcher = Prefetcher(source, 5, blocks=blocks)
+    prefetcher = Prefetcher(source, 5, buffers=buffers)
     try:
         until(lambda: len(source.filled) == 3)
         batches = [prefetcher.get() for _ in range(3)]
-        assert [batch.memory is block for batch, block in zip(batches, blocks)] == [True] * 3
+        assert [batch.memory is buffer for batch, buffer in zip(batches, buffers)] == [True] * 3
         time.sleep(0.02)
-        assert source.filled == [0, 1, 2]  # no block is free
+        assert source.filled == [0, 1, 2]  # no buffer is free
         prefetcher.recycle(batches[0])
-        assert prefetcher.get().memory is blocks[0]
+        assert prefetcher.get().memory is buffers[0]
     finally:
         prefetcher.close()
 
 
 class Exchanger(Counter):
-    """A source that keeps the block of each batch, and returns the block of the batch before."""
+    """A source that keeps the buffer of each batch, and returns the buffer of the batch before."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept = np.zeros(64, np.uint8)
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         info = super().fill(index, self.kept)
-        block, self.kept = self.kept, block
-        return replace(info, block=block)
+        buffer, self.kept = self.kept, buffer
+        return replace(info, buffer=buffer)
 
 
-def test_a_source_may_exchange_a_block() -> None:
-    source, blocks = Exchanger(), [np.zeros(64, np.uint8) for _ in range(2)]
-    prefetcher = Prefetcher(source, 5, blocks=blocks)
+def test_a_source_may_exchange_a_buffer() -> None:
+    source, buffers = Exchanger(), [np.zeros(64, np.uint8) for _ in range(2)]
+    prefetcher = Prefetcher(source, 5, buffers=buffers)
     try:
         for turn in range(4):
             batches = [prefetcher.get() for _ in range(2)]
             time.sleep(0.01)
-            assert len(source.filled) == 2 * turn + 2  # no block is free
+            assert len(source.filled) == 2 * turn + 2  # no buffer is free
             assert len({id(batch.memory) for batch in batches} | {id(source.kept)}) == 3
-            assert [int(batch.block[0]) for batch in batches] == [2 * turn, 2 * turn + 1]
-            prefetcher.seek(2 * turn + 2)  # nothing is ready, so that no block is lost or used twice
+            assert [int(batch.data[0]) for batch in batches] == [2 * turn, 2 * turn + 1]
+            prefetcher.seek(2 * turn + 2)  # nothing is ready, so that no buffer is lost or used twice
             for batch in batches:
                 prefetcher.recycle(batch)
     finally:
@@ -145,14 +145,14 @@ def test_a_source_may_exchange_a_block() -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_larger_batches_get_larger_memory(own: bool) -> None:
-    blocks = [np.zeros(64, np.uint8) for _ in range(2)]
-    prefetcher = Prefetcher(Counter(large=(2, 5)), 1, blocks=blocks if own else None)
+    buffers = [np.zeros(64, np.uint8) for _ in range(2)]
+    prefetcher = Prefetcher(Counter(large=(2, 5)), 1, buffers=buffers if own else None)
     try:
         for index in range(12):
             batch = prefetcher.get()
-            assert (batch.block == index).all() and batch.block.size == batch.info.nbytes == (256 if index in (2, 5) else 64)
+            assert (batch.data == index).all() and batch.data.size == batch.info.nbytes == (256 if index in (2, 5) else 64)
             if own and index not in (2, 5):
-                assert any(batch.memory is block for block in blocks)
+                assert any(batch.memory is buffer for buffer in buffers)
             prefetcher.recycle(batch)
     finally:
         prefetcher.close()

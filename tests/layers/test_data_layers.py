@@ -106,10 +106,10 @@ def test_random_transform(device: Any, kind: str, crop: str, mean: str) -> None:
     numbers = [(24 + i) % 12 for i in range(8)]
     means = np.zeros(1, np.float32) if transform.mean is None else transform.mean
     expected = (images - (means if means.ndim == 3 else means[:, None, None])) * np.float32(0.125)
-    block = np.empty(layout.nbytes, np.uint8)
-    layer.source.fill(3, block)  # type: ignore[attr-defined]
+    buffer = np.empty(layout.nbytes, np.uint8)
+    layer.source.fill(3, buffer)  # type: ignore[attr-defined]
     height, width = tops["data"].shape[2:]
-    table = layout.table(block)
+    table = layout.table(buffer)
     for got, number, (_, _, _, _, y, x, mirror, _) in zip(tops["data"], numbers, table):
         cut = expected[number][:, y : y + height, x : x + width]
         close(got, cut[:, :, ::-1] if mirror else cut, 1e-6)
@@ -274,11 +274,11 @@ def blob_mean(path: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def filled(layer: Layer, batch: int) -> np.ndarray:
-    """Return the block that the last `run` of a batch read."""
+    """Return the buffer that the last `run` of a batch read."""
     source = layer.source  # type: ignore[attr-defined]
-    block = np.zeros(max(source.nbytes, source.fill(batch, np.empty(0, np.uint8)).nbytes), np.uint8)
-    source.fill(batch, block)
-    return block
+    buffer = np.zeros(max(source.nbytes, source.fill(batch, np.empty(0, np.uint8)).nbytes), np.uint8)
+    source.fill(batch, buffer)
+    return buffer
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -294,9 +294,9 @@ def test_windows_and_the_mean_around_them(device: Any, kind: str, tmp_path: path
     )
     got = run(device, kind, layer, 2, seed=4)
     layout = layer.source.layout  # type: ignore[attr-defined]
-    block = filled(layer, 2)
-    for n, (height, width, y, x) in enumerate(layout.table(block)[:, :4]):
-        window = layout.pixels(block)[n][: 3 * height * width].reshape(3, height, width)
+    buffer = filled(layer, 2)
+    for n, (height, width, y, x) in enumerate(layout.table(buffer)[:, :4]):
+        window = layout.pixels(buffer)[n][: 3 * height * width].reshape(3, height, width)
         place = slice(y, y + height), slice(x, x + width)
         expected = np.zeros((3, 16, 16), np.float32)
         expected[:, place[0], place[1]] = (window - mean[:, 2:18, 2:18][:, place[0], place[1]]) * np.float32(0.25)
@@ -365,14 +365,14 @@ def test_augmented_images_and_their_mean(device: Any, kind: str, tmp_path: pathl
         annotated_data_param {{ batch_sampler {{ max_sample: 1 sampler {{ min_scale: 0.5 }} }} }}"""
     )
     got = run(device, kind, layer, 3, seed=4)
-    source, block = layer.source, filled(layer, 3)  # type: ignore[attr-defined]
+    source, buffer = layer.source, filled(layer, 3)  # type: ignore[attr-defined]
     layout, rows = source.layout([top.shape for top in got.values()])
     mirrors = 0
-    for n, (_, _, _, _, y, x, mirror, _) in enumerate(layout.table(block)):
-        expected = layout.pixels(block)[n].reshape(3, 11, 17) - mean[:, y : y + 11, x : x + 17]
+    for n, (_, _, _, _, y, x, mirror, _) in enumerate(layout.table(buffer)):
+        expected = layout.pixels(buffer)[n].reshape(3, 11, 17) - mean[:, y : y + 11, x : x + 17]
         close(got["data"][n], expected[:, :, ::-1] if mirror else expected, 1e-6)
         mirrors += mirror
-    assert 0 < mirrors < 4 and (got["label"] == rows.views(block)[0]).all()
+    assert 0 < mirrors < 4 and (got["label"] == rows.views(buffer)[0]).all()
 
 
 def test_what_only_annotated_data_can_do() -> None:

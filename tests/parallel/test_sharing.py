@@ -39,12 +39,12 @@ def of_pictures(made: Any, index: int) -> list[Sample]:
 
 
 def of_annotated(made: Any, index: int) -> list[Sample]:
-    block = small_databases.block_of(made, index)
-    tops = list(made.fill(index, block).shapes)
+    buffer = small_databases.batch_of(made, index)
+    tops = list(made.fill(index, buffer).shapes)
     layout, rows = made.layout(tops)
-    boxes = rows.views(block)[0][0, 0]
-    table = layout.table(block)
-    images = layout.pixels(block).reshape(tops[0])
+    boxes = rows.views(buffer)[0][0, 0]
+    table = layout.table(buffer)
+    images = layout.pixels(buffer).reshape(tops[0])
     return [(image.tobytes(), table[n, 6].tobytes(), boxes[boxes[:, 0] == n, 1:].tobytes()) for n, image in enumerate(images)]
 
 
@@ -145,9 +145,9 @@ def test_each_rank_draws_its_own(close: list[Source]) -> None:
     drawn = []
     for index in range(4):
         for each in several:
-            block = np.zeros(each.nbytes, np.uint8)
-            each.fill(index, block)
-            drawn.append(int(block[:8].view(np.uint64)[0]))
+            buffer = np.zeros(each.nbytes, np.uint8)
+            each.fill(index, buffer)
+            drawn.append(int(buffer[:8].view(np.uint64)[0]))
     assert drawn == list(range(12))
 
 
@@ -157,7 +157,7 @@ def test_a_prefetcher_with_a_step() -> None:
     prefetcher = Prefetcher(source, 2, 1, 3)
     try:
         first = [prefetcher.get() for _ in range(3)]
-        assert [batch.index for batch in first] == [1, 4, 7] and [batch.block[0] for batch in first] == [1, 4, 7]
+        assert [batch.index for batch in first] == [1, 4, 7] and [batch.data[0] for batch in first] == [1, 4, 7]
         prefetcher.seek(2)
         assert [prefetcher.get().index for _ in range(2)] == [2, 5]
     finally:

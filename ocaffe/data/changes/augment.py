@@ -257,10 +257,10 @@ class Changes:
         self._partner: list[int] = []
         if to.mixing:
             self._partner = np.argsort(bit_generator(key, PARTNERS, 0, positions.start).random_raw(len(positions)), kind="stable").tolist()
-        blocks = (_WORDS - 4) // 4
+        counters = (_WORDS - 4) // 4
         if to.train:
-            every = range(positions.start * blocks, positions.stop * blocks)
-            more = draws(key, CHANGES, every).reshape(-1, 4 * blocks)[:: positions.step]
+            every = range(positions.start * counters, positions.stop * counters)
+            more = draws(key, CHANGES, every).reshape(-1, 4 * counters)[:: positions.step]
             words = np.concatenate([draws(key, SAMPLE, positions), more], 1)
             self._numbers = (words >> np.uint64(32)) * 2.0**-32  # in [0, 1)
 

@@ -68,9 +68,9 @@ def _to_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _mean(image: np.ndarray, down: int, across: int) -> np.ndarray:
-    """Return the means of blocks of `down` x `across` pixels.
+    """Return the means of areas of `down` x `across` pixels.
 
-    As in OpenCV, halves round up in blocks of 2 x 2 pixels of 1, 3 or 4 channels. All other halves round to even.
+    As in OpenCV, halves round up in areas of 2 x 2 pixels of 1, 3 or 4 channels. All other halves round to even.
     """
     channels, height, width = image.shape
     sums = image.reshape(channels, height // down, down, width // across, across).sum((2, 4), dtype=np.int32)

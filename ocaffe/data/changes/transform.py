@@ -32,7 +32,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """A block of `batch` images: pixels, then a table of int32, then labels.
+    """The layout of a batch buffer with `batch` images: pixels, then a table of int32, then labels.
 
     An image has channels x height x width values of `dtype`, or height x width x channels if `interleaved`, as image files are decoded.
     """
@@ -64,16 +64,16 @@ class Layout:
     def nbytes(self) -> int:
         return self.label_at + aligned(self.batch * self.label_count * 4)
 
-    def pixels(self, block: np.ndarray) -> np.ndarray:
-        """Return the images in `block` as a view, batch x image."""
-        return block[: self.batch * self.image * self.dtype.itemsize].view(self.dtype).reshape(self.batch, self.image)
+    def pixels(self, buffer: np.ndarray) -> np.ndarray:
+        """Return the images in `buffer` as a view, batch x image."""
+        return buffer[: self.batch * self.image * self.dtype.itemsize].view(self.dtype).reshape(self.batch, self.image)
 
-    def table(self, block: np.ndarray) -> np.ndarray:
-        return block[self.table_at : self.table_at + self.batch * self.columns * 4].view(np.int32).reshape(self.batch, self.columns)
+    def table(self, buffer: np.ndarray) -> np.ndarray:
+        return buffer[self.table_at : self.table_at + self.batch * self.columns * 4].view(np.int32).reshape(self.batch, self.columns)
 
-    def labels(self, block: np.ndarray) -> np.ndarray:
-        """Return the labels in `block` as a view, batch x label_count; flat if there is one per image."""
-        labels = block[self.label_at : self.label_at + self.batch * self.label_count * 4].view(np.float32)
+    def labels(self, buffer: np.ndarray) -> np.ndarray:
+        """Return the labels in `buffer` as a view, batch x label_count; flat if there is one per image."""
+        labels = buffer[self.label_at : self.label_at + self.batch * self.label_count * 4].view(np.float32)
         return labels if self.label_count == 1 else labels.reshape(self.batch, self.label_count)
 
 
@@ -167,7 +167,7 @@ class Transform:
         return self.crop is not None
 
     def layout(self, batch: int, shape: tuple[int, int, int], dtype: np.dtype, interleaved: bool, label_count: int) -> Layout:
-        """Return the layout of a block for images of `shape`."""
+        """Return the layout of a batch buffer for images of `shape`."""
         return Layout(batch, *self.output(*shape), dtype, interleaved, label_count)
 
     def check(self, channels: int, height: int, width: int) -> None:

@@ -21,8 +21,8 @@ FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
 class Writer(ABC):
     """`with LmdbWriter(path) as out: out.put(key, value)`.
 
-    The database is built in a temporary folder beside `path`. `finish`, or the end of the block, renames it. After a failure the folder is removed, and
-    those of killed processes are removed too. An existing database is never overwritten. Raises Error.
+    The database is built in a temporary folder beside `path`. `finish`, or the end of the `with` statement, renames it. After a failure the folder is
+    removed, and those of killed processes are removed too. An existing database is never overwritten. Raises Error.
     """
 
     def __init__(self, path: str, commit_every: int = COMMIT_EVERY) -> None:

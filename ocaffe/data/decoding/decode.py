@@ -56,7 +56,7 @@ _UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientati
 }
 
 if "PILLOW_BLOCK_SIZE" not in os.environ:
-    # Pillow gets the memory of large images in blocks. glibc returns only blocks above 32 MB to the system; smaller ones stay with their thread.
+    # Pillow divides the memory of large images. glibc returns only allocations above 32 MB to the system; smaller ones stay with their thread.
     Image.core.set_block_size(1 << 26)
 
 
@@ -172,7 +172,7 @@ def _scratch_of_thread(size: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def decoded(file: ImageFile, color: Color) -> Iterator[np.ndarray]:
-    """Yield the image for the block, which must keep no view of it: height x width x channels. Threads with large images wait for each other."""
+    """Yield the image for the buffer, which must keep no view of it: height x width x channels. Threads with large images wait for each other."""
     with _budget.of(file.count):
         yield file.pixels(color, _scratch_of_thread)
 

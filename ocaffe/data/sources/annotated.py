@@ -30,7 +30,7 @@ _BOX = 8  # columns of the label top
 _LIST = (300, 5)  # of an image in the label top with yolo_data_type 1: boxes, and columns class, centre x, centre y, width, height
 _NO_BOX = np.full((1, _BOX), -1, np.float32)
 _EXACT = 16  # rows of boxes
-_USUAL = 32  # boxes of an image for which a block has room
+_USUAL = 32  # boxes of an image for which a batch buffer has room
 
 
 def _rows_for(boxes: int) -> int:
@@ -135,24 +135,24 @@ class AnnotatedSource(StagedSource):
         return self._largest.table_at
 
     def layout(self, tops: list[Shape]) -> tuple[Layout, FloatLayout | None]:
-        """Return the layouts of a block for tops of these shapes: of the images with their labels, and of the rows of boxes if there are any."""
+        """Return the layouts of a buffer for tops of these shapes: of the images with their labels, and of the rows of boxes if there are any."""
         layout = replace(self._first, channels=tops[0][1], height=tops[0][2], width=tops[0][3])
         return layout, FloatLayout([tops[1]], layout.nbytes) if self.boxed and self.labels else None
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         with self.located():
             batch, crew = self._taken(index)
             results = crew.results(index) if crew is not None else None
             if crew is not None and results is not None:
-                info = self._write(batch, [scene for result in results for scene in result.scenes], block)
-                if info.nbytes > block.nbytes or crew.copy(index, block, self._layout(results[0].scenes[0]).table_at):
+                info = self._write(batch, [scene for result in results for scene in result.scenes], buffer)
+                if info.nbytes > buffer.nbytes or crew.copy(index, buffer, self._layout(results[0].scenes[0]).table_at):
                     return info
             plans = self._plans(batch)
-            info = self._write(batch, [plan.scene for plan in plans], block)
-            if info.nbytes <= block.nbytes:
-                rooms = self._layout(plans[0].scene).pixels(block)
+            info = self._write(batch, [plan.scene for plan in plans], buffer)
+            if info.nbytes <= buffer.nbytes:
+                rooms = self._layout(plans[0].scene).pixels(buffer)
                 self._threads.run(partial(self._stage, batch, n, plan, room) for n, (plan, room) in enumerate(zip(plans, rooms)))
             return info
 
@@ -193,8 +193,8 @@ class AnnotatedSource(StagedSource):
     def _fault(self, problem: Error, batch: Batch, n: int) -> Error:
         return self.store.fault(problem, batch.records[n], batch.found[n])
 
-    def _write(self, batch: Batch, scenes: list[Scene], block: np.ndarray) -> BatchInfo:
-        """Write all but the pixels to the block, if it is large enough. Raise Error if the images or the labels do not fit."""
+    def _write(self, batch: Batch, scenes: list[Scene], buffer: np.ndarray) -> BatchInfo:
+        """Write all but the pixels to the buffer, if it is large enough. Raise Error if the images or the labels do not fit."""
         self._check_alike(batch, scenes)
         layout = self._layout(scenes[0])
         boxes = np.concatenate([scene.boxes.rows(n) for n, scene in enumerate(scenes)])
@@ -203,16 +203,16 @@ class AnnotatedSource(StagedSource):
         rows = self.layout(tops)[1]
         notes = (RESTART,) if self.order.entries - 1 in batch.records else ()
         info = BatchInfo(tuple(tops), rows.nbytes if rows else layout.nbytes, notes)
-        if info.nbytes > block.nbytes:
+        if info.nbytes > buffer.nbytes:
             return info
-        table = layout.table(block)
+        table = layout.table(buffer)
         table[...] = 0
         table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
         table[:, MEAN_Y : MEAN_X + 1] = [scene.corner for scene in scenes]
         table[:, MIRROR] = [scene.mirror for scene in scenes]
-        layout.labels(block)[:] = [scene.label for scene in scenes]
+        layout.labels(buffer)[:] = [scene.label for scene in scenes]
         if rows is not None:
-            (view,) = rows.views(block)
+            (view,) = rows.views(buffer)
             if listed is None:
                 view[0, 0, : len(boxes)], view[0, 0, len(boxes) :] = boxes, _NO_BOX
             else:
@@ -220,7 +220,7 @@ class AnnotatedSource(StagedSource):
         if self.boxed:
             self._check_labels(batch, boxes[:, 1], boxes[:, 0])
         else:
-            self._check_labels(batch, layout.labels(block), np.arange(self.batch))
+            self._check_labels(batch, layout.labels(buffer), np.arange(self.batch))
         return info
 
     def _listed(self, batch: Batch, scenes: list[Scene]) -> np.ndarray:

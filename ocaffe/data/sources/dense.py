@@ -63,7 +63,7 @@ class Batch(NamedTuple):
 
 
 class DenseImageSource(StagedSource):
-    """Batches of image files and label image files, changed in the same way. A block holds the images, followed by the labels, N x 1 x H x W.
+    """Batches of image files and label image files, changed in the same way. A buffer holds the images, followed by the labels, N x 1 x H x W.
 
     Several threads may fill batches at the same time.
     """
@@ -119,24 +119,24 @@ class DenseImageSource(StagedSource):
         return self.nbytes
 
     def layouts(self, top: Shape) -> list[Layout]:
-        """Return the layouts of the consecutive parts of a block for a data top of shape `top`: images, then labels if the layer has a top for them."""
+        """Return the layouts of the consecutive parts of a buffer for a data top of shape `top`: images, then labels if the layer has a top for them."""
         return self._stager.layouts((top[1], top[2], top[3]))
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         with self.located():
             batch, crew = self._taken(index)
-            if batch.info.nbytes > block.nbytes:
+            if batch.info.nbytes > buffer.nbytes:
                 return batch.info
-            staged = contextlib.nullcontext((block, None)) if crew is None else crew.staged(index, block, batch.info.nbytes)
+            staged = contextlib.nullcontext((buffer, None)) if crew is None else crew.staged(index, buffer, batch.info.nbytes)
             with staged as (memory, results):
                 if results is None:
                     put = self._stager.putter(batch.frame, memory)
                     self._threads.run(partial(self._stage, batch, n, put) for n in range(self.batch))
                 if self.labels:
                     self._check_labels(batch, memory)
-            return batch.info if memory is block else replace(batch.info, block=memory)
+            return batch.info if memory is buffer else replace(batch.info, buffer=memory)
 
     def _plan(self, index: int) -> Batch:
         positions = self.share.positions(index, self.batch)
@@ -155,9 +155,9 @@ class DenseImageSource(StagedSource):
             raise self.store.fault(problem, batch.records[n], batch.found[n]) from None
         self.effort.add(laps.seconds)
 
-    def _check_labels(self, batch: Batch, block: np.ndarray) -> None:
+    def _check_labels(self, batch: Batch, buffer: np.ndarray) -> None:
         """Raise Error for a label that a reader of the top does not accept."""
-        _, (layout, part) = self._stager.parts(batch.frame.shape, block)
+        _, (layout, part) = self._stager.parts(batch.frame.shape, buffer)
         for n, (pixels, row) in enumerate(zip(layout.pixels(part), layout.table(part))):
             wrong = self.wrong_label(1, pixels[: row[HEIGHT] * row[WIDTH]])
             if wrong is not None:

@@ -11,7 +11,7 @@ from ocaffe.ir.tensor import Shape
 
 
 class BatchNumber(Source):
-    """Blocks that hold the number of the batch, as uint64. So drawn values are new in each pass, and a resumed run draws them again."""
+    """Batch buffers that hold the number of the batch, as uint64. So drawn values are new in each pass, and a resumed run draws them again."""
 
     nbytes = ALIGNMENT
 
@@ -23,7 +23,7 @@ class BatchNumber(Source):
     def shapes(self) -> list[Shape]:
         return self._shapes
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        if block.nbytes >= self.nbytes:
-            block[: self.nbytes].view(np.uint64)[...] = index * self.share.ranks + self.share.rank
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
+        if buffer.nbytes >= self.nbytes:
+            buffer[: self.nbytes].view(np.uint64)[...] = index * self.share.ranks + self.share.rank
         return BatchInfo((), self.nbytes)  # the shapes never change

@@ -1,4 +1,4 @@
-"""Blocks of floats, one array per top, as HDF5Data and MemoryData stage them."""
+"""Batch buffers of floats, one array per top, as HDF5Data and MemoryData stage them."""
 from __future__ import annotations
 
 import math
@@ -18,7 +18,7 @@ GPU_GROUP = 64
 
 
 class FloatLayout:
-    """A block that holds a float32 array of each of `shapes`. The first array starts at byte `begin`."""
+    """A batch buffer that holds a float32 array of each of `shapes`. The first array starts at byte `begin`."""
 
     def __init__(self, shapes: Sequence[Shape], begin: int = 0) -> None:
         self.shapes = [tuple(shape) for shape in shapes]
@@ -28,14 +28,14 @@ class FloatLayout:
             self.offsets.append(self.nbytes)
             self.nbytes += aligned(4 * math.prod(shape))
 
-    def views(self, block: np.ndarray) -> list[np.ndarray]:
-        """Return the arrays in `block`."""
+    def views(self, buffer: np.ndarray) -> list[np.ndarray]:
+        """Return the arrays in `buffer`."""
         return [
-            block[offset : offset + 4 * math.prod(shape)].view(np.float32).reshape(shape) for shape, offset in zip(self.shapes, self.offsets)
+            buffer[offset : offset + 4 * math.prod(shape)].view(np.float32).reshape(shape) for shape, offset in zip(self.shapes, self.offsets)
         ]
 
     def record(self, rec: Recorder, staging: Ref, tops: Sequence[Ref]) -> None:
-        """Record the copies from a staged block to the tops."""
+        """Record the copies from a staged batch to the tops."""
         piece = CPU_PIECE if rec.target.is_cpu else 1
         for top, offset in zip(tops, self.offsets, strict=True):
             samples = top.shape[0] if top.shape else 1

@@ -64,8 +64,8 @@ class Hdf5Source(Source):
     def nbytes(self) -> int:
         return self._layout.nbytes
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        views = self._layout.views(block)
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
+        views = self._layout.views(buffer)
         batch = len(views[0])
         done, positions = 0, self.share.positions(index, batch)
         step = positions.step

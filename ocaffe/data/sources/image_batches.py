@@ -100,7 +100,7 @@ class PictureSource(StagedSource):
         return self._slow
 
     def layout(self, top: Shape) -> Layout:
-        """Return the layout of a block for a data top of shape `top`."""
+        """Return the layout of a buffer for a data top of shape `top`."""
         return self._first if self.transform.fixed else replace(self._first, channels=top[1], height=top[2], width=top[3])
 
     def _tops(self, layout: Layout) -> list[Shape]:
@@ -133,13 +133,13 @@ class PictureSource(StagedSource):
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         with self.located():
             batch, crew = self._taken(index)
             layout = batch.frame.layout
-            if layout.nbytes > block.nbytes:
+            if layout.nbytes > buffer.nbytes:
                 return batch.info
-            staged = crew.staged(index, block, layout.nbytes) if crew is not None and batch.alike is None else contextlib.nullcontext((block, None))
+            staged = crew.staged(index, buffer, layout.nbytes) if crew is not None and batch.alike is None else contextlib.nullcontext((buffer, None))
             with staged as (memory, results):
                 if batch.alike is not None:
                     self._cut(batch, batch.alike, memory)
@@ -148,12 +148,12 @@ class PictureSource(StagedSource):
                 else:
                     self._write(batch, self._parts(batch), memory, [])
                 self._check_labels(batch, memory)
-            return batch.info if memory is block else replace(batch.info, block=memory)
+            return batch.info if memory is buffer else replace(batch.info, buffer=memory)
 
-    def _check_labels(self, batch: Batch, block: np.ndarray) -> None:
+    def _check_labels(self, batch: Batch, buffer: np.ndarray) -> None:
         """Raise Error with the record's place at a label that a reader does not accept."""
         layout = batch.frame.layout
-        wrong = self.wrong_label(1, layout.labels(block))
+        wrong = self.wrong_label(1, layout.labels(buffer))
         if wrong is not None:
             n = wrong[0] // layout.label_count
             raise self.store.fault(wrong[1], batch.records[n], batch.found[n])
@@ -178,10 +178,10 @@ class PictureSource(StagedSource):
         numbers = [tuple(range(at, min(at + size, self.batch))) for at in range(0, self.batch, size)]
         return [Part(images, tuple(batch.found[images[0] : images[-1] + 1])) for images in numbers]
 
-    def _write(self, batch: Batch, parts: list[Part], block: np.ndarray, problems: list[tuple[int, Error]]) -> None:
+    def _write(self, batch: Batch, parts: list[Part], buffer: np.ndarray, problems: list[tuple[int, Error]]) -> None:
         """Write parts of a batch. Other records take the places of bad ones: those in `problems` and those that are found."""
         while parts or problems:
-            for result in self._threads.run(partial(self._stager.write, batch.frame, part, block) for part in parts):
+            for result in self._threads.run(partial(self._stager.write, batch.frame, part, buffer) for part in parts):
                 self.effort.add(result.seconds)
                 problems += result.problems
             parts = []
@@ -201,12 +201,12 @@ class PictureSource(StagedSource):
             return None
         return alike
 
-    def _cut(self, batch: Batch, alike: Alike, block: np.ndarray) -> None:
+    def _cut(self, batch: Batch, alike: Alike, buffer: np.ndarray) -> None:
         """Write the crops of images of one shape, their table and their labels."""
         layout, count = batch.frame.layout, len(alike.pixels)
-        table, samples = layout.table(block), self.transform.samples(self.key, batch.frame.positions)
+        table, samples = layout.table(buffer), self.transform.samples(self.key, batch.frame.positions)
         images = alike.pixels.reshape(count, *alike.shape)
-        crops = layout.pixels(block).reshape(count, layout.channels, layout.height, layout.width)
+        crops = layout.pixels(buffer).reshape(count, layout.channels, layout.height, layout.width)
         corners = samples.corners(np.broadcast_to(alike.shape[1:], (count, 2)))
         if crops.shape == images.shape:
             crops[...] = images
@@ -217,4 +217,4 @@ class PictureSource(StagedSource):
         table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
         table[:, MEAN_Y : MEAN_X + 1] = corners
         table[:, MIRROR] = samples.mirror
-        layout.labels(block)[...] = [label or 0 for label in alike.labels]
+        layout.labels(buffer)[...] = [label or 0 for label in alike.labels]

@@ -54,8 +54,8 @@ class MemorySource(Source):
             self._arrays = [data, labels.reshape(-1, 1, 1, 1)]
             self._begin = batch
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
-        views = self.layout.views(block)
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
+        views = self.layout.views(buffer)
         if not self._arrays:
             with self.located():
                 raise Error("the layer has no data yet", fix="net.set_input_arrays(data, labels)")

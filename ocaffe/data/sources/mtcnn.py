@@ -51,7 +51,7 @@ class MtcnnStore(DatumStore):
 
 
 class MtcnnSource(ImageSource):
-    """Batches of a database of MTCNNDatums. The tops are images, labels, boxes, points; in a block an image has 5 labels, or 15 with points."""
+    """Batches of a database of MTCNNDatums. The tops are images, labels, boxes, points; in a buffer an image has 5 labels, or 15 with points."""
 
     def __init__(self, param: Any, transform: Transform, tops: int, *, place: Place | None = None, layer: str | None = None) -> None:
         """`param` is the DataParameter. `tops`: the number of tops of the layer; the second one has the labels, the fourth one the points."""

@@ -148,14 +148,14 @@ class RoiSource(Source):
     def nbytes(self) -> int:
         return FloatLayout(self.shapes()).nbytes
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         with self.located():
             images = self.images_of(index)
             rest = self.rest(images)
             tops = self._tops(images, rest)
             layout = FloatLayout(tops)
-            if layout.nbytes <= block.nbytes:
-                data, *others = layout.views(block)
+            if layout.nbytes <= buffer.nbytes:
+                data, *others = layout.views(buffer)
                 self.workers.run(partial(self._write_image, image, room) for image, room in zip(images, data))
                 for array, room in zip(rest, others):
                     room[...] = array

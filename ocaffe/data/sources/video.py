@@ -175,7 +175,7 @@ class VideoSource(Source):
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         positions, layout = self.share.positions(index, self.batch), self._layout
         with self.located():
             records = self.order.records(self.key, positions)
@@ -183,7 +183,7 @@ class VideoSource(Source):
             files = [self._files(record, own) for record, own in zip(records, dice)]
             sizes = np.array(self.workers.run([partial(self._size, record, own[0]) for record, own in zip(records, files)]))
             corners, mirror = self.transform.place(self.key, positions, sizes)
-            table, pixels = layout.table(block), layout.pixels(block)
+            table, pixels = layout.table(buffer), layout.pixels(buffer)
             table[...] = 0
             table[:, HEIGHT : WIDTH + 1] = layout.height, layout.width
             table[:, MEAN_Y : MEAN_X + 1], table[:, MIRROR] = corners, mirror
@@ -196,7 +196,7 @@ class VideoSource(Source):
                 for record, own, size, window, room in zip(records, files, sizes.tolist(), windows, pixels)
                 for i, name in enumerate(own)
             )
-            layout.labels(block)[:] = [self.videos[record].label for record in records]
+            layout.labels(buffer)[:] = [self.videos[record].label for record in records]
         return BatchInfo(tuple(self.shapes()), layout.nbytes)
 
     def _files(self, record: int, dice: Dice) -> list[str]:

@@ -156,13 +156,13 @@ class WindowSource(Source):
     def nbytes(self) -> int:
         return self.layout.nbytes
 
-    def fill(self, index: int, block: np.ndarray) -> BatchInfo:
+    def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:
         info = BatchInfo(tuple(self.shapes()), self.nbytes)
-        if self.nbytes > block.nbytes:
+        if self.nbytes > buffer.nbytes:
             return info
         words = draws(self.key, SAMPLE, self.share.positions(index, self.batch))
         mirror = (words[:, 1] >> np.uint64(63)).astype(bool) & self.transform.mirror
-        table, labels, pixels = self.layout.table(block), self.layout.labels(block), self.layout.pixels(block)
+        table, labels, pixels = self.layout.table(buffer), self.layout.labels(buffer), self.layout.pixels(buffer)
         table[...] = 0
         if self.transform.mean is not None and self.transform.mean.ndim == 3:
             table[:, MEAN_Y : MEAN_X + 1] = (self.transform.mean.shape[1] - self.side) // 2

@@ -219,10 +219,10 @@ class AnnotatedStager:
 
     # -- pixels ------------------------------------------------------------------------------------------------------
 
-    def write(self, frame: Frame, part: Part, block: np.ndarray) -> Result:
-        """Write the images of a part to a block of images of the size of the part's first one.
+    def write(self, frame: Frame, part: Part, buffer: np.ndarray) -> Result:
+        """Write the images of a part to a buffer of images of the size of the part's first one.
 
-        Images that differ in size, or are too large for the block, raise another exception.
+        Images that differ in size, or are too large for the buffer, raise another exception.
         """
         laps = Laps()
         contents = self.read(part.found)
@@ -232,7 +232,7 @@ class AnnotatedStager:
         laps.end(DECODE)
         size = math.prod(plans[0].scene.shape)
         for n, plan in zip(part.images, plans):
-            self.stage(plan, block[n * size : (n + 1) * size], laps)
+            self.stage(plan, buffer[n * size : (n + 1) * size], laps)
         return Result([plan.scene for plan in plans], laps.seconds)
 
     def stage(self, plan: Plan, room: np.ndarray, laps: Laps) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ocaffe.data.effort import COPY, Effort
-from ocaffe.data.shared_blocks import SharedBlocks
+from ocaffe.data.shared_buffers import SharedBuffers
 from ocaffe.data.workers import cores
 from ocaffe.errors import Error
 from ocaffe.support import log
@@ -82,7 +82,7 @@ class Stage(Protocol):
 
     largest: int | None  # pixels of an image that is not Large; None: there are no other processes
 
-    def write(self, frame: Any, part: Part, block: np.ndarray) -> Staged:
+    def write(self, frame: Any, part: Part, buffer: np.ndarray) -> Staged:
         """Write the images of a part to the memory of the batch. After an exception the caller stages the batch itself."""
 
 
@@ -91,7 +91,7 @@ def processes(most: int) -> int:
     return max(FEWEST, min(most, cores() - cores() // _SPARED))
 
 
-def blocks_ahead(most: int, batch: int) -> int:
+def buffers_ahead(most: int, batch: int) -> int:
     """Return the number of batches that a crew of at most `most` processes writes at the same time."""
     return 2 + -(-_QUEUED * processes(most) // batch)
 
@@ -99,13 +99,13 @@ def blocks_ahead(most: int, batch: int) -> int:
 class Crew:
     """Processes for a source. Several threads may call the methods. If a process dies, the caller stages the images itself."""
 
-    def __init__(self, stage: Stage, most: int, batch: int, blocks: SharedBlocks, sent: Callable[[Any], Any], effort: Effort, step: int = 1) -> None:
+    def __init__(self, stage: Stage, most: int, batch: int, buffers: SharedBuffers, sent: Callable[[Any], Any], effort: Effort, step: int = 1) -> None:
         """There are at most `most` processes, and one per core less one core in eight.
 
-        A batch has `batch` images. Processes write batches to spare `blocks`; larger batches are left to the caller. `sent` prepares a found record for
+        A batch has `batch` images. Processes write batches to spare `buffers`; larger batches are left to the caller. `sent` prepares a found record for
         another process. `effort` counts the work. Every `step`-th batch is requested ahead. Raises OSError.
         """
-        self._state = _State(stage, processes(most), batch, blocks, sent, effort, step)
+        self._state = _State(stage, processes(most), batch, buffers, sent, effort, step)
         self._finalizer = weakref.finalize(self, _State.stop, self._state)  # the thread must not reference the crew, or the finalizer would never run
         self._state.thread = threading.Thread(target=self._state.run, name="ocaffe crew", daemon=True)
         self._state.thread.start()
@@ -123,33 +123,33 @@ class Crew:
         """Wait for a batch that was taken. Return the results of its parts in order, or None if the caller must stage the batch."""
         return self._state.results_of(index)
 
-    def copy(self, index: int, block: np.ndarray, size: int) -> bool:
-        """Copy the first `size` bytes of a batch that has results to `block`, and free its memory. Return False if the caller must stage the batch."""
+    def copy(self, index: int, buffer: np.ndarray, size: int) -> bool:
+        """Copy the first `size` bytes of a batch that has results to `buffer`, and free its memory. Return False if the caller must stage the batch."""
         with self._state.held(index) as slot:
             if slot is not None:
-                self._state.copy(slot, block, size)
+                self._state.copy(slot, buffer, size)
         return slot is not None
 
     @contextlib.contextmanager
-    def staged(self, index: int, block: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, list[Any] | None]]:
+    def staged(self, index: int, buffer: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, list[Any] | None]]:
         """Wait for a batch of `size` bytes that was taken. The context's values are the memory for the batch, and the results of its parts in order.
 
-        If there are no results, the memory is `block`, and the caller must stage the batch. If processes cannot write to `block`, the batch is copied
-        to it. Otherwise the memory is exchanged for `block` when the context ends without an exception: the caller then has this memory, not `block`.
+        If there are no results, the memory is `buffer`, and the caller must stage the batch. If processes cannot write to `buffer`, the batch is copied
+        to it. Otherwise the memory is exchanged for `buffer` when the context ends without an exception: the caller then has this memory, not `buffer`.
         """
         results, state = self.results(index), self._state
         with state.held(index) as slot:
             if slot is None or results is None:
-                yield block, None
-            elif state.blocks.place(block) is None:
-                state.copy(slot, block, size)
-                yield block, results
+                yield buffer, None
+            elif state.buffers.place(buffer) is None:
+                state.copy(slot, buffer, size)
+                yield buffer, results
             else:
                 state.count(slot)
                 memory = slot.memory
                 yield memory, results
-                state.blocks.exchange(block, memory)
-                slot.memory = block
+                state.buffers.exchange(buffer, memory)
+                slot.memory = buffer
 
     def close(self) -> None:
         """End the processes."""
@@ -171,8 +171,8 @@ class _Slot:
 class _State:
     """State shared by the thread and the crew. The condition variable `changed` protects it."""
 
-    def __init__(self, stage: Stage, count: int, batch: int, blocks: SharedBlocks, sent: Callable[[Any], Any], effort: Effort, step: int) -> None:
-        self.processes, self.blocks, self.sent, self.effort, self.step = count, blocks, sent, effort, step
+    def __init__(self, stage: Stage, count: int, batch: int, buffers: SharedBuffers, sent: Callable[[Any], Any], effort: Effort, step: int) -> None:
+        self.processes, self.buffers, self.sent, self.effort, self.step = count, buffers, sent, effort, step
         theirs = copy.copy(stage)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
@@ -184,7 +184,7 @@ class _State:
         self.thread: threading.Thread | None = None  # that runs `run`
         self.tasks, their_tasks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.results, their_results = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.slots = [_Slot(block) for block in blocks.spare]
+        self.slots = [_Slot(buffer) for buffer in buffers.spare]
         self._theirs = their_tasks, their_results
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -218,10 +218,10 @@ class _State:
         if slot is None or not self.working:
             return None
         batch = plan(index)
-        if batch.space is None or batch.space > self.blocks.size:
+        if batch.space is None or batch.space > self.buffers.size:
             return None
         starts, frame = range(0, len(batch.found), self.part), pickle.dumps(batch.frame)
-        place = self.slots.index(slot), self.blocks.place(slot.memory)
+        place = self.slots.index(slot), self.buffers.place(slot.memory)
         slot.index, slot.batch, slot.failed, slot.missing, slot.staged = index, batch, False, len(starts), [None] * len(starts)
         for number, start in enumerate(starts):
             images = tuple(range(start, min(start + self.part, len(batch.found))))
@@ -256,9 +256,9 @@ class _State:
                 with self.changed:
                     slot.index, slot.missing, slot.batch, slot.staged = _NONE, 0, None, []
 
-    def copy(self, slot: _Slot, block: np.ndarray, size: int) -> None:
+    def copy(self, slot: _Slot, buffer: np.ndarray, size: int) -> None:
         begin = time.perf_counter()
-        block[:size] = slot.memory[:size]
+        buffer[:size] = slot.memory[:size]
         self.count(slot)
         self.effort.add({COPY: time.perf_counter() - begin})
 
@@ -290,9 +290,9 @@ class _State:
             self.results.close()
 
     def _start(self) -> None:
-        theirs = [*(end.fileno() for end in self._theirs), self.blocks.file]
+        theirs = [*(end.fileno() for end in self._theirs), self.buffers.file]
         places = [*map(str, sys.path), str(CHILD.parents[3])]  # the last one has this package: an editable install is found by a hook, not by a path
-        command = [sys.executable, "-I", "-S", str(CHILD), json.dumps(places), *map(str, theirs), str(self.blocks.size)]
+        command = [sys.executable, "-I", "-S", str(CHILD), json.dumps(places), *map(str, theirs), str(self.buffers.size)]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         for _ in range(self.processes):
             if not self.closed:
@@ -306,7 +306,7 @@ class _State:
         self._close_theirs()
         self._waiting = len(self.children)
         for slot in self.slots:  # before there is a request; it takes 25 ms for 40 MB
-            slot.memory = self.blocks.pin(slot.memory)
+            slot.memory = self.buffers.pin(slot.memory)
 
     def _close_theirs(self) -> None:
         """Close what only the processes use, so that they find out when this process ends."""

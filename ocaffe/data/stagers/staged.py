@@ -8,9 +8,9 @@ from typing import Any
 
 from ocaffe.data.effort import Effort
 from ocaffe.data.order import Order
-from ocaffe.data.shared_blocks import SharedBlocks
+from ocaffe.data.shared_buffers import SharedBuffers
 from ocaffe.data.source import Source
-from ocaffe.data.stagers.crew import FEWEST, POSSIBLE, Crew, Planned, Stage, blocks_ahead
+from ocaffe.data.stagers.crew import FEWEST, POSSIBLE, Crew, Planned, Stage, buffers_ahead
 from ocaffe.data.stores.store import Store
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
@@ -61,8 +61,8 @@ class StagedSource(Source):
             return list(self.store.find(records))
 
     @property
-    def spare_blocks(self) -> int:
-        return blocks_ahead(self.workers.count, self.batch) if self._can_hurry and self.space == self.nbytes else 0
+    def spare_buffers(self) -> int:
+        return buffers_ahead(self.workers.count, self.batch) if self._can_hurry and self.space == self.nbytes else 0
 
     @property
     def _can_hurry(self) -> bool:
@@ -74,8 +74,8 @@ class StagedSource(Source):
             return
         self._hurried = True
         try:
-            blocks = self.shared or SharedBlocks(self.space, 0, blocks_ahead(self.workers.count, self.batch))
-            self._crew = Crew(self._stager, self.workers.count, self.batch, blocks, self.store.sent, self.effort, step)
+            buffers = self.shared or SharedBuffers(self.space, 0, buffers_ahead(self.workers.count, self.batch))
+            self._crew = Crew(self._stager, self.workers.count, self.batch, buffers, self.store.sent, self.effort, step)
         except OSError as problem:  # too many open files, or no memory
             log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 

@@ -1,4 +1,4 @@
-"""Stages images: reads, decodes and crops records, and writes them to a block. Threads and other processes do it in the same way."""
+"""Stages images: reads, decodes and crops records, and writes them to a buffer. Threads and other processes do it in the same way."""
 from __future__ import annotations
 
 import threading
@@ -94,10 +94,10 @@ class Stager:
             arena = self._memory.arena = Arena()
         return self.opener.read(found, arena)
 
-    def write(self, frame: Frame, part: Part, block: np.ndarray) -> Result:
-        """Write the images of a part, their rows of the table and their labels to the block of the batch."""
+    def write(self, frame: Frame, part: Part, buffer: np.ndarray) -> Result:
+        """Write the images of a part, their rows of the table and their labels to the buffer of the batch."""
         layout, laps = frame.layout, Laps()
-        pixels, table, labels = layout.pixels(block), layout.table(block), layout.labels(block)
+        pixels, table, labels = layout.pixels(buffer), layout.table(buffer), layout.labels(buffer)
         samples = self.transform.samples(frame.key, frame.positions)
         problems: list[tuple[int, Error]] = []
         for n, content in zip(part.images, self.read(part.found)):

@@ -22,7 +22,7 @@ from ocaffe.errors import Error
 from ocaffe.support.files import check_finite_file
 
 SUFFIX = ".tar"
-_BLOCK = 512  # bytes; headers and contents begin at multiples
+_TAR_BLOCK = 512  # bytes; headers and contents begin at multiples
 _COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.\w+)$", re.IGNORECASE)
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -202,12 +202,12 @@ def _members(stream: BinaryIO, path: str) -> Iterator[Member]:
                 yield Member(member.name, member.offset_data, member.size)
             end = tar.offset
         stream.seek(end)
-        last = stream.read(_BLOCK)
+        last = stream.read(_TAR_BLOCK)
     except (Error, OSError):
         raise
     except Exception as problem:  # for damaged files tarfile raises exceptions of many types
         raise Error(f"the shard {path} is damaged near byte {max(at, 0):,}: {problem or type(problem).__name__}", fix=copy) from None
-    if len(last) < _BLOCK:
+    if len(last) < _TAR_BLOCK:
         raise Error(f"the shard {path} ends at byte {end + len(last):,} without the end mark of a tar file: it is truncated", fix=copy)
     if last.strip(b"\0"):
         raise Error(f"the shard {path} is damaged: the header at byte {end:,} is not one of tar", fix=copy)

@@ -27,7 +27,7 @@ from ocaffe.errors import Error
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Role
-from tests.data.small_databases import LMDB, block_of, image, png, raw, write
+from tests.data.small_databases import LMDB, batch_of, image, png, raw, write
 from tests.harness import execute
 from tests.layers.single import KINDS, ref
 
@@ -275,19 +275,19 @@ def test_beta(alpha: float) -> None:
 # -- the random choices ----------------------------------------------------------------------------------------------
 
 
-def parts(made: ImageSource, block: np.ndarray) -> list[np.ndarray]:
-    """Return the table, the labels and the staged pixels of a block; what lies between them has no meaning."""
+def parts(made: ImageSource, buffer: np.ndarray) -> list[np.ndarray]:
+    """Return the table, the labels and the staged pixels of a buffer; what lies between them has no meaning."""
     layout = made.layout(made.shapes()[0])
-    rows = layout.table(block)
+    rows = layout.table(buffer)
     sizes = rows[:, 0] * rows[:, 1] * 3
-    return [rows, layout.labels(block), *(pixels[:size] for pixels, size in zip(layout.pixels(block), sizes))]
+    return [rows, layout.labels(buffer), *(pixels[:size] for pixels, size in zip(layout.pixels(buffer), sizes))]
 
 
 def test_batches_do_not_depend_on_order_or_threads(databases: dict[str, str]) -> None:
     made, other = source(databases["png"], FIELDS["all"]), source(databases["png"], FIELDS["all"], workers=3)
-    first = [parts(made, block_of(made, index)) for index in range(4)]
+    first = [parts(made, batch_of(made, index)) for index in range(4)]
     for index in (3, 1, 2, 0):
-        assert all(np.array_equal(a, b) for a, b in zip(parts(other, block_of(other, index)), first[index]))
+        assert all(np.array_equal(a, b) for a, b in zip(parts(other, batch_of(other, index)), first[index]))
     assert not np.array_equal(first[0][0], first[1][0])
     made.close()
     other.close()
@@ -303,7 +303,7 @@ def test_processes_stage_the_same_batches(databases: dict[str, str]) -> None:
         time.sleep(0.005)
     prefetcher = Prefetcher(crew, 3)
     for index in range(6):
-        assert all(np.array_equal(a, b) for a, b in zip(parts(crew, prefetcher.get().block), parts(made, block_of(made, index))))
+        assert all(np.array_equal(a, b) for a, b in zip(parts(crew, prefetcher.get().data), parts(made, batch_of(made, index))))
     prefetcher.close()
     made.close()
     crew.close()
@@ -398,7 +398,7 @@ def test_errors_of_images(databases: dict[str, str], tmp_path: pathlib.Path) -> 
     with pytest.raises(Error, match="samples are 14 x 17"):
         source(databases["raw"], "random_90_deg_rot: true")
     with pytest.raises(Error, match=r"its label is 3; layer .* has 3 classes"):
-        block_of(source(databases["raw"], "mixup { } label_classes: 3"), 0)
+        batch_of(source(databases["raw"], "mixup { } label_classes: 3"), 0)
     with pytest.raises(Error, match="the layer has no top for labels"):
         ImageSource(proto.DataParameter(source=databases["raw"], batch_size=2, backend=LMDB), settings("mixup { } label_classes: 10"), False)
     floats = write(tmp_path / "floats", [proto.Datum(channels=1, height=2, width=2, float_data=[1, 2, 3, 4], label=1).SerializeToString()])

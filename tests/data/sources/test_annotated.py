@@ -16,7 +16,7 @@ from ocaffe.data.changes.transform import Transform
 from ocaffe.data.dice import Dice
 from ocaffe.data.sources.annotated import TRANSFORM_FIELDS, AnnotatedSource
 from ocaffe.errors import Error
-from tests.data.pictures import block_of, failure, same_batches
+from tests.data.pictures import batch_of, failure, same_batches
 from tests.data.small_databases import write
 
 pytestmark = pytest.mark.quick
@@ -58,14 +58,14 @@ def batches(made: AnnotatedSource, count: int) -> list[tuple[np.ndarray, np.ndar
     """Return images (mirrored as on the device) and rows of boxes."""
     result = []
     for index in range(count):
-        block = block_of(made, index)
-        tops = list(made.fill(index, block).shapes)
+        buffer = batch_of(made, index)
+        tops = list(made.fill(index, buffer).shapes)
         layout, rows = made.layout(tops)
         assert rows is not None
-        images = layout.pixels(block).reshape(tops[0]).copy()
-        turned = layout.table(block)[:, 6] == 1
+        images = layout.pixels(buffer).reshape(tops[0]).copy()
+        turned = layout.table(buffer)[:, 6] == 1
         images[turned] = images[turned][..., ::-1]
-        result.append((images, rows.views(block)[0][0, 0]))
+        result.append((images, rows.views(buffer)[0][0, 0]))
     return result
 
 
@@ -172,10 +172,10 @@ def test_distortion_leaves_the_ground_alone(database: str) -> None:
 
 
 def lists(made: AnnotatedSource, index: int) -> np.ndarray:
-    block = block_of(made, index)
-    rows = made.layout(list(made.fill(index, block).shapes))[1]
+    buffer = batch_of(made, index)
+    rows = made.layout(list(made.fill(index, buffer).shapes))[1]
     assert rows is not None
-    return rows.views(block)[0].copy()
+    return rows.views(buffer)[0].copy()
 
 
 def test_lists_of_boxes(tmp_path: pathlib.Path) -> None:
@@ -246,8 +246,8 @@ def test_labels_without_annotations(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [each.SerializeToString() for each in plain])
     made = source(path, 2)
     assert made.shapes() == [(2, 3, 40, 50), (2, 1, 1, 1)]
-    block = block_of(made, 0)
-    assert made.layout(made.shapes())[0].labels(block).tolist() == [4, 7]
+    buffer = batch_of(made, 0)
+    assert made.layout(made.shapes())[0].labels(buffer).tolist() == [4, 7]
     assert made.layout(made.shapes())[1] is None
     assert source(path, 2, samplers="anno_type: BBOX").shapes()[1] == (1, 1, 1, 8)  # as with anno_type: BBOX
 
@@ -282,14 +282,14 @@ def test_pad_modes(database: str) -> None:
     ],
 )
 def test_settings(database: str, transform: str, samplers: str, fact: str) -> None:
-    error = failure(lambda: block_of(source(database, 2, transform, samplers), 0))
+    error = failure(lambda: batch_of(source(database, 2, transform, samplers), 0))
     assert fact in error.fact and error.fix
 
 
 def test_bad_records(tmp_path: pathlib.Path) -> None:
     def fault(*values: bytes, batch: int = 2, transform: str = "") -> Error:
         path = write(tmp_path / f"db{len(list(tmp_path.iterdir()))}", values)
-        return failure(lambda: block_of(source(path, batch, transform), 0))
+        return failure(lambda: batch_of(source(path, batch, transform), 0))
 
     def fact(*values: bytes) -> str:
         return fault(*values).fact

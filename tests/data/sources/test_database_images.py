@@ -15,7 +15,7 @@ from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.sources.database_images import RESTART
 from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
-from tests.data.small_databases import block_of, image, png, raw, samples, source, write
+from tests.data.small_databases import batch_of, image, png, raw, samples, source, write
 
 pytestmark = pytest.mark.quick
 
@@ -103,7 +103,7 @@ def test_the_crop_alone_is_staged(tmp_path: pathlib.Path, odd: str) -> None:
                 _, height, width = sizes[label]
                 y, x = (height - 5) // 2, (width - 5) // 2
                 assert (got == image(label, sizes[label])[:, y : y + 5, x : x + 5]).all()
-    table = uniform._first.table(block_of(uniform, 1))
+    table = uniform._first.table(batch_of(uniform, 1))
     assert table[:, :6].tolist() == [[5, 5, 0, 0, 2, 1], [5, 5, 0, 0, 0, 0], [5, 5, 0, 0, 7, 7]]  # the position in the mean is relative to the whole image
 
 
@@ -114,7 +114,7 @@ def test_rectangular_crop(raws: str) -> None:
 @pytest.mark.parametrize("train", [True, False])
 def test_draws_are_fair(tmp_path: pathlib.Path, train: bool) -> None:
     made = source(write(tmp_path / "one", [raw(0, (1, 6, 9))]), 4000, train=train, transform={"crop_size": 4, "mirror": True})
-    table = made._first.table(block_of(made, 0))
+    table = made._first.table(batch_of(made, 0))
     y, x, mirror = table[:, 4], table[:, 5], table[:, 6]
     assert set(mirror) == {0, 1} and abs(mirror.mean() - 0.5) < 0.03  # in both phases, as in Caffe
     if not train:
@@ -149,7 +149,7 @@ def test_workers_and_order_do_not_matter(kind: str, request: pytest.FixtureReque
         prefetcher.close()
         four.close()
     assert [batch.index for batch in batches] == [0, 1, 2, 1, 2]
-    assert all(equal(samples(one, batch.index, batch.block), forwards[batch.index]) for batch in batches)
+    assert all(equal(samples(one, batch.index, batch.data), forwards[batch.index]) for batch in batches)
 
 
 def test_decoders_end_with_their_source(pngs: str) -> None:

@@ -16,7 +16,7 @@ from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.sources.dense import DenseImageSource
 from ocaffe.ir.labels import LabelRange
 from ocaffe.tools.synthetic.voc_writer import with_palette
-from tests.data.pictures import block_of, failure, listing, same_batches, save, used
+from tests.data.pictures import batch_of, failure, listing, same_batches, save, used
 from tests.data.small_databases import image
 from tests.data.stagers.test_crew import until
 
@@ -42,10 +42,10 @@ def source(path: str, batch: int, *, train: bool = True, workers: int = 1, trans
 
 def parts(made: DenseImageSource, index: int) -> list[np.ndarray]:
     """Return the staged images and labels of a batch."""
-    block = block_of(made, index)
+    buffer = batch_of(made, index)
     result, begin = [], 0
-    for layout in made.layouts(made.fill(index, block).shapes[0]):
-        pixels = layout.pixels(block[begin : begin + layout.nbytes]).reshape(made.batch, layout.height, layout.width, layout.channels)
+    for layout in made.layouts(made.fill(index, buffer).shapes[0]):
+        pixels = layout.pixels(buffer[begin : begin + layout.nbytes]).reshape(made.batch, layout.height, layout.width, layout.channels)
         result.append(pixels.transpose(0, 3, 1, 2))
         begin += layout.nbytes
     return result
@@ -78,7 +78,7 @@ def test_sizes_may_change_in_batches_of_one(pairs: str, tmp_path: pathlib.Path) 
     path = listing(tmp_path, [f"{tmp_path}/i0.png {tmp_path}/l0.png", f"{odd} {odd}"])
     made = source(path, 1)
     assert [made.fill(n, np.empty(0, np.uint8)).shapes for n in range(2)] == [((1, 3, 12, 10), (1, 1, 12, 10)), ((1, 3, 4, 6), (1, 1, 4, 6))]
-    error = failure(lambda: block_of(source(path, 2), 0))
+    error = failure(lambda: batch_of(source(path, 2), 0))
     assert f"line 2: {odd}: the image is 3 x 4 x 6, the first one of its batch is 3 x 12 x 10" in error.fact
 
 
@@ -113,7 +113,7 @@ def test_processes_stage_the_same_bytes(pairs: str, transform: Any) -> None:
     made._threads.run = lambda tasks: [staged.append(1), *run(tasks)][1:]  # type: ignore[method-assign,func-returns-value,assignment]
     for index in range(7):
         taken = prefetcher.get()
-        assert used(plain, taken.info.shapes, taken.block) == used(plain, taken.info.shapes, block_of(plain, index))
+        assert used(plain, taken.info.shapes, taken.data) == used(plain, taken.info.shapes, batch_of(plain, index))
     prefetcher.close()
     assert len(staged) < 7  # threads stage a batch only while the processes have no free slot
     made.close()
@@ -131,16 +131,16 @@ def test_labels_without_a_class(pairs: str, tmp_path: pathlib.Path) -> None:
         until(lambda each=hurried: each._crew is None or each._crew.ready)  # type: ignore[misc]
         for each in (made, hurried):
             each.limits[1] = [LabelRange("loss", 5, 255)]
-            error = failure(lambda each=each: block_of(each, 0))  # type: ignore[misc]
+            error = failure(lambda each=each: batch_of(each, 0))  # type: ignore[misc]
             assert f"line 4: {names[3]}: its label is 7; layer loss has 5 classes" in error.fact
             each.close()
     with_palette(np.full((12, 10), 2, np.uint8)).save(names[1])  # the color of class 2, (0, 128, 0), has the gray level 75
     made = source(path, 2)
     made.limits[1] = [LabelRange("loss", 5, 255)]
-    error = failure(lambda: block_of(made, 0))
+    error = failure(lambda: batch_of(made, 0))
     assert f"line 2: {names[1]}: its label is 75" in error.fact and "`ocaffe dataset masks` writes the indices of the palette" in str(error.fix)
     save(tmp_path / "1.png", good)
     made = source(path, 2, transform={"affine": {"rotation": 3}})
     made.limits[1] = [LabelRange("loss", 5)]
-    error = failure(lambda: block_of(made, 0))
+    error = failure(lambda: batch_of(made, 0))
     assert "affine, whose label of pixels outside of the image is 255" in error.fact and "border: REFLECT" in error.fix

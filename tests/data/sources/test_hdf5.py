@@ -45,10 +45,10 @@ def source(path: str, batch: int, names: tuple[str, ...] = ("x", "y"), **more: A
 
 
 def batch_of(made: Hdf5Source, index: int) -> list[np.ndarray]:
-    block = np.full(made.nbytes, 0xA5, np.uint8)
-    info = made.fill(index, block)
+    buffer = np.full(made.nbytes, 0xA5, np.uint8)
+    info = made.fill(index, buffer)
     assert list(info.shapes) == made.shapes() and info.nbytes == made.nbytes
-    return made.layout.views(block)
+    return made.layout.views(buffer)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 30])

@@ -17,7 +17,7 @@ from ocaffe.data.sources.roi_samples import SampledRois
 from ocaffe.data.sources.rois import RoiSource, TrueBoxes
 from ocaffe.errors import Error
 from ocaffe.layers.roi_data import DEFAULTS, SAMPLE
-from tests.data.pictures import block_of
+from tests.data.pictures import batch_of
 from tests.data.scenes import Scene, database, scenes
 from tests.data.small_databases import write
 
@@ -47,8 +47,8 @@ def source(path: str, train: bool = True, rows: bool = False, **settings: Any) -
 
 def batch(opened: RoiSource, index: int) -> list[np.ndarray]:
     """Return the tops of batch number `index`."""
-    block = block_of(opened, index)
-    return [view.copy() for view in FloatLayout(opened.fill(index, block).shapes).views(block)]
+    buffer = batch_of(opened, index)
+    return [view.copy() for view in FloatLayout(opened.fill(index, buffer).shapes).views(buffer)]
 
 
 # -- the independent program -----------------------------------------------------------------------------------------
@@ -102,11 +102,11 @@ def test_every_image_and_its_mirrored_one_once_in_an_epoch(made: tuple[list[Scen
         orders.append(order)
     assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
     again = source(made[1])
-    assert (block_of(again, 9) == block_of(opened, 9)).all(), "a batch depends on its number alone"
+    assert (batch_of(again, 9) == batch_of(opened, 9)).all(), "a batch depends on its number alone"
     other = [source(made[1]) for _ in range(2)]
     for rank, each in enumerate(other):
         each.share = Share(rank, 2)
-        assert (block_of(each, 3) == block_of(opened, 6 + rank)).all(), "ranks take turns"
+        assert (batch_of(each, 3) == batch_of(opened, 6 + rank)).all(), "ranks take turns"
 
 
 def test_images_of_a_test(made: tuple[list[Scene], str]) -> None:

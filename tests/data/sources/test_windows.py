@@ -11,7 +11,7 @@ from ocaffe import proto
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.sources.windows import WindowSource
 from ocaffe.formats.blob import write_blobproto
-from tests.data.pictures import block_of, failure, same_batches, save
+from tests.data.pictures import batch_of, failure, same_batches, save
 from tests.data.small_databases import image
 
 pytestmark = pytest.mark.quick
@@ -46,22 +46,22 @@ def source(path: str, batch: int, *, workers: int = 1, transform: Any = (), **da
     return made
 
 
-def sample(made: WindowSource, block: np.ndarray, n: int) -> np.ndarray:
+def sample(made: WindowSource, buffer: np.ndarray, n: int) -> np.ndarray:
     """Return sample n without mean and scale."""
-    height, width, y, x = made.layout.table(block)[n, :4]
+    height, width, y, x = made.layout.table(buffer)[n, :4]
     result = np.zeros(made.shapes()[0][1:], np.uint8)
-    result[:, y : y + height, x : x + width] = made.layout.pixels(block)[n][: 3 * height * width].reshape(3, height, width)
+    result[:, y : y + height, x : x + width] = made.layout.pixels(buffer)[n][: 3 * height * width].reshape(3, height, width)
     return result
 
 
 def test_objects_come_last_and_all_windows_are_drawn_alike(file: str) -> None:
     made = source(file, 20, fg_fraction=0.3)
-    labels = np.stack([made.layout.labels(block_of(made, index)).copy() for index in range(40)])
+    labels = np.stack([made.layout.labels(batch_of(made, index)).copy() for index in range(40)])
     assert (labels[:, :14] == 0).all()
     shares = np.array([(labels[:, 14:] == label).mean() for label in (1, 2, 7)])  # of 240 samples
     assert np.abs(shares - 1 / 3).max() < 0.1 and shares.sum() == 1
-    block = block_of(made, 0)
-    drawn = {sample(made, block, n).tobytes() for n in range(14)}
+    buffer = batch_of(made, 0)
+    drawn = {sample(made, buffer, n).tobytes() for n in range(14)}
     assert len(drawn) == len(BACKGROUND)
 
 
@@ -74,9 +74,9 @@ def test_a_mirrored_window_is_the_mirror_image(file: str) -> None:
     """The context is mirrored too. Window 0 is near the left edge, and with context_pad 3 exceeds it."""
     settings = {"fg_fraction": 0.0, "context_pad": 3}
     plain, mirrored = source(file, 30, **settings), source(file, 30, transform={"mirror": True}, **settings)
-    blocks = block_of(plain, 0), block_of(mirrored, 0)
-    same = [np.array_equal(sample(plain, blocks[0], n), sample(mirrored, blocks[1], n)) for n in range(30)]
-    turned = [np.array_equal(sample(plain, blocks[0], n), sample(mirrored, blocks[1], n)[:, :, ::-1]) for n in range(30)]
+    buffers = batch_of(plain, 0), batch_of(mirrored, 0)
+    same = [np.array_equal(sample(plain, buffers[0], n), sample(mirrored, buffers[1], n)) for n in range(30)]
+    turned = [np.array_equal(sample(plain, buffers[0], n), sample(mirrored, buffers[1], n)[:, :, ::-1]) for n in range(30)]
     assert all(a != b for a, b in zip(same, turned)) and 5 < sum(turned) < 25
 
 
@@ -117,7 +117,7 @@ def test_errors(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").write_text("\n")
     assert "it is empty" in failure(lambda: source(str(tmp_path / "empty"), 4)).fact
     outside = window_file(tmp_path, **{"0 0 39 29": "0 0 40 29"})
-    assert "is 40 x 30, a window of it 0 0 40 29" in failure(lambda: [block_of(source(outside, 4), n) for n in range(20)]).fact
+    assert "is 40 x 30, a window of it 0 0 40 29" in failure(lambda: [batch_of(source(outside, 4), n) for n in range(20)]).fact
     path = window_file(tmp_path)
     (tmp_path / "w0.png").unlink()
-    assert f"image 0: {tmp_path}/w0.png: it cannot be read" in failure(lambda: block_of(source(path, 4), 0)).fact
+    assert f"image 0: {tmp_path}/w0.png: it cannot be read" in failure(lambda: batch_of(source(path, 4), 0)).fact

@@ -19,7 +19,7 @@ from ocaffe.data.prefetch import Prefetcher
 from ocaffe.data.source import Share
 from ocaffe.data.sources.annotated import AnnotatedSource
 from ocaffe.ir.labels import LabelRange
-from tests.data.pictures import block_of, failure, used
+from tests.data.pictures import batch_of, failure, used
 from tests.data.small_databases import image, write
 from tests.data.sources.test_annotated import source
 from tests.data.stagers.test_crew import until
@@ -60,9 +60,9 @@ def hurried() -> Iterator[Callable[..., AnnotatedSource]]:
         each.close()
 
 
-def parts(made: AnnotatedSource, index: int, block: np.ndarray | None = None) -> list[bytes]:
-    """Return the bytes of batch number `index` (in `block`) that the device reads."""
-    return used(made, made.fill(index, np.empty(0, np.uint8)).shapes, block_of(made, index) if block is None else block)
+def parts(made: AnnotatedSource, index: int, buffer: np.ndarray | None = None) -> list[bytes]:
+    """Return the bytes of batch number `index` (in `buffer`) that the device reads."""
+    return used(made, made.fill(index, np.empty(0, np.uint8)).shapes, batch_of(made, index) if buffer is None else buffer)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_same_bytes(hurried: Callable[..., AnnotatedSource], tmp_path: pathlib.P
     made._threads.run = lambda tasks: [staged.append(1), *run(tasks)][1:]  # type: ignore[method-assign,func-returns-value,assignment]
     for index in range(7):
         taken = prefetcher.get()
-        assert used(plain, taken.info.shapes, taken.block) == parts(plain, index)
+        assert used(plain, taken.info.shapes, taken.data) == parts(plain, index)
     prefetcher.close()
     assert len(staged) < 7  # threads stage a batch only while the processes have no free slot
     for index in (9, 2, 30, 3):  # as after a resume
@@ -98,9 +98,9 @@ def test_ranks_share_a_batch(hurried: Callable[..., AnnotatedSource], tmp_path: 
     for number, rank in enumerate(ranks):
         rank.share = Share(number, 2)
     for index in (0, 2, 4, 11):
-        whole = alone._first.pixels(block_of(alone, index))
+        whole = alone._first.pixels(batch_of(alone, index))
         for number, rank in enumerate(ranks):
-            assert np.array_equal(rank._first.pixels(block_of(rank, index)), whole[number::2])
+            assert np.array_equal(rank._first.pixels(batch_of(rank, index)), whole[number::2])
 
 
 def test_images_larger_than_the_first(hurried: Callable[..., AnnotatedSource], tmp_path: pathlib.Path) -> None:
@@ -120,7 +120,7 @@ def test_errors(hurried: Callable[..., AnnotatedSource], tmp_path: pathlib.Path)
         each.limits[1] = [LabelRange("loss", 5)]
     facts = ("record 1 (key '00000001'): it is not an AnnotatedDatum", "record 4 (key '00000004'): it cannot be decoded", "3 x 44 x 48", "record 10")
     for index, fact in enumerate(facts):
-        mine, other = (failure(partial(block_of, each, index)) for each in (made, plain))
+        mine, other = (failure(partial(batch_of, each, index)) for each in (made, plain))
         assert fact in mine.fact and (mine.fact, mine.fix, mine.place, mine.layer) == (other.fact, other.fix, other.place, other.layer)
     assert parts(made, 4) == parts(plain, 4) and made._crew is not None and made._crew.ready
 

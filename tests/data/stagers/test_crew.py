@@ -21,12 +21,12 @@ from PIL import Image
 import ocaffe
 from ocaffe import proto
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.data.shared_blocks import SharedBlocks, address
+from ocaffe.data.shared_buffers import SharedBuffers, address
 from ocaffe.data.source import Share
 from ocaffe.data.sources.database_images import ImageSource
 from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
-from tests.data.small_databases import block_of, image, png, raw, samples, source, write
+from tests.data.small_databases import batch_of, image, png, raw, samples, source, write
 
 pytestmark = [pytest.mark.quick, pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")]
 RANDOM = {"crop_size": 20, "mirror": True}
@@ -50,11 +50,11 @@ def hurried() -> Iterator[Callable[..., ImageSource]]:
     made: list[ImageSource] = []
 
     def make(path: str, batch: int, step: int = 1, shared: int = 0, **fields: Any) -> ImageSource:
-        """`shared`: the number of blocks of the consumer that the processes can write to."""
+        """`shared`: the number of buffers of the consumer that the processes can write to."""
         made.append(source(path, batch, workers=3, **fields))
         if shared:
-            assert made[-1].spare_blocks > 0
-            made[-1].shared = SharedBlocks(made[-1].nbytes, shared, made[-1].spare_blocks)
+            assert made[-1].spare_buffers > 0
+            made[-1].shared = SharedBuffers(made[-1].nbytes, shared, made[-1].spare_buffers)
         made[-1].hurry(step)
         assert made[-1]._crew is not None
         until(lambda: made[-1]._crew.ready)  # type: ignore[union-attr]
@@ -65,9 +65,9 @@ def hurried() -> Iterator[Callable[..., ImageSource]]:
         each.close()
 
 
-def same(first: ImageSource, second: ImageSource, index: int, block: np.ndarray | None = None) -> bool:
+def same(first: ImageSource, second: ImageSource, index: int, buffer: np.ndarray | None = None) -> bool:
     """Whether batch number `index` has the same images and labels."""
-    return all(np.array_equal(a, b) for a, b in zip(samples(first, index), samples(second, index, block)))
+    return all(np.array_equal(a, b) for a, b in zip(samples(first, index), samples(second, index, buffer)))
 
 
 def children(made: ImageSource) -> list[subprocess.Popen[bytes]]:
@@ -93,82 +93,82 @@ def test_same_bytes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path,
     prefetcher.close()
     assert len(staged) < len(batches)  # threads stage a batch only while the processes have no free slot
     for index, taken in enumerate(batches):
-        assert same(plain, crew, index, taken.block)
+        assert same(plain, crew, index, taken.data)
     for index in (9, 10, 3, 30, 4, 5):  # after a jump the processes may be busy with other batches
         assert same(plain, crew, index)
     assert crew._crew is not None and crew._crew.ready and sum(crew.effort.seconds().values()) > 0
 
 
-def test_processes_write_to_the_blocks_of_the_consumer(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
-    """No batch is copied. The consumer has as many blocks as before, each is in one place, and a new prefetcher has them, too."""
+def test_processes_write_to_the_buffers_of_the_consumer(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+    """No batch is copied. The consumer has as many buffers as before, each is in one place, and a new prefetcher has them, too."""
     path = write(tmp_path / "db", [jpeg(n) for n in range(12)])
     plain, made = source(path, 5, transform=RANDOM), hurried(path, 5, shared=4, transform=RANDOM)
     assert made.shared is not None and made._crew is not None
     state = made._crew._state
     state.copy = None  # type: ignore[assignment, method-assign]  # a call would fail
-    first = {address(block) for block in made.shared.own}
+    first = {address(buffer) for buffer in made.shared.own}
     for start in (0, 20):
-        prefetcher = Prefetcher(made, 5, start, blocks=list(made.shared.own))
+        prefetcher = Prefetcher(made, 5, start, buffers=list(made.shared.own))
         for index in range(start, start + 20):
             batch = prefetcher.get()
-            assert same(plain, plain, index, batch.block)
+            assert same(plain, plain, index, batch.data)
             prefetcher.recycle(batch)
         prefetcher.close()
-        own, theirs = ({address(block) for block in blocks} for blocks in (made.shared.own, [slot.memory for slot in state.slots]))
-        assert len(own) == 4 and len(theirs) == len(state.slots) == made.spare_blocks and not own & theirs
+        own, theirs = ({address(buffer) for buffer in buffers} for buffers in (made.shared.own, [slot.memory for slot in state.slots]))
+        assert len(own) == 4 and len(theirs) == len(state.slots) == made.spare_buffers and not own & theirs
         assert own != first
         assert made._crew.ready
 
 
-def test_an_error_exchanges_no_block(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+def test_an_error_exchanges_no_buffer(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [b"bad" if n == 4 else jpeg(n) for n in range(12)])
     plain, made = source(path, 3, transform=RANDOM), hurried(path, 3, shared=2, transform=RANDOM)
     assert made.shared is not None and made._crew is not None
-    block = made.shared.own[0]
+    buffer = made.shared.own[0]
     for _ in range(3):
         with pytest.raises(Error, match=r"record 4 \(key '00000004'\)"):
-            made.fill(1, block)
-        assert made.shared.own[0] is block and all(slot.memory is not block for slot in made._crew._state.slots)
-    info = made.fill(0, block)
-    assert info.block is not None and info.block is not block and made.shared.own[0] is info.block
-    assert same(plain, plain, 0, info.block)
+            made.fill(1, buffer)
+        assert made.shared.own[0] is buffer and all(slot.memory is not buffer for slot in made._crew._state.slots)
+    info = made.fill(0, buffer)
+    assert info.buffer is not None and info.buffer is not buffer and made.shared.own[0] is info.buffer
+    assert same(plain, plain, 0, info.buffer)
 
 
-def test_processes_end_with_the_consumer_whose_blocks_they_have(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+def test_processes_end_with_the_consumer_whose_buffers_they_have(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
     plain, made = source(path, 3, transform=RANDOM), hurried(path, 3, shared=2, transform=RANDOM)
     assert made.shared is not None
-    block = made.fill(0, made.shared.own[0]).block
+    buffer = made.fill(0, made.shared.own[0]).buffer
     first, alive = children(made), weakref.ref(made.shared)
     made.unshare()
     assert made._crew is None and made.shared is None and all(child.poll() is not None for child in first)
     until(lambda: gc.collect() >= 0 and alive() is None)
-    assert block is not None and same(plain, plain, 0, block) and same(plain, made, 1)
+    assert buffer is not None and same(plain, plain, 0, buffer) and same(plain, made, 1)
     made.hurry()
     until(lambda: children(made) and made._crew.ready)  # type: ignore[union-attr]
     assert same(plain, made, 2)
 
 
-def test_blocks_that_cannot_be_pinned(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_buffers_that_cannot_be_pinned(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An exception of the driver ends the processes. Threads go on."""
 
-    def pin(block: np.ndarray) -> np.ndarray:
+    def pin(buffer: np.ndarray) -> np.ndarray:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
     plain, made = source(path, 3, transform=RANDOM), source(path, 3, workers=3, transform=RANDOM)
-    made.shared = SharedBlocks(made.nbytes, 0, made.spare_blocks, pin)
+    made.shared = SharedBuffers(made.nbytes, 0, made.spare_buffers, pin)
     made.hurry()
     until(lambda: children(made) and all(child.poll() is not None for child in children(made)))
     assert "Threads decode from now on" in capsys.readouterr().err and same(plain, made, 0)
     made.close()
 
 
-def test_blocks_of_another_consumer_are_copied_to(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
+def test_buffers_of_another_consumer_are_copied_to(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
     plain, made = source(path, 3, transform=RANDOM), hurried(path, 3, shared=2, transform=RANDOM)
-    block = np.empty(made.nbytes, np.uint8)
-    assert made.fill(0, block).block is None and same(plain, plain, 0, block)
+    buffer = np.empty(made.nbytes, np.uint8)
+    assert made.fill(0, buffer).buffer is None and same(plain, plain, 0, buffer)
 
 
 def test_only_batches_that_are_taken_are_requested(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +183,10 @@ def test_only_batches_that_are_taken_are_requested(hurried: Callable[..., ImageS
 
     monkeypatch.setattr(crew, "_plan", noted)
     prefetcher = Prefetcher(crew, 3, 2, 4)
-    taken = {index: prefetcher.get().block for index in range(2, 60, 4)}
+    taken = {index: prefetcher.get().data for index in range(2, 60, 4)}
     prefetcher.close()
     assert len(planned) > len(taken) and all(index % 4 == 2 for index in planned)
-    assert all(same(plain, crew, index, block) for index, block in taken.items())
+    assert all(same(plain, crew, index, buffer) for index, buffer in taken.items())
 
 
 def test_errors(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,12 +196,12 @@ def test_errors(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, cap
     records[4] = damaged.SerializeToString()
     path = write(tmp_path / "db", records)
     with pytest.raises(Error, match=r"record 4 \(key '00000004'\): it cannot be decoded.*truncated"):
-        block_of(hurried(path, 3, transform=RANDOM), 1)
+        batch_of(hurried(path, 3, transform=RANDOM), 1)
     skipping = hurried(path, 3, transform={**RANDOM, "skip_bad_records": 1})
     plain = source(path, 3, transform={**RANDOM, "skip_bad_records": 1})
     for index in range(6):
         assert same(plain, skipping, index)
-    assert skipping._first.labels(block_of(skipping, 1)).tolist() == [3, 5, 5]
+    assert skipping._first.labels(batch_of(skipping, 1)).tolist() == [3, 5, 5]
     assert capsys.readouterr().err.count("Skipped bad record 1 of at most 1: database") == 2
 
 
@@ -223,7 +223,7 @@ def test_ranks_replace_bad_records_alike(hurried: Callable[..., ImageSource], tm
 def test_images_of_other_sizes(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
     made = hurried(write(tmp_path / "db", [jpeg(0), jpeg(1), jpeg(2, (30, 30)), jpeg(3)]), 4)
     with pytest.raises(Error, match=r"record 2 .*the image is 3 x 30 x 30, the first one of its batch is 3 x 40 x 48 \(key '00000000'\)"):
-        block_of(made, 0)
+        batch_of(made, 0)
 
 
 def test_large_images_are_left_to_threads(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_large_images_are_left_to_threads(hurried: Callable[..., ImageSource], t
 def test_a_dead_process(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "db", [jpeg(n) for n in range(9)])
     made, plain = hurried(path, 4, transform=RANDOM), source(path, 4, transform=RANDOM)
-    block_of(made, 0)
+    batch_of(made, 0)
     os.kill(children(made)[1].pid, signal.SIGKILL)
     for index in range(1, 9):
         assert same(plain, made, index)
@@ -353,7 +353,7 @@ def test_processes_that_cannot_start(tmp_path: pathlib.Path, monkeypatch: pytest
     made.hurry()
     made.hurry()
     assert capsys.readouterr().err.count("No processes can decode images: Too many open files. Threads do it") == 1
-    assert block_of(made, 0).size
+    assert batch_of(made, 0).size
     made.close()
 
 
@@ -372,4 +372,4 @@ def test_waiting_starts_them(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
 
 def test_labels(hurried: Callable[..., ImageSource], tmp_path: pathlib.Path) -> None:
     made = hurried(write(tmp_path / "db", [jpeg(n) for n in range(6)]), 3, transform=RANDOM)
-    assert made._first.labels(block_of(made, 1)).dtype == np.float32 and made._first.labels(block_of(made, 1)).tolist() == [3, 4, 5]
+    assert made._first.labels(batch_of(made, 1)).dtype == np.float32 and made._first.labels(batch_of(made, 1)).tolist() == [3, 4, 5]

@@ -79,7 +79,7 @@ def test_processes_give_the_same_batches(photos: pathlib.Path, monkeypatch: pyte
     monkeypatch.setattr(made._threads, "run", lambda parts: pytest.fail("threads staged a part") if list(parts) else [])
     prefetcher = Prefetcher(made, 3)
     for index in range(3):
-        for mine, theirs in zip(samples(made, index, prefetcher.get().block), samples(plain, index)):
+        for mine, theirs in zip(samples(made, index, prefetcher.get().data), samples(plain, index)):
             assert (mine == theirs).all()
     prefetcher.close()
     made.close()
