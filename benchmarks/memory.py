@@ -4,7 +4,7 @@
     benchmarks/memory.py [--json FILE] [--torch FILE] [NET ...]
 
 Training with SGD and momentum (TRAIN net alone, its staging ring included) and the TEST net; `Caffe` is an estimate of
-BVLC Caffe's memory for the same job (ocaffe/memory/caffe_estimate.py). `PyTorch` is the peak of PyTorch's own count on
+BVLC Caffe's memory for the same nets (ocaffe/memory/caffe_estimate.py). `PyTorch` is the peak of PyTorch's own count on
 a GPU for the same prototxt, read from FILE ({"net batch": MiB}; default torch_peaks_h100.json). Each database has one
 generated record of the real size. The last line is the time to plan ResNet-152.
 """
@@ -41,7 +41,7 @@ SETS = {
     "mnist/mnist": ("train", "test", (1, 28, 28)), "digits/digits": ("train", "test", (1, 28, 28)), "cifar10/cifar10": ("train", "test", (3, 32, 32)),
     "imagenet/ilsvrc12": ("train", "val", (3, 256, 256)),
 }  # fmt: skip
-JOBS = [  # net, batch, phase
+RUNS = [  # net, batch, phase
     *[(net, batch, "TRAIN") for net, batch in (("alexnet", 256), ("alexnet", 64), ("googlenet", 64), ("vgg16", 64), ("resnet18", 64), ("resnet50", 64),
                                                ("mobilenet_v2", 64), ("mobilenet_v1", 64), ("cifar10_quick", 100), ("lenet", 64))],
     *[(net, 64, "TEST") for net in ("alexnet", "googlenet", "vgg16", "resnet50", "mobilenet_v2")],
@@ -62,7 +62,7 @@ def workplace(folder: pathlib.Path) -> None:
 
 
 def measure(net: str, batch: int, phase: str, folder: pathlib.Path, *flags: str) -> dict[str, object]:
-    """The plan of one job, as `ocaffe plan --json` writes it."""
+    """The plan of one run, as `ocaffe plan --json` writes it."""
     started = time.perf_counter()
     model = str(ROOT / "zoo" / net / "train_val.prototxt")
     (folder / "solver.prototxt").write_text(SOLVER.format(net=model))
@@ -102,10 +102,10 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--torch", default=str(ROOT / "benchmarks/torch_peaks_h100.json"))
     options = parser.parse_args()
-    jobs = [(*job, ()) for job in JOBS] + [(net, batch, "TRAIN", ("--memory-limit", limit)) for net, batch, limit in LIMITS]
+    runs = [(*run, ()) for run in RUNS] + [(net, batch, "TRAIN", ("--memory-limit", limit)) for net, batch, limit in LIMITS]
     with tempfile.TemporaryDirectory() as folder:
         workplace(pathlib.Path(folder))
-        rows = [measure(net, batch, phase, pathlib.Path(folder), *flags) for net, batch, phase, flags in jobs if not options.nets or net in options.nets]
+        rows = [measure(net, batch, phase, pathlib.Path(folder), *flags) for net, batch, phase, flags in runs if not options.nets or net in options.nets]
         seconds = planning_seconds(pathlib.Path(folder))
     peaks = json.loads(pathlib.Path(options.torch).read_text()) if pathlib.Path(options.torch).exists() else {}
     print("| net | batch | phase | MiB | plan / bound | lower bound without recomputation | Caffe | PyTorch | repeated products | microbatches | launches |")

@@ -53,7 +53,7 @@ class Error(RuntimeError):
 
 
 class NoRoom(Error):
-    """The job needs more memory than the device has, or than the user allows."""
+    """The nets need more memory than the device has, or than the user allows."""
 
 
 class WrongType(Error, TypeError):

@@ -1,4 +1,5 @@
-"""Child process for three jobs: test a runtime, which may abort the process, and build programs or launch kernels, because compilers hold one lock per process.
+"""Child process with one of three purposes. It tests a runtime, which may abort the process, or it builds programs or launches kernels, because compilers
+hold one lock per process.
 
 Run it as a file: `python child.py probe|build|launch SYS_PATH PYOPENCL_HOME PARENT`, SYS_PATH as JSON, PARENT a process number. It imports
 nothing from ocaffe, so it starts fast. Results go to the original stdout; text that a runtime prints to stdout goes to stderr.
@@ -121,7 +122,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def main() -> None:
-    job, sys.path[:], home = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+    purpose, sys.path[:], home = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
     end_with_parent(int(sys.argv[4]))
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -138,10 +139,10 @@ def main() -> None:
 
     if home:
         os.environ["PYOPENCL_HOME"] = home  # see discovery.import_pyopencl
-    if job == "probe":
+    if purpose == "probe":
         out.write(json.dumps(probe(cl)).encode())
         out.flush()
-    elif job == "build":
+    elif purpose == "build":
         serve_builds(cl, out)
     else:
         launch_kernels(cl)

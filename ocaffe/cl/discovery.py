@@ -377,11 +377,11 @@ def _verdict_key(runtime: Runtime) -> str:
     return digest(_PROBE_FORMAT, os.path.realpath(runtime.library), stamp)[:32]
 
 
-def start_child(job: str, environment: dict[str, str], home: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes] | None:
-    """Start `python child.py job` with pipes. Return None if that is not possible (frozen or embedded Python)."""
+def start_child(purpose: str, environment: dict[str, str], home: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[bytes] | None:
+    """Start `python child.py PURPOSE` with pipes. Return None if that is not possible (frozen or embedded Python)."""
     if not sys.executable or getattr(sys, "frozen", False):
         return None
-    command = [sys.executable, str(CHILD), job, json.dumps(sys.path), home, str(os.getpid())]
+    command = [sys.executable, str(CHILD), purpose, json.dumps(sys.path), home, str(os.getpid())]
     with contextlib.suppress(OSError):
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment)
     return None

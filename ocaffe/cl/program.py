@@ -17,7 +17,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.first_launches import FirstLaunch, start_launches
 from ocaffe.cl.marks import unmarked
 from ocaffe.cl.quirks import Quirk
-from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, Job, Refusal, Team, build_in_steps, caches_programs, worker_count
+from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, BuildRequest, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_text
@@ -184,45 +184,45 @@ class Programs:
                     self._team = None
 
     def _build_all(self, wanted: list[ProgramKey], room: int) -> dict[ProgramKey, Any]:
-        jobs: list[Job] = []
+        requests: list[BuildRequest] = []
         for key in wanted:
             if key not in self._built:
-                job = self._job(key)
-                said = self._entries.load(_messages(job)) if self._verbose else b""
-                binary = None if said is None else self._entries.load(job.entry)
-                program = None if binary is None else self._again(job, binary)
+                request = self._request(key)
+                said = self._entries.load(_messages(request)) if self._verbose else b""
+                binary = None if said is None else self._entries.load(request.entry)
+                program = None if binary is None else self._again(request, binary)
                 if program is None or said is None:
-                    jobs.append(job)
+                    requests.append(request)
                 else:
                     self._built[key] = program
                     self._tell(key, said.decode())
-        if jobs:
-            self._compile(jobs, room)
+        if requests:
+            self._compile(requests, room)
             self._entries.trim()
         return {key: self._built[key] for key in wanted}
 
-    def _job(self, key: ProgramKey) -> Job:
+    def _request(self, key: ProgramKey) -> BuildRequest:
         text = program_text(key, self._device.target.device_fence)
         options = options_of(key, self._device.target, self._device.info.quirks, self._standard)
-        return Job(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
+        return BuildRequest(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
 
     def compile_ahead(self, launches: Iterable[tuple[ProgramKey, FirstLaunch]]) -> None:
         """Let other processes compile kernels that the runtime compiles at their first launch (first_launches.py), and do not wait."""
         if self._uncompiled:
-            jobs = {key: self._job(key) for key in self._uncompiled}
-            kernels = {(key, launch.function, launch.local): launch for key, launch in launches if key in jobs}
-            start_launches(self._device, [(jobs[key].text, jobs[key].options, launch) for (key, _, _), launch in kernels.items()])
+            requests = {key: self._request(key) for key in self._uncompiled}
+            kernels = {(key, launch.function, launch.local): launch for key, launch in launches if key in requests}
+            start_launches(self._device, [(requests[key].text, requests[key].options, launch) for (key, _, _), launch in kernels.items()])
             self._uncompiled.clear()
 
-    def _again(self, job: Job, binary: bytes) -> Any | None:
+    def _again(self, request: BuildRequest, binary: bytes) -> Any | None:
         """Return a program from its binary, or from the cache of the runtime. None: the driver rejects the binary.
 
         This happens if the driver was replaced by one with the same version.
         """
         context, device = self._device.context, self._device.cl_device
         with contextlib.suppress(self._cl.Error):
-            program = self._cl.Program(context, job.text) if binary == IN_RUNTIME else self._cl.Program(context, [device], [binary])
-            return self._build(program, job.options)
+            program = self._cl.Program(context, request.text) if binary == IN_RUNTIME else self._cl.Program(context, [device], [binary])
+            return self._build(program, request.options)
         return None
 
     def _build(self, program: Any, options: str) -> Any:
@@ -230,39 +230,39 @@ class Programs:
             warnings.simplefilter("ignore")
             return program.build(options)
 
-    def _compile(self, jobs: list[Job], room: int) -> None:
-        """Build in this process and, for many jobs, also in worker processes. Each takes the next job when it is free."""
+    def _compile(self, requests: list[BuildRequest], room: int) -> None:
+        """Build in this process and, for many programs, also in worker processes. Each takes the next request when it is free."""
         # The generated kernels take the longest. Begun last they would prolong the whole start.
-        ordered = sorted(jobs, key=lambda job: job.key.family != "generated")
-        self._done, self._wanted = itertools.count(1), len(jobs)
+        ordered = sorted(requests, key=lambda request: request.key.family != "generated")
+        self._done, self._wanted = itertools.count(1), len(requests)
         self._team = team = self._team or Team(self._device, self._more_options(), self._keep)
-        team.grow(self._worker_count(len(jobs), room, self._device.context_bytes))
+        team.grow(self._worker_count(len(requests), room, self._device.context_bytes))
         team.begin(ordered)
         try:
             self._compile_all(team.queue)
-            for job, binary in team.finish():
-                program = self._again(job, binary)
+            for request, binary in team.finish():
+                program = self._again(request, binary)
                 if program is None:
-                    self._compile_here(job)
+                    self._compile_here(request)
                 else:
-                    self._built[job.key] = program
-            self._compile_all(team.queue)  # jobs of workers that were killed
+                    self._built[request.key] = program
+            self._compile_all(team.queue)  # requests of workers that were killed
         except BuildFailure as failure:
-            raise BuildError(failure.job.key, self._device.name, failure.text, _compiler_log(failure.message), failure.step) from None
+            raise BuildError(failure.request.key, self._device.name, failure.text, _compiler_log(failure.message), failure.step) from None
 
-    def _compile_all(self, queue: collections.deque[Job]) -> None:
+    def _compile_all(self, queue: collections.deque[BuildRequest]) -> None:
         while queue:
             try:
-                job = queue.popleft()
-            except IndexError:  # a worker took the last job in the meantime
+                request = queue.popleft()
+            except IndexError:  # a worker took the last one in the meantime
                 break
-            self._compile_here(job)
+            self._compile_here(request)
 
-    def _compile_here(self, job: Job) -> None:
-        program, binary = build_in_steps(job, self._build_here)
-        self._built[job.key] = program
+    def _compile_here(self, request: BuildRequest) -> None:
+        program, binary = build_in_steps(request, self._build_here)
+        self._built[request.key] = program
         said = program.get_build_info(self._device.cl_device, self._cl.program_build_info.LOG) if self._verbose else ""
-        self._keep(job, binary, said)
+        self._keep(request, binary, said)
 
     def _build_here(self, source: str | bytes, options: str) -> tuple[Any, bytes]:
         context, device = self._device.context, self._device.cl_device
@@ -280,16 +280,16 @@ class Programs:
         """Return the compiler's options that change its messages, and not the binary."""
         return NVIDIA_VERBOSE if self._verbose and self._is_nvidia() else ""
 
-    def _keep(self, job: Job, binary: bytes, said: str) -> None:
+    def _keep(self, request: BuildRequest, binary: bytes, said: str) -> None:
         """Store what a compiler has made, and count it."""
         if binary == IN_RUNTIME:
-            self._uncompiled.add(job.key)
+            self._uncompiled.add(request.key)
         if binary:  # some drivers return an empty binary
-            self._entries.store(job.entry, binary)
+            self._entries.store(request.entry, binary)
         if self._verbose:
             said = said.strip("\0 \n")
-            self._entries.store(_messages(job), said.encode(errors="replace"))
-            self._tell(job.key, said)
+            self._entries.store(_messages(request), said.encode(errors="replace"))
+            self._tell(request.key, said)
         self.progress(next(self._done), self._wanted)
 
     def _tell(self, key: ProgramKey, said: str) -> None:
@@ -299,9 +299,9 @@ class Programs:
             print(f"{key.family} {dict(key.defines)}:\n{said}", file=sys.stderr)
 
 
-def _messages(job: Job) -> str:
+def _messages(request: BuildRequest) -> str:
     """Return the name of the cache's entry with the compiler's messages about a program."""
-    return digest("messages", job.entry)
+    return digest("messages", request.entry)
 
 
 def _compiler_log(message: str) -> str:

@@ -1,4 +1,4 @@
-"""A session: the buffers that the nets of one job share on one device, and the command lists bound to them.
+"""A session: the buffers that nets share on one device, such as those of a solver, and the command lists bound to them.
 
 Persistent Refs (parameters, history, inputs, staging, constants) have their own buffers while the session exists.
 Recycled Refs are in an arena. Its slabs are as large as the largest plan of its command lists.
@@ -276,7 +276,7 @@ class Session:
         return max(0, planned - sum(taken))
 
     def check_room(self, arena: int) -> None:
-        """Raise Error, naming the largest tensors, if the job does not fit on the device. Runs before slabs are allocated."""
+        """Raise Error, naming the largest tensors, if the nets do not fit on the device. Runs before slabs are allocated."""
         persistent = self._persistent_roots()
         fixed = sum(ref.nbytes * ref.slots for ref in persistent)
         target = self.device.target

@@ -38,15 +38,17 @@ from ocaffe.support import log
 #   Intel, two idle cores, LeNet's 7:         3.3 alone, 2.05 with a worker
 #   Intel, two busy cores, 20 programs:       5.5 alone, 6.5 with a worker
 # With 15 workers on an H100 their contexts wait for each other.
-_FEWEST_JOBS = 5
+_FEWEST_PROGRAMS = 5
 _FEW_WORKERS, _MAX_WORKERS = 5, 10
-_JOBS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
-_WAIT = 60  # seconds that early workers wait for their first job, then they end
+_PROGRAMS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
+_WAIT = 60  # seconds that early workers wait for their first program, then they end
 SLACK = 32 << 20  # bytes by which contexts may exceed their room: half of the 64 MiB that docs/memory.md allows; built programs take the other half
 _LOAD = Path("/proc/loadavg")  # Linux
 
 
-class Job(NamedTuple):
+class BuildRequest(NamedTuple):
+    """A program to build."""
+
     key: Any  # ProgramKey
     text: str  # for the compiler
     options: str  # for the compiler
@@ -77,34 +79,34 @@ def identity(device: Device) -> tuple[str, str, int]:
 
 
 class BuildFailure(Exception):
-    """A job that does not build. `text` is what the compiler read: OpenCL C, or PTX in the second step. `step`: which step, of a job with two."""
+    """A program that does not build. `text` is what the compiler read: OpenCL C, or PTX in the second step. `step`: which step, of a program with two."""
 
-    def __init__(self, job: Job, message: str, text: str, step: str) -> None:
+    def __init__(self, request: BuildRequest, message: str, text: str, step: str) -> None:
         super().__init__(message)
-        self.job, self.message, self.text, self.step = job, message, text, step
+        self.request, self.message, self.text, self.step = request, message, text, step
 
 
 Program = TypeVar("Program")
 Build = Callable[["str | bytes", str], tuple[Program, bytes]]  # from a text or a binary, with options, to a program and its binary; raises Refusal
 
 
-def build_in_steps(job: Job, build: Build[Program]) -> tuple[Program, bytes]:
-    """Build a job, in one step or two. Return the program, and the binary for the cache: of two steps the opened PTX. Raises BuildFailure."""
-    first, second = (open_ptx.FIRST, open_ptx.SECOND) if job.opens_ptx else ("", "")
+def build_in_steps(request: BuildRequest, build: Build[Program]) -> tuple[Program, bytes]:
+    """Build a program, in one step or two. Return it, and the binary for the cache: of two steps the opened PTX. Raises BuildFailure."""
+    first, second = (open_ptx.FIRST, open_ptx.SECOND) if request.opens_ptx else ("", "")
     try:
-        program, binary = build(job.text, job.options)
-        if not job.opens_ptx:
+        program, binary = build(request.text, request.options)
+        if not request.opens_ptx:
             return program, binary
         ptx = open_ptx.opened(binary)
     except (Refusal, open_ptx.PTXError) as problem:
-        raise BuildFailure(job, str(problem), job.text, first) from None
+        raise BuildFailure(request, str(problem), request.text, first) from None
     try:
-        return build(ptx, job.options)[0], ptx
+        return build(ptx, request.options)[0], ptx
     except Refusal as problem:
-        raise BuildFailure(job, str(problem), ptx.decode(errors="replace"), second) from None
+        raise BuildFailure(request, str(problem), ptx.decode(errors="replace"), second) from None
 
 
-Built = Callable[[Job, bytes, str], None]  # gets a job, its binary and the compiler's messages
+Built = Callable[[BuildRequest, bytes, str], None]  # gets a program's request, its binary and the compiler's messages
 
 
 class _Killed(Exception):
@@ -143,29 +145,29 @@ def running_threads(file: Path) -> int | None:
         return None
 
 
-def worker_count(jobs: int, room: int, context: int, cores: Cores | None = None) -> int:
-    """Return the number of workers to start for `jobs` jobs. This process builds too.
+def worker_count(programs: int, room: int, context: int, cores: Cores | None = None) -> int:
+    """Return the number of workers to start for `programs` programs. This process builds too.
 
     `room` are the bytes of device memory for their contexts, `context` the bytes of one. `cores`: None for those of this machine. On a busy machine workers
     would only take time from this process.
     """
-    if jobs < _FEWEST_JOBS:
+    if programs < _FEWEST_PROGRAMS:
         return 0
     cores = cores or Cores.of_this_machine()
     fitting = (room + SLACK) // context if context else _MAX_WORKERS
-    return max(0, min(cores.ours - 1, cores.total - cores.busy, jobs // 2, max(_FEW_WORKERS, jobs // _JOBS_EACH), fitting, _MAX_WORKERS))
+    return max(0, min(cores.ours - 1, cores.total - cores.busy, programs // 2, max(_FEW_WORKERS, programs // _PROGRAMS_EACH), fitting, _MAX_WORKERS))
 
 
 class Worker:
-    """A process that builds jobs from the shared queue and returns binaries. A thread of this process communicates with it.
+    """A process that builds programs from the shared queue and returns binaries. A thread of this process communicates with it.
 
-    If a signal from outside ends the process, its present job is put back into the queue.
+    If a signal from outside ends the process, its present request is put back into the queue.
     """
 
-    def __init__(self, device: Device, queue: collections.deque[Job], begun: threading.Event, options: str, built: Built) -> None:
-        """`begun`: is set when the queue has jobs. `options`: for the compiler, in addition to a job's. `built` runs in a thread of its own."""
+    def __init__(self, device: Device, queue: collections.deque[BuildRequest], begun: threading.Event, options: str, built: Built) -> None:
+        """`begun`: is set when the queue has requests. `options`: for the compiler, in addition to a program's. `built` runs in a thread of its own."""
         self._queue, self._begun, self._options, self._built = queue, begun, options, built
-        self._results: list[tuple[Job, bytes]] = []
+        self._results: list[tuple[BuildRequest, bytes]] = []
         self._failure: BuildFailure | None = None
         self._busy = self._closed = False
         self._lock = threading.Lock()
@@ -179,19 +181,19 @@ class Worker:
         return self._thread.is_alive()
 
     def _end(self) -> None:
-        """End a process that has no job."""
+        """End a process that has no request."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
 
-    def finish(self) -> list[tuple[Job, bytes]]:
-        """Wait for the present job, then return all jobs that the worker built, with their binaries.
+    def finish(self) -> list[tuple[BuildRequest, bytes]]:
+        """Wait for the present program, then return the requests of all that the worker built, with their binaries.
 
-        Call this when the queue is empty; afterwards it may hold jobs again. Raises BuildFailure.
+        Call this when the queue is empty; afterwards it may hold requests again. Raises BuildFailure.
         """
         with self._lock:
             if not self._busy and self._process is not None:
-                self._process.kill()  # still starting, and no job is left
+                self._process.kill()  # still starting, and no request is left
         self._thread.join()
         if self._failure is not None:
             raise self._failure
@@ -207,22 +209,22 @@ class Worker:
                 self._process.__exit__(None, None, None)
 
     def _serve(self, first: tuple) -> None:
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the other processes build its jobs
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):  # if it does not start, the other processes build its programs
             self._send(first)
             self._receive()
             if not self._begun.wait(_WAIT):
                 self._end()
-            while (job := self._next()) is not None:
+            while (request := self._next()) is not None:
                 try:
-                    said, binary = build_in_steps(job, self._build)
+                    said, binary = build_in_steps(request, self._build)
                 except _Killed:
-                    self._queue.append(job)
+                    self._queue.append(request)
                     return
                 except BuildFailure as failure:
                     self._failure = failure
                     return
-                self._results.append((job, binary))
-                self._built(job, binary, said)
+                self._results.append((request, binary))
+                self._built(request, binary, said)
                 self._busy = False
 
     def _build(self, source: str | bytes, options: str) -> tuple[str, bytes]:
@@ -248,14 +250,14 @@ class Worker:
             log.warning("opencl:0", f"a compiler process was killed by {name}; another process builds its program")
         return killed_from_outside(self._process)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> BuildRequest | None:
         with self._lock:
             try:
-                job = self._queue.popleft()
+                request = self._queue.popleft()
             except IndexError:
                 return None
             self._busy = True
-            return job
+            return request
 
     def _send(self, message: tuple) -> None:
         if self._process is None or self._process.stdin is None:
@@ -269,14 +271,14 @@ class Worker:
 
 
 class Team:
-    """Workers with one queue. They may start before the jobs are known: a context takes 1.6 to 2.6 s on an H100, the plan of a net about as long.
+    """Workers with one queue. They may start before the programs are known: a context takes 1.6 to 2.6 s on an H100, the plan of a net about as long.
 
-    Early workers end if no job comes, because the net has an error for example.
+    Early workers end if no request comes, because the net has an error for example.
     """
 
     def __init__(self, device: Device, options: str, built: Built) -> None:
         """The arguments are as those of a Worker."""
-        self.queue: collections.deque[Job] = collections.deque()
+        self.queue: collections.deque[BuildRequest] = collections.deque()
         self._begun = threading.Event()
         self._workers: list[Worker] = []
         self._start = lambda: Worker(device, self.queue, self._begun, options, built)
@@ -286,13 +288,13 @@ class Team:
         running = sum(worker.runs() for worker in self._workers)
         self._workers += [self._start() for _ in range(count - running)]
 
-    def begin(self, jobs: Iterable[Job]) -> None:
-        """Give the workers their jobs. Each takes the next one when it is free."""
-        self.queue.extend(jobs)
+    def begin(self, requests: Iterable[BuildRequest]) -> None:
+        """Give the workers their requests. Each takes the next one when it is free."""
+        self.queue.extend(requests)
         self._begun.set()
 
-    def finish(self) -> Iterator[tuple[Job, bytes]]:
-        """Wait until no job is being built, and return the built ones. The queue may hold jobs again, of processes that were killed. Raises BuildFailure."""
+    def finish(self) -> Iterator[tuple[BuildRequest, bytes]]:
+        """Wait until no program is being built, and return the requests of the built ones. The queue may hold requests again. Raises BuildFailure."""
         for worker in self._workers:
             yield from worker.finish()
 

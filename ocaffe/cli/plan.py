@@ -52,8 +52,8 @@ class Planned:
 
 
 @dataclass
-class Job:
-    """All nets of a job, which share slabs, and their memory in bytes."""
+class WholePlan:
+    """The plans of all nets of a solver, or of one net. They share slabs. Memory is in bytes."""
 
     nets: list[Planned]
     caffe: dict[str, int]  # memory that BVLC Caffe would allocate, by category
@@ -95,29 +95,29 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"one of {', '.join(STAGES)}")
     log.quiet()
     with assumed_data() as data:
-        job = _plan_solver(options, data) if options.solver else _plan_net(options, data)
+        whole = _plan_solver(options, data) if options.solver else _plan_net(options, data)
     for note in data.notes:
         print(f"note: {note}", file=log.stderr)
-    for line in _dump(options.dump, job.nets) if options.dump else _summary(job):
+    for line in _dump(options.dump, whole.nets) if options.dump else _summary(whole):
         print(line)
     if options.json:
         with atomic_write(options.json) as out:
-            out.write((json.dumps(_record(job), indent=1) + "\n").encode())
+            out.write((json.dumps(_record(whole), indent=1) + "\n").encode())
     if options.html:
         title = pathlib.Path(options.solver or options.model).name
         with atomic_write(options.html) as out:
-            out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in job.nets], _totals(job)).encode())
+            out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in whole.nets], _totals(whole)).encode())
         print(f"wrote {options.html}", file=log.stderr)
     return 0
 
 
-def _totals(job: Job) -> list[Total]:
+def _totals(whole: WholePlan) -> list[Total]:
     """Return the bars of the page: the plan, its lower bounds, and Caffe's memory."""
-    fixed, bound = sum(job.fixed.values()), max(net.plan.lower_bound for net in job.nets)
-    found = [Total("this plan", job.total), Total("lower bound", fixed + bound)]
-    if (plain := max(net.plain for net in job.nets)) != bound:
+    fixed, bound = sum(whole.fixed.values()), max(net.plan.lower_bound for net in whole.nets)
+    found = [Total("this plan", whole.total), Total("lower bound", fixed + bound)]
+    if (plain := max(net.plain for net in whole.nets)) != bound:
         found.append(Total("lower bound without recomputation", fixed + plain))
-    return [*found, Total("BVLC Caffe", sum(job.caffe.values()))] if any(job.caffe.values()) else found
+    return [*found, Total("BVLC Caffe", sum(whole.caffe.values()))] if any(whole.caffe.values()) else found
 
 
 def _target(options: Any) -> Target:
@@ -140,8 +140,8 @@ def _target(options: Any) -> Target:
 
 
 @dataclass
-class Part:
-    """A net of a job, with the settings of its recording."""
+class NetToPlan:
+    """A net, with the settings of its recording."""
 
     name: str
     message: Any
@@ -154,20 +154,20 @@ class Part:
         return compile_net(self.graph, self.group, target, replace(self.net_options, **changes), Switches.read(), self.update)
 
 
-def _planned(parts: list[Part], target: Target) -> list[Planned]:
-    """Compile all nets of a job.
+def _planned(wanted: list[NetToPlan], target: Target) -> list[Planned]:
+    """Compile all nets.
 
     Nets with a limit are compiled twice, because each needs the memory that the others keep.
     """
-    limited = any(part.net_options.limit is not None for part in parts)
-    beside = bytes_beside([part.compiled(target, limit=None).recording.schedule for part in parts]) if limited else [0] * len(parts)
+    limited = any(net.net_options.limit is not None for net in wanted)
+    beside = bytes_beside([net.compiled(target, limit=None).recording.schedule for net in wanted]) if limited else [0] * len(wanted)
     nets = []
-    for part, size in zip(parts, beside):
-        plain = part.net_options.backward and part.net_options.recompute != "none"
-        bound = part.compiled(target, recompute="none", limit=None).plan.lower_bound if plain else None
-        made = part.compiled(target, beside=size)
+    for net, size in zip(wanted, beside):
+        plain = net.net_options.backward and net.net_options.recompute != "none"
+        bound = net.compiled(target, recompute="none", limit=None).plan.lower_bound if plain else None
+        made = net.compiled(target, beside=size)
         least = made.plan.lower_bound if bound is None else bound
-        nets.append(Planned(part.name, part.message, part.graph, made.recording, made.plan, least, made.microbatch, limited))
+        nets.append(Planned(net.name, net.message, net.graph, made.recording, made.plan, least, made.microbatch, limited))
     return nets
 
 
@@ -176,16 +176,16 @@ def _net_options(options: Any, target: Target, backward: bool) -> NetOptions:
     return NetOptions(backward=backward, recompute=options.recompute, limit=limit, prepack_weights=not backward)
 
 
-def _plan_net(options: Any, data: AssumedData) -> Job:
+def _plan_net(options: Any, data: AssumedData) -> WholePlan:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     net = data.complete(batched(read_net(options.model, options.allow_unknown_fields), options.batch), parse_shape(options.shape))
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
-    part = Part(options.phase, message, graph, ParameterGroup(graph.params), _net_options(options, target, phase == proto.TRAIN))
-    return Job(_planned([part], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
+    net = NetToPlan(options.phase, message, graph, ParameterGroup(graph.params), _net_options(options, target, phase == proto.TRAIN))
+    return WholePlan(_planned([net], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
 
 
-def _plan_solver(options: Any, data: AssumedData) -> Job:
+def _plan_solver(options: Any, data: AssumedData) -> WholePlan:
     param = read_solver(options.solver, options.allow_unknown_fields)
     param.train_state.level = options.level
     param.train_state.stage.extend(stages(options.stage))
@@ -196,7 +196,7 @@ def _plan_solver(options: Any, data: AssumedData) -> Job:
     message = train()
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
-    parts = [Part("TRAIN", message, graph, group, net_options, Updater(group, param))]
+    wanted = [NetToPlan("TRAIN", message, graph, group, net_options, Updater(group, param))]
     theirs = {(p.layer, p.index): p for p in graph.params}
     graphs = []
     for index, make in enumerate(tests):
@@ -210,12 +210,12 @@ def _plan_solver(options: Any, data: AssumedData) -> Job:
             else:
                 parameter.data = shared.data
         graphs.append(test)
-        parts.append(Part(f"TEST #{index}", message, test, ParameterGroup(own), replace(net_options, backward=False, hold_gradients=False)))
-    return Job(_planned(parts, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
+        wanted.append(NetToPlan(f"TEST #{index}", message, test, ParameterGroup(own), replace(net_options, backward=False, hold_gradients=False)))
+    return WholePlan(_planned(wanted, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
 
 
-def _summary(job: Job) -> Iterator[str]:
-    for net in job.nets:
+def _summary(whole: WholePlan) -> Iterator[str]:
+    for net in whole.nets:
         yield from report(net.name, net.recording.schedule, net.plan)
         if net.plain != net.plan.lower_bound:
             larger = "" if net.limited else "; a GPU with 8 times as much memory recomputes nothing"
@@ -226,9 +226,9 @@ def _summary(job: Job) -> Iterator[str]:
         if again:
             yield f"  recomputed: {again / 1e9:.1f} GFLOP in convolutions and products, {100 * again / (3 * _flops(net)):.1f} % more"
     yield ""
-    ours = [*job.fixed.items(), ("recycled, all nets", sum(job.slabs)), ("total", job.total)]
-    caffe = sum(job.caffe.values())
-    theirs = [*((label, size) for label, size in job.caffe.items() if size), ("total", caffe)]
+    ours = [*whole.fixed.items(), ("recycled, all nets", sum(whole.slabs)), ("total", whole.total)]
+    caffe = sum(whole.caffe.values())
+    theirs = [*((label, size) for label, size in whole.caffe.items() if size), ("total", caffe)]
     yield f"{'ocaffe':<36}{'BVLC Caffe'}"
     for (label, size), (other, takes) in itertools.zip_longest(ours[:-1], theirs[:-1], fillvalue=("", 0)):
         left = f"{label:<22}{size_text(size):>10}" if label else ""
@@ -236,7 +236,7 @@ def _summary(job: Job) -> Iterator[str]:
     for (label, size), (_, takes) in zip(ours[-1:], theirs[-1:]):
         yield f"{label:<22}{size_text(size):>10}    {label:<22}{size_text(takes):>10}"
     if caffe:
-        yield f"ocaffe takes {100 * job.total / caffe:.0f} % of what Caffe does"
+        yield f"ocaffe takes {100 * whole.total / caffe:.0f} % of what Caffe does"
 
 
 def _flops(net: Planned) -> int:
@@ -248,17 +248,17 @@ def _recomputed_flops(net: Planned) -> int:
     return sum(launch.flops for launch in net.recording.schedule if launch.recomputed)
 
 
-def _record(job: Job) -> dict[str, Any]:
+def _record(whole: WholePlan) -> dict[str, Any]:
     """Return the plan for JSON, with all lifetimes, so that a reader can check the bound."""
-    main = job.nets[0]
+    main = whole.nets[0]
     return {
-        "total_bytes": job.total,
-        "lower_bound_bytes": sum(job.fixed.values()) + max(net.plan.lower_bound for net in job.nets),
-        "lower_bound_without_recompute_bytes": sum(job.fixed.values()) + max(net.plain for net in job.nets),
-        "caffe_bytes": sum(job.caffe.values()),
-        "caffe_categories": job.caffe,
+        "total_bytes": whole.total,
+        "lower_bound_bytes": sum(whole.fixed.values()) + max(net.plan.lower_bound for net in whole.nets),
+        "lower_bound_without_recompute_bytes": sum(whole.fixed.values()) + max(net.plain for net in whole.nets),
+        "caffe_bytes": sum(whole.caffe.values()),
+        "caffe_categories": whole.caffe,
         "launches": len(main.recording.schedule),
-        "categories": {**job.fixed, "recycled": sum(job.slabs)},
+        "categories": {**whole.fixed, "recycled": sum(whole.slabs)},
         "nets": [
             {
                 "name": net.name,
@@ -276,7 +276,7 @@ def _record(job: Job) -> dict[str, Any]:
                     for life in net.plan.lives
                 ],
             }
-            for net in job.nets
+            for net in whole.nets
         ],
     }  # fmt: skip
 

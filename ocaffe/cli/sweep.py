@@ -13,7 +13,7 @@ from ocaffe.cl.device import choose_several, list_devices, no_opencl
 from ocaffe.cli.flags import Parser, math_flag, stages
 from ocaffe.cli.ranks import ranked
 from ocaffe.cli.signals import Signals
-from ocaffe.cli.train import job_flags
+from ocaffe.cli.train import training_flags
 from ocaffe.errors import Error, within
 from ocaffe.formats.text import read_net, read_solver, write_text
 from ocaffe.formats.upgrade import upgrade_solver
@@ -60,7 +60,7 @@ def sweep(argv: Sequence[str]) -> int:
     parser.flag("jobs_per_device", 1, "trainings that a device runs at the same time")
     parser.flag("by", "", "the output that orders the results; default: best_output, else accuracy, else the first output of the TEST net")
     math_flag(parser)
-    job_flags(parser)
+    training_flags(parser)
     options = parser.parse(argv)
     if options.jobs_per_device < 1:
         raise Error(f"--jobs-per-device is {options.jobs_per_device}", place="ocaffe sweep", fix="1 or more")
@@ -131,7 +131,7 @@ def _flags(options: argparse.Namespace, names: Sequence[str] | None = None) -> t
     """Return the flags of `ocaffe train` that are not at their defaults; with `names` only these."""
     passed = Parser("sweep", "")
     math_flag(passed)
-    job_flags(passed)
+    training_flags(passed)
     given = {name: getattr(options, name) for name, default in vars(passed.parse([])).items() if getattr(options, name) != default}
     return tuple(f"--{name}={value}" for name, value in given.items() if names is None or name in names)
 

@@ -56,7 +56,7 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("snapshot", "", "the .solverstate to resume from, without --weights; auto: the newest complete one, or a new start")
     device_flags(parser)
     kind_flag(parser)
-    job_flags(parser)
+    training_flags(parser)
     parser.flag("sigint_effect", "stop", "effect of SIGINT: snapshot, stop or none")
     parser.flag("sighup_effect", "snapshot", "effect of SIGHUP: snapshot, stop or none")
     parser.flag("sigterm_effect", "stop", "effect of SIGTERM: snapshot, stop or none")
@@ -164,7 +164,7 @@ def prepared(options: argparse.Namespace) -> Callable[[Any, int], Any]:
     return prepare
 
 
-def job_flags(parser: Parser) -> None:
+def training_flags(parser: Parser) -> None:
     """Add the flags that `ocaffe sweep` passes on to each training."""
     parser.flag("weights", "", "weights to finetune from, separated by ','")
     match_flag(parser)

@@ -1,6 +1,6 @@
-"""Run an ONNX model in one runtime: `python consumer_process.py JOB.json`, in a process of its own.
+"""Run an ONNX model in one runtime: `python consumer_process.py REQUEST.json`, in a process of its own.
 
-The Python that runs it may lack ocaffe, so it imports numpy and the runtime only. The job has `runtime`, `model` (a path), `inputs` and
+The Python that runs it may lack ocaffe, so it imports numpy and the runtime only. The request has `runtime`, `model` (a path), `inputs` and
 `results` (.npz files), `names` (of the inputs and of the outputs) and `runs`. The results are `version`, and `RUN.OUTPUT` for each run and output.
 """
 from __future__ import annotations
@@ -101,18 +101,18 @@ def ncnn(model: str) -> tuple[str, Run]:
     return runtime.__version__, run
 
 
-def main(job: dict[str, Any]) -> None:
-    name, _, engine = job["runtime"].partition("-")
+def main(request: dict[str, Any]) -> None:
+    name, _, engine = request["runtime"].partition("-")
     try:
-        version, run = globals()[name](job["model"], *filter(None, [engine]))
+        version, run = globals()[name](request["model"], *filter(None, [engine]))
     except ModuleNotFoundError as problem:
         sys.exit(f"missing: {problem.name}")
-    with np.load(job["inputs"]) as held:
-        feeds = {name: held[str(number)] for number, name in enumerate(job["names"][0])}
+    with np.load(request["inputs"]) as held:
+        feeds = {name: held[str(number)] for number, name in enumerate(request["names"][0])}
     results: dict[str, Any] = {"version": np.array(version)}
-    for turn in range(job["runs"]):
-        results |= {f"{turn}.{number}": np.asarray(value) for number, value in enumerate(run(feeds, job["names"][1]))}
-    np.savez(job["results"], **results)
+    for turn in range(request["runs"]):
+        results |= {f"{turn}.{number}": np.asarray(value) for number, value in enumerate(run(feeds, request["names"][1]))}
+    np.savez(request["results"], **results)
 
 
 if __name__ == "__main__":

@@ -116,9 +116,9 @@ def run_in(
         folder = Path(name)
         inputs, results = folder / "inputs.npz", folder / "results.npz"
         np.savez(inputs, **{str(number): value for number, value in enumerate(feeds.values())})  # type: ignore[arg-type]
-        job = {"runtime": runtime, "model": str(model), "inputs": str(inputs), "results": str(results), "names": [list(feeds), list(names)], "runs": runs}
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-        command = [python, str(consumer_process.__file__), str(folder / "job.json")]
+        request = {"runtime": runtime, "model": str(model), "inputs": str(inputs), "results": str(results), "names": [list(feeds), list(names)], "runs": runs}
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        command = [python, str(consumer_process.__file__), str(folder / "request.json")]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
         except subprocess.TimeoutExpired:

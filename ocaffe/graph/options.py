@@ -17,7 +17,7 @@ class NetOptions:
     `backward`: record it. `keep`: names of blobs that stay readable after a run; ALL keeps every one. `observed_diffs`: also keep their diffs, and take the
     diffs of net outputs from the user. `accumulate`: add to the gradients instead of overwriting them. `hold_gradients`: the gradients survive the run.
     `fuse`: merge launches and layers between which no script reads. `debug`: compute the numbers of debug_info.
-    `recompute`: the values that backward recomputes. `limit`: bytes on the device for the whole job; `beside`: the part of it that the job's other
+    `recompute`: the values that backward recomputes. `limit`: bytes on the device for all nets of a solver; `beside`: those of them that its other
     nets keep. `microbatch`: the first layers run on parts of the batch. `apart`: any part of the net can run by itself, any number of times; then
     nothing is fused or recomputed, and no value reuses the memory of another. `prepack_weights`: without backward, keep prepacked weights, if the limit allows.
     `in_flight`: average gradients over all ranks before their update. So many bytes of them may be in the exchange while backward continues. None: there is

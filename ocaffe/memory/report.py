@@ -42,7 +42,7 @@ def fixed_bytes(schedules: list[Schedule]) -> int:
 
 
 def bytes_beside(schedules: Sequence[Schedule]) -> list[int]:
-    """For each net of a job: the bytes that its other nets keep."""
+    """For each of the nets of a solver: the bytes that the others keep."""
     return [fixed_bytes([*schedules]) - fixed_bytes([schedule]) for schedule in schedules]
 
 
@@ -66,7 +66,7 @@ def check_buffers(schedule: Schedule, target: Target) -> None:
 def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, limit: int, batch: tuple[int, int], tried: str) -> NoRoom:
     """The error for a net that does not fit into `limit` bytes: the largest tensors, and the batch that would fit.
 
-    `beside`: bytes that other nets of the job keep. `batch`: the size that fits (0: none) and the present one. `tried`: the savings that were tried.
+    `beside`: bytes that other nets of the solver keep. `batch`: the size that fits (0: none) and the present one. `tried`: the savings that were tried.
     """
     refs = {*(life.ref for life in plan.live_at(plan.peak_step)), *(ref for ref in roots(schedule) if ref.persistent)}
     largest = sorted(refs, key=lambda ref: (-ref.nbytes * ref.slots, ref.name, ref.role.value))[:5]

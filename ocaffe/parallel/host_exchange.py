@@ -101,7 +101,7 @@ class HostExchange:
             self.exposed += time.perf_counter() - idle
 
     def close(self) -> None:
-        """End the thread. If a bucket is open, the job has failed: the thread may wait for a rank that has ended, and the process ends without it."""
+        """End the thread. If a bucket is open, the training has failed: the thread may wait for a rank that has ended, and the process ends without it."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # of Linux
-# Options by a text of `mpiexec --version`. All ranks are on this host: in the allocation of a job scheduler, mpiexec would start them by srun, on all hosts.
+# Options by a text of `mpiexec --version`. All ranks are on this host: in the allocation of a batch scheduler, mpiexec would start them by srun, on all hosts.
 _HERE = ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")
 _OPTIONS = {
     "Open MPI": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE", "--mca", "ras", "^slurm,pbs,tm,lsf,gridengine", "--mca", "plm", "^slurm,pbs,tm,lsf"),

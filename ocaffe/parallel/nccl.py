@@ -168,6 +168,6 @@ class NcclExchange:
             raise Error(f"NCCL: {self._library.ncclGetErrorString(status).decode()}", fix=_FIX)
 
     def close(self) -> None:
-        """Destroy the communicator. If a bucket is open, the job has failed, and NCCL would wait for the other ranks."""
+        """Destroy the communicator. If a bucket is open, the training has failed, and NCCL would wait for the other ranks."""
         if not self._begun and not self._averaged:
             self._library.ncclCommDestroy(self._comm)

@@ -1,4 +1,4 @@
-"""World: the ranks of a job, which MPI started as processes. Each rank has one device.
+"""World: the ranks of a training, which MPI started as processes. Each rank has one device.
 
 One rank without MPI is a World too, so commands and solvers need no second way.
 """
@@ -111,7 +111,7 @@ class World:
 
     @contextmanager
     def together(self, before: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Context of a job. If this rank raises, its error is printed with its rank and host, and all ranks end. `before` is called before they end."""
+        """Context of a training. If this rank raises, its error is printed with its rank and host, and all ranks end. `before` is called before they end."""
         try:
             yield
         except BaseException as problem:

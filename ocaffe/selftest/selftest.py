@@ -90,8 +90,8 @@ def selftest(
     left, known, build = list(names), False, True
     while left:
         with tempfile.TemporaryFile("w+") as said:
-            job = json.dumps([spec, gpu, math, left, os.getpid(), kind, build])
-            child = _Child([*(command or (sys.executable, "-m", "ocaffe.selftest")), job], said, timeout)
+            request = json.dumps([spec, gpu, math, left, os.getpid(), kind, build])
+            child = _Child([*(command or (sys.executable, "-m", "ocaffe.selftest")), request], said, timeout)
             build = False
             begun = ""
             for answer in child.answers():

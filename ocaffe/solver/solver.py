@@ -82,7 +82,7 @@ class Solver:
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
-        `memory_limit`: bytes on the device for the whole job. `recompute`: the values that backward recomputes. `world`: the ranks that train together.
+        `memory_limit`: bytes on the device for all nets. `recompute`: the values that backward recomputes. `world`: the ranks that train together.
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
         `batch`: the batch size of the TRAIN net, 0 for that of the file. `prepare`: changes the message of a net for a phase.
         """

@@ -10,7 +10,7 @@ import random
 import shutil
 from collections.abc import Callable
 
-from tests.abuse import job
+from tests.abuse import training
 from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import Outcome, command, ocaffe
 from tests.abuse.mutate import damage
@@ -45,14 +45,14 @@ DAMAGES: tuple[Callable[[random.Random, pathlib.Path, pathlib.Path], None], ...]
 
 
 def train(cache: pathlib.Path) -> Outcome:
-    job.clear()
-    job.LOG.unlink(missing_ok=True)
-    return command(ocaffe(*job.arguments()), job.LOG.absolute(), pathlib.Path.cwd(), {"OCAFFE_CACHE": str(cache.absolute())}).wait(job.LIMITS)
+    training.clear()
+    training.LOG.unlink(missing_ok=True)
+    return command(ocaffe(*training.arguments()), training.LOG.absolute(), pathlib.Path.cwd(), {"OCAFFE_CACHE": str(cache.absolute())}).wait(training.LIMITS)
 
 
 def caches(chosen: Options, tally: Tally) -> None:
-    job.prepare("binary", ITERATIONS)
-    judge = job.Judge("binary")
+    training.prepare("binary", ITERATIONS)
+    judge = training.Judge("binary")
     judge.learn()
     outcome = train(WARM)
     if outcome.kind != "ok":
@@ -73,12 +73,12 @@ def caches(chosen: Options, tally: Tally) -> None:
         elif outcome.kind == "ok":
             outcome = judge.verdict(ITERATIONS)
         note = f"{way.__name__[1:]} in {folder.relative_to(WARM).parts[0]}: {outcome.note}" if outcome.kind != "ok" else ""
-        tally.add(Outcome(outcome.kind, note), number, job.LOG.read_bytes(), ".log")
+        tally.add(Outcome(outcome.kind, note), number, training.LOG.read_bytes(), ".log")
     tally.extra["files"] = len(files)
 
 
 def main() -> int:
-    return job.run_part("caches", 10, caches, preload=False)
+    return training.run_part("caches", 10, caches, preload=False)
 
 
 if __name__ == "__main__":

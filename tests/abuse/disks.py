@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tests.abuse import job
+from tests.abuse import training
 from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import Outcome, Process, command, ocaffe
 
@@ -84,32 +84,33 @@ def fill(folder: pathlib.Path) -> None:
             pass
 
 
-def disturbed(case: Case, rng: random.Random, judge: job.Judge) -> tuple[Process, Outcome]:
+def disturbed(case: Case, rng: random.Random, judge: training.Judge) -> tuple[Process, Outcome]:
     """Run a training with a disturbance. Return it and the verdict."""
     largest = max(len(data) for data in judge.reference.values())
     size = rng.randrange(int(1.2 * largest)) if case.before is _limit else rng.randrange(4096, 2 * largest * ITERATIONS)
-    job.LOG.unlink(missing_ok=True)
-    with mounted(job.SNAPSHOTS, size) if case.small else contextlib.nullcontext():
-        process = command([*ocaffe(*job.arguments()), *case.flags], job.LOG.absolute(), pathlib.Path.cwd(), case.environment, lambda: case.before(size))
-        outcome = process.wait(job.LIMITS)
+    training.LOG.unlink(missing_ok=True)
+    with mounted(training.SNAPSHOTS, size) if case.small else contextlib.nullcontext():
+        arguments = [*ocaffe(*training.arguments()), *case.flags]
+        process = command(arguments, training.LOG.absolute(), pathlib.Path.cwd(), case.environment, lambda: case.before(size))
+        outcome = process.wait(training.LIMITS)
         if case.before is _limit and outcome.kind == "traceback" and outcome.note.startswith("status 1"):
             outcome = Outcome("error", "the limit holds for the log too, so the reason may be missing")
         if case.must_succeed and outcome.kind == "error":
             outcome = Outcome("wrong", f"a training that should go on ended: {outcome.note}")
-        now = job.newest()
+        now = training.newest()
         if outcome.kind in ("ok", "error"):
             whole = judge.verdict(ITERATIONS if outcome.kind == "ok" else 0)
             outcome = whole if whole.kind == "wrong" else outcome
-        if outcome.kind in ("ok", "error") and job.strangers():
-            outcome = Outcome("wrong", f"a failed write leaves files: {len(job.strangers())} beside state {now.iteration if now else 0}")
+        if outcome.kind in ("ok", "error") and training.strangers():
+            outcome = Outcome("wrong", f"a failed write leaves files: {len(training.strangers())} beside state {now.iteration if now else 0}")
         if not case.small:
-            job.clear()
+            training.clear()
     return process, outcome
 
 
 def disks(chosen: Options, tally: Tally) -> None:
-    job.prepare("binary", ITERATIONS)
-    judge = job.Judge("binary")
+    training.prepare("binary", ITERATIONS)
+    judge = training.Judge("binary")
     judge.learn()
     with mounted(FULL, 64 << 10) as root:
         fill(FULL)
@@ -123,7 +124,7 @@ def disks(chosen: Options, tally: Tally) -> None:
 
 
 def main() -> int:
-    return job.run_part("disks", 9, disks, tuple(CASES), preload=False)
+    return training.run_part("disks", 9, disks, tuple(CASES), preload=False)
 
 
 if __name__ == "__main__":

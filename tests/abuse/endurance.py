@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe import proto
-from tests.abuse import job
+from tests.abuse import training
 from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import PAUSE, ROOT, Limits, Outcome, Process, resident
 from tests.abuse.workplace import database
@@ -56,14 +56,14 @@ def iteration(log: str) -> int:
 
 def endurance(chosen: Options, tally: Tally) -> None:
     prepare(chosen.count)
-    process = job.forked(["train", "--solver", "solver.prototxt"])
+    process = training.forked(["train", "--solver", "solver.prototxt"])
     limits = Limits(seconds=max(60.0, chosen.count * 0.1))
     warm = min(WARM, chosen.count // 2)
     samples: list[tuple[int, int]] = []
     reached = 0
     while not process.ended(limits):
         time.sleep(PAUSE)
-        reached = iteration(_tail(job.LOG))
+        reached = iteration(_tail(training.LOG))
         if warm <= reached < chosen.count:
             with contextlib.suppress(OSError):  # it has just ended
                 samples.append((resident(process.pid), descriptors(process)))
@@ -89,7 +89,7 @@ def _tail(path: pathlib.Path) -> str:
 
 
 def main() -> int:
-    return job.run_part("endurance", 2000, endurance)
+    return training.run_part("endurance", 2000, endurance)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import random
 import signal
 import time
 
-from tests.abuse import job
+from tests.abuse import training
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Outcome, Process
 from tests.abuse.workplace import workplace
@@ -24,14 +24,14 @@ POLITE = 0.1  # share of SIGTERM
 def disturb(rng: random.Random, process: Process, kinds: collections.Counter[str]) -> Outcome:
     """Kill the training at a random moment, unless it ends before. Return the outcome of its end."""
     moment, polite = time.monotonic() + rng.uniform(*MOMENTS), rng.random() < POLITE
-    while time.monotonic() < moment and not process.ended(job.LIMITS):
+    while time.monotonic() < moment and not process.ended(training.LIMITS):
         time.sleep(0.002)
-    if process.ended(job.LIMITS):
+    if process.ended(training.LIMITS):
         kinds["finished"] += 1
     elif polite:
         kinds["SIGTERM"] += 1
         os.kill(process.pid, signal.SIGTERM)
-        outcome = process.wait(job.LIMITS)
+        outcome = process.wait(training.LIMITS)
         started = "Starting Optimization" in process.text()
         return Outcome("ok") if outcome == ("signal", "SIGTERM") and not started else outcome  # it had no handler yet
     else:
@@ -42,38 +42,38 @@ def disturb(rng: random.Random, process: Process, kinds: collections.Counter[str
 
 
 def kills(variant: str, chosen: Options, tally: Tally) -> None:
-    job.prepare(variant)
-    judge = job.Judge(variant)
+    training.prepare(variant)
+    judge = training.Judge(variant)
     judge.learn()
     kinds: collections.Counter[str] = collections.Counter()
     iterations = 0
     for number in tally.numbers():
-        state = job.newest()
+        state = training.newest()
         before = state.iteration if state else 0
-        process = job.forked(job.arguments(state.path if state else None))
+        process = training.forked(training.arguments(state.path if state else None))
         outcome = disturb(random.Random(f"kill {variant} {chosen.seed} {number}"), process, kinds)
         if outcome.kind == "ok":
             outcome = judge.verdict(before)
-        missing = [name for name in job.announced() if not pathlib.Path(name).exists()]
-        if outcome.kind == "ok" and missing and "snapshot_keep" not in job.VARIANTS[variant]:
+        missing = [name for name in training.announced() if not pathlib.Path(name).exists()]
+        if outcome.kind == "ok" and missing and "snapshot_keep" not in training.VARIANTS[variant]:
             outcome = Outcome("wrong", "a snapshot that the log announced is gone")
-        now = job.newest()
+        now = training.newest()
         iterations += (now.iteration if now else 0) - before
-        done = now is not None and now.iteration == job.ITERATIONS
-        if outcome.kind == "ok" and done and process.outcome == ("ok", "") and job.strangers():
+        done = now is not None and now.iteration == training.ITERATIONS
+        if outcome.kind == "ok" and done and process.outcome == ("ok", "") and training.strangers():
             outcome = Outcome("wrong", "a training that ended leaves temporary files of killed ones")
-        tally.add(outcome, number, process.text().encode() + "\n".join(sorted(os.listdir(job.SNAPSHOTS))).encode(), ".log")
+        tally.add(outcome, number, process.text().encode() + "\n".join(sorted(os.listdir(training.SNAPSHOTS))).encode(), ".log")
         if done or outcome.kind != "ok":
-            job.clear()  # the next case begins a new training
+            training.clear()  # the next case begins a new training
     tally.extra |= {"ends": dict(kinds), "iterations": iterations}
 
 
 def main() -> int:
-    chosen = options("kills", 20, tuple(job.VARIANTS), device=True)
-    sections = [chosen.section] if chosen.section else list(job.VARIANTS)
+    chosen = options("kills", 20, tuple(training.VARIANTS), device=True)
+    sections = [chosen.section] if chosen.section else list(training.VARIANTS)
     chosen.seconds /= len(sections)
-    job.use(chosen.device)
-    job.load()
+    training.use(chosen.device)
+    training.load()
     status = 0
     for chosen.section in sections:
         with workplace():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import lmdb
 
 from ocaffe import proto
-from tests.abuse import job
+from tests.abuse import training
 from tests.abuse.campaign import Options, Tally
 from tests.abuse.harness import PAUSE, Outcome
 
@@ -26,7 +26,7 @@ Records = dict[bytes, bytes]
 def _add(rng: random.Random, records: Records) -> Iterator[tuple[bytes, bytes | None]]:
     """Records after the others."""
     for number in range(500):
-        yield b"a%08d" % rng.randrange(10**8), records[b"%08d" % (number % job.RECORDS)]
+        yield b"a%08d" % rng.randrange(10**8), records[b"%08d" % (number % training.RECORDS)]
 
 
 def _rewrite(rng: random.Random, records: Records) -> Iterator[tuple[bytes, bytes | None]]:
@@ -66,37 +66,37 @@ def write(changes: Iterator[tuple[bytes, bytes | None]], rng: random.Random) -> 
 
 
 def writers(chosen: Options, tally: Tally) -> None:
-    judges: dict[bool, job.Judge] = {}
+    judges: dict[bool, training.Judge] = {}
     for number in tally.numbers():
         rng = random.Random(f"writer {chosen.seed} {number}")
         shuffled = rng.random() < 0.3
-        job.prepare("keep", ITERATIONS)
+        training.prepare("keep", ITERATIONS)
         if shuffled:
             net = pathlib.Path("net.prototxt")
             net.write_text(net.read_text().replace("backend: LMDB", "backend: LMDB shuffle: true"))
-        judge = judges.setdefault(shuffled, job.Judge("keep"))
+        judge = judges.setdefault(shuffled, training.Judge("keep"))
         if not judge.reference:
             judge.learn()
         with lmdb.open(str(DATABASE), readonly=True, lock=False) as environment, environment.begin() as transaction:
             records = dict(transaction.cursor())
         way = WAYS[number % len(WAYS)]
-        process = job.forked(job.arguments())
-        while not (process.ended(job.LIMITS) or "Iteration 1 " in process.text()):
+        process = training.forked(training.arguments())
+        while not (process.ended(training.LIMITS) or "Iteration 1 " in process.text()):
             time.sleep(PAUSE / 10)
         for _ in range(ROUNDS):  # the reader's slot keeps old pages, so the database grows
-            if not process.ended(job.LIMITS):
+            if not process.ended(training.LIMITS):
                 write(way(rng, records), rng)
-        outcome = process.wait(job.LIMITS)
+        outcome = process.wait(training.LIMITS)
         if outcome.kind in ("ok", "error"):
             whole = judge.verdict(ITERATIONS if outcome.kind == "ok" else 0)
             outcome = whole if whole.kind == "wrong" else outcome
         note = f"{way.__name__[1:]}{', shuffled' if shuffled else ''}: {outcome.note}"
         tally.add(Outcome(outcome.kind, note), number, process.text().encode(), ".log")
-        job.clear()
+        training.clear()
 
 
 def main() -> int:
-    return job.run_part("writers", 5, writers)
+    return training.run_part("writers", 5, writers)
 
 
 if __name__ == "__main__":

@@ -154,5 +154,5 @@ def test_a_worker_that_crashes_in_the_second_step(monkeypatch: pytest.MonkeyPatc
         raise workers.Refusal("the compiler ended its process")
 
     with pytest.raises(workers.BuildFailure, match="ended its process") as raised:
-        workers.build_in_steps(workers.Job(KEY, "text", "", "entry", True), build)
+        workers.build_in_steps(workers.BuildRequest(KEY, "text", "", "entry", True), build)
     assert (raised.value.step, raised.value.text) == (SECOND, opened(NVIDIA).decode())

@@ -54,8 +54,8 @@ def scaled(device: Device, program, name: str = "scale") -> float:
 
 
 def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Programs, jobs: list, room: int) -> None:
-        raise AssertionError(f"compiles {len(jobs)} programs")
+    def refuse(self: Programs, requests: list, room: int) -> None:
+        raise AssertionError(f"compiles {len(requests)} programs")
 
     monkeypatch.setattr(Programs, "_compile", refuse)
 
@@ -225,7 +225,7 @@ def test_a_worker_reports_what_does_not_build(device: Device, monkeypatch: pytes
     assert "no_such_name" in raised.value.log and ">" in str(raised.value)
 
 
-GETS_A_JOB = "pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i)"
+GETS_A_REQUEST = "pickle.load(i); pickle.dump('ready', o); o.flush(); pickle.load(i)"
 
 
 def start_instead(monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
@@ -240,10 +240,10 @@ def start_instead(monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
-def test_this_process_builds_the_job_of_a_worker_that_is_killed(
+def test_this_process_builds_the_program_of_a_worker_that_is_killed(
     device: Device, monkeypatch: pytest.MonkeyPatch, cache: Path, capsys: pytest.CaptureFixture, name: str
 ) -> None:
-    start_instead(monkeypatch, f"{GETS_A_JOB}; os.kill(os.getpid(), signal.{name})")
+    start_instead(monkeypatch, f"{GETS_A_REQUEST}; os.kill(os.getpid(), signal.{name})")
     compile_all, take, taken = Programs._compile_all, workers.Worker._next, threading.Event()
     monkeypatch.setattr(workers.Worker, "_next", lambda self: (take(self), taken.set())[0])
     monkeypatch.setattr(Programs, "_compile_all", lambda self, queue: (taken.wait(), compile_all(self, queue)))
@@ -255,7 +255,7 @@ def test_this_process_builds_the_job_of_a_worker_that_is_killed(
 
 @pytest.mark.parametrize(
     "behaviour, worker_alone",
-    [("raise SystemExit", False), (f"{GETS_A_JOB}; os.abort()", True), (f"{GETS_A_JOB}; raise SystemExit(1)", True)],
+    [("raise SystemExit", False), (f"{GETS_A_REQUEST}; os.abort()", True), (f"{GETS_A_REQUEST}; raise SystemExit(1)", True)],
     ids=["does-not-start", "crashes", "exits"],
 )
 def test_a_worker_that_dies(device: Device, monkeypatch: pytest.MonkeyPatch, behaviour: str, worker_alone: bool) -> None:
@@ -284,7 +284,7 @@ def test_workers_start_before_the_programs_are_known(device: Device, monkeypatch
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_early_workers_without_a_job_end(device: Device, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+def test_early_workers_without_a_request_end(device: Device, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
     monkeypatch.setattr(workers, "_WAIT", 60 if waits else 0)
     programs = with_a_worker(device)
     programs.expect(9, 0)
@@ -299,7 +299,7 @@ def test_early_workers_without_a_job_end(device: Device, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "jobs, cores, affinity, load, running, count",
+    "programs, cores, affinity, load, running, count",
     [
         (4, 64, 64, 0.0, 1, 0), (5, 64, 64, 0.0, 1, 2), (8, 64, 64, 0.0, 1, 4), (16, 64, 64, 0.0, 1, 5), (36, 64, 64, 0.0, 1, 9), (90, 64, 64, 0.0, 1, 10),
         (40, 64, 3, 20.0, 9, 2), (40, 2, 2, 0.4, 3, 1), (40, 2, 2, 3.7, 3, 0), (40, 2, 2, 3.7, 1, 1), (40, 2, 2, 3.7, 0, 1),
@@ -307,12 +307,12 @@ def test_early_workers_without_a_job_end(device: Device, monkeypatch: pytest.Mon
     ],
 )  # fmt: skip
 def test_workers_are_for_many_programs_and_idle_cores(
-    tmp_path: Path, jobs: int, cores: int, affinity: int, load: float, running: int | None, count: int
+    tmp_path: Path, programs: int, cores: int, affinity: int, load: float, running: int | None, count: int
 ) -> None:
     if running is not None:
         (tmp_path / "loadavg").write_text(f"{load:.2f} 9.00 9.00 {running}/345 6789\n")
     machine = Cores(cores, affinity, load, running_threads(tmp_path / "loadavg"))
-    assert workers.worker_count(jobs, 0, 0, machine) == count
+    assert workers.worker_count(programs, 0, 0, machine) == count
 
 
 def test_cores_of_this_machine() -> None:

@@ -46,7 +46,7 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
     monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
     switch(monkeypatch, "fuse=0")  # several programs, also on a CPU: a task graph is one
     device = Device(device.info, device)
-    device.programs = program.Programs(device, workers=lambda jobs, room, context: room // context)
+    device.programs = program.Programs(device, workers=lambda programs, room, context: room // context)
     net = network(device)
     session = net.session
     compiled = net.nets.compiled(OPTIONS)
@@ -56,7 +56,7 @@ def test_contexts_of_compilers_and_buffers_never_exceed_the_plan(device: Device,
     peaks: list[int] = []
 
     class Compiler:
-        """Takes memory as a worker does, but leaves the jobs to this process."""
+        """Takes memory as a worker does, but leaves the programs to this process."""
 
         def __init__(self, *_: object) -> None:
             contexts.append(self)

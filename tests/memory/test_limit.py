@@ -180,7 +180,7 @@ def test_the_batch_that_is_named_fits(device: Any) -> None:
 
 
 @pytest.mark.parametrize("settings", ["iter_size: 2", "snapshot_diff: true", "test_interval: 2 test_iter: 1 test_state { }"])
-def test_a_limit_is_one_of_the_whole_job(device: Any, settings: str) -> None:
+def test_a_limit_is_one_of_all_nets_together(device: Any, settings: str) -> None:
     """The limit includes the history if update and passes are separate, and the TEST nets."""
     param = deep_solver()
     text_format.Merge(settings, param)
@@ -193,7 +193,7 @@ def test_a_limit_is_one_of_the_whole_job(device: Any, settings: str) -> None:
 
 
 def needed(solver: Solver) -> int:
-    """Return the bytes of a solver's job: fixed memory of its command lists, and their shared slabs."""
+    """Return the bytes of a solver's nets: fixed memory of its command lists, and their shared slabs."""
     plans = [commands.plan.total for commands in solver.session.command_lists]
     return fixed_bytes([commands.schedule for commands in solver.session.command_lists]) + max(plans)
 

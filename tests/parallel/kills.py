@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 
 from ocaffe.parallel.mpiexec import ENVIRONMENT, find_mpiexec
-from tests.abuse import job
+from tests.abuse import training
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import ROOT, Outcome
 from tests.abuse.workplace import workplace
@@ -36,14 +36,14 @@ class Training:
     def __init__(self, section: str, device: str, state: pathlib.Path | None) -> None:
         ranks, way = section.split()
         self.token = f"{_TOKEN}={os.getpid()}-{time.monotonic_ns()}"
-        command = [sys.executable, "-m", "ocaffe", *job.arguments(state)]
+        command = [sys.executable, "-m", "ocaffe", *training.arguments(state)]
         command = [*find_mpiexec(), "-n", ranks, *command] if way == "mpiexec" else [*command, "--device", ",".join([device] * int(ranks))]
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         variables = {**os.environ, **ENVIRONMENT, "PYTHONPATH": path, _TOKEN: self.token.partition("=")[2]}
         variables.pop("OCAFFE_DEVICE", None)
         if way == "mpiexec":
             variables["OCAFFE_DEVICE"] = device
-        with job.LOG.open("wb") as log:
+        with training.LOG.open("wb") as log:
             self.process = subprocess.Popen(
                 command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
@@ -74,52 +74,52 @@ class Training:
         return Outcome("ok") if status == 0 else Outcome("error", f"status {status}")
 
 
-def learn(section: str, chosen: Options, judge: job.Judge) -> None:
+def learn(section: str, chosen: Options, judge: training.Judge) -> None:
     """Train without kills and keep the files as reference."""
     outcome = Training(section, chosen.device, None).finish(LONGEST)
     if outcome.kind != "ok":
-        raise RuntimeError(f"the training without kills fails: {outcome}\n{job.LOG.read_text(errors='replace')[-2000:]}")
-    judge.reference = {file.path.name: file.path.read_bytes() for file in job.files() if not file.best}
-    job.clear()
+        raise RuntimeError(f"the training without kills fails: {outcome}\n{training.LOG.read_text(errors='replace')[-2000:]}")
+    judge.reference = {file.path.name: file.path.read_bytes() for file in training.files() if not file.best}
+    training.clear()
 
 
 def kills(section: str, chosen: Options, tally: Tally) -> None:
-    job.prepare("binary")
-    judge = job.Judge("binary")
+    training.prepare("binary")
+    judge = training.Judge("binary")
     learn(section, chosen, judge)
     kinds: collections.Counter[str] = collections.Counter()
     iterations, slowest = 0, 0.0
     for number in tally.numbers():
         rng = random.Random(f"{section} {chosen.seed} {number}")
-        state = job.newest()
+        state = training.newest()
         before = state.iteration if state else 0
-        training = Training(section, chosen.device, state.path if state else None)
+        started = Training(section, chosen.device, state.path if state else None)
         moment = time.monotonic() + rng.uniform(*MOMENTS)
-        while time.monotonic() < moment and training.process.poll() is None:
+        while time.monotonic() < moment and started.process.poll() is None:
             time.sleep(0.002)
-        victims = [(rank, process) for process, rank in training.processes() if rank is not None]
+        victims = [(rank, process) for process, rank in started.processes() if rank is not None]
         if victims:
             rank, process = rng.choice(sorted(victims))
             kinds[f"rank {rank}"] += 1
             begin = time.monotonic()
             os.kill(process, signal.SIGKILL)
-            outcome = training.finish(ENDED)
+            outcome = started.finish(ENDED)
             slowest = max(slowest, time.monotonic() - begin)
-            if outcome.kind == "ok" and job.newest() is not None and "Optimization Done." not in job.LOG.read_text(errors="replace"):
+            if outcome.kind == "ok" and training.newest() is not None and "Optimization Done." not in training.LOG.read_text(errors="replace"):
                 outcome = Outcome("wrong", "status 0 after a kill")
         else:
             kinds["no rank"] += 1
-            outcome = training.finish(LONGEST)
+            outcome = started.finish(LONGEST)
         if outcome.kind in ("ok", "error"):
             outcome = judge.verdict(before)
-        now = job.newest()
+        now = training.newest()
         iterations += (now.iteration if now else 0) - before
-        text = job.LOG.read_bytes()
+        text = training.LOG.read_bytes()
         if b"Traceback" in text:
             outcome = Outcome("traceback", "a rank prints a traceback")
-        tally.add(outcome, number, text + "\n".join(sorted(os.listdir(job.SNAPSHOTS))).encode(), ".log")
-        if (now is not None and now.iteration == job.ITERATIONS) or outcome.kind != "ok":
-            job.clear()  # the next case begins a new training
+        tally.add(outcome, number, text + "\n".join(sorted(os.listdir(training.SNAPSHOTS))).encode(), ".log")
+        if (now is not None and now.iteration == training.ITERATIONS) or outcome.kind != "ok":
+            training.clear()  # the next case begins a new training
     tally.extra |= {"ends": dict(kinds), "iterations": iterations, "slowest end, s": round(slowest, 2)}
 
 

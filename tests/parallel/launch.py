@@ -43,7 +43,7 @@ def finished(command: list[str], folder: pathlib.Path, variables: Mapping[str, s
     )
 
 
-class Job:
+class Training:
     """A training of two ranks in `folder`, which has been started. `flags`: of `ocaffe train`. `mpiexec`: start it by mpiexec, not by --device."""
 
     def __init__(self, folder: pathlib.Path, device: Any, *, mpiexec: bool, ranks: int = 2, flags: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class Job:
                 start_new_session=True,
             )  # fmt: skip
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Training:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from ocaffe.cli.time import main as time_main
 from ocaffe.errors import Error
 from ocaffe.parallel.world import World, join
 from ocaffe.solver.snapshot import load_state, newest
-from tests.parallel.launch import MPIEXEC, Job, environment, finished, needs_mpi, python
+from tests.parallel.launch import MPIEXEC, Training, environment, finished, needs_mpi, python
 from tests.parallel.trainings import CASES, NET, RECORDS, SOLVER, write_records
 
 SOON = 10  # seconds until all ranks have ended
@@ -40,17 +40,17 @@ def errors(text: str) -> list[str]:
 @pytest.mark.parametrize("mpiexec", [False, True])
 def test_a_killed_rank_ends_all(device: Any, tmp_path: pathlib.Path, mpiexec: bool) -> None:
     prepare(tmp_path, "snapshot: 5")
-    with Job(tmp_path, device, mpiexec=mpiexec) as job:
-        job.wait_for(STARTED)
-        ranks = job.ranks()
+    with Training(tmp_path, device, mpiexec=mpiexec) as training:
+        training.wait_for(STARTED)
+        ranks = training.ranks()
         os.kill(ranks[1], signal.SIGKILL)
-        assert job.status(SOON) != 0
+        assert training.status(SOON) != 0
         # mpiexec kills the other rank at once, so a busy machine may see that death first
         if mpiexec:
-            end = job.text.rpartition("solver.cpp")[2]
+            end = training.text.rpartition("solver.cpp")[2]
             assert any(str(rank) in end for rank in ranks)  # mpiexec names the process, and the log told its rank
         else:
-            (error,) = errors(job.text)
+            (error,) = errors(training.text)
             assert re.match("error: rank [01] of 2", error) and "was killed" in error
     state = newest(str(tmp_path / "x"))
     assert state is not None and load_state(state).iter >= 5
@@ -59,30 +59,30 @@ def test_a_killed_rank_ends_all(device: Any, tmp_path: pathlib.Path, mpiexec: bo
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_gives_one_snapshot(device: Any, tmp_path: pathlib.Path, number: signal.Signals) -> None:
     prepare(tmp_path)
-    with Job(tmp_path, device, mpiexec=False) as job:
-        job.wait_for(STARTED)
-        os.killpg(job.process.pid, number)  # as a terminal does
-        assert job.status() == 0, job.text[-4000:]
-        assert "Optimization stopped early." in job.text and errors(job.text) == []
-    assert len(list(tmp_path.glob("*.solverstate"))) == 1 and job.text.count("Snapshotting solver state") == 1
+    with Training(tmp_path, device, mpiexec=False) as training:
+        training.wait_for(STARTED)
+        os.killpg(training.process.pid, number)  # as a terminal does
+        assert training.status() == 0, training.text[-4000:]
+        assert "Optimization stopped early." in training.text and errors(training.text) == []
+    assert len(list(tmp_path.glob("*.solverstate"))) == 1 and training.text.count("Snapshotting solver state") == 1
 
 
 @pytest.mark.skipif(OPEN_MPI, reason="the mpiexec of Open MPI ends the ranks itself, with status 1")
 def test_a_signal_to_mpiexec_gives_one_snapshot(device: Any, tmp_path: pathlib.Path) -> None:
     prepare(tmp_path)
-    with Job(tmp_path, device, mpiexec=True) as job:
-        job.wait_for(STARTED)
-        os.kill(job.process.pid, signal.SIGTERM)
-        assert job.status() == 0, job.text[-4000:]
-    assert len(list(tmp_path.glob("*.solverstate"))) == 1 and job.text.count("Snapshotting solver state") == 1
+    with Training(tmp_path, device, mpiexec=True) as training:
+        training.wait_for(STARTED)
+        os.kill(training.process.pid, signal.SIGTERM)
+        assert training.status() == 0, training.text[-4000:]
+    assert len(list(tmp_path.glob("*.solverstate"))) == 1 and training.text.count("Snapshotting solver state") == 1
 
 
 def test_a_killed_start_ends_the_ranks(device: Any, tmp_path: pathlib.Path) -> None:
     prepare(tmp_path)
-    with Job(tmp_path, device, mpiexec=False) as job:
-        job.wait_for(STARTED)
-        job.process.kill()
-        job.status(SOON)
+    with Training(tmp_path, device, mpiexec=False) as training:
+        training.wait_for(STARTED)
+        training.process.kill()
+        training.status(SOON)
 
 
 @pytest.mark.parametrize("mpiexec", [False, True])
@@ -91,26 +91,26 @@ def test_a_rank_that_raises_ends_all(device: Any, tmp_path: pathlib.Path, mpiexe
     wrong = RECORDS - 12
     assert wrong % 2 == 1
     prepare(tmp_path, "snapshot: 3", wrong=wrong)
-    with Job(tmp_path, device, mpiexec=mpiexec) as job:
-        assert job.status() != 0
-    assert len(errors(job.text)) == 1 and errors(job.text)[0].startswith("error: rank 1 of 2 on "), job.text[-4000:]
-    assert f"record {wrong}" in job.text.rpartition("error: ")[2]
+    with Training(tmp_path, device, mpiexec=mpiexec) as training:
+        assert training.status() != 0
+    assert len(errors(training.text)) == 1 and errors(training.text)[0].startswith("error: rank 1 of 2 on "), training.text[-4000:]
+    assert f"record {wrong}" in training.text.rpartition("error: ")[2]
     assert newest(str(tmp_path / "x")) == str(tmp_path / "x_iter_6.solverstate")
 
 
 @pytest.mark.parametrize("mpiexec", [False, True])
 def test_an_error_of_all_ranks_comes_once(device: Any, tmp_path: pathlib.Path, mpiexec: bool) -> None:
     prepare(tmp_path, net=NET.replace('"TanH"', '"TahN"'))
-    with Job(tmp_path, device, mpiexec=mpiexec) as job:
-        assert job.status() != 0
-    assert len(errors(job.text)) == 1 and job.text.count("unknown layer type 'TahN'") == 1, job.text[-4000:]
+    with Training(tmp_path, device, mpiexec=mpiexec) as training:
+        assert training.status() != 0
+    assert len(errors(training.text)) == 1 and training.text.count("unknown layer type 'TahN'") == 1, training.text[-4000:]
 
 
 def test_a_wrong_flag_comes_once(device: Any, tmp_path: pathlib.Path) -> None:
     prepare(tmp_path)
-    with Job(tmp_path, device, mpiexec=True, flags=["--sovler", "x"]) as job:
-        assert job.status() != 0
-    assert len(errors(job.text)) == 1 and job.text.count("unrecognized arguments") == 1
+    with Training(tmp_path, device, mpiexec=True, flags=["--sovler", "x"]) as training:
+        assert training.status() != 0
+    assert len(errors(training.text)) == 1 and training.text.count("unrecognized arguments") == 1
 
 
 def test_help_is_no_failure(device: Any, tmp_path: pathlib.Path) -> None:
@@ -223,14 +223,14 @@ def test_a_rank_that_exits_ends_all(device: Any, tmp_path: pathlib.Path, ending:
     score = '"InnerProduct" bottom: "ip3" top: "score"'
     prepare(tmp_path, net=NET.replace('layer { name: "score"', python_layer).replace(score, score.replace("ip3", "out")))
     (tmp_path / "layer.py").write_text(LAYER.replace("ENDING", ending))
-    with Job(tmp_path, device, mpiexec=False) as job:
-        assert job.status(2 * SOON) != 0
-    (error,) = errors(job.text)
+    with Training(tmp_path, device, mpiexec=False) as training:
+        assert training.status(2 * SOON) != 0
+    (error,) = errors(training.text)
     rank = "[01]" if ending.startswith("os") else "1"  # mpiexec kills the other rank at once, so a busy machine may see that death first
     assert re.search(f"rank {rank} of 2", error) and fact in error
 
 
-def test_a_job_scheduler_does_not_move_the_ranks(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_scheduler_does_not_move_the_ranks(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an allocation of Slurm, --gpu 0,1 uses the devices of this host, and needs no srun."""
     nodes = {"SLURM_NODELIST": "n[1-2]", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
     for name, text in {"SLURM_JOB_ID": "1", "SLURM_JOBID": "1", **nodes}.items():
