@@ -1,4 +1,4 @@
-"""Marks of names in kernel files, by which a program can be one of several parts of a text (docs/kernels.md, "Task graphs on CPUs").
+"""Marks of names in kernel files, by which a program can be one of several routines of a text (docs/kernels.md, "Task graphs on CPUs").
 
 A file writes ENTRY(name) where it defines a kernel, and OWN(name) where it defines another function, a type, a table or an enumerator. They are expanded
 here and not by the device's compiler. So a program on its own has the text that it would have without marks, and caches of built programs stay valid.
@@ -17,7 +17,7 @@ def unmarked(text: str) -> str:
     return _MARK.sub(r"\1", text)
 
 
-def as_part(text: str, prefix: str) -> str:
+def as_routine(text: str, prefix: str) -> str:
     """Return a text whose marked names get a prefix, and whose kernels get their work-item as an argument (kernels/common/part.h). Its macros end with it."""
     macros, names = ([f"#undef {name}" for name in sorted(set(each.findall(text)))] for each in (_MACRO, _MARK))
     defines = [f"#define {name} {prefix}{name}" for name in sorted(set(_MARK.findall(text)))]

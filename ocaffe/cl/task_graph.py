@@ -3,7 +3,7 @@
 Between two launches a runtime waits for all cores, and wakes its threads again. That takes 5 to 30 us, and cores are idle while the last work-groups
 of a launch end. In a task graph a core goes on to the next launch as soon as its operands are complete.
 
-The text of the kernel has the text of each program once, as a *part*: the names that it marks get a prefix, and its kernels become functions that take
+The text of the kernel has the text of each program once, as a *routine*: the names that it marks get a prefix, and its kernels become functions that take
 their work-item's number as an argument (marks.py, kernels/common/part.h). A table in a buffer has the arguments of each launch.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ocaffe.cl.first_launches import FirstLaunch
-from ocaffe.cl.marks import as_part
+from ocaffe.cl.marks import as_routine
 from ocaffe.cl.program import ProgramKey, marked_text
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import Access, Call, Launch, Schedule
@@ -31,7 +31,7 @@ WORK_PER_POLL, FLOPS_PER_BYTE, FEWEST_POLLS = 8000, 10, 30_000
 _READ = {"i4": "(int)launch[{}]", "u4": "(uint)launch[{}]", "f4": "as_float((uint)launch[{}])", "u8": "launch[{}]"}
 
 
-class Part(NamedTuple):
+class Routine(NamedTuple):
     """A kernel of a graph. `scalars`: numpy's codes of their types."""
 
     key: ProgramKey
@@ -52,8 +52,8 @@ class Member(NamedTuple):
         return ProgramKey.generated([self.call.program]) if self.call.generated else ProgramKey(self.call.program, self.call.defines)
 
     @property
-    def part(self) -> Part:
-        return Part(self.key, self.call.function, len(self.launch.operands), tuple(scalar.dtype.str[1:] for scalar in self.call.scalars))
+    def routine(self) -> Routine:
+        return Routine(self.key, self.call.function, len(self.launch.operands), tuple(scalar.dtype.str[1:] for scalar in self.call.scalars))
 
 
 class Commands(Protocol):
@@ -85,12 +85,12 @@ class TaskGraph:
 
     def __init__(self, members: Sequence[Member], commands: Commands) -> None:
         self.members, self.commands = members, commands
-        self.parts = {part: number for number, part in enumerate(dict.fromkeys(member.part for member in members))}
+        self.routines = {routine: number for number, routine in enumerate(dict.fromkeys(member.routine for member in members))}
         self.homes = homes_of(members, commands)
         fence = commands.session.device.target.device_fence
-        texts = [part_text(number, part, fence) for part, number in self.parts.items()]
+        texts = [routine_text(number, routine, fence) for routine, number in self.routines.items()]
         names = [f"b{number}" for number in range(len(self.homes))]
-        calls = " ".join(f"case {number}: {_call(number, part)}; break;" for part, number in self.parts.items())
+        calls = " ".join(f"case {number}: {_call(number, routine)}; break;" for routine, number in self.routines.items())
         defines = [f"#define BUFFERS {''.join(f', global void* {name}' for name in names)}", f"#define LIST {', '.join(names)}", f"#define CALLS {calls}"]
         self.key = ProgramKey.generated(['#include "part.h"', *texts, *defines, '#include "task_graph.h"'])
 
@@ -136,7 +136,7 @@ class TaskGraph:
             spans.append([Span.of(home, offset, operand.ref, operand.access) for home, offset, operand in operands])
             arguments = [word for home, offset, operand in operands for word in (places[home], offset, operand.ref.batch_stride)]
             scalars = [int(scalar.view(np.uint32)) if scalar.dtype.itemsize == 4 else int(scalar) for scalar in call.scalars]
-            rows.append([math.prod(size), *size, self.parts[member.part], needed(spans), *arguments, *scalars])
+            rows.append([math.prod(size), *size, self.routines[member.routine], needed(spans), *arguments, *scalars])
         table = np.zeros((len(rows), max(map(len, rows))), np.uint64)
         for row, words in zip(table, rows):
             row[: len(words)] = words
@@ -177,16 +177,16 @@ def _refs(members: Sequence[Member]) -> Iterator[Ref]:
     return (operand.ref for member in members for operand in member.launch.operands)
 
 
-def _call(number: int, part: Part) -> str:
-    """Return the call of a part: with three words for each operand, then the scalars."""
-    operands = [f"buffers[launch[{place}]], launch[{place + 1}], launch[{place + 2}]" for place in range(WORDS, WORDS + 3 * part.operands, 3)]
-    scalars = [_READ[code].format(place) for place, code in enumerate(part.scalars, WORDS + 3 * part.operands)]
-    return f"part{number}_{part.function}({', '.join(['(float16)0', 'id', 'size', *operands, *scalars])})"
+def _call(number: int, routine: Routine) -> str:
+    """Return the call of a routine: with three words for each operand, then the scalars."""
+    operands = [f"buffers[launch[{place}]], launch[{place + 1}], launch[{place + 2}]" for place in range(WORDS, WORDS + 3 * routine.operands, 3)]
+    scalars = [_READ[code].format(place) for place, code in enumerate(routine.scalars, WORDS + 3 * routine.operands)]
+    return f"part{number}_{routine.function}({', '.join(['(float16)0', 'id', 'size', *operands, *scalars])})"
 
 
-def part_text(number: int, part: Part, fence: str = "") -> str:
-    """Return the text of a part's program for a graph."""
-    text = marked_text(part.key, fence)
-    if part.key.family == "generated":  # it has one kernel, and nothing else to mark
-        text = text.replace(f"void {part.function}(", f"void ENTRY({part.function})(")
-    return as_part(text, f"part{number}_")
+def routine_text(number: int, routine: Routine, fence: str = "") -> str:
+    """Return the text of a routine's program for a graph."""
+    text = marked_text(routine.key, fence)
+    if routine.key.family == "generated":  # it has one kernel, and nothing else to mark
+        text = text.replace(f"void {routine.function}(", f"void ENTRY({routine.function})(")
+    return as_routine(text, f"part{number}_")

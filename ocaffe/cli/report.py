@@ -7,8 +7,8 @@ from pathlib import Path
 from ocaffe.cli import INTERRUPTED
 from ocaffe.cli.flags import Parser, kind_flag, memory_limit, nearest
 from ocaffe.errors import Error
-from ocaffe.selftest.part import BATCHES
 from ocaffe.selftest.report import Report, summary, text_of
+from ocaffe.selftest.section import BATCHES
 from ocaffe.support.files import atomic_write
 from ocaffe.support.progress import Status
 
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     kind_flag(parser)
     parser.flag("nets", ",".join(BATCHES), "nets to benchmark, separated by ',', or none")
     parser.flag("memory_limit", "", "memory limit of each net: bytes, or a number with K, M or G; default: nearly the free memory")
-    parser.flag("timeout", 300.0, "seconds after which a part without a result counts as hanging")
+    parser.flag("timeout", 300.0, "seconds after which a section without a result counts as hanging")
     options = parser.parse(argv)
     nets = [] if options.nets == "none" else options.nets.split(",")
     for net in nets:
@@ -51,6 +51,6 @@ def main(argv: Sequence[str]) -> int:
         print(line)
     if not Path(options.output).exists():
         return INTERRUPTED
-    size = f"{Path(options.output).stat().st_size / 1024:.0f} KiB{', with the parts until the interruption' if interrupted else ''}"
+    size = f"{Path(options.output).stat().st_size / 1024:.0f} KiB{', with the sections until the interruption' if interrupted else ''}"
     print(f"wrote {options.output} ({size}). Read it, then attach it to an issue (docs/report.md).")
     return INTERRUPTED if interrupted else 0

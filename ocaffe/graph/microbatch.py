@@ -16,7 +16,7 @@ from ocaffe.ir.tensor import Ref, Shape
 
 @dataclass(frozen=True)
 class Microbatch:
-    """The top of node `cut`, and all layers before it, are computed in `count` equal parts of the batch."""
+    """The top of node `cut`, and all layers before it, are computed in `count` microbatches of equal size."""
 
     cut: int
     count: int
@@ -78,8 +78,8 @@ def _can_cut(graph: Graph, cut: int, kept: Callable[[str], bool]) -> bool:
     )
 
 
-class MicrobatchedPart:
-    """The part of a graph that runs in microbatches.
+class MicrobatchedLayers:
+    """The layers of a graph that run in microbatches.
 
     While a microbatch is current (`current`), the blobs have its shapes and memory.
     """
@@ -115,7 +115,7 @@ class MicrobatchedPart:
         """Make microbatch `number` current: the blobs are those of its samples."""
         whole = {blob: (blob.data, blob.diff) for blob in (*self.feeds, self.top)}
         for blob, (data, diff) in whole.items():
-            blob.data, blob.diff = self._part(data, number), None if diff is None else self._part(diff, number)
+            blob.data, blob.diff = self._samples(data, number), None if diff is None else self._samples(diff, number)
         for blob in self.inner:
             blob.data, blob.diff = None, None  # type: ignore[assignment]
         for blob, shape in self.shapes.items():
@@ -126,5 +126,5 @@ class MicrobatchedPart:
         for blob, shape in self.shapes.items():
             blob.shape = shape
 
-    def _part(self, ref: Ref, number: int) -> Ref:
+    def _samples(self, ref: Ref, number: int) -> Ref:
         return ref.view((self.size, *ref.shape[1:]), number * self.size * ref.batch_stride, ref.batch_stride)

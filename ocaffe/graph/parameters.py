@@ -1,4 +1,4 @@
-"""ParameterGroup: all parameters of a net in one buffer, and the points in backward at which parts of it can be updated."""
+"""ParameterGroup: all parameters of a net in one buffer, and the points in backward at which ranges of it can be updated."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
@@ -36,15 +36,15 @@ class ParameterGroup:
         There is one Ref for each flush, or one for all parameters; with `hold_gradients` it is the one that survives runs.
         """
         if options.hold_gradients:
-            parts, groups = [Flush(0, 0, self.gradient_count)], [self.held]
+            ranges, groups = [Flush(0, 0, self.gradient_count)], [self.held]
         else:
-            parts = list(flushes) or [Flush(0, 0, self.gradient_count)]
-            groups = [Ref(f"gradients{i or ''}", (part.end - part.begin,), Role.GRADIENT) for i, part in enumerate(parts)]
+            ranges = list(flushes) or [Flush(0, 0, self.gradient_count)]
+            groups = [Ref(f"gradients{i or ''}", (each.end - each.begin,), Role.GRADIENT) for i, each in enumerate(ranges)]
         for parameter, offset in zip(self.params, self.offsets):
             parameter.diff = None
-            for part, group in zip(parts, groups):
-                if parameter.propagate and part.begin <= offset < part.end:
-                    parameter.diff = group.view(parameter.shape, offset - part.begin, name=f"{parameter}.diff")
+            for each, group in zip(ranges, groups):
+                if parameter.propagate and each.begin <= offset < each.end:
+                    parameter.diff = group.view(parameter.shape, offset - each.begin, name=f"{parameter}.diff")
         return groups
 
     def held_gradient(self, parameter: Parameter) -> Ref | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from ocaffe.graph.debug import DebugInfo
 from ocaffe.graph.exchange import Exchanges
 from ocaffe.graph.fuse_layers import fused_nodes
-from ocaffe.graph.microbatch import MicrobatchedPart
+from ocaffe.graph.microbatch import MicrobatchedLayers
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import MAX_ROWS_BYTES, PARAMETER_ALIGNMENT, Flush, ParameterGroup
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
@@ -22,7 +22,7 @@ from ocaffe.ir.tensor import FLOAT, Ref, Role, Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.loss.labels import check_labels
 
-# The workspace of one convolution: this part of the bytes of all blobs, but at least MIN_WORKSPACE_BYTES.
+# The workspace of one convolution: this share of the bytes of all blobs, but at least MIN_WORKSPACE_BYTES.
 WORKSPACE_DIVISOR, MIN_WORKSPACE_BYTES = 14, 64 << 20
 
 
@@ -50,11 +50,11 @@ class Update(Protocol):
     """A solver's update."""
 
     @property
-    def in_parts(self) -> bool:
-        """Whether parameters may be updated one after another."""
+    def can_flush(self) -> bool:
+        """Whether some parameters may be updated before the gradients of others are complete: by flushes."""
 
     def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
-        """Record the launches that update, from `gradients`, the part of the group that begins at element `begin`."""
+        """Record the launches that update, from `gradients`, the range of the group that begins at element `begin`."""
 
 
 def record(graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, update: Update | None = None) -> Recording:
@@ -82,7 +82,7 @@ class _NetRecorder:
                             prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks)  # fmt: skip
         self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
         self.debug = DebugInfo() if options.debug else None
-        self.microbatched = MicrobatchedPart(graph, options.microbatch) if options.microbatch is not None else None
+        self.microbatched = MicrobatchedLayers(graph, options.microbatch) if options.microbatch is not None else None
         self.microbatched_nodes = frozenset(self.microbatched.indices) if self.microbatched is not None else frozenset[int]()
         self.nodes: Sequence[Node | None] = graph.nodes
         self.wrong_label: Ref | None = None
@@ -128,16 +128,16 @@ class _NetRecorder:
             ranges.append((begin, len(self.rec.launches)))
         return ranges
 
-    def forward_in_microbatches(self, part: MicrobatchedPart) -> None:
+    def forward_in_microbatches(self, layers: MicrobatchedLayers) -> None:
         """Record the microbatched layers once for each microbatch.
 
         The top of the last of these layers holds the whole batch. The other tops hold one microbatch.
         """
-        part.begin()
-        part.top.data = Ref(part.top.name, part.top.shape, Role.ACTIVATION)
-        for number in range(part.count):
-            with part.current(number):
-                for node in part.nodes:
+        layers.begin()
+        layers.top.data = Ref(layers.top.name, layers.top.shape, Role.ACTIVATION)
+        for number in range(layers.count):
+            with layers.current(number):
+                for node in layers.nodes:
                     self.forward(node)
 
     def forward(self, node: Node, phase: str = "forward") -> None:
@@ -196,7 +196,7 @@ class _NetRecorder:
         options, update, group = self.options, self.update, self.group
         flushes: list[Flush] = []
         in_rows: set[Parameter] = set()
-        if update is not None and options.backward and not (options.hold_gradients or options.debug) and update.in_parts:
+        if update is not None and options.backward and not (options.hold_gradients or options.debug) and update.can_flush:
             microbatched = {parameter for index in self.microbatched_nodes for parameter in self.graph.nodes[index].params}
             in_rows = group.in_rows(self.graph) - microbatched
             flushes = group.flushes(self.graph, in_rows)
@@ -215,24 +215,24 @@ class _NetRecorder:
         """Row ranges of a large parameter, each with memory for its gradient. Each range is updated before the next one is computed."""
         rec = self.rec
         width = parameter.count // parameter.shape[0]
-        step = PARAMETER_ALIGNMENT // math.gcd(width, PARAMETER_ALIGNMENT)  # rows that fill whole blocks of the update
+        step = PARAMETER_ALIGNMENT // math.gcd(width, PARAMETER_ALIGNMENT)  # rows that fill whole chunks of the update
         rows = max(step, MAX_ROWS_BYTES // (4 * width) // step * step)
         for start in range(0, parameter.shape[0], rows):
             shape = min(rows, parameter.shape[0] - start), width
             padded = -(-math.prod(shape) // PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
-            part = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
+            gradient = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
             layer, phase = rec.layer, rec.phase
             first = len(rec.launches)
-            yield start, part.view(shape)
+            yield start, gradient.view(shape)
             begin = offset + start * width
             if self.exchanges is not None:
-                self.exchanges.postpone(first, part, begin, partial(update, rec, part, rec.step, begin))
+                self.exchanges.postpone(first, gradient, begin, partial(update, rec, gradient, rec.step, begin))
             else:
-                update(rec, part, rec.step, begin)
+                update(rec, gradient, rec.step, begin)
             rec.enter(layer, phase)
 
     def updated(self, update: Update, gradients: Ref, begin: int) -> None:
-        """Record the update of the part of the group that starts at element `begin`, after the exchange of its gradients if there are several ranks."""
+        """Record the update of the range of the group that starts at element `begin`, after the exchange of its gradients if there are several ranks."""
         if self.exchanges is None or not gradients.count:
             update(self.rec, gradients, self.rec.step, begin)
         else:
@@ -267,15 +267,15 @@ class _NetRecorder:
             self.debug.at_the_end(rec, graph.params)
         return ranges
 
-    def backward_in_microbatches(self, part: MicrobatchedPart) -> None:
+    def backward_in_microbatches(self, layers: MicrobatchedLayers) -> None:
         """Record forward and then backward of the microbatched layers for each microbatch. Their gradients add up."""
-        for number in range(part.count):
-            with part.current(number):
-                part.top.data = None  # type: ignore[assignment]  # computed again, but no layer reads it
-                for node in part.nodes:
+        for number in range(layers.count):
+            with layers.current(number):
+                layers.top.data = None  # type: ignore[assignment]  # computed again, but no layer reads it
+                for node in layers.nodes:
                     self.forward(node, "backward")
-                self.share_split_diffs(part.nodes)
-                for node in reversed(part.nodes):
+                self.share_split_diffs(layers.nodes)
+                for node in reversed(layers.nodes):
                     if node.backward:
                         self.backward(node)
 

@@ -1,6 +1,6 @@
-"""Carriers bring parts of gradients from the host memory of one rank to that of another: shared memory on one host, messages between hosts.
+"""Carriers bring chunks of gradients from the host memory of one rank to that of another: shared memory on one host, messages between hosts.
 
-A round has two steps. In the first, every rank sends part q of its values to rank q. In the second, every rank sends its result to all.
+A round has two steps. In the first, every rank sends chunk q of its values to rank q. In the second, every rank sends its result to all.
 """
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import numpy as np
 from ocaffe.parallel.world import World, wait
 from ocaffe.support import log
 
-ALIGNMENT = 16  # floats; each part begins at a multiple
+ALIGNMENT = 16  # floats; each chunk begins at a multiple
 ROUND = 1 << 22  # floats that a round averages, at most
 _SHARED = "/dev/shm"  # Linux has its shared memory here, of which containers often have 64 MiB
 
 
-def largest_part(ranks: int) -> int:
-    """Return the floats of the largest part of a round."""
+def largest_chunk(ranks: int) -> int:
+    """Return the floats of the largest chunk of a round."""
     return -(-ROUND // (ranks * ALIGNMENT)) * ALIGNMENT
 
 
 class Carrier(Protocol):
     """The rooms of one round. Each room has the number of floats that `open` was called with, or more."""
 
-    def open(self, part: int) -> None:
-        """Begin a round. No part has more than `part` floats, at most `largest_part`."""
+    def open(self, chunk: int) -> None:
+        """Begin a round. No chunk has more than `chunk` floats, at most `largest_chunk`."""
 
     def outgoing(self, rank: int) -> np.ndarray:
         """Return the room for the values that go to `rank`."""
@@ -57,17 +57,17 @@ def carrier_of(world: World, pin: Pin) -> Carrier:
     """Return the carrier for the ranks: shared memory if all are on one host, and it has room for them."""
     if world.local_size < world.size:
         return Messages(world, pin)
-    needed = world.size * Window.nbytes(world.size)
+    needed = world.size * SharedRooms.nbytes(world.size)
     free = world.broadcast(shutil.disk_usage(_SHARED).free if os.path.isdir(_SHARED) else needed)
     if free >= needed:
-        return Window(world, pin)
+        return SharedRooms(world, pin)
     # A process that writes to shared memory for which there is no room is ended by a signal.
     fact = f"{_SHARED} has {free >> 20} MiB free, and shared memory of {world.size} ranks takes {needed >> 20} MiB: they send messages, which is slower"
     log.warning("parallel.cpp:1", f"{fact}. Remedy: more room there, in a container with --shm-size")
     return Messages(world, pin)
 
 
-class Window:
+class SharedRooms:
     """Memory that all ranks of one host share. A rank writes to its own rooms and reads those of the others.
 
     Two sets of rooms are used in turn, so two waits per round are enough.
@@ -78,19 +78,19 @@ class Window:
 
         self._rank = world.rank
         self._comm = world.duplicate()
-        self._window = MPI.Win.Allocate_shared(self.nbytes(world.size), 1, comm=self._comm)
-        self._window.Lock_all()
-        memory: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(world.size)]
+        self._memory = MPI.Win.Allocate_shared(self.nbytes(world.size), 1, comm=self._comm)
+        self._memory.Lock_all()
+        memory: list[Any] = [self._memory.Shared_query(rank)[0] for rank in range(world.size)]
         self._rooms = [pin(np.frombuffer(each, np.float32)).reshape(2, world.size, -1) for each in memory]
         self._turn = 0
 
     @staticmethod
     def nbytes(ranks: int) -> int:
         """Return the bytes of one rank's rooms."""
-        return 2 * ranks * largest_part(ranks) * 4
+        return 2 * ranks * largest_chunk(ranks) * 4
 
-    def open(self, part: int) -> None:
-        pass  # rooms of any part have the same places
+    def open(self, chunk: int) -> None:
+        pass  # the rooms of any chunk have the same places
 
     def outgoing(self, rank: int) -> np.ndarray:
         return self._rooms[self._rank][self._turn, rank]
@@ -113,9 +113,9 @@ class Window:
         return self._rooms[rank][self._turn ^ 1, rank]
 
     def _barrier(self) -> None:
-        self._window.Sync()
+        self._memory.Sync()
         wait(self._comm.Ibarrier())
-        self._window.Sync()
+        self._memory.Sync()
 
 
 class Messages:
@@ -123,12 +123,12 @@ class Messages:
 
     def __init__(self, world: World, pin: Pin) -> None:
         self._comm, self._size = world.duplicate(), world.size
-        self._memory = [pin(np.zeros(world.size * largest_part(world.size), np.float32)) for _ in range(3)]
-        self._own = pin(np.zeros(largest_part(world.size), np.float32))
+        self._memory = [pin(np.zeros(world.size * largest_chunk(world.size), np.float32)) for _ in range(3)]
+        self._own = pin(np.zeros(largest_chunk(world.size), np.float32))
 
-    def open(self, part: int) -> None:
-        self._sent, self._came, self._all = (each[: self._size * part].reshape(self._size, part) for each in self._memory)
-        self.result = self._own[:part]
+    def open(self, chunk: int) -> None:
+        self._sent, self._came, self._all = (each[: self._size * chunk].reshape(self._size, chunk) for each in self._memory)
+        self.result = self._own[:chunk]
 
     def outgoing(self, rank: int) -> np.ndarray:
         return self._sent[rank]
@@ -147,4 +147,4 @@ class Messages:
 
 
 def describe(carrier: Any) -> str:
-    return "shared memory" if isinstance(carrier, Window) else "messages"
+    return "shared memory" if isinstance(carrier, SharedRooms) else "messages"

@@ -1,6 +1,6 @@
 """The exchange of gradients through host memory, for devices of any kind (transport `mpi`).
 
-A thread copies buckets to the host on a queue of its own, while the launches of backward run on the device. The device adds the parts.
+A thread copies buckets to the host on a queue of its own, while the launches of backward run on the device. The device adds the chunks.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ocaffe.cl.feed import complete
 from ocaffe.cl.pinned import pinned_in_place
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Session
-from ocaffe.parallel.carriers import ALIGNMENT, ROUND, Carrier, carrier_of, describe, largest_part
+from ocaffe.parallel.carriers import ALIGNMENT, ROUND, Carrier, carrier_of, describe, largest_chunk
 from ocaffe.parallel.world import World
 
 IN_FLIGHT = 48 << 20  # bytes of gradients that wait for their average while backward continues
@@ -43,7 +43,7 @@ class HostExchange:
     in_flight, late_rows = IN_FLIGHT, 0
 
     def __init__(self, session: Session, world: World, bits: int = 32) -> None:
-        """Allocates buffers: for the parts of the other ranks, and with 16 `bits` for a round in bfloat16."""
+        """Allocates buffers: for the chunks of the other ranks, and with 16 `bits` for a round in bfloat16."""
         kind = _TYPES[bits][0]
         self._bits = bits
         self._world, self._device = world, session.device
@@ -55,7 +55,7 @@ class HostExchange:
         programs = session.programs.build_all([*averages.values(), pack, unpack])
         self._average = {each: cl.Kernel(programs[key], "average") for each, key in averages.items()}
         self._pack, self._unpack = (cl.Kernel(programs[key], "convert") for key in (pack, unpack))
-        self._others = session.allocate((world.size - 1) * largest_part(world.size) * 4, "the gradients of other ranks")
+        self._others = session.allocate((world.size - 1) * largest_chunk(world.size) * 4, "the gradients of other ranks")
         self._packed = session.allocate(ROUND * 2, "gradients in 16 bits") if bits == 16 else None
         self._open: list[Bucket] = []  # begun and not ended, for `end`
         self._work: deque[Bucket] = deque()  # for the thread
@@ -142,15 +142,15 @@ class HostExchange:
         self._device.cl.enqueue_nd_range_kernel(self._queue, kernel, (-(-count // ALIGNMENT) * ALIGNMENT,), None)
 
     def _swap(self, bits: int, buffer: Any, offset: int, count: int) -> None:
-        """Average `count` values of so many bits from `offset` on. Rank r adds part r of them."""
+        """Average `count` values of so many bits from `offset` on. Rank r adds the chunks r of all."""
         rank, size, carrier, queue, copy = self._world.rank, self._world.size, self._carrier, self._queue, self._device.cl.enqueue_copy
-        part = -(-count // (size * ALIGNMENT)) * ALIGNMENT
-        first = [min(q * part, count) for q in range(size + 1)]
+        chunk = -(-count // (size * ALIGNMENT)) * ALIGNMENT
+        first = [min(q * chunk, count) for q in range(size + 1)]
         lengths = [end - begin for begin, end in itertools.pairwise(first)]
         others = [q for q in range(size) if q != rank]
         own = lengths[rank]
         item, dtype, average = bits // 8, _TYPES[bits][1], self._average[bits]
-        carrier.open(part * item // 4)
+        carrier.open(chunk * item // 4)
         for q in others:
             if lengths[q]:
                 copy(queue, carrier.outgoing(q).view(dtype)[: lengths[q]], buffer, src_offset=item * (offset + first[q]), is_blocking=False)
@@ -158,9 +158,9 @@ class HostExchange:
         carrier.swap()
         if own:
             for place, q in enumerate(others):
-                copy(queue, self._others, carrier.incoming(q).view(dtype)[:own], dst_offset=item * part * place, is_blocking=False)
+                copy(queue, self._others, carrier.incoming(q).view(dtype)[:own], dst_offset=item * chunk * place, is_blocking=False)
             places = self._others, np.uint64(0), np.uint64(0), buffer, np.uint64(offset + first[rank]), np.uint64(0)
-            average.set_args(*places, *map(np.int32, (size, rank, part, own)), np.float32(1 / size))
+            average.set_args(*places, *map(np.int32, (size, rank, chunk, own)), np.float32(1 / size))
             self._device.cl.enqueue_nd_range_kernel(queue, average, (-(-own // ALIGNMENT) * ALIGNMENT,), None)
             copy(queue, carrier.result.view(dtype)[:own], buffer, src_offset=item * (offset + first[rank]), is_blocking=False)
         queue.finish()

@@ -154,11 +154,11 @@ class NcclExchange:
         assert address is not None
         return address
 
-    def _all_reduce(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Average parts, each an address and a number of floats."""
+    def _all_reduce(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Average ranges, each an address and a number of floats."""
         library, stream = self._library, int(self._stream)
         self._check(library.ncclGroupStart())
-        for address, floats in parts:
+        for address, floats in ranges:
             self._check(library.ncclAllReduce(address, address, floats, _FLOAT, _AVERAGE, self._comm, stream))
         self._check(library.ncclGroupEnd())
         self._memory.call("cuStreamSynchronize", self._stream)

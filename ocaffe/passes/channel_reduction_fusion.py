@@ -3,10 +3,10 @@
 The reductions are BatchNorm's statistics, the two sums of BatchNorm's backward pass, and gradients of biases. The convolution's work-groups have the
 values in registers, so the fusion avoids a second read from memory.
 
-For a bias gradient each work-group writes the sum of each of its channels. For BatchNorm's backward pass it also reads the normalized values, and writes its
-part of both sums. For statistics it writes, for each channel, the number of values, their mean, and the sum of squared deviations from that mean, which avoids
-cancellation. The recorded reduction then combines the parts in a fixed order (Chan, Golub and LeVeque, "Algorithms for computing the sample
-variance", 1983). It takes deviations from the mean of the first part.
+For a bias gradient each work-group writes the sum of each of its channels. For BatchNorm's backward pass it also reads the normalized values, and writes
+partial results of both sums. For statistics it writes, for each channel, the number of values, their mean, and the sum of squared deviations from that
+mean, which avoids cancellation. The recorded reduction then combines the partial results in a fixed order (Chan, Golub and LeVeque, "Algorithms for
+computing the sample variance", 1983). It takes deviations from the mean of the first one.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ocaffe.ir.launch import Launch, Operand, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.expression.expression import Reduce, reexpressed, without
 from ocaffe.kernels.expression.formula import Node, parse, plain_text, substituted
-from ocaffe.passes.relu_backward_fusion import parts_of_result
+from ocaffe.passes.relu_backward_fusion import steps_of_result
 
 STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define CHANNEL_REDUCTION
 
@@ -31,8 +31,9 @@ STATISTICS, GRADIENTS, SUMS = 1, 2, 3  # values of the define CHANNEL_REDUCTION
 class _Form:
     """How the recorded reduction continues after the fusion.
 
-    `kind`: a value of CHANNEL_REDUCTION. `text`: the new expression over the `reads` rows of parts. `shifts`: the deviations are from a shift, the first mean.
-    `values`: number of the reduction's own reads that the convolution replaces. `derivative`: the activation's derivative, in C, of BatchNorm's backward pass.
+    `kind`: a value of CHANNEL_REDUCTION. `text`: the new expression over the `reads` rows of partial results. `shifts`: the deviations are from a shift,
+    the first mean. `values`: number of the reduction's own reads that the convolution replaces. `derivative`: the activation's derivative, in C, of
+    BatchNorm's backward pass.
     """
 
     kind: int
@@ -68,15 +69,15 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
         form, x = form_of(launch.lower), launch["x0"]
         before = [other for other in writers[x.root] if other < step]
         maker = schedule[before[-1]] if before else None
-        if maker is None or form is None or not parts_per_channel(maker) or (form.kind == GRADIENTS and not maker.kernel.can.sums_gradients):
+        if maker is None or form is None or not partials_per_channel(maker) or (form.kind == GRADIENTS and not maker.kernel.can.sums_gradients):
             continue
         written = next(operand.ref for operand in schedule[before[-1]].operands if operand.access is not Access.READ and operand.ref.root is x.root)
-        parts = sorted(parts_of_result(schedule, before))
+        steps = sorted(steps_of_result(schedule, before))
         first = first_channel(x, written)
-        if first is None or (form.kind == GRADIENTS and not _can_read_normalized(launch, written, range(parts[0], step), schedule)):
+        if first is None or (form.kind == GRADIENTS and not _can_read_normalized(launch, written, range(steps[0], step), schedule)):
             continue
         if before[-1] not in collected:
-            collected[before[-1]] = form.kind, _collect([schedule[part] for part in parts], written, launch, form)
+            collected[before[-1]] = form.kind, _collect([schedule[each] for each in steps], written, launch, form)
         elif form.kind == GRADIENTS or collected[before[-1]][0] != form.kind:
             continue  # another reduction uses it already
         last = step + (launch.lower.chunks > 1 and not launch.lower.last_block)  # the last stage
@@ -86,10 +87,10 @@ def fuse_channel_reductions(schedule: Schedule) -> Schedule:
     return [launch for launch in result if launch is not None]
 
 
-def parts_per_channel(launch: Launch) -> int:
+def partials_per_channel(launch: Launch) -> int:
     """The partial results per channel that a launch can write; 0: none."""
-    parts = launch.kernel.can.parts
-    return 0 if parts is None or launch.kernel.slot(REDUCED.name) is None else parts(launch)
+    count = launch.kernel.can.parts
+    return 0 if count is None or launch.kernel.slot(REDUCED.name) is None else count(launch)
 
 
 def is_by_channel(launch: Launch) -> bool:
@@ -133,7 +134,7 @@ NAME = re.compile(r"\b[a-z_]\w*")
 def _can_read_normalized(launch: Launch, written: Ref, meanwhile: Sequence[int], schedule: Schedule) -> bool:
     """Whether the launch that writes `written`, the whole gradient, can read the normalized blob at the same places.
 
-    No launch may change the operands of the sum in the steps `meanwhile`, from the first part of that launch to the sum.
+    No launch may change the operands of the sum in the steps `meanwhile`, from the first step of that result to the sum.
     """
     assert isinstance(launch.lower, Reduce)
     dy, *others = (operand.ref for operand in launch.operands[: launch.lower.counts[0]])
@@ -151,8 +152,8 @@ def first_channel(x: Ref, written: Ref) -> int | None:
 
 
 def _collect(products: list[Launch], written: Ref, launch: Launch, form: _Form) -> Ref:
-    """Let all parts of an operation write partial sums for `launch`; their Ref is [kind][channel][part] (kernels/common/channel_reduction.h)."""
-    collects = parts_per_channel(products[0])
+    """Let all launches of an operation write partial sums for `launch`; their Ref is [kind][channel][partial sum] (kernels/common/channel_reduction.h)."""
+    collects = partials_per_channel(products[0])
     assert collects is not None
     sums = Ref(f"{products[0].layer}.moments", (form.reads, written.shape[1], collects), Role.SCRATCH)
     reads: list[Ref] = []
@@ -174,18 +175,18 @@ def _finish(first: Launch, final: Launch, form: _Form, statistics: Ref, channel:
     """The last stage `final` of the reduction that began with `first`, reading the partial sums from `channel` on."""
     begin, own = first.lower, final.lower
     assert isinstance(begin, Reduce) and isinstance(own, Reduce)
-    channels, all_channels, parts = begin.domain[1], *statistics.shape[1:]
-    starts = [(number * all_channels + channel) * parts for number in range(form.reads)]
-    reads: list[tuple[Ref, int | None]] = [(statistics.view((channels, parts), start), None) for start in starts]
+    channels, all_channels, partials = begin.domain[1], *statistics.shape[1:]
+    starts = [(number * all_channels + channel) * partials for number in range(form.reads)]
+    reads: list[tuple[Ref, int | None]] = [(statistics.view((channels, partials), start), None) for start in starts]
     if form.shifts:
-        reads.append((statistics.view((channels,), starts[1], parts), 0))
+        reads.append((statistics.view((channels,), starts[1], partials), 0))
     skipped = (form.values if final is first else len(own.values)) + form.shifts  # the values, or their sums, and the shift
     rest = [(operand.ref, place) for operand, place in zip(final.operands[skipped : own.counts[0]], own.places[skipped:])]
     names = {f"x{skipped - form.shifts + i}": f"x{form.reads + i}" for i in range(len(rest) + form.shifts)}
     finish = re.sub(r"\bx\d+\b", lambda match: names[match[0]], own.finish)
     reads += [without(pair, own.domain, own.reduced) for pair in rest] if final is first else rest
     places, counts = tuple(place for _, place in reads), (len(reads), *own.counts[1:])
-    lower = replace(own, text=form.text, finish=finish, domain=(channels, parts), reduced=(1,), places=places, counts=counts, chunks=1, last_block=False)
+    lower = replace(own, text=form.text, finish=finish, domain=(channels, partials), reduced=(1,), places=places, counts=counts, chunks=1, last_block=False)
     lower.check()
     operands = [*(Operand(ref, Access.READ) for ref, _ in reads), *final.operands[own.counts[0] : sum(own.counts)]]
     return reexpressed(final, operands, lower)

@@ -27,21 +27,21 @@ def elide_concat_copies(schedule: Schedule) -> Schedule:
 
 
 class _Use(NamedTuple):
-    """A step that touches a tensor. `part`: the part of `ref` that a copy touches; None: all of it."""
+    """A step that touches a tensor. `region`: that of `ref` which a copy touches; None: all of it."""
 
     step: int
     writes: bool
     ref: Ref
-    part: _Part | None
+    region: _Region | None
 
 
-class _Part(NamedTuple):
+class _Region(NamedTuple):
     """Some samples of a tensor, and some elements of each sample."""
 
     samples: range
     elements: range
 
-    def overlaps(self, other: _Part) -> bool:
+    def overlaps(self, other: _Region) -> bool:
         return _ranges_overlap(self.samples, other.samples) and _ranges_overlap(self.elements, other.elements)
 
 
@@ -53,8 +53,8 @@ class _Views:
         self.step = {id(launch): step for step, launch in enumerate(schedule)}
         for step, launch in enumerate(schedule):
             for index, operand in enumerate(launch.operands):
-                part = _copied(operand.ref, launch.details, index) if isinstance(launch.details, CopyRegion) else None
-                self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, part))
+                region = _copied(operand.ref, launch.details, index) if isinstance(launch.details, CopyRegion) else None
+                self.uses[operand.ref.root].append(_Use(step, operand.access is not Access.READ, operand.ref, region))
 
     def may_go(self, launch: Launch, gathers: bool) -> bool:
         """Make one side of a copy a view of the other, if that is right.
@@ -93,7 +93,7 @@ class _Views:
         """
         place = _place(part, None, whole)
         own = [use for use in self.uses[part] if use.step != copy]
-        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.part, whole).overlaps(place)]
+        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.region, whole).overlaps(place)]
         changed = [use.step for use in others if use.writes]
         last = max((use.step for use in own), default=copy)
         if gathers:
@@ -109,22 +109,22 @@ def _ranges_overlap(a: range, b: range) -> bool:
     return a.start < b.stop and b.start < a.stop
 
 
-def _copied(ref: Ref, region: CopyRegion, operand: int) -> _Part | None:
-    """The part of an operand (0: source, 1: target) that a copy touches; None: perhaps all of it."""
+def _copied(ref: Ref, region: CopyRegion, operand: int) -> _Region | None:
+    """The region of an operand (0: source, 1: target) that a copy touches; None: perhaps all of it."""
     axis, size = region.axis, region.size
     start = region.target_start if operand else region.source_start
     if axis == 0:
-        return _Part(range(start, start + size), range(ref.dense_stride))
+        return _Region(range(start, start + size), range(ref.dense_stride))
     inner = math.prod(ref.shape[axis + 1 :])
-    return _Part(range(ref.shape[0]), range(start * inner, (start + size) * inner)) if math.prod(ref.shape[1:axis]) == 1 else None
+    return _Region(range(ref.shape[0]), range(start * inner, (start + size) * inner)) if math.prod(ref.shape[1:axis]) == 1 else None
 
 
-def _place(ref: Ref, part: _Part | None, root: Ref) -> _Part:
-    """The place in its root of a part of a view (None: all of it)."""
-    samples, elements = part or (range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride))
+def _place(ref: Ref, region: _Region | None, root: Ref) -> _Region:
+    """The place in its root of a region of a view (None: all of it)."""
+    samples, elements = region or (range(ref.shape[0] if ref.shape else 1), range(ref.dense_stride))
     width = max(root.dense_stride, 1)
     sample, offset = divmod(ref.root_offset, width)
     if ref.batch_stride == width and offset + elements.stop <= width:
-        return _Part(range(samples.start + sample, samples.stop + sample), range(elements.start + offset, elements.stop + offset))
+        return _Region(range(samples.start + sample, samples.stop + sample), range(elements.start + offset, elements.stop + offset))
     end = ref.root_offset + (samples.stop - 1) * ref.batch_stride + elements.stop
-    return _Part(range(sample, -(-end // width)), range(width))
+    return _Region(range(sample, -(-end // width)), range(width))

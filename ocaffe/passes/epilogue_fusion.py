@@ -20,7 +20,7 @@ from ocaffe.kernels.expression.expression import Affine, Bounded, ChannelAffine,
 def fuse_epilogues(schedule: Schedule) -> Schedule:
     """The schedule without the launches that products compute in their epilogues.
 
-    Residual sums are left alone where backward follows: the overwritten summand could not be recomputed. And a product that is computed in parts would add
+    Residual sums are left alone where backward follows: the overwritten summand could not be recomputed. And a product that is computed in steps would add
     in another order, which a memory limit must not change.
     """
     return _Epilogues(schedule, not any(launch.phase == "backward" for launch in schedule)).fused()
@@ -38,11 +38,11 @@ class _Epilogues:
                 self.writers[root].append(step)
             for root in {ref.root for ref in launch.reads}:
                 self.readers[root].append(step)
-        self.parts: dict[int, list[int]] = {}  # first step of a product -> the steps of its parts, each of which writes another part of its result
+        self.products: dict[int, list[int]] = {}  # first step of a product -> all its steps, each of which writes another region of its result
         for steps in self.writers.values():
             kinds = {(schedule[step].layer, schedule[step].phase, schedule[step].kernel.name, schedule[step].epilogue) for step in steps}
             if len(steps) > 1 and len(kinds) == 1 and schedule[steps[0]].epilogue is not None:
-                self.parts[steps[0]] = steps
+                self.products[steps[0]] = steps
         self.affine: dict[int, list[Affine]] = defaultdict(list)  # first step of a product -> its factors and offsets, in order
         self.summed: dict[Ref, int] = {}  # root of a summand -> the step of the product that adds to it
         self.gone: set[int] = set()
@@ -70,11 +70,11 @@ class _Epilogues:
         return result
 
     def _product(self, x: Ref, y: Ref) -> int | None:
-        """The step of the product that computes x, or of its first part; None if that product cannot write y instead of x."""
+        """The step of the product that computes x, or of its first step if it has several; None if that product cannot write y instead of x."""
         if x.base is not None or x.persist or x.role is not Role.ACTIVATION or x.shape != y.shape or not self.writers[x]:
             return None
         step, *others = self.writers[x]
-        if self._parts(step) != [step, *others] or len(set(self.readers[x]) - set(others)) != 1:
+        if self._steps(step) != [step, *others] or len(set(self.readers[x]) - set(others)) != 1:
             return None
         launch = self.schedule[step]
         if launch.epilogue is None or launch.call is None or step in self.gone:
@@ -82,8 +82,8 @@ class _Epilogues:
         activation = (launch.scalar(index) for index in launch.epilogue.activation)
         return step if all(given == none for given, none in zip(activation, NO_ACTIVATION)) else None
 
-    def _parts(self, step: int) -> list[int]:
-        return self.parts.get(step, [step])
+    def _steps(self, step: int) -> list[int]:
+        return self.products.get(step, [step])
 
     def _accumulates(self, step: int) -> bool:
         launch = self.schedule[step]
@@ -91,19 +91,19 @@ class _Epilogues:
         return bool(launch.scalar(launch.epilogue.accumulate))
 
     def _set(self, step: int, index: Callable[[Epilogue], int], value: np.generic) -> None:
-        """Set one scalar of a product's epilogue, in all parts of the product."""
-        for launch in (self.schedule[part] for part in self._parts(step)):
+        """Set one scalar of a product's epilogue, in all launches of the product."""
+        for launch in (self.schedule[each] for each in self._steps(step)):
             assert launch.epilogue is not None
             launch.set_scalar(index(launch.epilogue), value)
 
     def _writes(self, step: int, x: Ref, y: Ref, access: Access = Access.WRITE) -> None:
         """Let the product write y instead of x."""
-        for launch in (self.schedule[part] for part in self._parts(step)):
+        for launch in (self.schedule[each] for each in self._steps(step)):
             launch.operands = [
-                replace(op, ref=_same_part(op.ref, x, y), access=access if access is Access.MODIFY else op.access) if op.ref.root is x else op
+                replace(op, ref=_same_region(op.ref, x, y), access=access if access is Access.MODIFY else op.access) if op.ref.root is x else op
                 for op in launch.operands
             ]
-        self.writers[y.root] = sorted({*self._parts(step), *self.writers[y.root]} - self.gone)
+        self.writers[y.root] = sorted({*self._steps(step), *self.writers[y.root]} - self.gone)
 
     def _activation(self, step: int, launch: Launch, activation: Sequence[float]) -> None:
         x, y = launch.reads[0], launch.writes[0]
@@ -112,8 +112,8 @@ class _Epilogues:
             self._writes(product, x, y)
         elif product is None and summed is not None and self._knows(summed, activation) and self._ends(x.root, step, summed) and _free(y):
             product = summed
-            for part in (self.schedule[part] for part in self._parts(product)):
-                part.operands = [replace(op, ref=_same_part(op.ref, x, y)) if x in (op.ref, op.ref.base) else op for op in part.operands]
+            for each in (self.schedule[each] for each in self._steps(product)):
+                each.operands = [replace(op, ref=_same_region(op.ref, x, y)) if x in (op.ref, op.ref.base) else op for op in each.operands]
             self._lay(y, x.root)
         else:
             return
@@ -131,7 +131,7 @@ class _Epilogues:
 
     def _bound(self, step: int) -> None:
         """Give a product's epilogue scalars for bounds, if it has none."""
-        for launch in (self.schedule[part] for part in self._parts(step)):
+        for launch in (self.schedule[each] for each in self._steps(step)):
             epilogue = launch.epilogue
             assert epilogue is not None and launch.call is not None
             if len(epilogue.activation) < len(NO_ACTIVATION):
@@ -194,14 +194,14 @@ class _Epilogues:
         assert product.epilogue is not None
         mode = product.scalar(product.epilogue.bias)
         table, launch = factors_and_offsets(product, self.affine[step], product[BIAS] if mode else None)
-        for part in (self.schedule[part] for part in self._parts(step)):
-            part.put(BIAS, table)
+        for each in (self.schedule[each] for each in self._steps(step)):
+            each.put(BIAS, table)
         self._set(step, lambda epilogue: epilogue.bias, np.int32(Bias.TABLE))
         return launch
 
 
-def _same_part(ref: Ref, x: Ref, y: Ref) -> Ref:
-    """The part of y that corresponds to the part `ref` of x: all of it, or the samples of a microbatch."""
+def _same_region(ref: Ref, x: Ref, y: Ref) -> Ref:
+    """The region of y that corresponds to the region `ref` of x: all of it, or the samples of a microbatch."""
     offset = ref.root_offset - x.root_offset
     if ref.shape == y.shape and not offset:
         return y

@@ -14,24 +14,24 @@ from ocaffe.ir.tensor import Role
 from ocaffe.memory.plan import lifetimes
 
 FEWEST = 4  # launches of a graph: few launches wait little, and a graph is one more program
-MOST_PARTS = 32  # of one graph: compilers take longer for one large function than for two small ones
+MOST_ROUTINES = 32  # of one graph: compilers take longer for one large function than for two small ones
 OTHER_ARGUMENTS = 64  # bytes of the kernel's arguments that are no buffers
 SCALARS = frozenset({"i4", "u4", "f4", "u8"})  # numpy's codes of the types that the table of a graph holds
 
 
-def join_launches(schedule: Schedule, target: Target, fewest: int = FEWEST, most_parts: int = MOST_PARTS) -> Schedule:
+def join_launches(schedule: Schedule, target: Target, fewest: int = FEWEST, most_routines: int = MOST_ROUTINES) -> Schedule:
     """Number the graphs. This is the last pass: no views change after it.
 
-    Each graph has at least `fewest` launches, at most `most_parts` parts, and at most as many buffers as a kernel may have arguments.
+    Each graph has at least `fewest` launches, at most `most_routines` routines, and at most as many buffers as a kernel may have arguments.
     """
     most, slabs = (target.argument_bytes - OTHER_ARGUMENTS) // 8, _slabs(schedule, target)
     number = 0
     for run in _runs(schedule):
-        parts = [_part(launch) for launch in run]
+        routines = [_routine(launch) for launch in run]
         begin = 0
         for end in range(1, len(run) + 1):
             rest = slice(begin, end + 1)
-            if end == len(run) or _buffers(run[rest], slabs) > most or len(set(parts[rest])) > most_parts:
+            if end == len(run) or _buffers(run[rest], slabs) > most or len(set(routines[rest])) > most_routines:
                 if end - begin >= fewest:
                     for launch in run[begin:end]:
                         launch.graph = number
@@ -69,8 +69,8 @@ def _runs(schedule: Schedule) -> Iterator[list[Launch]]:
     yield run
 
 
-def _part(launch: Launch) -> Hashable:
-    """Launches with equal parts share one function of the graph."""
+def _routine(launch: Launch) -> Hashable:
+    """Launches with equal routines share one function of the graph."""
     call = launch.final()
     return call.program, call.defines, call.function, len(launch.operands), tuple(scalar.dtype.str for scalar in call.scalars)
 

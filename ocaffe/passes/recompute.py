@@ -194,10 +194,10 @@ class Recomputation:
         return sorted(self.dropped, key=lambda root: (-self._flops(root) / root.nbytes, self.makers[root][0]))
 
     def _flops(self, root: Ref) -> int:
-        """Floating point operations of the launch that computes `root`, and of those that compute its scratch operands (the parts of a sum)."""
+        """Floating point operations of the launch that computes `root`, and of those that compute its scratch operands (partial sums)."""
         launch = self.makers[root][1]
-        parts = {ref.root for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
-        return launch.flops + sum(self.makers[part][1].flops for part in parts)
+        scratch = {ref.root for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
+        return launch.flops + sum(self.makers[each][1].flops for each in scratch)
 
     def apply(self) -> Schedule:
         """The schedule with the launches that recompute dropped values. The recorded launches stay as they are."""

@@ -1,6 +1,6 @@
 """Fuse ReLU backward into the launch that writes its gradient: the last writer applies the slope where the ReLU's output is not positive.
 
-Several ReLUs may each read a part of one diff, as behind a Concat. Then the launch applies all of them (kernels/common/fused_relu.h).
+Several ReLUs may each read a region of one diff, as behind a Concat. Then the launch applies all of them (kernels/common/fused_relu.h).
 """
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def fuse_relu_backward(schedule: Schedule) -> Schedule:
             continue
         relu_backward = relu_backward_of(relus[0])
         assert relu_backward is not None
-        sign, parts = _signs(target, relus), parts_of_result(schedule, _writers(uses[target.root], step))
-        if sign is None or any(other >= min(parts) for other in _writers(uses[sign.root], len(schedule))):
+        sign, steps = _signs(target, relus), steps_of_result(schedule, _writers(uses[target.root], step))
+        if sign is None or any(other >= min(steps) for other in _writers(uses[sign.root], len(schedule))):
             continue
         result = target.view(target.shape)
         result.reuses_storage = True
-        for part in parts:
-            _fuse(schedule[part], result, sign, relu_backward.slope)
+        for each in steps:
+            _fuse(schedule[each], result, sign, relu_backward.slope)
         for other, relu in zip(after, relus):
             dy, dx = relu["x0"], relu["y0"]
             dx.base, dx.offset, dx.stride = result, dy.root_offset - result.root_offset, None if dy.is_dense else dy.batch_stride
@@ -127,17 +127,17 @@ def _writers(uses: Sequence[tuple[int, Operand]], end: int) -> list[int]:
     return sorted({step for step, operand in uses if step <= end and operand.access is not Access.READ})
 
 
-def parts_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
-    """The last step that writes a diff, and the earlier steps that compute other parts of the same result."""
-    parts: dict[Any, int] = {}
+def steps_of_result(schedule: Schedule, writers: Sequence[int]) -> list[int]:
+    """The last step that writes a diff, and the earlier steps that compute other regions of the same result."""
+    steps: dict[Any, int] = {}
     last = schedule[writers[-1]]
     for step in reversed(writers):
         launch = schedule[step]
         if launch.call is None or last.call is None or (launch.layer, launch.phase, launch.kernel.name) != (last.layer, last.phase, last.kernel.name):
             break
         if launch is not last and launch.epilogue is None:
-            break  # only products are computed in parts; each pooling of a pyramid adds to the whole diff
-        if launch.call.scalars in parts or (launch.epilogue and launch.scalar(launch.epilogue.accumulate) != last.scalar(launch.epilogue.accumulate)):
+            break  # only products are computed in steps; each pooling of a pyramid adds to the whole diff
+        if launch.call.scalars in steps or (launch.epilogue and launch.scalar(launch.epilogue.accumulate) != last.scalar(launch.epilogue.accumulate)):
             break  # another bottom of the layer adds to the same diff
-        parts[launch.call.scalars] = step
-    return list(parts.values())
+        steps[launch.call.scalars] = step
+    return list(steps.values())

@@ -48,18 +48,18 @@ def pack_sign_masks(schedule: Schedule, target: Target, everywhere: bool = False
             operand = _signs(launch)
             assert operand is not None
             sign = operand.ref
-            part = sign.root_offset, sign.shape[0], sign.count, launch.kernel.needs_blocks  # a mask has one order of elements
-            if part not in masks:
-                masks[part] = mask_of(sign)
-                packs[writer[root]].append(pack(maker.layer, sign, masks[part], target))
+            view = sign.root_offset, sign.shape[0], sign.count, launch.kernel.needs_blocks  # a mask has one order of elements
+            if view not in masks:
+                masks[view] = mask_of(sign)
+                packs[writer[root]].append(pack(maker.layer, sign, masks[view], target))
                 packs[writer[root]][-1].origin = maker
             if launch.mask is not None:
-                replace_mask(launch, masks[part], BITS)
+                replace_mask(launch, masks[view], BITS)
                 continue
             dy, dx = launch["x0"], launch.operand("y0")
             means = relu_backward_of(launch)
             assert means is not None
-            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[part], dx, means.slope, target)
+            replaced[id(launch)] = relu_backward(launch.layer, dy, masks[view], dx, means.slope, target)
             replaced[id(launch)].origin = launch
     result: Schedule = []
     for step, launch in enumerate(schedule):

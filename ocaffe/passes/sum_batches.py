@@ -1,6 +1,6 @@
-"""Batches of sums: one launch adds up the parts of several filter gradients (kernels/convolution/blocks_gpu/conv_blocks_sum.cl).
+"""Batches of sums: one launch adds up the partial sums of several filter gradients (kernels/convolution/blocks_gpu/conv_blocks_sum.cl).
 
-Adding up few parts takes less time than its launch. The parts of a batch need memory until its last sum, so that they are limited.
+Adding up few partial sums takes less time than its launch. Those of a batch need memory until its last sum, so that they are limited.
 """
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.kernels.convolution.blocks_gpu.conv_blocks import SUM_PARTS
 from ocaffe.passes.jobs import MOST_JOBS, joined
 
-MOST_EACH = 16 << 20  # bytes of the parts of a job: more take longer than a launch
-MOST_BYTES = 96 << 20  # of all parts of a launch
+MOST_EACH = 16 << 20  # bytes of the partial sums of a job: more take longer than a launch
+MOST_BYTES = 96 << 20  # of all partial sums of a launch
 
 
 def batch_sums(schedule: Schedule) -> Schedule:
-    """Join sums of parts to the last one of a batch. A batch ends before a launch that uses one of its gradients."""
+    """Join additions of partial sums to the last one of a batch. A batch ends before a launch that uses one of its gradients."""
     batches: list[list[Launch]] = []
     batch: list[Launch] = []
     for launch in schedule:

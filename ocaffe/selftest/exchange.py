@@ -18,12 +18,12 @@ from ocaffe.selftest.case import Finding, difference
 AVERAGE = Kernel("exchange.average", read("others"), modify("own"))
 CONVERT = Kernel("exchange.convert", read("x"), write("y"))
 
-RANKS, RANK, PART, COUNT = 4, 2, 96, 83
+RANKS, RANK, CHUNK, COUNT = 4, 2, 96, 83
 
 
 @dataclass(frozen=True)
 class ExchangeCase:
-    """The average of one part on rank RANK of RANKS, in floats or, with 16 `bits`, in bfloat16 with conversions before and after."""
+    """The average of one chunk on rank RANK of RANKS, in floats or, with 16 `bits`, in bfloat16 with conversions before and after."""
 
     bits: int
 
@@ -32,9 +32,9 @@ class ExchangeCase:
         return f"exchange of gradients: {self.bits} bits"
 
     def record(self, target: Target) -> tuple[Recorder, Ref, Ref]:
-        """Return the recorded launches, the parts of the other ranks, and this rank's part."""
+        """Return the recorded launches, the chunks of the other ranks, and this rank's chunk."""
         rec = Recorder(target, train=True)
-        others, own = Ref("others", ((RANKS - 1) * PART,), Role.INPUT), Ref("own", (COUNT,), Role.INPUT)
+        others, own = Ref("others", ((RANKS - 1) * CHUNK,), Role.INPUT), Ref("own", (COUNT,), Role.INPUT)
         kind, read, written = "float", others, own
         rec.enter("exchange", "update")
         if self.bits == 16:
@@ -42,7 +42,7 @@ class ExchangeCase:
             read, written = (Ref(f"{ref.name} in 16 bits", ref.shape, Role.SCRATCH, BFLOAT) for ref in (others, own))
             for source, packed in ((others, read), (own, written)):
                 self._convert(rec, source, packed)
-        args = [RANKS, RANK, PART, COUNT, 1 / RANKS]
+        args = [RANKS, RANK, CHUNK, COUNT, 1 / RANKS]
         rec.launch(AVERAGE(others=read, own=written), args=args, size=(COUNT,), defines={"WIRE": kind})
         if self.bits == 16:
             self._convert(rec, written, own)
@@ -68,8 +68,8 @@ class ExchangeCase:
         session.write(others, given)
         session.write(own, mine)
         commands.run()
-        parts = [part[:COUNT] for part in given.reshape(RANKS - 1, PART)]
-        return [difference("average", session.read(own), (sum(parts) + mine) / np.float64(RANKS))]
+        chunks = [chunk[:COUNT] for chunk in given.reshape(RANKS - 1, CHUNK)]
+        return [difference("average", session.read(own), (sum(chunks) + mine) / np.float64(RANKS))]
 
 
 def cases() -> list[ExchangeCase]:

@@ -1,6 +1,6 @@
-"""The report of `ocaffe report`: device facts, self-test, a benchmark of six nets and the compiler's findings, each part in a process of its own.
+"""The report of `ocaffe report`: device facts, self-test, a benchmark of six nets and the compiler's findings, each section in a process of its own.
 
-A driver may crash, hang or refuse anything: the part is then in the report with the message, and the next part runs.
+A driver may crash, hang or refuse anything: the section is then in the report with the message, and the next section runs.
 """
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from typing import IO, Any
 
 from ocaffe import __version__
 from ocaffe.errors import Error
-from ocaffe.selftest.part import PHASES, RATES
 from ocaffe.selftest.privacy import Scrubber
+from ocaffe.selftest.section import PHASES, RATES
 from ocaffe.selftest.selftest import ROOT, all_cases, ending, selftest
 from ocaffe.support import parent
 
@@ -43,11 +43,11 @@ Answer = dict[str, Any]
 
 
 class Report:
-    """Makes the parts one after another. `content` is the report so far, without names of the user or of the machine.
+    """Makes the sections one after another. `content` is the report so far, without names of the user or of the machine.
 
-    `changed` is called after each part, so that a file on disk survives even a crash of the whole machine. `tell` gets lines for the terminal, `busy` what
+    `changed` is called after each section, so that a file on disk survives even a crash of the whole machine. `tell` gets lines for the terminal, `busy` what
     runs now. `kind`: the class of kernels; None: the device's own. `limit`: bytes for each net; 0: nearly all that are free. `timeout`: seconds without an
-    answer of a part, or of a family of the self-test. A compiled program is an answer too.
+    answer of a section, or of a family of the self-test. A compiled program is an answer too.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Report:
         self._scrubber = Scrubber()
 
     def make(self, nets: Sequence[str], families: Sequence[str] | None = None) -> None:
-        """Make all parts. `nets`: keys of part.BATCHES. `families`: those of the self-test; None: all."""
+        """Make all sections. `nets`: keys of section.BATCHES. `families`: those of the self-test; None: all."""
         self._add("system", system())
         if not self._devices():
             return
         self._selftest([case.name for case in all_cases()] if families is None else families)
-        self._add("rates", self._told(RATES, self._part(RATES)[-1]))
+        self._add("rates", self._told(RATES, self._section(RATES)[-1]))
         rows: list[Answer] = []
         kernels: dict[str, Answer] = {}
         for net in nets:
@@ -86,13 +86,13 @@ class Report:
 
     def _net(self, net: str) -> Iterator[Answer]:
         """Yield the results of both phases. They share a process, and programs. If it crashes before the first result, each phase gets one of its own."""
-        answers = self._part(net)[: len(PHASES)]
+        answers = self._section(net)[: len(PHASES)]
         if "phase" in answers[-1]:
             yield from answers
         elif len(answers) > 1:
             yield from [answers[0], {"phase": PHASES[1], **answers[1]}]
         elif answers[0].get("word") == "crashed":
-            yield from ({"phase": phase, **self._part(f"{net} {phase}")[-1]} for phase in PHASES)
+            yield from ({"phase": phase, **self._section(f"{net} {phase}")[-1]} for phase in PHASES)
         else:
             yield from ({"phase": phase, **answers[0]} for phase in PHASES)
 
@@ -101,7 +101,7 @@ class Report:
         self.changed()
 
     def _devices(self) -> bool:
-        """Add the facts of all devices. Return whether there are any: without them no other part can run."""
+        """Add the facts of all devices. Return whether there are any: without them no other section can run."""
         said: list[str] = []
         status, errors = self._run("ocaffe", "device_query", said.append)
         if status == 0:
@@ -134,11 +134,11 @@ class Report:
         self._add("selftest", found)
         self.tell(f"{'selftest':<20}{found['passed']} of {len(families)} families passed" + "".join(f"\n  {line}" for line in found.get("problem", ())))
 
-    def _part(self, part: str) -> list[Answer]:
-        """Return the results of a part (part.py). The last one has the `word` for its failure and the `problem` if the process failed."""
+    def _section(self, section: str) -> list[Answer]:
+        """Return the results of a section (section.py). The last one has the `word` for its failure and the `problem` if the process failed."""
         begin = time.perf_counter()
-        self.busy(f"{part}: begins")
-        compiling, answers = self._compiling(part), list[Answer]()
+        self.busy(f"{section}: begins")
+        compiling, answers = self._compiling(section), list[Answer]()
 
         def heard(line: str) -> None:
             nonlocal begin
@@ -154,18 +154,18 @@ class Report:
             answers.append({**{name: rounded(value) for name, value in answer.items()}, "seconds": round(time.perf_counter() - begin, 1)})
             begin = time.perf_counter()
 
-        arguments = [part, self.spec, self.gpu, self.kind, self.limit, os.getpid()]
-        status, errors = self._run("ocaffe.selftest.part", json.dumps(arguments), heard)
+        arguments = [section, self.spec, self.gpu, self.kind, self.limit, os.getpid()]
+        status, errors = self._run("ocaffe.selftest.section", json.dumps(arguments), heard)
         if status != 0 or not answers:
             problem = shortened("\n".join([how(status, self.timeout), errors]))
             answers.append({"word": word_of(status), "problem": problem, "seconds": round(time.perf_counter() - begin, 1)})
         return answers
 
-    def _compiling(self, part: str) -> Callable[[int, int], None]:
-        return lambda done, wanted: self.busy(f"{part}: compiled {done} of {wanted} programs")
+    def _compiling(self, section: str) -> Callable[[int, int], None]:
+        return lambda done, wanted: self.busy(f"{section}: compiled {done} of {wanted} programs")
 
-    def _told(self, part: str, answer: Answer) -> Answer:
-        """Print a line for a part, and return the answer."""
+    def _told(self, section: str, answer: Answer) -> Answer:
+        """Print a line for a section, and return the answer."""
         if "problem" in answer:
             text = f"{answer['word']}: " + "\n  ".join(answer["problem"])
         elif "ms" in answer:
@@ -173,7 +173,7 @@ class Report:
             text += f"  loss {answer['loss']}" if "loss" in answer else ""
         else:
             text = ", ".join(f"{name} {value}" for name, value in answer.items() if name != "seconds")
-        self.tell(f"{part:<20}{text}")
+        self.tell(f"{section:<20}{text}")
         return answer
 
     def _run(self, module: str, argument: str, heard: Callable[[str], None]) -> tuple[int | None, str]:
@@ -246,7 +246,7 @@ def how(status: int | None, timeout: float) -> str:
 
 
 def word_of(status: int | None) -> str:
-    """Return the word for a part that has sent no result. A process that ends by itself has a small positive status, on Windows too."""
+    """Return the word for a section that has sent no result. A process that ends by itself has a small positive status, on Windows too."""
     return "timed out" if status is None else "failed" if 0 < status < 1 << 31 else "crashed"
 
 
@@ -260,12 +260,12 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
-def merge(kernels: dict[str, Answer], part: str, rows: Sequence[Answer]) -> None:
-    """Add the kernels of a part: one row for each kernel with equal defines and facts, with the launches in each part."""
+def merge(kernels: dict[str, Answer], section: str, rows: Sequence[Answer]) -> None:
+    """Add the kernels of a section: one row for each kernel with equal defines and facts, with the launches in each section."""
     for row in rows:
         launches, row = row["launches"], {**row, "log": [line[:WIDTH] for line in row["log"]][:LINES]}
         known = kernels.setdefault(json.dumps({**row, "launches": 0}), {**row, "launches": {}})
-        known["launches"][part] = known["launches"].get(part, 0) + launches
+        known["launches"][section] = known["launches"].get(section, 0) + launches
 
 
 def text_of(content: Answer) -> str:
@@ -283,11 +283,11 @@ def _readable(value: Any) -> str:
 
 
 def summary(content: Answer) -> Iterator[str]:
-    """Yield lines with the parts that failed and the kernels that spill."""
-    parts = {"devices": content.get("devices"), "selftest": content.get("selftest"), "rates": content.get("rates")}
-    parts |= {f"{row['net']} {row['phase']}": row for row in content.get("nets", ())}
-    wrong = [f"{name} ({part['word']})" for name, part in parts.items() if isinstance(part, dict) and "problem" in part]
-    yield f"parts without a result: {', '.join(wrong) or 'none'}"
+    """Yield lines with the sections that failed and the kernels that spill."""
+    sections = {"devices": content.get("devices"), "selftest": content.get("selftest"), "rates": content.get("rates")}
+    sections |= {f"{row['net']} {row['phase']}": row for row in content.get("nets", ())}
+    wrong = [f"{name} ({section['word']})" for name, section in sections.items() if isinstance(section, dict) and "problem" in section]
+    yield f"sections without a result: {', '.join(wrong) or 'none'}"
     kernels = content.get("kernels", ())
     bad = [row for row in kernels if row["problem"]]
     yield f"kernels with a problem: {len(bad)} of {len(kernels)}"

@@ -52,20 +52,20 @@ class Updater:
         self.history = [Ref(f"history{i}", shape, Role.HISTORY, value=0) for i in range(self.rule.histories)]
         self.average = Ref("average", shape, Role.HISTORY, value=0) if solver.ema_decay else None
         trained = [parameter for parameter in group.params if parameter.propagate]
-        blocks = _blocks([parameter.count for parameter in trained])
+        chunks = _chunks([parameter.count for parameter in trained])
         factors = [(parameter.lr_mult, solver.weight_decay * parameter.decay_mult) for parameter in trained]
-        self.blocks = Ref("update.blocks", (max(len(blocks), 1), 2), Role.CONSTANT, np.dtype(np.uint32), value=_table(blocks, np.uint32))
+        self.chunks = Ref("update.chunks", (max(len(chunks), 1), 2), Role.CONSTANT, np.dtype(np.uint32), value=_table(chunks, np.uint32))
         self.factors = Ref("update.factors", (max(len(factors), 1), 2), Role.CONSTANT, value=_table(factors, np.float32))
         self.clip = Ref("update.clip", (2,), Role.OUTPUT if self.clips else Role.CONSTANT, value=None if self.clips else np.array([1, 0], np.float32))
-        self.count = len(blocks)
+        self.count = len(chunks)
 
     @property
     def clips(self) -> bool:
         return bool(self.solver.clip_gradients >= 0)
 
     @property
-    def in_parts(self) -> bool:
-        """Whether parameters can be updated in parts. With clipping they cannot, because the scale depends on all gradients."""
+    def can_flush(self) -> bool:
+        """Whether some parameters can be updated before others. With clipping they cannot, because the scale depends on all gradients."""
         return not self.clips
 
     @property
@@ -99,7 +99,7 @@ class Updater:
         rec.launch(EXCHANGE(weight=weight, average=self.average), size=(self.average.count // defines["V"],), defines=defines)
 
     def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
-        """Record the launches that update the part of the group that starts at element `begin`, from `gradients`."""
+        """Record the launches that update the range of the group that starts at element `begin`, from `gradients`."""
         first, count = begin // PARAMETER_ALIGNMENT, gradients.count // PARAMETER_ALIGNMENT
         if not count:
             return
@@ -109,15 +109,15 @@ class Updater:
         lanes = int(defines["LANES"])
         if self.clips:
             partial = rec.scratch("sums", (self.count,))
-            rec.launch(SUM_SQUARES(gradient=gradients, blocks=self.blocks, partial=partial), size=(lanes, count), local=(lanes, 1), defines=defines)
+            rec.launch(SUM_SQUARES(gradient=gradients, blocks=self.chunks, partial=partial), size=(lanes, count), local=(lanes, 1), defines=defines)
             args = [self.count, float(solver.clip_gradients)]
             rec.launch(CLIP_SCALE(partial=partial, result=self.clip), args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
         states = {"weight": self.group.data, "history": self.history[0], "history2": self.history[-1], "average": self.average}
-        parts = {name: ref.view(gradients.shape, begin) for name, ref in states.items() if ref is not None}
+        views = {name: ref.view(gradients.shape, begin) for name, ref in states.items() if ref is not None}
         rec.launch(
             UPDATE(
-                gradient=gradients, blocks=self.blocks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
-                guard=self.guard, **parts,
+                gradient=gradients, blocks=self.chunks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
+                guard=self.guard, **views,
             ),
             args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
             size=(lanes, count),
@@ -126,10 +126,10 @@ class Updater:
         )
 
 
-def _blocks(counts: Sequence[int]) -> np.ndarray:
-    """Return parameter index and number of elements of each block.
+def _chunks(counts: Sequence[int]) -> np.ndarray:
+    """Return parameter index and number of elements of each chunk.
 
-    Blocks have PARAMETER_ALIGNMENT elements; the last block of a parameter can have fewer.
+    Chunks have PARAMETER_ALIGNMENT elements; the last chunk of a parameter can have fewer.
     """
     sizes = np.array(counts, np.int64)
     numbers = -(-sizes // PARAMETER_ALIGNMENT)

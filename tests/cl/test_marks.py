@@ -1,7 +1,7 @@
-"""Marks of names in kernel files: the text of a program on its own, and of a program that is a part."""
+"""Marks of names in kernel files: the text of a program on its own, and of a program that is a routine."""
 from __future__ import annotations
 
-from ocaffe.cl.marks import as_part, unmarked
+from ocaffe.cl.marks import as_routine, unmarked
 
 TEXT = """#define TWICE(v) half_of(v) * 4
 typedef float8 OWN(vec);
@@ -16,8 +16,8 @@ def test_a_program_on_its_own_has_no_marks() -> None:
     assert unmarked(text) == text
 
 
-def test_a_part() -> None:
-    lines = as_part(TEXT, "part3_").split("\n")
+def test_a_routine() -> None:
+    lines = as_routine(TEXT, "part3_").split("\n")
     begin, end = lines.index("typedef float8 vec;"), lines.index("#undef vec")
     assert lines[: begin - 1] == ["#undef TWICE", *(f"#define {name} part3_{name}" for name in ("half_of", "scale", "vec"))]
     assert "kernel void scale(WORK_ITEM, global float* x) { x[get_global_id(0)] = TWICE(1); }" in lines[begin:end]

@@ -1,4 +1,4 @@
-"""Task graphs: the same results as launches one by one, the order of conflicting launches, the limits of a graph, and programs as parts of one text."""
+"""Task graphs: the same results as launches one by one, the order of conflicting launches, the limits of a graph, and programs as routines of one text."""
 from __future__ import annotations
 
 import itertools
@@ -12,7 +12,7 @@ from ocaffe import Net, proto
 from ocaffe.cl import task_graph
 from ocaffe.cl.device import Device
 from ocaffe.cl.program import ProgramKey, Programs
-from ocaffe.cl.task_graph import Part, Span, needed, part_text
+from ocaffe.cl.task_graph import Routine, Span, needed, routine_text
 from ocaffe.formats.text import parse
 from ocaffe.passes import join_launches
 from tests.harness import changed, switch
@@ -111,10 +111,10 @@ def different_expressions() -> str:
     return text + f'layer {{ name: "prob" type: "Softmax" bottom: "{last}" top: "prob" }}'
 
 
-def test_as_many_parts_as_one_function_should_have(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_routines_as_one_function_should_have(made: Callable[..., Net], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(made, monkeypatch, different_expressions())
     found = graphs(net := made(different_expressions()))
-    assert len(found) > 1 and max(len(graph.parts) for graph in found) == join_launches.MOST_PARTS
+    assert len(found) > 1 and max(len(graph.routines) for graph in found) == join_launches.MOST_ROUTINES
     np.testing.assert_allclose(results(net), expected, rtol=1e-5, atol=1e-7)
 
 
@@ -162,16 +162,16 @@ def test_a_graph_can_read_all_scalars_of_joined_launches() -> None:
     assert task_graph._READ.keys() == join_launches.SCALARS
 
 
-# -- programs as parts -----------------------------------------------------------------------------------------------
+# -- programs as routines --------------------------------------------------------------------------------------------
 
 DEFINES = ((), (("V", "8"), ("KH", "5"), ("KW", "5"), ("SH", "2"), ("SW", "2")))
 JOINED = sorted({kernel.file for kernel in declared() if kernel.can.join and "." in kernel.name})
 
 
-def test_all_programs_of_cpus_are_parts_of_one_text(device: Device) -> None:
-    """Every family twice, with different defines: no name of one part is seen in another."""
+def test_all_programs_of_cpus_are_routines_of_one_text(device: Device) -> None:
+    """Every family twice, with different defines: no name of one routine is seen in another."""
     fence = device.target.device_fence
     keys = [ProgramKey(family, defines) for family in JOINED for defines in DEFINES]
     assert len(keys) >= 60
-    texts = [part_text(number, Part(key, "", 0, ()), fence) for number, key in enumerate(keys)]
+    texts = [routine_text(number, Routine(key, "", 0, ()), fence) for number, key in enumerate(keys)]
     Programs(device).build_all([ProgramKey.generated(['#include "part.h"', *texts])])

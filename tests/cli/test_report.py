@@ -1,4 +1,4 @@
-"""`ocaffe report`: each part survives the failures of the others, and nothing in the file names the user or the machine."""
+"""`ocaffe report`: each section survives the failures of the others, and nothing in the file names the user or the machine."""
 from __future__ import annotations
 
 import json
@@ -16,7 +16,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
 from ocaffe.cl.program import ProgramKey, Programs
 from ocaffe.cli import INTERRUPTED, main
-from ocaffe.selftest import part
+from ocaffe.selftest import section
 from ocaffe.selftest.privacy import Scrubber
 from ocaffe.selftest.report import FORMAT, Report, merge, summary, system, text_of
 from ocaffe.selftest.selftest import ending
@@ -62,7 +62,7 @@ if net == "vgg16":
 
 
 def made(nets: list[str], script: str = CHILD, timeout: float = 20.0, busy: list[str] | None = None) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Return the content of a report, the lines on the terminal, and the parts in their order. `busy` gets the texts about the present part."""
+    """Return the content of a report, the lines on the terminal, and the sections in their order. `busy` gets the texts about the present section."""
     busy = [] if busy is None else busy
     lines: list[str] = []
     order: list[str] = []
@@ -96,10 +96,10 @@ def test_bad_drivers_end_only_their_part() -> None:
     assert rows["alexnet TEST"]["word"] == rows["alexnet TRAIN"]["word"] == "timed out"
     assert rows["googlenet TEST"]["ms"] == 1.5 and rows["googlenet TRAIN"]["word"] == "crashed"  # in processes of their own
     assert busy[:4] == ["rates: begins", "lenet: begins", "lenet: compiled 1 of 2 programs", "lenet: compiled 2 of 2 programs"]
-    assert order[:4] == ["system", "devices", "selftest", "rates"]  # each part is on disk before the next one begins
+    assert order[:4] == ["system", "devices", "selftest", "rates"]  # each section is on disk before the next one begins
     assert content["devices"] == [{"Device id": "0:0, the default", "Name": "made up", "Runtime library": "<folder>/libmade.so (an icd file)"}]
     assert next(summary(content)) == (
-        "parts without a result: lenet TRAIN (crashed), vgg16 TEST (does not fit), vgg16 TRAIN (timed out), alexnet TEST (timed out), "
+        "sections without a result: lenet TRAIN (crashed), vgg16 TEST (does not fit), vgg16 TRAIN (timed out), alexnet TEST (timed out), "
         "alexnet TRAIN (timed out), googlenet TRAIN (crashed)"
     )
     assert content["complete"]
@@ -111,7 +111,7 @@ def test_without_a_device_the_report_tells_why() -> None:
     content, _, _ = made(["lenet"], "import sys; print('error: no OpenCL device\\n  fix: install one', file=sys.stderr); sys.exit(1)")
     assert content["devices"]["word"] == "failed" and content["devices"]["problem"] == ["error: no OpenCL device", "  fix: install one"]
     assert "nets" not in content and not content["complete"] and content["system"]["python"] and content["format"] == FORMAT
-    assert next(iter(summary(content))) == "parts without a result: devices (failed)"
+    assert next(iter(summary(content))) == "sections without a result: devices (failed)"
 
 
 def test_nothing_names_the_user_or_the_machine(alice: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_the_file_has_a_line_for_each_row() -> None:
     assert sum(line.startswith('  {"net"') for line in text.splitlines()) == 2
 
 
-def test_kernels_of_several_parts_are_merged() -> None:
+def test_kernels_of_several_sections_are_merged() -> None:
     row = {"kernel": "gemm_gpu.gemm", "launches": 2, "problem": "", "log": []}
     kernels: dict[str, Any] = {}
     merge(kernels, "lenet TEST", [row, {**row, "private_bytes": 8}])
@@ -178,14 +178,14 @@ def test_wrong_nets_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nets has 'resnet81'" in (said := capsys.readouterr().err) and "did you mean resnet18?" in said
 
 
-# -- the parts on a device -----------------------------------------------------------------------------------------------
+# -- the sections on a device -----------------------------------------------------------------------------------------------
 
 
 def test_a_net_on_a_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part, "PASSES", 2)
+    monkeypatch.setattr(section, "PASSES", 2)
     monkeypatch.setenv("OCAFFE_CL_LOG", "1")
-    test, train = part.measured("lenet", device, 0)
-    assert (test["phase"], train["phase"]) == part.PHASES and "loss" not in test and 0 < train["loss"] < 10 and train["mib"] > 3
+    test, train = section.measured("lenet", device, 0)
+    assert (test["phase"], train["phase"]) == section.PHASES and "loss" not in test and 0 < train["loss"] < 10 and train["mib"] > 3
     for found in (test, train):
         assert found["passes"] == 2 and found["ms"] >= found["fastest_ms"] > 0
         assert sum(row["launches"] for row in found["kernels"]) <= found["launches"]
@@ -193,12 +193,12 @@ def test_a_net_on_a_device(device: Device, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_net_that_does_not_fit(device: Device) -> None:
-    (answer,) = part.measured("lenet TRAIN", device, 1 << 20)
+    (answer,) = section.measured("lenet TRAIN", device, 1 << 20)
     assert answer["phase"] == "TRAIN" and answer["word"] == "does not fit" and "1.0 MiB are allowed" in answer["problem"]
 
 
 def test_a_failure_of_the_device() -> None:
-    assert part.failure(ZeroDivisionError("no")) == {"word": "failed", "problem": "ZeroDivisionError: no"}
+    assert section.failure(ZeroDivisionError("no")) == {"word": "failed", "problem": "ZeroDivisionError: no"}
 
 
 def test_a_whole_report(device: Device, tmp_path: pathlib.Path) -> None:
@@ -212,7 +212,7 @@ def test_a_whole_report(device: Device, tmp_path: pathlib.Path) -> None:
     assert content["rates"]["gflops"] > 0 and content["rates"]["launch_us"] > 0
 
 
-def test_an_interruption_keeps_the_parts_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interruption_keeps_the_sections_so_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(self: Report, nets: list[str]) -> None:
         self._add("system", system())
         raise KeyboardInterrupt
@@ -222,14 +222,14 @@ def test_an_interruption_keeps_the_parts_so_far(tmp_path: pathlib.Path, monkeypa
     assert main(["report", "--output", str(file)]) == INTERRUPTED
     content = json.loads(file.read_text())
     assert content["system"]["python"] and not content["complete"]
-    assert "with the parts until the interruption" in capsys.readouterr().out
+    assert "with the sections until the interruption" in capsys.readouterr().out
 
 
 def test_the_command_writes_its_file(tmp_path: pathlib.Path) -> None:
     """No runtime is found in an empty folder of runtimes: the file tells it."""
     file = tmp_path / "report.json"
     environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path / "none")}
-    root = pathlib.Path(part.__file__).parents[2]
+    root = pathlib.Path(section.__file__).parents[2]
     run = subprocess.run([sys.executable, "-m", "ocaffe", "report", "--output", file], env=environment, capture_output=True, text=True, cwd=root)
     assert run.returncode == 0, run.stderr
     assert "no OpenCL device" in json.loads(file.read_text())["devices"]["problem"][0]
@@ -270,8 +270,8 @@ def test_facts_of_a_kernel(device: Device) -> None:
 
 def test_problems_of_a_kernel() -> None:
     fine = {"work_group_limit": 256, "private_bytes": 8, "spill_bytes": 0, "logged_spill": 0}
-    assert part.problem_of(fine, 256, is_cpu=True) == "" and part.problem_of(fine, 256, is_cpu=False) == "has private memory"
-    assert part.problem_of({**fine, "spill_bytes": 4}, 512, is_cpu=True) == "spills registers, is launched with 512 work-items, and 256 are allowed"
+    assert section.problem_of(fine, 256, is_cpu=True) == "" and section.problem_of(fine, 256, is_cpu=False) == "has private memory"
+    assert section.problem_of({**fine, "spill_bytes": 4}, 512, is_cpu=True) == "spills registers, is launched with 512 work-items, and 256 are allowed"
 
 
 @pytest.mark.parametrize(("status", "text"), [(-11, "signal SIGSEGV"), (3, "exit status 3"), (0xC0000005, "exit status 0xc0000005")])

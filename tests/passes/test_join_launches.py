@@ -111,10 +111,10 @@ def test_what_ends_a_graph() -> None:
 def test_limits_of_a_graph() -> None:
     schedule = compiled().recording.schedule
     whole = graphs(schedule)
-    parts = again(schedule, replace(CPU, argument_bytes=joining.OTHER_ARGUMENTS + 8 * 6), fewest=2)
-    assert len(parts) > len(whole) and all(joining._buffers([schedule[step] for step in steps], 1) <= 6 for steps in parts)
-    parts = again(schedule, fewest=2, most_parts=2)
-    assert len(parts) > len(whole) and all(len({joining._part(schedule[step]) for step in steps}) <= 2 for steps in parts)
+    found = again(schedule, replace(CPU, argument_bytes=joining.OTHER_ARGUMENTS + 8 * 6), fewest=2)
+    assert len(found) > len(whole) and all(joining._buffers([schedule[step] for step in steps], 1) <= 6 for steps in found)
+    found = again(schedule, fewest=2, most_routines=2)
+    assert len(found) > len(whole) and all(len({joining._routine(schedule[step]) for step in steps}) <= 2 for steps in found)
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 40_000, 12_000, 4_000, 1_000])

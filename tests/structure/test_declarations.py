@@ -159,7 +159,7 @@ DEFINITIONS = (
 
 
 @pytest.mark.parametrize("file", sorted({kernel.file for kernel in SOURCES if kernel.can.join}))
-def test_names_of_parts_are_marked(file: str) -> None:
+def test_names_of_routines_are_marked(file: str) -> None:
     text = text_of(f"{file}.cl", marks=True)
     found = {name for pattern in DEFINITIONS for name in pattern.findall(text)}
     assert {name for name in found - {"__attribute__"} if not name.startswith(("ENTRY", "OWN")) and f"#define {name}" not in text} == set()

@@ -119,7 +119,7 @@ class DenseImageSource(StagedSource):
         return self.nbytes
 
     def layouts(self, top: Shape) -> list[Layout]:
-        """Return the layouts of the consecutive parts of a buffer for a data top of shape `top`: images, then labels if the layer has a top for them."""
+        """Return the layouts of the consecutive regions of a buffer for a data top of shape `top`: images, then labels if the layer has a top for them."""
         return self._stager.layouts((top[1], top[2], top[3]))
 
     # -- batches -----------------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ class DenseImageSource(StagedSource):
 
     def _check_labels(self, batch: Batch, buffer: np.ndarray) -> None:
         """Raise Error for a label that a reader of the top does not accept."""
-        _, (layout, part) = self._stager.parts(batch.frame.shape, buffer)
-        for n, (pixels, row) in enumerate(zip(layout.pixels(part), layout.table(part))):
+        _, (layout, region) = self._stager.regions(batch.frame.shape, buffer)
+        for n, (pixels, row) in enumerate(zip(layout.pixels(region), layout.table(region))):
             wrong = self.wrong_label(1, pixels[: row[HEIGHT] * row[WIDTH]])
             if wrong is not None:
                 mask, fix = batch.found[n][1], wrong[1].fix

@@ -17,7 +17,7 @@ from ocaffe.data.changes.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH,
 from ocaffe.data.databases.datum import Alike
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.source import BatchInfo, Note
-from ocaffe.data.stagers.crew import Large, Part
+from ocaffe.data.stagers.crew import Chunk, Large
 from ocaffe.data.stagers.staged import StagedSource
 from ocaffe.data.stagers.stager import Frame, Picture, Stager, Unfit
 from ocaffe.data.stores.store import Store
@@ -146,7 +146,7 @@ class PictureSource(StagedSource):
                 elif results is not None:
                     self._write(batch, [], memory, [problem for result in results for problem in result.problems])
                 else:
-                    self._write(batch, self._parts(batch), memory, [])
+                    self._write(batch, self._chunks(batch), memory, [])
                 self._check_labels(batch, memory)
             return batch.info if memory is buffer else replace(batch.info, buffer=memory)
 
@@ -173,23 +173,23 @@ class PictureSource(StagedSource):
         notes = (self.restart,) if self.restart and self.order.entries - 1 in records else ()
         return Batch(records, found, alike, Frame(self.key, positions, layout, shape), name, BatchInfo(tuple(self._tops(layout)), layout.nbytes, notes))
 
-    def _parts(self, batch: Batch) -> list[Part]:
+    def _chunks(self, batch: Batch) -> list[Chunk]:
         size = max(1, -(-self.batch // (2 * self._threads.count)))
         numbers = [tuple(range(at, min(at + size, self.batch))) for at in range(0, self.batch, size)]
-        return [Part(images, tuple(batch.found[images[0] : images[-1] + 1])) for images in numbers]
+        return [Chunk(images, tuple(batch.found[images[0] : images[-1] + 1])) for images in numbers]
 
-    def _write(self, batch: Batch, parts: list[Part], buffer: np.ndarray, problems: list[tuple[int, Error]]) -> None:
-        """Write parts of a batch. Other records take the places of bad ones: those in `problems` and those that are found."""
-        while parts or problems:
-            for result in self._threads.run(partial(self._stager.write, batch.frame, part, buffer) for part in parts):
+    def _write(self, batch: Batch, chunks: list[Chunk], buffer: np.ndarray, problems: list[tuple[int, Error]]) -> None:
+        """Write chunks of a batch. Other records take the places of bad ones: those in `problems` and those that are found."""
+        while chunks or problems:
+            for result in self._threads.run(partial(self._stager.write, batch.frame, chunk, buffer) for chunk in chunks):
                 self.effort.add(result.seconds)
                 problems += result.problems
-            parts = []
+            chunks = []
             for n, problem in sorted(problems, key=lambda pair: pair[0]):
                 if not isinstance(problem, Large):
                     batch.records[n] = self._instead(batch.records[n], batch.found[n], problem, batch.name)
                     (batch.found[n],) = self._find([batch.records[n]])
-                parts.append(Part((n,), (batch.found[n],)))
+                chunks.append(Chunk((n,), (batch.found[n],)))
             problems = []
 
     def _alike(self, found: Sequence[Any]) -> Alike | None:

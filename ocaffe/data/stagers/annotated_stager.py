@@ -26,7 +26,7 @@ from ocaffe.data.databases.lmdb_file import Arena
 from ocaffe.data.decoding.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
 from ocaffe.data.effort import COPY, DECODE, DISK, Laps
-from ocaffe.data.stagers.crew import Large, Part
+from ocaffe.data.stagers.crew import Chunk, Large
 from ocaffe.data.stores.store import Opener
 from ocaffe.errors import Error, shape_text
 
@@ -52,7 +52,7 @@ class Scene(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The staged images of a part, and the seconds of work by kind."""
+    """The staged images of a chunk, and the seconds of work by kind."""
 
     scenes: list[Scene]
     seconds: dict[str, float]
@@ -219,19 +219,19 @@ class AnnotatedStager:
 
     # -- pixels ------------------------------------------------------------------------------------------------------
 
-    def write(self, frame: Frame, part: Part, buffer: np.ndarray) -> Result:
-        """Write the images of a part to a buffer of images of the size of the part's first one.
+    def write(self, frame: Frame, chunk: Chunk, buffer: np.ndarray) -> Result:
+        """Write the images of a chunk to a buffer of images of the size of the first one.
 
         Images that differ in size, or are too large for the buffer, raise another exception.
         """
         laps = Laps()
-        contents = self.read(part.found)
+        contents = self.read(chunk.found)
         laps.end(DISK)
         planner = self.planner(frame)
-        plans = [planner(n, content) for n, content in zip(part.images, contents)]
+        plans = [planner(n, content) for n, content in zip(chunk.images, contents)]
         laps.end(DECODE)
         size = math.prod(plans[0].scene.shape)
-        for n, plan in zip(part.images, plans):
+        for n, plan in zip(chunk.images, plans):
             self.stage(plan, buffer[n * size : (n + 1) * size], laps)
         return Result([plan.scene for plan in plans], laps.seconds)
 

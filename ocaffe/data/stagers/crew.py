@@ -1,7 +1,7 @@
 """Processes that stage images in shared memory, for a training that waits for data.
 
 Threads of Python wait for each other: each must take the interpreter's lock several times per image, which takes about 40 us if another core has it.
-Processes do not. They take parts of batches from one socket, as fast as each can, and send results to another one.
+Processes do not. They take chunks of batches from one socket, as fast as each can, and send results to another one.
 """
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ POSSIBLE = sys.platform == "linux" and bool(sys.executable) and not getattr(sys,
 CHILD = Path(__file__).with_name("crew_child.py")
 FEWEST = 3  # processes that are worth their start
 _SPARED = 8  # one core in so many is left to the training itself; with all 16 cores of a Xeon the loader was a fifth slower than with 14
-_LARGEST_PART = 16  # images; a part takes milliseconds
-_USUAL_PART = 8  # images of a part of a small batch, half of it at most; the messages of a part take the parent a tenth of a millisecond
+_LARGEST_CHUNK = 16  # images; a chunk takes milliseconds
+_USUAL_CHUNK = 8  # images of a chunk of a small batch, half of it at most; the messages of a chunk take the parent a tenth of a millisecond
 _QUEUED = 32  # images per process that are requested ahead
 _PIXELS = 1 << 29  # of images that all processes decode at the same time; a pixel takes 3 bytes, or 7 in other formats than JPEG
 _MESSAGE = 1 << 20  # bytes of a result at most
@@ -47,7 +47,7 @@ class Large(Error):
     """The image is too large to be decoded by several processes at the same time. A thread decodes it, which waits for others with large images."""
 
 
-class Part(NamedTuple):
+class Chunk(NamedTuple):
     """Images of a batch: their numbers in the batch, and where their records are."""
 
     images: tuple[int, ...]
@@ -63,7 +63,7 @@ class Planned(Protocol):
 
     @property
     def frame(self) -> Any:
-        """The facts of the batch that each of its parts needs. It is pickled."""
+        """The facts of the batch that each of its chunks needs. It is pickled."""
 
     @property
     def space(self) -> int | None:
@@ -71,19 +71,19 @@ class Planned(Protocol):
 
 
 class Staged(Protocol):
-    """The result of staging a part. It is pickled for the source. `seconds`: of work by kind."""
+    """The result of staging a chunk. It is pickled for the source. `seconds`: of work by kind."""
 
     @property
     def seconds(self) -> dict[str, float]: ...
 
 
 class Stage(Protocol):
-    """Stages parts of batches. It is pickled for the processes."""
+    """Stages chunks of batches. It is pickled for the processes."""
 
     largest: int | None  # pixels of an image that is not Large; None: there are no other processes
 
-    def write(self, frame: Any, part: Part, buffer: np.ndarray) -> Staged:
-        """Write the images of a part to the memory of the batch. After an exception the caller stages the batch itself."""
+    def write(self, frame: Any, chunk: Chunk, buffer: np.ndarray) -> Staged:
+        """Write the images of a chunk to the memory of the batch. After an exception the caller stages the batch itself."""
 
 
 def processes(most: int) -> int:
@@ -120,7 +120,7 @@ class Crew:
         return self._state.take(index, plan)
 
     def results(self, index: int) -> list[Any] | None:
-        """Wait for a batch that was taken. Return the results of its parts in order, or None if the caller must stage the batch."""
+        """Wait for a batch that was taken. Return the results of its chunks in order, or None if the caller must stage the batch."""
         return self._state.results_of(index)
 
     def copy(self, index: int, buffer: np.ndarray, size: int) -> bool:
@@ -132,7 +132,7 @@ class Crew:
 
     @contextlib.contextmanager
     def staged(self, index: int, buffer: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, list[Any] | None]]:
-        """Wait for a batch of `size` bytes that was taken. The context's values are the memory for the batch, and the results of its parts in order.
+        """Wait for a batch of `size` bytes that was taken. The context's values are the memory for the batch, and the results of its chunks in order.
 
         If there are no results, the memory is `buffer`, and the caller must stage the batch. If processes cannot write to `buffer`, the batch is copied
         to it. Otherwise the memory is exchanged for `buffer` when the context ends without an exception: the caller then has this memory, not `buffer`.
@@ -163,9 +163,9 @@ class _Slot:
         self.memory = memory
         self.index = _NONE  # of its batch
         self.batch: Planned | None = None
-        self.missing = 0  # parts that processes still write, or 1 while it is copied or exchanged. Until it is 0 no other batch uses the memory
+        self.missing = 0  # chunks that processes still write, or 1 while it is copied or exchanged. Until it is 0 no other batch uses the memory
         self.failed = False  # a process raised an exception
-        self.staged: list[Any] = []  # the results of the parts
+        self.staged: list[Any] = []  # the results of the chunks
 
 
 class _State:
@@ -176,7 +176,7 @@ class _State:
         theirs = copy.copy(stage)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
-        self.part = max(1, min(_LARGEST_PART, -(-batch // count)), min(_USUAL_PART, -(-batch // 2)))
+        self.chunk = max(1, min(_LARGEST_CHUNK, -(-batch // count)), min(_USUAL_CHUNK, -(-batch // 2)))
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []
         self.working = self.closed = False
@@ -220,13 +220,13 @@ class _State:
         batch = plan(index)
         if batch.space is None or batch.space > self.buffers.size:
             return None
-        starts, frame = range(0, len(batch.found), self.part), pickle.dumps(batch.frame)
+        starts, frame = range(0, len(batch.found), self.chunk), pickle.dumps(batch.frame)
         place = self.slots.index(slot), self.buffers.place(slot.memory)
         slot.index, slot.batch, slot.failed, slot.missing, slot.staged = index, batch, False, len(starts), [None] * len(starts)
         for number, start in enumerate(starts):
-            images = tuple(range(start, min(start + self.part, len(batch.found))))
-            part = Part(images, tuple(self.sent(batch.found[n]) for n in images))
-            messages.append(pickle.dumps((place, number, frame, part)))
+            images = tuple(range(start, min(start + self.chunk, len(batch.found))))
+            chunk = Chunk(images, tuple(self.sent(batch.found[n]) for n in images))
+            messages.append(pickle.dumps((place, number, frame, chunk)))
         return slot
 
     def results_of(self, index: int) -> list[Any] | None:
@@ -314,7 +314,7 @@ class _State:
             end.close()
 
     def _receive(self, message: memoryview) -> None:
-        number, part, result = pickle.loads(message) if message else (-1, 0, None)
+        number, chunk, result = pickle.loads(message) if message else (-1, 0, None)
         with self.changed:
             if not message:
                 raise EOFError("it closed its socket")
@@ -324,7 +324,7 @@ class _State:
                 return
             slot = self.slots[number]
             slot.missing -= 1
-            slot.staged[part] = result
+            slot.staged[chunk] = result
             slot.failed |= result is None  # the caller's own try will raise the exception
             if not slot.missing:
                 self.changed.notify_all()

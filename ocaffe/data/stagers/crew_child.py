@@ -1,4 +1,4 @@
-"""A process of crew.py: it stages parts of batches until its parent closes the socket."""
+"""A process of crew.py: it stages chunks of batches until its parent closes the socket."""
 from __future__ import annotations
 
 import contextlib
@@ -27,9 +27,9 @@ def main() -> None:
         results.sendall(pickle.dumps((-1, 0, None)))
         message = memoryview(bytearray(_MESSAGE))  # one for all requests: the memory of a new one would be mapped each time
         while received := tasks.recv_into(message):
-            (slot, place), number, frame, part = pickle.loads(message[:received])
+            (slot, place), number, frame, chunk = pickle.loads(message[:received])
             try:
-                result = stage.write(pickle.loads(frame), part, memory[place : place + size])
+                result = stage.write(pickle.loads(frame), chunk, memory[place : place + size])
             except Exception:  # the parent tries again, and raises it
                 result = None
             results.sendall(pickle.dumps((slot, number, result)))

@@ -12,7 +12,7 @@ from ocaffe.data.changes.resample import Interpolation, resize
 from ocaffe.data.changes.transform import Layout, Transform
 from ocaffe.data.decoding.decode import Color, decoded
 from ocaffe.data.effort import COPY, DECODE, DISK, Laps
-from ocaffe.data.stagers.crew import Large, Part
+from ocaffe.data.stagers.crew import Chunk, Large
 from ocaffe.data.stagers.stager import copy_window
 from ocaffe.data.stores.text_list import read_image
 from ocaffe.errors import Error, shape_text
@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The seconds of work on a part, by kind."""
+    """The seconds of work on a chunk, by kind."""
 
     seconds: dict[str, float]
 
@@ -60,12 +60,12 @@ class DenseStager:
     checked: Shape3 | None = None  # the shape that last passed the checks
 
     def layouts(self, shape: Shape3) -> list[Layout]:
-        """Return the layouts of the consecutive parts of a buffer for images of `shape`: images, then labels if the layer has a top for them."""
+        """Return the layouts of the consecutive regions of a batch buffer for images of `shape`: images, then labels if the layer has a top for them."""
         layout = self.transform.layout(self.batch, shape, np.dtype(np.uint8), True, 0)
         return [layout, replace(layout, channels=1)][: 1 + self.labels]
 
-    def parts(self, shape: Shape3, buffer: np.ndarray) -> Iterator[tuple[Layout, np.ndarray]]:
-        """Yield the layouts with their parts of a buffer."""
+    def regions(self, shape: Shape3, buffer: np.ndarray) -> Iterator[tuple[Layout, np.ndarray]]:
+        """Yield the layouts with their regions of a batch buffer."""
         begin = 0
         for layout in self.layouts(shape):
             yield layout, buffer[begin : begin + layout.nbytes]
@@ -90,17 +90,17 @@ class DenseStager:
                     raise Error(f"the labels are {shape_text(shapes[1][1:])}, the image {shape_text(shapes[0][1:])}", fix="labels as large as the image")
         return Pair((files[0], files[1]), shapes[0])
 
-    def write(self, frame: Frame, part: Part, buffer: np.ndarray) -> Result:
-        """Write the images and labels of a part, and their rows of the tables, to the buffer of the batch. Raise Error."""
+    def write(self, frame: Frame, chunk: Chunk, buffer: np.ndarray) -> Result:
+        """Write the images and labels of a chunk, and their rows of the tables, to the buffer of the batch. Raise Error."""
         laps, put = Laps(), self.putter(frame, buffer)
-        for n, names in zip(part.images, part.found):
+        for n, names in zip(chunk.images, chunk.found):
             put(n, names, laps)
         return Result(laps.seconds)
 
     def putter(self, frame: Frame, buffer: np.ndarray) -> Callable[[int, Names, Laps], None]:
         """Return a function that writes pair number n of a batch to its buffer. It raises Error with the name of a file, without a line."""
         samples = self.transform.samples(frame.key, frame.positions)
-        rooms = [(layout, layout.pixels(part), layout.table(part)) for layout, part in self.parts(frame.shape, buffer)]
+        rooms = [(layout, layout.pixels(region), layout.table(region)) for layout, region in self.regions(frame.shape, buffer)]
 
         def put(n: int, names: Names, laps: Laps) -> None:
             pair = self.open(names)

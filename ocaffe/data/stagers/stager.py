@@ -13,7 +13,7 @@ from ocaffe.data.changes.transform import Layout, Transform, Window
 from ocaffe.data.databases.lmdb_file import Arena
 from ocaffe.data.decoding.decode import Color, ImageFile, decoded, open_image
 from ocaffe.data.effort import COPY, DECODE, DISK, Laps
-from ocaffe.data.stagers.crew import Large, Part
+from ocaffe.data.stagers.crew import Chunk, Large
 from ocaffe.data.stores.store import Opener, Record
 from ocaffe.errors import Error, shape_text
 
@@ -44,7 +44,7 @@ class Frame(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The images of a part that cannot be used, with the reasons, and the seconds of work by kind."""
+    """The images of a chunk that cannot be used, with the reasons, and the seconds of work by kind."""
 
     problems: tuple[tuple[int, Error], ...]
     seconds: dict[str, float]
@@ -94,13 +94,13 @@ class Stager:
             arena = self._memory.arena = Arena()
         return self.opener.read(found, arena)
 
-    def write(self, frame: Frame, part: Part, buffer: np.ndarray) -> Result:
-        """Write the images of a part, their rows of the table and their labels to the buffer of the batch."""
+    def write(self, frame: Frame, chunk: Chunk, buffer: np.ndarray) -> Result:
+        """Write the images of a chunk, their rows of the table and their labels to the buffer of the batch."""
         layout, laps = frame.layout, Laps()
         pixels, table, labels = layout.pixels(buffer), layout.table(buffer), layout.labels(buffer)
         samples = self.transform.samples(frame.key, frame.positions)
         problems: list[tuple[int, Error]] = []
-        for n, content in zip(part.images, self.read(part.found)):
+        for n, content in zip(chunk.images, self.read(chunk.found)):
             try:
                 picture = self.picture(content)
                 laps.end(DISK)

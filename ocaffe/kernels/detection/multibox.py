@@ -27,7 +27,7 @@ DECODE = Kernel("multibox.decode", read("settings"), read("loc"), read("priors")
 NO_MINING, MAX_NEGATIVE, HARD_EXAMPLE = 0, 1, 2  # MultiBoxLossParameter.MiningType
 SMALLEST = 1e-5  # candidates of a smaller box are dropped in suppression
 GROUP = 256
-MAX_PARTS = 256  # partial sums of the loss
+MAX_PARTIAL_SUMS = 256  # of the loss
 
 
 class Settings(NamedTuple):
@@ -110,7 +110,7 @@ class MultiBox:
         )
         if s.mining != NO_MINING:
             self._mine(rec, settings, loc, priors, losses, matches)
-        share = max(GROUP, -(-images * count // MAX_PARTS))
+        share = max(GROUP, -(-images * count // MAX_PARTIAL_SUMS))
         partial = rec.scratch("partial", (-(-images * count // share), 4))
         _groups(
             rec,

@@ -189,10 +189,10 @@ def reduce(
         counter_operands = Operand(partial, Access.WRITE), Operand(rec.completion_counters.view((math.prod(kept),)), Access.READ)
         stage(text, finish, pairs, writes, modifies, domain, reduced, chunks, counter_operands)
         return
-    parts = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
-    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, parts, (), domain, reduced, chunks)
+    partials = [partial.view((*kept, chunks), i * chunks * math.prod(kept)) for i in range(len(values))]
+    stage(text, "; ".join(f"y{i} = {value}" for i, value in enumerate(values)), pairs, partials, (), domain, reduced, chunks)
     # The second stage reads the partial results and then the reads of `finish`, named x0, x1, ..
-    again: list[tuple[Ref, int | None]] = [(part, None) for part in parts]
+    again: list[tuple[Ref, int | None]] = [(each, None) for each in partials]
     names = {}
     for i, pair in enumerate(pairs):
         if f"x{i}" in parse(finish).used:

@@ -74,7 +74,7 @@ class Reduction:
 
 
 class _Body:
-    """The parts that all classes share: parameters, chunks, pointers, blocked sums, the finish."""
+    """What all classes share: parameters, chunks, pointers, blocked sums, the finish."""
 
     def __init__(self, what: Reduction, target: Target) -> None:
         self.what, self.target, self.source = what, target, Source()
@@ -99,7 +99,7 @@ class _Body:
             self.source.argument("int", name, value)
 
     def chunk(self, width: int) -> None:
-        """Declare the rows of `chunk`, and its part of the innermost axis if that axis is reduced.
+        """Declare the rows of `chunk`, and its segment of the innermost axis if that axis is reduced.
 
         If there are more chunks than rows, each chunk has one row.
         """
@@ -111,9 +111,9 @@ class _Body:
             source.add("const int row_first = min(chunk * row_step, rows), row_last = min(row_first + row_step, rows);")
             return
         row_chunks = -(-self.rows // row_step)
-        part = self.length if by_rows else -(-self.length // (chunks // row_chunks))
+        longest = self.length if by_rows else -(-self.length // (chunks // row_chunks))
         source.argument("int", "row_chunks", row_chunks)
-        source.argument("int", "segment", self.length if by_rows else -(-part // width) * width)
+        source.argument("int", "segment", self.length if by_rows else -(-longest // width) * width)
         source.add(
             "const int row_first = chunk % row_chunks * row_step, row_last = min(row_first + row_step, rows);",
             "const int begin = (int)min((long)(chunk / row_chunks) * segment, (long)length);",
@@ -121,7 +121,7 @@ class _Body:
         )
 
     def keep(self, index: str, ports: Sequence[Port]) -> None:
-        """Declare the pointers k_.. to the part of the operands that belongs to a kept index."""
+        """Declare the pointers k_.. to the elements of the operands that belong to a kept index."""
         self.advance(index, "k", self.kept_axes, ports, "p")
 
     def row(self, ports: Sequence[Port] | None = None) -> None:
@@ -141,11 +141,11 @@ class _Body:
         """Declare `total` (and `lost`, its rounding errors) of every value. `count` > 0 declares arrays of that size."""
         kind, identity = vector("float", width), IDENTITY[self.what.op]
         for value in self.what.values:
-            for part in ("total", "lost")[: 1 + (self.what.op == "sum")]:
+            for name in ("total", "lost")[: 1 + (self.what.op == "sum")]:
                 start = f"({kind})({identity})"
-                self.source.add(f"{kind} {part}_{value}[{count}];" if count else f"{kind} {part}_{value} = {start};")
+                self.source.add(f"{kind} {name}_{value}[{count}];" if count else f"{kind} {name}_{value} = {start};")
                 if count:
-                    self.source.add(f"for (int j = 0; j < {count}; ++j) {part}_{value}[j] = {start};")
+                    self.source.add(f"for (int j = 0; j < {count}; ++j) {name}_{value}[j] = {start};")
 
     def terms(self, width: int, inputs: Sequence[Port], at: str, fresh: str | None = None, whole: bool = False) -> None:
         """Evaluate the text at one place. Lanes before `fresh` get the identity of the operation. `whole`: see `load`."""
@@ -296,7 +296,7 @@ class _CpuKept(_Body):
 
 class _Gpu(_Body):
     def walk(self, width: int, item: str, items: str) -> None:
-        """Combine the part of work-item `item` of the `items` that share the rows.
+        """Combine the partial result of work-item `item` of the `items` that share the rows.
 
         The vectors of all rows are one sequence, which the work-items process in turn. `ahead` vectors are loaded before they
         are added: a row is often short, and its latency would dominate. Loads past the end repeat the last row and do not count.
@@ -445,8 +445,8 @@ class _Gpu(_Body):
                 source.add(f"{kind} all_{value} = ({kind})({IDENTITY[what.op]});")
             source.add("for (int c = y; c < chunks; c += height) {")
             for value in what.values:
-                part = f"vload{WIDE}(0, {places[value].format('c')})"
-                source.add(f"all_{value} = {self.combine(f'all_{value}', part)};")
+                partial = f"vload{WIDE}(0, {places[value].format('c')})"
+                source.add(f"all_{value} = {self.combine(f'all_{value}', partial)};")
             source.add("}")
             source.add(*(f"part_{value}[id] = all_{value};" for value in what.values))
             tree()

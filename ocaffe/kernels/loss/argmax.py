@@ -5,8 +5,8 @@ from ocaffe.ir.kernel import Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, split_axes
 
-MAPS, BLOCKS, GROUPS = (Kernel(f"argmax.{function}", read("x"), write("y")) for function in ("maps", "blocks", "group"))
-BLOCK = 16  # positions per CPU work-item, if that many are adjacent
+MAPS, RUNS, GROUPS = (Kernel(f"argmax.{function}", read("x"), write("y")) for function in ("maps", "blocks", "group"))
+CPU_POSITIONS = 16  # positions per CPU work-item, if that many are adjacent
 GPU_GROUP = 64
 
 
@@ -21,13 +21,13 @@ def argmax(rec: Recorder, x: Ref, y: Ref, axis: int, top: int, *, index_at: int 
     places = [-1 if at is None else at for at in (index_at, value_at)]
     size: tuple[int, ...]
     local: tuple[int, ...]
-    if rec.target.is_cpu and inner >= BLOCK:
-        kernel, size, local = BLOCKS, (-(-inner // BLOCK), outer), (1, 1)
+    if rec.target.is_cpu and inner >= CPU_POSITIONS:
+        kernel, size, local = RUNS, (-(-inner // CPU_POSITIONS), outer), (1, 1)
     elif rec.target.is_cpu:
         kernel, size, local = MAPS, (positions,), (1,)
     else:
         group = rec.target.group(GPU_GROUP)
-        if inner >= BLOCK or classes < group:
+        if inner >= CPU_POSITIONS or classes < group:
             kernel, size, local = MAPS, (positions,), (group,)
         else:
             kernel, size, local = GROUPS, (positions * group,), (group,)

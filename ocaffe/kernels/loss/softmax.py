@@ -24,7 +24,7 @@ ACCURACY = Kernel("softmax.accuracy", *reads("x", "label"), COUNTERS, *writes("h
 ACCURACY_CPU = Kernel("softmax_cpu.accuracy", *reads("x", "label"), *writes("hits", "parts"), can=JOIN)
 PER_CLASS = Kernel("softmax.accuracy_per_class", *reads("label", "hits"), write("y"))
 ONE_GROUP = 32768  # maximum scores that one group sums, which saves small nets a launch
-CPU_BLOCK = 16  # positions per work-item of softmax_cpu.cl, which needs rows at least this long
+CPU_POSITIONS = 16  # positions per work-item of softmax_cpu.cl, which needs rows at least this long
 Ignore = tuple[int, int]  # (whether a label is ignored, the ignored label)
 Places = Sequence[tuple[str, str]]
 
@@ -47,7 +47,7 @@ class Classes:
         group = rec.target.group(64 if rec.target.is_cpu else 256)
         lanes = 1 if inner >= 16 else min(group, 1 << (classes - 1).bit_length())
         mid = outer // scores.shape[0] if axis else 0
-        return cls(outer, classes, inner, mid, group, lanes, rec.target.is_cpu and inner >= CPU_BLOCK)
+        return cls(outer, classes, inner, mid, group, lanes, rec.target.is_cpu and inner >= CPU_POSITIONS)
 
     @property
     def positions(self) -> int:
@@ -56,7 +56,7 @@ class Classes:
     def launch(self, rec: Recorder, kernel: Kernel, kernel_cpu: Kernel, args: Sequence[Any], inplace: Places = (), **operands: Ref) -> None:
         """Record a kernel over all positions: that of softmax_cpu.cl if it is used, else that of softmax.cl."""
         if self.rows:
-            size, shape = (-(-self.inner // CPU_BLOCK), self.outer), (self.classes, self.inner, self.mid)
+            size, shape = (-(-self.inner // CPU_POSITIONS), self.outer), (self.classes, self.inner, self.mid)
             rec.launch(kernel_cpu(**operands), args=[*shape, *args], size=size, local=(1, 1), inplace=inplace)
         else:
             groups = -(-self.positions * self.lanes // self.group)
@@ -76,12 +76,12 @@ class Classes:
     ) -> None:
         """Record a kernel that sums over positions: sums = (sum, counted), result = sum / divisor. `total`: the operand for the result.
 
-        The last work-group adds the parts. Without last-block reduction, a second launch adds them unless there is only one group.
+        The last work-group adds the partial sums. Without last-block reduction, a second launch adds them unless there is only one group.
         """
         if self.rows:
-            parts = rec.scratch("sums", (self.outer * -(-self.inner // CPU_BLOCK), 2))
+            partials = rec.scratch("sums", (self.outer * -(-self.inner // CPU_POSITIONS), 2))
             given = {name: ref for name, ref in operands.items() if name != total}
-            self.launch(rec, kernel, kernel_cpu, args, inplace, **given, parts=parts)
+            self.launch(rec, kernel, kernel_cpu, args, inplace, **given, parts=partials)
         else:
             tiles = -(-self.positions * self.lanes // self.group)
             most = 8 * rec.target.compute_units
@@ -91,10 +91,10 @@ class Classes:
                 self.launch_groups(rec, kernel, groups, [*self._shape_args, fixed, *args], inplace, **operands, **more)
                 return
             groups = 1 if self.positions * self.classes <= ONE_GROUP else min(tiles, most)
-            parts = rec.scratch("sums", (groups, 2)) if groups > 1 else sums
-            self.launch_groups(rec, kernel, groups, [*self._shape_args, fixed, *args], inplace, **operands, sums=parts)
-        if parts is not sums:
-            self.launch_groups(rec, TOTAL, 1, [parts.shape[0], fixed], parts=parts, sums=sums, result=operands[total])
+            partials = rec.scratch("sums", (groups, 2)) if groups > 1 else sums
+            self.launch_groups(rec, kernel, groups, [*self._shape_args, fixed, *args], inplace, **operands, sums=partials)
+        if partials is not sums:
+            self.launch_groups(rec, TOTAL, 1, [partials.shape[0], fixed], parts=partials, sums=sums, result=operands[total])
 
     def launch_groups(self, rec: Recorder, kernel: Kernel, groups: int, args: Sequence[Any], inplace: Places = (), **operands: Ref) -> None:
         """Record a kernel of softmax.cl with work-groups."""

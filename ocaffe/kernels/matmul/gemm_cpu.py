@@ -25,8 +25,8 @@ HEIGHTS = {16: (13, 12, 11, 10, 8, 4), 8: (6, 5, 4), 4: (6, 5, 4)}  # vector wid
 SETUP = 5  # cost of a step's loads, loop and latency, in rows of a tile; measured with another process on the core
 
 
-class Block(NamedTuple):
-    """The rows and panels of columns of op(b) that a work-item keeps."""
+class Panels(NamedTuple):
+    """The panels of columns of op(b) that a work-item keeps: their rows and their number."""
 
     deep: int
     wide: int
@@ -47,9 +47,9 @@ def record(rec: Recorder, a: Ref, b: Ref, c: Ref, trans_a: bool, trans_b: bool, 
     steps = [0, 1, 1, 0, 0, 0] if trans_a else [0, 0, k, 0, 1, 0]  # see the kernel: strides of groups, rows and columns, and the offset
     pack(rec, a, packed, m, m, k, steps, defines["MR"])
     problem = Problem("gemm", (m, n, k, int(trans_a), int(trans_b)), rec.target.math)
-    block = rec.target.tuned.choose(problem, _blocks(rec, defines["KC"], k, panels_a, panels_c, trans_b))
-    rows = _rows_each(rec, panels_a, panels_c, block.wide)
-    _product(rec, packed, b, c, (m, n, k), trans_b, block, rows, EpilogueScalars(bias is not None, rec.accumulates(c)), bias)
+    kept = rec.target.tuned.choose(problem, _candidates(rec, defines["KC"], k, panels_a, panels_c, trans_b))
+    rows = _rows_each(rec, panels_a, panels_c, kept.wide)
+    _product(rec, packed, b, c, (m, n, k), trans_b, kept, rows, EpilogueScalars(bias is not None, rec.accumulates(c)), bias)
 
 
 def record_batches(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, trans_a: bool, trans_b: bool) -> None:
@@ -62,26 +62,26 @@ def record_batches(rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, trans_a:
     deep = max(1, min(k, defines["KC"]))
     wide = min(WIDE * defines["KC"] // deep, panels_c)
     rows = ceil(panels_a, share_out(rec, ceil(panels_c, wide) * batches, panels_a))
-    _product(rec, packed, b, c, (m, n, k), trans_b, Block(deep, wide), rows, EpilogueScalars(False, rec.accumulates(c), fusable=False), batches=batches)
+    _product(rec, packed, b, c, (m, n, k), trans_b, Panels(deep, wide), rows, EpilogueScalars(False, rec.accumulates(c), fusable=False), batches=batches)
 
 
 def _product(
-    rec: Recorder, packed: Ref, b: Ref, c: Ref, sizes: tuple[int, int, int], trans_b: bool, block: Block, rows: int, epilogue: EpilogueScalars,
+    rec: Recorder, packed: Ref, b: Ref, c: Ref, sizes: tuple[int, int, int], trans_b: bool, kept: Panels, rows: int, epilogue: EpilogueScalars,
     bias: Ref | None = None, batches: int = 1,
 ) -> None:  # fmt: skip
     """Record the product of packed panels and b. A work-item computes `rows` panels of rows."""
     defines = tile(rec.target)
     rec.launch(
         GEMM(packed=packed, b=b, bias=bias or packed, c=c),
-        args=[*sizes, trans_b, *block, rows * defines["MR"], epilogue],
-        size=(ceil(ceil(sizes[1], columns(defines)), block.wide), ceil(packed.shape[-3], rows), batches),
+        args=[*sizes, trans_b, *kept, rows * defines["MR"], epilogue],
+        size=(ceil(ceil(sizes[1], columns(defines)), kept.wide), ceil(packed.shape[-3], rows), batches),
         local=ONE,
         defines=defines,
     )
 
 
 def pack(rec: Recorder, w: Ref, packed: Ref, total: int, rows: int, depth: int, steps: Sequence[int], height: int) -> None:
-    """Pack `total` x `depth` elements of each group as panels of `height` rows in blocks of `rows`.
+    """Pack `total` x `depth` elements of each group as panels of `height` rows, separately for each `rows` of them.
 
     `steps` are the strides and the offset in w.
     """
@@ -109,7 +109,7 @@ def _few(rec: Recorder, a: Ref, b: Ref, c: Ref, bias: Ref | None) -> None:
     )
 
 
-def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> tuple[int, int]:
+def _estimate(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> tuple[int, int]:
     """Return the rows and panels of columns of op(b) that a work-item keeps.
 
     With few rows of a, reading b from memory takes the time. It is therefore read in long runs: along the depth if b is
@@ -123,11 +123,11 @@ def _block(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans
     return deep, wide
 
 
-def _blocks(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> list[Block]:
-    """Return the estimate, then all other blocks that fit private memory."""
-    first = Block(*_block(rec, most, k, panels_a, panels_c, trans_b))
-    depths = {first.deep, *(min(k, most // part) for part in (1, 2, 4, 8) if k)}
-    others = (Block(deep, wide) for deep in sorted(depths, reverse=True) for wide in WIDTHS if wide <= panels_c and wide * deep <= WIDE * most)
+def _candidates(rec: Recorder, most: int, k: int, panels_a: int, panels_c: int, trans_b: bool) -> list[Panels]:
+    """Return the estimate, then all other panels that fit private memory."""
+    first = Panels(*_estimate(rec, most, k, panels_a, panels_c, trans_b))
+    depths = {first.deep, *(min(k, most // divisor) for divisor in (1, 2, 4, 8) if k)}
+    others = (Panels(deep, wide) for deep in sorted(depths, reverse=True) for wide in WIDTHS if wide <= panels_c and wide * deep <= WIDE * most)
     return list(dict.fromkeys([first, *others]))
 
 
@@ -157,10 +157,10 @@ def ceil(a: int, b: int) -> int:
 
 
 def even(count: int, most: int, unit: int = 1) -> int:
-    """Return the size of equal parts of about `most`, a multiple of `unit`."""
+    """Return the size of equal shares of about `most`, a multiple of `unit`."""
     return ceil(ceil(count, ceil(count, most)), unit) * unit
 
 
 def share_out(rec: Recorder, items: int, most: int) -> int:
-    """Return the number of parts, at most `most`, of each of `items` pieces of work, so that all cores have enough work."""
+    """Return the number of shares, at most `most`, of each of `items` pieces of work, so that all cores have enough work."""
     return max(1, min(most, ceil(ITEMS_PER_CORE * rec.target.compute_units, items)))

@@ -30,7 +30,7 @@ SUM_ITEMS = 256  # work-items per group of split_sum
 PADDING = 4  # floats between two rows of a tile in local memory (tile_gpu.h)
 PACK_ITEMS = 128  # work-items per group of the kernels that pack filters
 MAX_REGISTERS = 128  # registers per work-item with which an H100 holds 512 work-items per unit
-BUNCH = 8  # minimum parts of a tile that one work-group adds (tile_join in tile_gpu.h)
+BUNCH = 8  # minimum partial sums of a tile that one work-group adds (tile_join in tile_gpu.h)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ GAP = 2000  # idle cycles before a launch
 
 @dataclass(frozen=True)
 class Choice:
-    """A tile and the number of parts of the depth."""
+    """A tile and the number of splits of the depth."""
 
     tile: Tile
     splits: int = 1
@@ -254,7 +254,7 @@ def fits(target: Target, tile: Tile) -> bool:
 
 
 def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
-    """Yield 1 and the splits with several steps per part and with little scratch."""
+    """Yield 1 and the splits with several steps each and with little scratch."""
     yield 1
     most = SPLIT_SCRATCH * (PATCH_SCRATCH if tile.patches else 1)
     for splits in SPLITS:
@@ -263,7 +263,7 @@ def _splits(results: int, depth: int, tile: Tile) -> Iterator[int]:
 
 
 def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
-    """Return the estimated time of a product, including the sum of the parts of its depth, in the cycles of `parts_cost`."""
+    """Return the estimated time of a product, including the addition of its partial sums, in the cycles of `parts_cost`."""
     cycles, tile, splits = parts_cost(target, choice, rows, columns, depth, batches), choice.tile, choice.splits
     if splits == 1:
         return cycles
@@ -272,7 +272,7 @@ def cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, ba
 
 
 def parts_cost(target: Target, choice: Choice, rows: int, columns: int, depth: int, batches: int) -> float:
-    """Return the estimated time of a product without the sum of the parts of its depth.
+    """Return the estimated time of a product without the addition of its partial sums.
 
     The result is in clock cycles of a unit (families.py). A step takes the longer of its arithmetic and its local loads. Groups on one unit
     hide each other's latency of global memory and barriers; a single group hides none. A split adds the cost of writing and reading its partial sums.
@@ -332,16 +332,16 @@ def _rates(tile: Tile) -> Rates:
 
 
 def _second_pass(target: Target, splits: int) -> float:
-    """Return the cycles of a launch whose work-items add the parts of a result sequentially."""
+    """Return the cycles of a launch whose work-items add the partial sums of a result sequentially."""
     family = family_of(target)
     return family.launch + family.waiting(-(-splits // 4) * ROUND)
 
 
 def _joining(target: Target, tile: Tile, splits: int) -> float:
-    """Return the cycles until the last work-group of a tile has the sum of all parts. If groups of a tile have different caches, parts go through memory."""
+    """Return the cycles until the last work-group of a tile has added all partial sums. If groups of a tile have different caches, these go through memory."""
     count, family = bunches(splits), family_of(target)
     levels = [splits] if count == 1 else [-(-splits // count), count]
-    cycles = sum(LAST_BLOCK_CYCLES + tile.item_rows * tile.item_columns // 16 * -(-parts // 4) * ROUND for parts in levels)
+    cycles = sum(LAST_BLOCK_CYCLES + tile.item_rows * tile.item_columns // 16 * -(-partials // 4) * ROUND for partials in levels)
     written = tile.rows * tile.columns / family.memory_floats if family.caches > 1 else 0
     return family.waiting(cycles) + len(levels) * written
 
@@ -364,14 +364,14 @@ def record(
     _launch(rec, kernel if last else kernel.without(SIGN.name), choice.tile, {**defines, **last_block.defines}, operands, (rows, columns, depth, part), 1,
             splits, [*layout, EpilogueScalars(bias is not None and last, last and rec.accumulates(c), SLOPE_ONLY, fusable=last)])  # fmt: skip
     if not last:
-        parts = to.view((splits, rows * columns))
-        sum_splits(rec, kernel.file, defines, parts, bias, c, samples=rows, mergeable=True)
+        partials = to.view((splits, rows * columns))
+        sum_splits(rec, kernel.file, defines, partials, bias, c, samples=rows, mergeable=True)
 
 
 def batched(
     rec: Recorder, a: Ref, b: Ref, c: Ref, batches: int, choice: Choice, *, trans_a: bool = False, trans_b: bool = False, add: bool = False
 ) -> None:
-    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's part of the depth. `add` accumulates on c, as does a c that accumulates.
+    """c[split][batch] = op(a[batch]) @ op(b[batch]) over the split's share of the depth. `add` accumulates on c, as does a c that accumulates.
 
     Each operand is a matrix with the rows of all batches in order. c has choice.splits times as many rows.
     """
@@ -432,7 +432,7 @@ def scales(target: Target, tile: Tile, left: Ref, right: Ref) -> dict[str, int]:
 
 
 def bunches(splits: int) -> int:
-    """Return the number of bunches into which `tile_join` (tile_gpu.h) divides the parts of a tile."""
+    """Return the number of bunches into which `tile_join` (tile_gpu.h) divides the partial sums of a tile."""
     return -(-splits // max(BUNCH, math.isqrt(splits - 1) + 1))
 
 
@@ -451,7 +451,7 @@ def reduces_in_last_block(target: Target, tile: Tile, splits: int, tiles: int) -
 class LastBlock:
     """The additional operands and defines of a product with last-block reduction.
 
-    The operands are completion counters and parts. Both are empty without last-block reduction (`reduces_in_last_block`).
+    The operands are completion counters and partial sums. Both are empty without last-block reduction (`reduces_in_last_block`).
     """
 
     operands: dict[str, Ref]
@@ -462,9 +462,9 @@ class LastBlock:
         """Return the last-block reduction of a product with `tiles` tiles."""
         if not reduces_in_last_block(rec.target, tile, splits, tiles):
             return cls({}, {})
-        parts = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
+        partials = rec.scratch("splits", (tiles, splits, tile.rows * tile.columns))
         counters = rec.completion_counters.view((tiles * (bunches(splits) + 1),))
-        return cls({"counters": counters, "parts": parts}, {"DEVICE_FENCE": rec.target.device_fence})
+        return cls({"counters": counters, "parts": partials}, {"DEVICE_FENCE": rec.target.device_fence})
 
 
 @functools.cache
@@ -477,7 +477,7 @@ def sum_splits(
     rec: Recorder,
     family: str,
     defines: Mapping[str, int | str],
-    parts: Ref,
+    partials: Ref,
     bias: Ref | None,
     y: Ref,
     *,
@@ -485,15 +485,15 @@ def sum_splits(
     inner: int = 1,
     mergeable: bool = False,
 ) -> None:
-    """The second pass of a split depth: y = sum over the first axis of `parts` (+ bias).
+    """The second pass of a split depth: y = sum over the first axis of `partials` (+ bias).
 
     y is `samples` rows with its batch stride. `bias` has one value per `inner` neighbouring results. `family`, with `defines`, is
     any program that includes split_sum.h.
     """
-    splits, results = parts.shape
+    splits, results = partials.shape
     kernel = _split_sum(family)
     rec.launch(
-        (kernel if mergeable else kernel.without(SIGN.name))(part=parts, bias=parts if bias is None else bias, y=y),
+        (kernel if mergeable else kernel.without(SIGN.name))(part=partials, bias=partials if bias is None else bias, y=y),
         args=[splits, samples, results // samples, inner, EpilogueScalars(bias is not None, rec.accumulates(y), SLOPE_ONLY, fusable=mergeable)],
         size=(results,),
         local=(rec.target.group(SUM_ITEMS),),

@@ -101,14 +101,14 @@ class Response:
         size: tuple[int, ...]
         local: tuple[int, ...]
         if rec.target.is_cpu:
-            part, chunk = min(LONGEST_SPAN, self._span(rec, samples, plane, 16)), channels
-            size, local = (-(-plane // part), samples), (1, 1)
+            span, chunk = min(LONGEST_SPAN, self._span(rec, samples, plane, 16)), channels
+            size, local = (-(-plane // span), samples), (1, 1)
         else:
-            part = chunk = self._chunk(rec, samples * plane, channels)
+            span = chunk = self._chunk(rec, samples * plane, channels)
             size, local = (plane, -(-channels // chunk), samples), (GPU_GROUP, 1, 1)
         rec.launch(
             kernel(**operands),
-            args=[channels, plane, part, self.alpha / self.size, self.k, self.beta, *args],
+            args=[channels, plane, span, self.alpha / self.size, self.k, self.beta, *args],
             size=size,
             local=local,
             defines=self._defines,

@@ -21,15 +21,15 @@ STRIP_GROUP, STRIP_ROWS = 128, 4  # work-items per group and rows per work-item 
 STRIP_TAPS, STRIP_STRIDE = 81, 4  # maximum taps of a window and maximum stride for which these kernels are unrolled
 GPU_GROUP = 32  # work-items that reduce a whole plane
 CPU_PIECE = 1024  # pixels of a whole plane per work-item in backward
-PARTS = 4  # minimum work-items per CPU core
+ITEMS_PER_CORE = 4  # minimum work-items per CPU core
 Pair = tuple[int, int]
 Axes = tuple[int, ...]
 
 
 def rows_of_item(target: Target, height: int, planes: int) -> int:
     """Return the rows of a plane per CPU work-item: the whole plane, unless there are too few planes for all cores."""
-    parts = min(height, -(-PARTS * target.compute_units // max(1, planes)))
-    return -(-height // parts)
+    items = min(height, -(-ITEMS_PER_CORE * target.compute_units // max(1, planes)))
+    return -(-height // items)
 
 
 def strip_counts(size: Pair, stride: Pair) -> Pair:

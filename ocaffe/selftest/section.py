@@ -1,6 +1,6 @@
-"""`python -m ocaffe.selftest.part JSON`: the process that measures one part of a report (report.py).
+"""`python -m ocaffe.selftest.section JSON`: the process that measures one section of a report (report.py).
 
-JSON is [part, device, gpu, class of kernels, limit, process number of the parent]. Each line of the output is a JSON object: the result of a phase, with
+JSON is [section, device, gpu, class of kernels, limit, process number of the parent]. Each line of the output is a JSON object: the result of a phase, with
 `phase`, or `problem` with its `word`, or the progress of the compilers, `built`.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ocaffe.profiling.peaks import launch_seconds, measure_peaks
 from ocaffe.support import log
 from ocaffe.zoo import FOLDER, templates
 
-RATES = "rates"  # the part without a net
+RATES = "rates"  # the section without a net
 # The nets of a report, the most telling ones first, with a batch that also small devices have memory for.
 BATCHES = {"lenet": 64, "resnet18": 8, "mobilenet_v2": 8, "alexnet": 16, "googlenet": 8, "vgg16": 2}
 PHASES = ("TEST", "TRAIN")
@@ -46,17 +46,17 @@ NO_MEMORY = (-4, -5, -6)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCE
 Progress = Callable[[int, int], None]
 
 
-def measured(part: str, device: Device, limit: int, built: Progress = lambda done, wanted: None) -> Iterator[dict[str, Any]]:
-    """Yield the results of a part: RATES, a net of BATCHES, or one phase of it as in 'lenet TRAIN'.
+def measured(section: str, device: Device, limit: int, built: Progress = lambda done, wanted: None) -> Iterator[dict[str, Any]]:
+    """Yield the results of a section: RATES, a net of BATCHES, or one phase of it as in 'lenet TRAIN'.
 
     `limit`: bytes for a net; 0: nearly the free memory. `built` gets the number of compiled programs, and of those to compile.
     """
-    session = Session(device, limited=part != RATES)
+    session = Session(device, limited=section != RATES)
     session.programs.progress = built
-    if part == RATES:
+    if section == RATES:
         yield rates(session)
         return
-    net, *phases = part.split()
+    net, *phases = section.split()
     with contextlib.ExitStack() as stack:
         yield from Times(stack, net, session, limit or int(SHARE * device.target.available_memory)).all(phases or PHASES)
 
@@ -172,7 +172,7 @@ def failure(problem: Exception) -> dict[str, Any]:
 
 
 def main() -> None:
-    part, spec, gpu, kind, limit, parent = json.loads(sys.argv[1])
+    section, spec, gpu, kind, limit, parent = json.loads(sys.argv[1])
     end_with_parent(parent)
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # some OpenCL runtimes print to stdout; send that to stderr
@@ -183,7 +183,7 @@ def main() -> None:
 
     log.quiet()
     try:
-        for answer in measured(part, select_device(spec, gpu, kind=kind), limit, lambda *counts: say({"built": counts})):
+        for answer in measured(section, select_device(spec, gpu, kind=kind), limit, lambda *counts: say({"built": counts})):
             say(answer)
     except Exception as problem:
         say(failure(problem))
