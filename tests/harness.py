@@ -162,7 +162,7 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
             host[root] = data
         return host[root]
 
-    def window(ref: Ref) -> np.ndarray:
+    def array_of(ref: Ref) -> np.ndarray:
         data = root_array(ref)[guard + ref.root_offset :]
         if not ref.shape:
             return data[:1].reshape(())
@@ -172,7 +172,7 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         return flat
 
     for ref, array in feeds.items():
-        window(ref)[...] = np.asarray(array, ref.dtype).reshape(window(ref).shape)
+        array_of(ref)[...] = np.asarray(array, ref.dtype).reshape(array_of(ref).shape)
     for launch in rec.launches:
         for operand in launch.operands:
             root_array(operand.ref)
@@ -205,4 +205,4 @@ def execute(rec: Recorder, context: Any, feeds: dict[Ref, np.ndarray], fetches: 
         after = array.view(np.uint8)
         assert root is not rec.completion_counters or not array[guard:-guard].any(), "counters that are not zero"
         assert (after[:edge] == before[:edge]).all() and (after[-edge:] == before[-edge:]).all(), f"{root}: written outside"
-    return [window(ref).copy().reshape(ref.shape) for ref in fetches]
+    return [array_of(ref).copy().reshape(ref.shape) for ref in fetches]

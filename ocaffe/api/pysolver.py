@@ -174,8 +174,8 @@ class Solver:
             self._enter()
 
     def loss_history(self) -> np.ndarray:
-        """Return the losses in the smoothing window."""
-        return np.array(self._solver.losses.window, np.float32)
+        """Return the last losses, at most average_loss of them."""
+        return np.array(self._solver.losses.recent, np.float32)
 
     def close(self) -> None:
         """Stop reading data and free the memory on the device."""

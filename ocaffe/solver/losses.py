@@ -5,17 +5,17 @@ import numpy as np
 
 
 class SmoothedLoss:
-    """`value` is the mean of `window`, which has the last `size` losses (fewer at the start)."""
+    """`value` is the mean of `recent`, which has the last `size` losses (fewer at the start)."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.window: list[np.float32] = []
+        self.recent: list[np.float32] = []
         self.value = np.float32(0)
         self._sum = np.float32(0)
 
     def restart(self) -> None:
         """Forget all losses, as every call of step does (docs/quirks.md, quirk 34)."""
-        self.window, self.value = [], np.float32(0)
+        self.recent, self.value = [], np.float32(0)
 
     def add_pass(self, loss: np.float32, index: int, passes: int, since: int) -> None:
         """Add the loss of pass `index` of `passes` of an iteration, the `since`-th after the restart."""
@@ -25,11 +25,11 @@ class SmoothedLoss:
 
     def add(self, loss: np.float32, since: int) -> None:
         """Add the loss of a whole iteration."""
-        count = np.float32(len(self.window))
-        if len(self.window) < self.size:
-            self.window.append(loss)
+        count = np.float32(len(self.recent))
+        if len(self.recent) < self.size:
+            self.recent.append(loss)
             self.value = np.float32((self.value * count + loss) / (count + np.float32(1)))
         else:
             index = since % self.size
-            self.value = np.float32(self.value + (loss - self.window[index]) / np.float32(self.size))
-            self.window[index] = loss
+            self.value = np.float32(self.value + (loss - self.recent[index]) / np.float32(self.size))
+            self.recent[index] = loss

@@ -179,7 +179,7 @@ def test_smoothing_does_not_depend_on_display(device: Any) -> None:
     for solver in (shown, hidden):
         solver.step(5)
         solver.close()
-    assert shown.losses.window == hidden.losses.window and len({float(loss) for loss in shown.losses.window}) == 3
+    assert shown.losses.recent == hidden.losses.recent and len({float(loss) for loss in shown.losses.recent}) == 3
 
 
 def test_resume_after_a_stop_in_the_middle_of_a_test(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,15 +326,15 @@ def test_words_are_sent_again_where_something_wrote_over_them(device: Any) -> No
 @pytest.mark.parametrize("extra", ["", "iter_size: 2", "clip_gradients: 0.01"], ids=["plain", "passes", "clipped"])
 def test_losses_do_not_depend_on_when_they_come(device: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses are the same with a transfer for each run, with one for many runs, and with transfers of late outputs."""
-    windows = []
+    kept = []
     for slots, late in ((1, 0.0), (16, 1e9), (16, 0.0), (3, 1e9)):
         monkeypatch.setattr(outputs, "OUTPUT_SLOTS", slots)
         monkeypatch.setattr(outputs, "LATE", late)
         solver = constant(device, f"{RATES['fixed'][0]} display: 7 {extra}")
         solver.step(24)
-        windows.append([float(loss) for loss in solver.losses.window])
+        kept.append([float(loss) for loss in solver.losses.recent])
         solver.close()
-    assert len(set(windows[0])) == 24 and all(window == windows[0] for window in windows[1:])
+    assert len(set(kept[0])) == 24 and all(each == kept[0] for each in kept[1:])
 
 
 def test_a_run_ahead_is_bounded(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
