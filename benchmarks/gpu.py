@@ -7,7 +7,7 @@
 TRAIN is forward, backward and SGD's update, TEST forward. Mode `resident`: data are on the device, steps are queued,
 one synchronisation at the end; a figure is the median over rounds of ms per step. Mode `io`: each step copies an image
 batch from the host's memory and reads back the loss (TEST: the last blob); the median over steps. The batch is in
-pinned memory: TEST in `net.pinned`, TRAIN in blocks that are sent ahead. Mode `pageable`: TEST copies an ordinary
+pinned memory: TEST in `net.pinned`, TRAIN in batch buffers that are sent ahead. Mode `pageable`: TEST copies an ordinary
 array, as dlprimitives' published figures are measured. Both modes print these figures too.
 
 `fp32`, `tf32`, `bf16` and `ieee` are ocaffe's --math. `ieee` uses no tensor cores, but the last-block reduction, which

@@ -65,11 +65,11 @@ class Prototxt:
 
     def vgg(self) -> None:
         """Add the thirteen convolutions of VGG-16 at a width of a quarter, with the four poolings between them."""
-        for block, (repeats, outputs) in enumerate(((2, 16), (2, 32), (3, 64), (3, 128), (3, 128)), 1):
+        for stage, (repeats, outputs) in enumerate(((2, 16), (2, 32), (3, 64), (3, 128), (3, 128)), 1):
             for number in range(1, repeats + 1):
-                self.conv(f"conv{block}_{number}", outputs)
-            if block < 5:
-                self.add(f"pool{block}", "Pooling", "pooling_param { pool: MAX kernel_size: 2 stride: 2 }")
+                self.conv(f"conv{stage}_{number}", outputs)
+            if stage < 5:
+                self.add(f"pool{stage}", "Pooling", "pooling_param { pool: MAX kernel_size: 2 stride: 2 }")
 
     def text(self) -> str:
         return "\n".join(self.lines)

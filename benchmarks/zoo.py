@@ -4,8 +4,8 @@
     benchmarks/zoo.py [NET ...] [--device SPEC] [--most N] [--seconds 0.5] [--least 5] [--build] [--again] [--busy] [--json FILE]
 
 A forward pass copies the image to the device and reads the outputs. A training step is forward, backward and the update of the net's solver, with
-iter_size 1. It has the published batch, or --most images if that is less. Its inputs stay on the device. Steps are queued in blocks of at least 20 ms. A
-figure is the median of at least --least passes or blocks, and of as many as fit in --seconds. Weights are those of the fillers, so that a detector lists more
+iter_size 1. It has the published batch, or --most images if that is less. Its inputs stay on the device. Steps are queued in series of at least 20 ms. A
+figure is the median of at least --least passes or series, and of as many as fit in --seconds. Weights are those of the fillers, so that a detector lists more
 boxes than a trained one does.
 
 --json adds the figures to those of FILE, after each net. Nets that FILE has are left out, unless --again is given. --busy marks the figures of a machine with
@@ -36,7 +36,7 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import published_batch
 from ocaffe.zoo.templates import image_shape, names, upgraded, without_data
 
-BLOCK = 0.02  # seconds of queued steps between two readings of the clock
+SERIES = 0.02  # seconds of queued steps between two readings of the clock
 RULE = ("type", "momentum", "momentum2", "delta", "rms_decay", "weight_decay")  # of the solver; the rate is too small to change the weights
 
 
@@ -63,14 +63,14 @@ def inputs_of(net: Any, seed: int = 0) -> dict[str, np.ndarray]:
     return {name: array.astype(np.float32) for name, array in made.items()}
 
 
-def median_ms(run: Callable[[int], object], options: argparse.Namespace, block: float = 0.0) -> float:
-    """Return the median of the milliseconds of a step. `run(n)` runs n steps and waits for them; blocks of steps take at least `block` seconds."""
+def median_ms(run: Callable[[int], object], options: argparse.Namespace, series: float = 0.0) -> float:
+    """Return the median of the milliseconds of a step. `run(n)` runs n steps and waits for them; a series of steps takes at least `series` seconds."""
     run(1)
     if options.build:
         return 0.0
     begin = time.perf_counter()
     run(1)
-    count = math.ceil(block / (time.perf_counter() - begin)) or 1
+    count = math.ceil(series / (time.perf_counter() - begin)) or 1
     times: list[float] = []
     while len(times) < options.least or sum(times) < options.seconds:
         begin = time.perf_counter()
@@ -92,7 +92,7 @@ def measured(name: str, device: Device, options: argparse.Namespace) -> dict[str
     with ocaffe.get_solver(param, keep=[], device=device) as solver:
         for blob, array in inputs_of(param.net_param).items():
             solver.net.blobs[blob].data[...] = array
-        steps = median_ms(lambda count: (solver.step(count), device.queue.finish()), options, BLOCK)
+        steps = median_ms(lambda count: (solver.step(count), device.queue.finish()), options, SERIES)
         weights = {layer: [blob.data.copy() for blob in blobs] for layer, blobs in solver.net.params.items()}
     deploy.layer[0].input_param.shape[0].dim[0] = 1
     with ocaffe.Net(deploy, ocaffe.TEST, keep=[], device=device) as net:

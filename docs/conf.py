@@ -19,7 +19,7 @@ html_show_sphinx = False
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_theme_options = {"footer_icons": []}
-highlight_language = "none"  # most blocks are shell sessions or tables of flags
+highlight_language = "none"  # most listings are shell sessions or tables of flags
 smartquotes = False  # it would make a dash of the two in --flags
 myst_heading_anchors = 3
 

@@ -104,8 +104,8 @@ def page() -> str:
     """Return the text of the page with new tables."""
     text = PAGE.read_text(encoding="utf-8")
     for name, table in (("estimate", _table(ESTIMATE, estimates())), ("programs", _table(PROGRAMS, programs()))):
-        block = f"<!-- table {name} -->\n\n{table}\n\n<!-- end -->"
-        text = re.sub(rf"<!-- table {name} -->\n.*?<!-- end -->", lambda found, block=block: block, text, flags=re.S)
+        section = f"<!-- table {name} -->\n\n{table}\n\n<!-- end -->"
+        text = re.sub(rf"<!-- table {name} -->\n.*?<!-- end -->", lambda found, section=section: section, text, flags=re.S)
     return text
 
 

@@ -1,6 +1,6 @@
 """Errors that a user can correct. A message has the place, the fact with both values, and the remedy.
 
-All errors that ocaffe raises on purpose are of class `Error`. The command line prints it as one block and exits with status 1:
+All errors that ocaffe raises on purpose are of class `Error`. The command line prints it as one paragraph and exits with status 1:
 
     error: lenet/train_val.prototxt:61: layer 'pool2' (Pooling)
       the AVE window at the last row covers no pixel of the 6 x 5 image (kernel 2, stride 3, pad 0, CEIL)
@@ -111,7 +111,7 @@ def of_type(error: Error, reason: Exception) -> Error:
 
 @contextlib.contextmanager
 def within(place: Place | str | None, layer: str | None = None) -> Iterator[None]:
-    """Add `place` and `layer` to an Error raised in the block, unless it has its own."""
+    """Add `place` and `layer` to an Error raised in the context, unless it has its own."""
     try:
         yield
     except Error as problem:

@@ -71,7 +71,7 @@ class Net:
     list of (name, type, blobs), but for a Python layer the object of its class; `layer_dict`, {name: layer}; `inputs` and
     `outputs`, names of blobs; `top_names` and `bottom_names`, {layer: names of blobs}.
 
-    The net's memory is freed when its `with` block ends, or when the last reference to it goes away. Only one thread at a time may use a net, but
+    The net's memory is freed when its `with` statement ends, or when the last reference to it goes away. Only one thread at a time may use a net, but
     each thread can have its own.
     """
 

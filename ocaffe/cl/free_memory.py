@@ -24,7 +24,7 @@ def free_memory(device: Any, kind: str, extensions: frozenset[str]) -> int | Non
     if "cl_nv_device_attribute_query" in extensions:
         return _nvidia(device)
     if "cl_amd_device_attribute_query" in extensions:
-        with contextlib.suppress(Exception):  # kilobytes: (all free memory, largest free block)
+        with contextlib.suppress(Exception):  # kilobytes: (all free memory, largest free range)
             return int(device.global_free_memory_amd[0]) * 1024
     return _host() if device.host_unified_memory else None  # of Intel's, Arm's and Qualcomm's GPUs without memory of their own
 

@@ -32,9 +32,9 @@ def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
     if not devices:
         raise no_opencl()
     default = _default(devices)
-    blocks = [_block(_device_lines(devices, device, device is default)) for device in _chosen(devices, gpu, spec)]
-    left_out = _block(_left_out())
-    return "\n\n".join([*blocks, left_out] if left_out else blocks)
+    paragraphs = [_paragraph(_device_lines(devices, device, device is default)) for device in _chosen(devices, gpu, spec)]
+    left_out = _paragraph(_left_out())
+    return "\n\n".join([*paragraphs, left_out] if left_out else paragraphs)
 
 
 def _default(devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
@@ -49,7 +49,7 @@ def _chosen(devices: Sequence[DeviceInfo], gpu: str | None, spec: str | None) ->
     return choose_several(devices, spec, gpu) if spec or gpu not in (None, "", "all") else list(devices)
 
 
-def _block(lines: Iterator[tuple[str, object]]) -> str:
+def _paragraph(lines: Iterator[tuple[str, object]]) -> str:
     return "\n".join(f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in lines)
 
 

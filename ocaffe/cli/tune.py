@@ -1,4 +1,4 @@
-"""ocaffe tune: measure the fastest tile, block or algorithm for each product and convolution of nets, for later runs on the device."""
+"""ocaffe tune: measure the fastest tile or algorithm for each product and convolution of nets, for later runs on the device."""
 from __future__ import annotations
 
 import argparse
@@ -31,7 +31,7 @@ from ocaffe.zoo import FOLDER, templates
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("tune", "Measure the fastest tile, block or algorithm for each product and convolution of nets, for later runs on this device.")
+    parser = Parser("tune", "Measure the fastest tile or algorithm for each product and convolution of nets, for later runs on this device.")
     parser.flag("solver", "", "the nets of this solver")
     parser.flag("model", "", "or these nets, separated by ',', in both phases; default: the zoo's classifiers")
     parser.flag("batch", 0, "batch size of data and inputs, in place of the files'")

@@ -30,7 +30,7 @@ _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 _KINDS = {  # C++ type of a field -> the value that its text must have
     FieldDescriptor.CPPTYPE_BOOL: "true or false",
     FieldDescriptor.CPPTYPE_STRING: "a string in quotes",
-    FieldDescriptor.CPPTYPE_MESSAGE: "a block in braces",
+    FieldDescriptor.CPPTYPE_MESSAGE: "a message in braces",
     **dict.fromkeys(_INTEGERS, "an integer"),
     **dict.fromkeys(_FLOATS, "a number"),
 }
@@ -75,7 +75,7 @@ class Parser:
         """Parse the fields of `message` up to and including the token `close`. `path` ends in a dot or is empty."""
         descriptor = message.DESCRIPTOR
         if depth > _MAX_DEPTH:
-            raise self.error(f"blocks are nested more than {_MAX_DEPTH} deep")
+            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep")
         while True:
             if self.token.kind == "end" and close == "end":
                 break
@@ -91,9 +91,9 @@ class Parser:
 
     def not_a_field(self, descriptor: Descriptor, path: str, close: str, opening: Token) -> Error:
         if self.token.kind == "end":
-            return self.error(f"the block {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}", opening)
+            return self.error(f"the message {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}", opening)
         if self.token.text in ("}", ">"):
-            return self.error(f"{self.token.text!r} closes a block that was not opened", fix="count the braces of the layers above")
+            return self.error(f"{self.token.text!r} closes a message that was not opened", fix="count the braces of the layers above")
         return self.error(f"expected a field of {descriptor.name}, found {self.shown()}")
 
     def field(self, message: Any, path: str, depth: int) -> None:
@@ -105,9 +105,9 @@ class Parser:
             return
         path += field.name
         repeated = is_repeated(field)
-        is_block = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
-        if not self.accept(":") and not (is_block and self.token.text in ("{", "<", "[")):
-            raise self.error(f"expected {'a block' if is_block else ':'} after {name.text!r}, found {self.shown()}")
+        is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
+        if not self.accept(":") and not (is_message and self.token.text in ("{", "<", "[")):
+            raise self.error(f"expected {'a message in braces' if is_message else ':'} after {name.text!r}, found {self.shown()}")
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
             raise self.error(
@@ -272,9 +272,9 @@ class Parser:
         self.skip(name, depth)
 
     def skip(self, start: Token, depth: int) -> None:
-        """Skip one value: a block, a list or a scalar."""
+        """Skip one value: a message, a list or a scalar."""
         if depth > _MAX_DEPTH:
-            raise self.error(f"blocks are nested more than {_MAX_DEPTH} deep")
+            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep")
         opening = self.accept("{", "<", "[")
         if opening == "[":
             while not self.accept("]"):
@@ -283,7 +283,7 @@ class Parser:
         elif opening:
             while not self.accept(_CLOSING[opening]):
                 if self.token.kind != "name":
-                    raise self.error(f"expected a field or {_CLOSING[opening]!r} in the block of {start.text!r}, found {self.shown()}")
+                    raise self.error(f"expected a field or {_CLOSING[opening]!r} in the message of {start.text!r}, found {self.shown()}")
                 self.advance()
                 self.accept(":")
                 self.skip(start, depth + 1)

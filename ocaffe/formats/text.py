@@ -47,7 +47,7 @@ def parse(
     """Parse `text` in protobuf's text format. Return a message of `message_type`, a class of `ocaffe.proto`.
 
     Every layer gets its `source_line`. `lines`, if given, receives the line of every field by path, for example
-    `layer[3].pooling_param.kernel_size` or `layer[3].bottom[0]`. The line of a block is its first line.
+    `layer[3].pooling_param.kernel_size` or `layer[3].bottom[0]`. The line of a message is its first line.
     An unknown field or enum value raises an Error with its place and the likely name. With `allow_unknown_fields` it is
     skipped, and `warn` gets one line for it.
     """

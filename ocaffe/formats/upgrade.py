@@ -155,7 +155,7 @@ def _has_v1(net: Any) -> bool:
 def _upgrade_v1(net: Any, say: Log) -> None:
     if net.layer:
         raise Error(
-            f"the net mixes {len(net.layers)} old-style `layers` with {len(net.layer)} new-style `layer` blocks",
+            f"the net mixes {len(net.layers)} old-style `layers` with {len(net.layer)} new-style `layer`",
             place=_place(net, net.layer[0]),
             fix="write all of them as `layer { }`, with types in quotes",
         )
@@ -260,7 +260,7 @@ def _check_layers(net: Any, say: Log) -> None:
                         f"param {index} has lr_mult {spec.lr_mult:g}, but BatchNorm's blobs are running statistics, which are not learned",
                         place=_place(net, layer),
                         layer=f"{layer.name!r} (BatchNorm)",
-                        fix="remove its param blocks (gamma and beta are learned by a Scale layer behind it)",
+                        fix="remove its `param { }` (gamma and beta are learned by a Scale layer behind it)",
                     )
         for name in ("data_param", "image_data_param", "window_data_param"):
             if layer.HasField(name):

@@ -1,4 +1,4 @@
-"""DenseBlock: the block of DenseNet as one layer."""
+"""DenseBlock: the dense block of DenseNet as one layer."""
 from __future__ import annotations
 
 import copy
@@ -22,7 +22,7 @@ BOTTLENECK = 4  # channels of a 1 x 1 convolution per channel of growth
 
 @dataclass
 class Step:
-    """A layer of a transition with its top. `blobs` are the indices of its parameters among those of the block."""
+    """A layer of a transition with its top. `blobs` are the indices of its parameters among those of the dense block."""
 
     layer: Layer
     blobs: Sequence[int]
@@ -48,7 +48,7 @@ class DenseBlock(Layer):
         p, x = self.own(), bottoms[0]
         self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
         self.check(p.numTransition > 0 and p.growthRate > 0, f"numTransition is {p.numTransition}, growthRate {p.growthRate}", "give both, 1 or more")
-        self.check(not p.use_dropout, "denseblock_param { use_dropout: true } is not supported", "remove it, or write the block as layers with Dropout")
+        self.check(not p.use_dropout, "denseblock_param { use_dropout: true } is not supported", "remove it, or write the dense block as layers with Dropout")
         self.training = self.phase == proto.TRAIN
         self.transitions = [[*self.plan(number, x)] for number in range(p.numTransition)]
         return [(x[0], self.width(p.numTransition, x), *x[2:])]
@@ -111,7 +111,7 @@ class DenseBlock(Layer):
         return sum(step.layer.flops() for steps in self.transitions for step in steps)
 
     def bind(self, flat: bool = True) -> None:
-        """Give the parameters of the block to its layers. `flat`: as vectors where a BatchNorm reads them."""
+        """Give the parameters of the dense block to its layers. `flat`: as vectors where a BatchNorm reads them."""
         for step in (step for steps in self.transitions for step in steps):
             step.layer.params = [self.params[index] for index in step.blobs]
             if flat and isinstance(step.layer, BatchNorm):

@@ -1,4 +1,4 @@
-"""PassThrough: blocks of pixels become channels."""
+"""PassThrough: cells of pixels become channels."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from ocaffe.layers.permute import Permuted
 
 @register("PassThrough")
 class PassThrough(Permuted):
-    """Space to depth: N x C x H x W becomes N x (C h w) x (H / h) x (W / w) for blocks of h x w pixels (block_height, block_width).
+    """Space to depth: N x C x H x W becomes N x (C h w) x (H / h) x (W / w) for cells of h x w pixels (block_height, block_width).
 
-    Channel c of the pixel (i, j) of a block becomes channel (i w + j) C + c. Source: winggan/caffe, src/caffe/layers/pass_through_layer.cpp at
+    Channel c of the pixel (i, j) of a cell becomes channel (i w + j) C + c. Source: winggan/caffe, src/caffe/layers/pass_through_layer.cpp at
     8c4cb4c and reorganize_layer.cpp at c881363. num_output may be left out; ports of YOLO for other runtimes give it.
     """
 
@@ -25,8 +25,8 @@ class PassThrough(Permuted):
         self.check(h > 0 and w > 0, f"block_height is {h}, block_width {w}", "give both: 2 in YOLOv2 and YOLOv5")
         self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
         fits = x[2] % h == 0 and x[3] % w == 0
-        self.check(fits, f"blocks of {h} x {w} do not divide the {x[2]} x {x[3]} pixels of bottom {shape_text(x)}", "an image size that they divide")
+        self.check(fits, f"cells of {h} x {w} do not divide the {x[2]} x {x[3]} pixels of bottom {shape_text(x)}", "an image size that they divide")
         channels = x[1] * h * w
-        self.check(p.num_output in (0, channels), f"num_output is {p.num_output}, {h} x {w} blocks of {x[1]} channels give {channels}", "remove num_output")
+        self.check(p.num_output in (0, channels), f"num_output is {p.num_output}, {h} x {w} cells of {x[1]} channels give {channels}", "remove num_output")
         split = (*x[:2], x[2] // h, h, x[3] // w, w)
         return self.plan(x, split, (0, 3, 5, 1, 2, 4), (x[0], channels, x[2] // h, x[3] // w))

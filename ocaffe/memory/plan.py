@@ -150,16 +150,16 @@ def _place(lives: list[Life], limits: Limits) -> _Placement:
 
 
 class _Slab:
-    """The blocks of one slab, sorted by their begin. A Python loop over a few hundred tuples is three times faster than numpy calls."""
+    """The places in one slab that are taken, sorted by their begin. A Python loop over a few hundred tuples is three times faster than numpy calls."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[int, int, int, int]] = []  # begin, end, first step, last step
+        self._taken: list[tuple[int, int, int, int]] = []  # begin, end, first step, last step
         self.size = 0
 
     def gap(self, life: Life) -> int:
-        """The lowest offset where `life` fits between the blocks that live at the same time."""
+        """The lowest offset where `life` fits between the places that are taken at the same time."""
         first, last, size, top = life.first, life.last, life.size, 0
-        for begin, end, born, died in self._blocks:
+        for begin, end, born, died in self._taken:
             if born <= last and died >= first:
                 if begin - top >= size:
                     break
@@ -168,7 +168,7 @@ class _Slab:
         return top
 
     def add(self, life: Life, begin: int) -> None:
-        insort(self._blocks, (begin, begin + life.size, life.first, life.last))
+        insort(self._taken, (begin, begin + life.size, life.first, life.last))
         self.size = max(self.size, begin + life.size)
 
 

@@ -18,7 +18,7 @@ STYLE = COMMON + """:root { --product: #2f6fb3; --generated: #d9730d; --other: #
 @media (prefers-color-scheme: dark) { :root { --product: #6ba8e8; --generated: #f0a04b; --other: #62c08d; --transfer: #c596de; --host: #e8867c } }
 p { margin: .3em 0 .6em } .roof { stroke: var(--ink); stroke-width: 1.6; fill: none } .lost { fill: var(--faint); fill-opacity: .5 }
 circle { stroke: var(--plot); stroke-width: .8; fill-opacity: .72 } .key i { border-radius: 50% }
-circle:hover, .launch:hover .block { fill-opacity: 1; stroke: var(--ink); stroke-width: 1.4 } svg .inside { fill: var(--plot); pointer-events: none }
+circle:hover, .launch:hover .area { fill-opacity: 1; stroke: var(--ink); stroke-width: 1.4 } svg .inside { fill: var(--plot); pointer-events: none }
 table { width: 100% } th { text-align: right }
 th { position: sticky; top: 0; background: var(--paper) }
 td, th { padding: .15em .6em; border-bottom: 1px solid var(--faint) } td { text-align: right; white-space: nowrap } .text { text-align: left }
@@ -37,8 +37,8 @@ def page(profile: NetProfile) -> str:
         f"<style>{STYLE}</style></head><body><h1>{title}</h1><p>{summary}</p>",
         f'<p class="key">{key}</p>',
         "<h2>Where the time goes</h2>",
-        "<p>Each launch is a block, in the order of the iteration. Its width is its time. Its height is the share of its time that the device's"
-        " measured peaks would allow. The empty area above the blocks is time that could be saved.</p>",
+        "<p>Each launch is a rectangle, in the order of the iteration. Its width is its time. Its height is the share of its time that the device's"
+        " measured peaks would allow. The empty area above the rectangles is time that could be saved.</p>",
         '<div class="wide">', *_skyline(profile), "</div>",
         "<h2>Roofline</h2>",
         "<p>Each launch is a point. Its area is its time. The slope is the limit of the memory, the level line that of the arithmetic: a launch on a limit"
@@ -63,7 +63,7 @@ def _svg(name: str) -> str:
 
 
 def _skyline(profile: NetProfile) -> Iterator[str]:
-    """Yield the SVG of the launches in order. The width of a block is its time, the height its share of the peak.
+    """Yield the SVG of the launches in order. The width of a rectangle is its time, the height its share of the peak.
 
     The share is above 1 where caches, tensor cores or Winograd's algorithm are faster than the measured peaks.
     """
@@ -86,7 +86,7 @@ def _skyline(profile: NetProfile) -> Iterator[str]:
         wide, high = launch.ms * per_ms, inside_h * min(launch.of_peak, highest) / highest
         across = f'x="{x:.2f}" width="{wide:.2f}"'
         yield f'<g class="launch">{_title(launch)}<rect class="lost" {across} y="{roof:.1f}" height="{floor - roof:.1f}"/>'
-        yield f'<rect class="block {launch.kind}" {across} y="{floor - high:.1f}" height="{high:.1f}"/></g>'
+        yield f'<rect class="area {launch.kind}" {across} y="{floor - high:.1f}" height="{high:.1f}"/></g>'
         if LABEL * len(launch.layer) + 6 < wide:
             place = ("inside", floor - high + 14) if high > 18 else ("outside", floor - high - 4)
             yield f'<text class="{place[0]}" x="{x + 4:.1f}" y="{place[1]:.1f}">{html.escape(launch.layer)}</text>'

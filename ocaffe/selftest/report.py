@@ -105,8 +105,8 @@ class Report:
         said: list[str] = []
         status, errors = self._run("ocaffe", "device_query", said.append)
         if status == 0:
-            blocks = [[line.partition(":") for line in block.splitlines()] for block in "".join(said).strip().split("\n\n")]
-            self._add("devices", [{label: value.strip() for label, _, value in block} for block in blocks])
+            paragraphs = [[line.partition(":") for line in paragraph.splitlines()] for paragraph in "".join(said).strip().split("\n\n")]
+            self._add("devices", [{label: value.strip() for label, _, value in paragraph} for paragraph in paragraphs])
         else:
             self._add("devices", self._told("devices", {"word": word_of(status), "problem": shortened(errors or f"exit status {status}")}))
         return status == 0

@@ -1,4 +1,4 @@
-"""Parts that the pages with diagrams share: the plan's (ocaffe/memory/html.py) and the profile's (ocaffe/profiling/roofline.py)."""
+"""What the pages with diagrams share: the plan's (ocaffe/memory/html.py) and the profile's (ocaffe/profiling/roofline.py)."""
 from __future__ import annotations
 
 import math
@@ -9,7 +9,7 @@ STYLE = """:root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --fa
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1180px; padding: 0 1em; background: var(--paper); color: var(--ink) }
 h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin: 1.6em 0 .3em } .wide { overflow-x: auto } .wide svg { min-width: 760px }
 svg { width: 100%; height: auto; background: var(--plot); border-radius: 4px } svg text { font: 12px system-ui, sans-serif; fill: var(--ink) }
-.grid { stroke: var(--faint); stroke-width: 1 } .block { stroke: var(--plot); stroke-width: .3 }
+.grid { stroke: var(--faint); stroke-width: 1 } .area { stroke: var(--plot); stroke-width: .3 }
 .key span { display: inline-block; margin-right: 1.2em } .key i { display: inline-block; width: .8em; height: .8em; margin-right: .4em }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 """

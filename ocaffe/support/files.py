@@ -32,9 +32,9 @@ def check_finite_file(path: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a new file that gets the name `path` at the end of the block, when its data is on disk. Use: `with atomic_write(p) as out`.
+    """Open a new file that gets the name `path` at the end of the `with` statement, when its data is on disk. Use: `with atomic_write(p) as out`.
 
-    During the block the file has a temporary name in the same folder (`out.name`, for libraries that need a name). After a failure the temporary file
+    Until then the file has a temporary name in the same folder (`out.name`, for libraries that need a name). After a failure the temporary file
     is removed and the old file is unchanged. Temporary files for `path` that killed processes have left are removed too. A link is followed. A device
     such as /dev/null is written directly.
 
@@ -71,7 +71,7 @@ def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object], 
 
 @contextlib.contextmanager
 def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a new file that gets the name `target` at the end of the block. Readers see either the complete new file or the old one.
+    """Open a new file that gets the name `target` at the end of the `with` statement. Readers see either the complete new file or the old one.
 
     `durable`: wait until the data is on disk. After a failure the temporary file is removed. Raises OSError.
     """
@@ -93,7 +93,7 @@ def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Make a folder that gets the name `path` at the end of the block. During the block it has a temporary name beside it, which the block gets.
+    """Make a folder that gets the name `path` at the end of the `with` statement. Until then it has a temporary name beside it, which the context gives.
 
     After a failure it is removed, and so are those of killed processes. Raises Error if `path` exists, or if the system fails to write.
     """

@@ -95,8 +95,8 @@ ABOUT = {
     ),
     "inception_v3": About(
         "Inception v3", 'Szegedy, Vanhoucke, Ioffe, Shlens, Wojna, "Rethinking the Inception architecture for computer vision", 2015',
-        "names and layout of soeaver's caffe-model, which follow the authors' net: MAX pooling in its last block, where torchvision has AVE; no auxiliary "
-        "classifier; SGD with the paper's rates, where the paper used RMSProp",
+        "names and layout of soeaver's caffe-model, which follow the authors' net: MAX pooling in its last Inception block, where torchvision has AVE; no "
+        "auxiliary classifier; SGD with the paper's rates, where the paper used RMSProp",
         THOUSAND, _imagenet(320),
     ),
     "lenet": About(
@@ -147,9 +147,10 @@ ABOUT = {
         "ResNet-152", RESNET,
         f"3 + 8 + 36 + 3 bottleneck blocks, stride in their first 1 x 1 convolution; layers as in the authors' Caffe net; {FIXED_RATES}", THOUSAND, _imagenet(),
     ),
-    "resnet18": About("ResNet-18", RESNET, f"blocks of two 3 x 3 convolutions; no biases in convolutions; {FIXED_RATES}", THOUSAND, _imagenet()),
+    "resnet18": About("ResNet-18", RESNET, f"residual blocks of two 3 x 3 convolutions; no biases in convolutions; {FIXED_RATES}", THOUSAND, _imagenet()),
     "resnet20": About(
-        "ResNet-20", f"{RESNET}, section 4.2", "for small images: three stages of three blocks; shortcuts are 1 x 1 convolutions where the shape changes", TEN,
+        "ResNet-20", f"{RESNET}, section 4.2",
+        "for small images: three stages of three residual blocks; shortcuts are 1 x 1 convolutions where the shape changes", TEN,
         "`ocaffe dataset cifar10 examples/cifar10`",
     ),
     "resnet50": About(
@@ -196,7 +197,7 @@ ABOUT = {
     "vgg16": About("VGG-16", VGG, f"configuration D with {FIXED_RATES}, and He's initial weights (`msra`)", THOUSAND, _imagenet()),
     "vgg19": About("VGG-19", VGG, f"configuration E with {FIXED_RATES}, and He's initial weights (`msra`)", THOUSAND, _imagenet()),
     "vit_digits": About(
-        "ViT on digits", VIT, "the blocks of vit_tiny for small images: patches of 4 x 4, 4 blocks, 4 heads, 64 values per token", TEN,
+        "ViT on digits", VIT, "vit_tiny for small images: patches of 4 x 4, 4 transformer blocks, 4 heads, 64 values per token", TEN,
         "`ocaffe dataset digits examples/digits`",
         result="96.7 % of the 360 test images; LeNet, which knows that neighbors belong together, gets more from so few images",
     ),
@@ -208,8 +209,8 @@ ABOUT = {
     ),
     "vit_tiny": About(
         "ViT-Tiny/16", f"{VIT}; the size is DeiT-Tiny's (Touvron and others, 2021)",
-        "12 blocks, 3 heads, 192 values per token; the class token is row 0 of the table of positions; no dropout. LayerNorm, Gelu and Pad are layers of "
-        "ocaffe, MatMul is synopsys-caffe's",
+        "12 transformer blocks, 3 heads, 192 values per token; the class token is row 0 of the table of positions; no dropout. LayerNorm, Gelu and Pad are "
+        "layers of ocaffe, MatMul is synopsys-caffe's",
         THOUSAND, _imagenet(),
     ),
 }  # fmt: skip

@@ -120,8 +120,8 @@ def resnet(net: Net, depths: tuple[int, ...], bottleneck: bool) -> None:
         x = net.batch_norm(net.conv(conv, x, channels, **window), f"bn{name}", f"scale{name}")
         return net.relu(f"{conv}_relu", x) if relu else x
 
-    def branch(block: str, x: str, width: int, stride: int) -> str:
-        name = f"{block}_branch2"
+    def branch(place: str, x: str, width: int, stride: int) -> str:
+        name = f"{place}_branch2"
         if bottleneck:
             x = unit(f"{name}a", x, width, kernel_size=1, stride=stride)
             x = unit(f"{name}b", x, width, pad=1, kernel_size=3)
@@ -135,19 +135,19 @@ def resnet(net: Net, depths: tuple[int, ...], bottleneck: bool) -> None:
     for stage, depth in enumerate(depths, 2):
         width = 16 << stage
         for letter in "abcdef"[:depth] if depth <= 6 else ["a", *(f"b{number}" for number in range(1, depth))]:  # as the deeper nets were published
-            block = f"{stage}{letter}"
+            place = f"{stage}{letter}"
             stride = 2 if letter == "a" and stage > 2 else 1
             shortcut = x
             if letter == "a" and (stride == 2 or bottleneck):  # the shape changes
-                shortcut = unit(f"{block}_branch1", x, 4 * width if bottleneck else width, relu=False, kernel_size=1, stride=stride)
-            total = net.layer("Eltwise", f"res{block}", [shortcut, branch(block, x, width, stride)])
-            x = net.relu(f"res{block}_relu", total)
+                shortcut = unit(f"{place}_branch1", x, 4 * width if bottleneck else width, relu=False, kernel_size=1, stride=stride)
+            total = net.layer("Eltwise", f"res{place}", [shortcut, branch(place, x, width, stride)])
+            x = net.relu(f"res{place}_relu", total)
     x = net.pool("pool5", x, "AVE", global_pooling=True)
     net.classify(net.fc(f"fc{CLASSES}", x, CLASSES, weight=gaussian(0.01), bias=0))
 
 
 def resnet_cifar(net: Net, depth: int) -> None:
-    """The nets for 32 x 32 images in section 4.2 of the paper: three stages of `depth` blocks. Where the shape changes, the shortcut is a convolution."""
+    """The nets for 32 x 32 images in section 4.2 of the paper: three stages of `depth` residual blocks. A shortcut is a convolution where the shape changes."""
     def unit(name: str, x: str, channels: int, relu: bool = True, **window: Any) -> str:
         x = conv_norm(net, name, x, channels, **window)
         return net.relu(f"{name}/relu", x) if relu else x
@@ -219,7 +219,7 @@ def mobilenet_v1(net: Net) -> None:
     net.classify(net.conv("fc7", x, CLASSES, kernel_size=1, weight=gaussian(0.01), bias=0))
 
 
-MOBILENET_V2 = [  # expansion, channels out, blocks, stride of the first block
+MOBILENET_V2 = [  # expansion, channels out, residual blocks, stride of the first one
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -257,7 +257,7 @@ SCALE = 0.017  # about 1 / standard deviation
 
 
 def densenet(net: Net, depths: tuple[int, ...], growth: int = 32) -> None:
-    """DenseNet of bottleneck layers, with half of the channels after each block but the last. Names as in shicai's DenseNet-Caffe."""
+    """DenseNet of bottleneck layers, with half of the channels after each dense block but the last. Names as in shicai's DenseNet-Caffe."""
     def normed(name: str, relu: str, x: str) -> str:
         return net.relu(relu, net.batch_norm(x, f"{name}/bn", f"{name}/scale", f"{name}/bn"))
 
@@ -289,9 +289,9 @@ def high(side: int) -> Fields:
     return {"pad_h": side // 2, "pad_w": 0, "kernel_h": side, "kernel_w": 1}
 
 
-INCEPTION_A = [("a1", 32), ("a2", 64), ("a3", 64)]  # block, channels of its projected pooling
-INCEPTION_B = [("b1", 128), ("b2", 160), ("b3", 160), ("b4", 192)]  # block, channels between its convolutions
-INCEPTION_C = [("c1", "AVE"), ("c2", "MAX")]  # block, its pooling: MAX as in the net that was published with the paper
+INCEPTION_A = [("a1", 32), ("a2", 64), ("a3", 64)]  # Inception block, channels of its projected pooling
+INCEPTION_B = [("b1", 128), ("b2", 160), ("b3", 160), ("b4", 192)]  # Inception block, channels between its convolutions
+INCEPTION_C = [("c1", "AVE"), ("c2", "MAX")]  # Inception block, its pooling: MAX as in the net that was published with the paper
 
 
 def inception_v3(net: Net) -> None:

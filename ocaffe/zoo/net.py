@@ -35,7 +35,7 @@ def scalar(value: Any) -> str:
 
 
 def lines(fields: Fields, indent: str = "") -> Iterator[str]:
-    """Fields in text format. A list is a repeated field; layers and their *_param blocks get several lines, other messages one."""
+    """Fields in text format. A list is a repeated field; layers and their *_param messages get several lines, other messages one."""
     for name, value in fields.items():
         for item in value if isinstance(value, list) else [value]:
             if not isinstance(item, dict):

@@ -1,4 +1,4 @@
-"""Prototxts for people: small blocks are on one line."""
+"""Prototxts for people: small messages are on one line."""
 from __future__ import annotations
 
 import re
@@ -6,7 +6,7 @@ from typing import Any
 
 from ocaffe.formats.text import write_text
 
-# A block of fields without blocks. Layers and their parameters keep a line for each field.
+# A message whose fields are no messages. Layers and their parameters keep a line for each field.
 _SMALL = re.compile(r"^( *)(?!\w*_param\b|layer\b)(\w+) \{\n((?: *\w+: [^\n]*\n)*) *\}$", re.MULTILINE)
 
 

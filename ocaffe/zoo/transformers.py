@@ -7,7 +7,7 @@ from ocaffe.zoo.net import CLASSES, Fields, Net, gaussian
 
 
 class Vit(NamedTuple):
-    """The sizes of a vision transformer: pixels of the image and of a patch, values of a token, number of blocks and of heads."""
+    """The sizes of a vision transformer: pixels of the image and of a patch, values of a token, number of transformer blocks and of heads."""
 
     image: int
     patch: int

@@ -35,7 +35,7 @@ FORMATS = (  # of Pillow, with the mode of the pixels
 
 @contextlib.contextmanager
 def workplace(memory: bool = True) -> Iterator[pathlib.Path]:
-    """Make a temporary folder, the working directory in the block, and yield it.
+    """Make a temporary folder, the working directory in the context, and yield it.
 
     It has the golden folders to which nets refer. `memory`: put it into a file system in memory, if there is one.
     """

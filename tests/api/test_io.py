@@ -146,9 +146,9 @@ def test_resize_is_bilinear_at_centres(old: tuple[int, int], new: tuple[int, int
         for column in range(new[1]):
             y, x = ((n + 0.5) * a / b - 0.5 + 1 for n, a, b in zip((row, column), old, new))
             i, j = int(np.floor(y)), int(np.floor(x))
-            block = padded[i : i + 2, j : j + 2]
-            wy, wx = np.array([1 - (y - i), y - i])[: block.shape[0]], np.array([1 - (x - j), x - j])[: block.shape[1]]
-            np.testing.assert_allclose(out[row, column], np.einsum("i,j,ijc->c", wy, wx, block), atol=1e-6)
+            square = padded[i : i + 2, j : j + 2]
+            wy, wx = np.array([1 - (y - i), y - i])[: square.shape[0]], np.array([1 - (x - j), x - j])[: square.shape[1]]
+            np.testing.assert_allclose(out[row, column], np.einsum("i,j,ijc->c", wy, wx, square), atol=1e-6)
 
 
 def test_nearest_and_refused_order() -> None:

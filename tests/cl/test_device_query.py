@@ -37,8 +37,8 @@ def test_values_stand_in_caffes_column(device: Device) -> None:
 
 @pytest.mark.parametrize("gpu", [None, "all"])
 def test_all_devices(device: Device, gpu: str | None) -> None:
-    blocks = device_query_text(gpu).split("\n\n")
-    ids = [fields(block)["Device id"] for block in blocks if block.startswith("Device id")]
+    paragraphs = device_query_text(gpu).split("\n\n")
+    ids = [fields(paragraph)["Device id"] for paragraph in paragraphs if paragraph.startswith("Device id")]
     assert [text.split(",")[0].split(" ")[0] for text in ids] == [found.number for found in list_devices()]
     assert sum("the default" in text for text in ids) == 1
 

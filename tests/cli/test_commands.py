@@ -164,14 +164,14 @@ def test_plan_needs_no_device(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plan_without_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
-    block = """
+    layers = """
         layer {{ name: "conv{i}" type: "Convolution" bottom: "x{i}" top: "y{i}" convolution_param {{ num_output: 8 kernel_size: 3 pad: 1 }} }}
         layer {{ name: "bn{i}" type: "BatchNorm" bottom: "y{i}" top: "x{j}" }}
         layer {{ name: "relu{i}" type: "ReLU" bottom: "x{j}" top: "x{j}" }}"""
     ends = """layer { name: "x" type: "DummyData" top: "x0" top: "t" dummy_data_param { shape { dim: [64, 8, 32, 32] } } }
         layer { name: "loss" type: "EuclideanLoss" bottom: "x6" bottom: "t" top: "loss" }"""
     data, loss = ends.splitlines()
-    pathlib.Path("net.prototxt").write_text(data + "".join(block.format(i=i, j=i + 1) for i in range(6)) + loss)
+    pathlib.Path("net.prototxt").write_text(data + "".join(layers.format(i=i, j=i + 1) for i in range(6)) + loss)
 
     def total(*flags: str) -> int:
         assert main(["plan", "--solver", solver(net='"net.prototxt"'), "--json", "plan.json", *flags]) == 0
@@ -265,15 +265,15 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(name: str, spec: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """The command prints one block that starts with `error:` without traceback, exits with 1 and changes no file."""
+    """The command prints one paragraph that starts with `error:` without traceback, exits with 1 and changes no file."""
     prepare, flags, message = BAD[name]
     prepare()
     before = {path: path.read_bytes() for path in pathlib.Path(".").rglob("*") if path.is_file() and path.name != "lock.mdb"}
     assert train(spec, *flags) == 1
     text = capfd.readouterr().err
-    block = text[text.index("error: ") :]
-    assert re.search(message, block), block
-    assert "Traceback" not in text and len(block.splitlines()) <= 4
+    told = text[text.index("error: ") :]
+    assert re.search(message, told), told
+    assert "Traceback" not in text and len(told.splitlines()) <= 4
     assert {path: path.read_bytes() for path in before} == before
 
 

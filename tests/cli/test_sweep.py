@@ -165,7 +165,7 @@ def _wait_for(path: pathlib.Path) -> None:
         (["--set", "base_lr=1", "--set", "base_lr=2"], "--set gives base_lr 2 times"),
         (["--set", "base_rl=1"], "did you mean 'base_lr'?"),
         (["--set", "base_lr.x=1"], "base_lr has no fields"),
-        (["--set", "train_state=1"], "train_state is a block"),
+        (["--set", "train_state=1"], "train_state is a message"),
         (["--set", "snapshot_prefix=a,b"], "a sweep sets snapshot_prefix itself"),
         (["--set", "iter_size=1,0"], "files/solver.prototxt with iter_size=0\n  iter_size is 0"),
         (["--set", "lr_policy=step,steps"], "unknown lr_policy 'steps'"),

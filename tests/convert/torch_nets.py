@@ -40,7 +40,7 @@ def build(name: str, seed: int = 0) -> nn.Module:
     return net
 
 
-# -- shared blocks -----------------------------------------------------------------------------------------------------
+# -- shared building blocks --------------------------------------------------------------------------------------------
 
 
 def cba(i: int, o: int, k: Any = 1, s: int = 1, g: int = 1, act: Make | None = nn.ReLU, *, p: Any = None, eps: float = 1e-5, m: float = 0.1) -> nn.Sequential:

@@ -91,7 +91,7 @@ def dense_block(x: Arrays, got: Arrays, running: bool = False) -> Arrays:
 
 
 def dense_blobs(bottleneck: bool) -> Callable[[np.random.Generator], Arrays]:
-    """x0 (2 x 3 x 4 x 5) and the blobs of a block of two transitions with growth rate 2."""
+    """x0 (2 x 3 x 4 x 5) and the blobs of a dense block of two transitions with growth rate 2."""
     each = [(2, 8 if bottleneck else 3, 3, 3), (2, 8 if bottleneck else 5, 3, 3), *[(1, 3, 1, 1), (1, 5, 1, 1)] * 4]
     narrow = [(8, 3, 1, 1), (8, 5, 1, 1), *[(1, 8, 1, 1)] * 8]
     shapes = {f"y_{i}": shape for i, shape in enumerate([*each, *(narrow if bottleneck else []), (1,)])}

@@ -63,8 +63,8 @@ def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
         ("DenseBlock", "", "3 4", "bottom 0 is 3 x 4, it must be N x C x H x W"),
         ("DenseBlock", "denseblock_param { numTransition: 1 growthRate: 2 use_dropout: true }", "1 3 4 4", "use_dropout: true } is not supported"),
         ("PassThrough", "", "1 3 4 4", "block_height is 0, block_width 0"),
-        ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 }", "1 3 4 5", "blocks of 2 x 2 do not divide the 4 x 5 pixels"),
-        ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 num_output: 6 }", "1 3 4 4", "num_output is 6, 2 x 2 blocks of 3 channels give"),
+        ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 }", "1 3 4 5", "cells of 2 x 2 do not divide the 4 x 5 pixels"),
+        ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 num_output: 6 }", "1 3 4 4", "num_output is 6, 2 x 2 cells of 3 channels give"),
     ],
 )
 def test_errors(kind: str, more: str, shape: str, told: str) -> None:

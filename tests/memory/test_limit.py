@@ -24,7 +24,7 @@ from ocaffe.solver.solver import Solver
 from ocaffe.support.switches import Switches
 from tests.harness import treat_as_large
 
-BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
+RESIDUAL_BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
   num_output: 8 kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} }} }}
 layer {{ name: "bn{i}" type: "BatchNorm" bottom: "c{i}" top: "c{i}" }}
 layer {{ name: "sc{i}" type: "Scale" bottom: "c{i}" top: "c{i}" scale_param {{ bias_term: true }} }}
@@ -40,12 +40,12 @@ def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deep_solver() -> Any:
-    """Return a solver whose net has twelve blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
+    """Return a solver whose net has twelve residual blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
     text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 28 dim: 28 } shape { dim: 4 }
               data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
     x = "im"
     for i in range(12):
-        text += BLOCK.format(i=i, x=x)
+        text += RESIDUAL_BLOCK.format(i=i, x=x)
         if i % 2:
             text += f'layer {{ name: "s{i}" type: "Eltwise" bottom: "c{i}" bottom: "{x}" top: "s{i}" }}\n'
             x = f"s{i}"

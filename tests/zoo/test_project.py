@@ -304,7 +304,7 @@ def test_mistakes_of_the_command(
     assert not list(tmp_path.iterdir())
 
 
-def test_text_has_small_blocks_on_a_line() -> None:
+def test_text_has_small_messages_on_a_line() -> None:
     given = 'name: "a {\\n b" param { lr_mult: 2 } convolution_param { num_output: 3 weight_filler { type: "msra" } }'
     text = prototxt(parse(f"layer {{ {given} }}", proto.NetParameter))
     assert '  param { lr_mult: 2.0 }\n  convolution_param {\n    num_output: 3\n    weight_filler { type: "msra" }\n  }\n' in text

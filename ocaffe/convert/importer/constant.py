@@ -119,10 +119,10 @@ def _fitting(node: Node, arrays: list[np.ndarray]) -> bool:
     if node.op == "BatchNormalization":
         return all(shape == x[1:2] for shape in others)
     if node.op == "DequantizeLinear" and any(math.prod(shape) != 1 for shape in others):
-        axis, block = node.get("axis", 1), node.get("block_size", 0)
+        axis, each = node.get("axis", 1), node.get("block_size", 0)
         if not -len(x) <= axis < len(x):
             return False
-        wanted = [-(-size // block) if place == axis % len(x) else size for place, size in enumerate(x)] if block > 0 else [x[axis]]
+        wanted = [-(-size // each) if place == axis % len(x) else size for place, size in enumerate(x)] if each > 0 else [x[axis]]
         return all(list(shape) == wanted for shape in others)
     return True
 

@@ -146,7 +146,7 @@ class _Body:
         return source.single(segments * -(-rows // rows_per_item), width)
 
     def draw_cpu(self, random: Random, width: int) -> None:
-        """Declare the Philox words of one vector. They come from a block that is drawn once if possible, else each lane draws its own."""
+        """Declare the Philox words of one vector. If possible SHARED_COUNTERS words are drawn at once, else each lane draws its own."""
         source = self.source
         word, signed = vector("uint", width), f"convert_{vector('uint', width)}({lanes(width)})" if width > 1 else "0u"
         source.add(f"{word} words;")
@@ -194,7 +194,7 @@ class _Body:
     def gpu(self, group: int) -> Call:
         """Return the kernel for the GPU class, in work-groups of at most `group` work-items. The grid is columns x axis x outer axes.
 
-        A column is `gpu_width` adjacent elements of a row. With random numbers it is four elements of a block or one element.
+        A column is `gpu_width` adjacent elements of a row. With random numbers it is four elements of SHARED_COUNTERS or one element.
         """
         source, length = self.source, self.sizes[-1]
         if self.has_channel_blocks():

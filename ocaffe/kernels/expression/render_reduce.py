@@ -9,7 +9,7 @@ CPU class, innermost axis kept: a work-item owns up to four vectors of it, and e
 GPU class: a work-group has x * y work-items. x runs along the innermost axis. y runs over rows or, if there are few elements, over
 kept indices. Partial results are combined in local memory.
 
-The order of summation depends only on shapes and the device. Sums are blocked: at most RUN terms are added plainly, and
+The order of summation depends only on shapes and the device. Sums have two levels: at most RUN terms are added plainly, and
 such sums are added to a compensated total (Kahan), so that the error does not grow with the count. On GPUs the lanes are summed
 before that. Vector totals would take registers, and concurrent work-groups hide each other's latency.
 """
@@ -74,7 +74,7 @@ class Reduction:
 
 
 class _Body:
-    """What all classes share: parameters, chunks, pointers, blocked sums, the finish."""
+    """What all classes share: parameters, chunks, pointers, sums of two levels, the finish."""
 
     def __init__(self, what: Reduction, target: Target) -> None:
         self.what, self.target, self.source = what, target, Source()
@@ -262,9 +262,9 @@ class _CpuKept(_Body):
         source, what, width = self.source, self.what, row_width(self.length, self.target)
         columns = COLUMNS if self.length >= COLUMNS * width else 1
         span = columns * width
-        blocks = -(-self.length // span)
-        source.argument("int", "blocks", blocks)
-        # The last block moves back to end at the row's end. `own` is the first column that no other block computes.
+        spans = -(-self.length // span)
+        source.argument("int", "blocks", spans)
+        # The last span moves back to end at the row's end. `own` is the first column that no other span computes.
         source.add(
             "const int chunk = get_global_id(0) % chunks, rest = get_global_id(0) / chunks, k = rest / blocks;",
             f"const int own = rest % blocks * {span}, start = min(own, length - {span});",
@@ -291,7 +291,7 @@ class _CpuKept(_Body):
         source.add(*(f"const float {value} = all_{value}[j];" for value in what.values))
         self.finish("column", "k == 0 && column == 0")
         source.add("}")
-        return source.single(what.chunks * blocks * self.kept, width)
+        return source.single(what.chunks * spans * self.kept, width)
 
 
 class _Gpu(_Body):

@@ -19,7 +19,7 @@ GPU_GROUP = 64
 
 
 def random_fill(rec: Recorder, filler: Any, batch: Ref, top: Ref, what: str) -> None:
-    """Fill `top` from the FillerParameter. `batch`: a block with the number of the batch. `what` names the random stream. Raise Error without a place."""
+    """Fill `top` from the FillerParameter. `batch`: the staged number of the batch. `what` names the random stream. Raise Error without a place."""
     draw = draw_of(filler, top.shape)
     if draw is None:  # the values are the same in each pass
         constant = fill(filler, top.shape, np.random.default_rng(0))

@@ -22,16 +22,16 @@ def copy(rec: Recorder, x: Ref, y: Ref, axis: int, size: int, *, x_start: int = 
     inner = math.prod(x.shape[axis + 1 :])
     count = size * inner
     if axis == 0:
-        samples, blocks, count = size, 1, inner
+        samples, outer, count = size, 1, inner
         starts = (x_start, y_start, 0, 0)
     else:
-        samples, blocks = x.shape[0], math.prod(x.shape[1:axis])
+        samples, outer = x.shape[0], math.prod(x.shape[1:axis])
         starts = (0, 0, x_start * inner, y_start * inner)
     piece = CPU_PIECE if rec.target.is_cpu else 1
     rec.launch(
         COPY(x=x, y=y),
-        args=[count, blocks, piece, *starts, x.shape[axis] * inner, y.shape[axis] * inner, rec.accumulates(y)],
-        size=(blocks * -(-count // piece), samples),
+        args=[count, outer, piece, *starts, x.shape[axis] * inner, y.shape[axis] * inner, rec.accumulates(y)],
+        size=(outer * -(-count // piece), samples),
         local=(1, 1) if rec.target.is_cpu else (rec.target.group(GPU_GROUP), 1),
         details=CopyRegion(axis, x_start, y_start, size),
     )

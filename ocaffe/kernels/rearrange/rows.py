@@ -41,9 +41,9 @@ def gather_adjoint(rec: Recorder, y: Ref, numbers: Ref, x: Ref) -> None:
     defines = _defines(rec, numbers)
     if not rec.target.is_cpu:
         group = _group(rec)
-        blocks = -(-inner // (group * COLUMNS))
-        args = [count, rows, run, inner, blocks, rec.accumulates(x)]
-        size, local = (rows * blocks * group,), (group,)
+        groups = -(-inner // (group * COLUMNS))
+        args = [count, rows, run, inner, groups, rec.accumulates(x)]
+        size, local = (rows * groups * group,), (group,)
         rec.launch(SUM_MATCHING(y=y, number=numbers, x=x), args=args, size=size, local=local, defines=defines)
         return
     first, following = rec.scratch("first", (rows,), np.int32), rec.scratch("next", (count,), np.int32)

@@ -16,7 +16,7 @@ _CLOSING = {"[": "]", "{": "}"}
 
 def read_small_yaml(path: str, keys: Collection[str]) -> dict[str, Value]:
     """Return the values of those of `keys` that a file has. Other keys are ignored, with all that is below them. Raise Error."""
-    blocks: dict[str, list[tuple[int, str]]] = {}  # the numbers and texts of the lines of each key
+    found: dict[str, list[tuple[int, str]]] = {}  # the numbers and texts of the lines of each key
     current = ""
     for number, line in enumerate(read_text(path, _MOST_BYTES).splitlines(), 1):
         text = _without_comment(line)
@@ -26,12 +26,12 @@ def read_small_yaml(path: str, keys: Collection[str]) -> dict[str, Value]:
         match = None if below else _KEY.fullmatch(text)
         if match is not None:
             current = match[1]
-            blocks[current] = [(number, match[2])] if match[2] else []
+            found[current] = [(number, match[2])] if match[2] else []
         elif below and current:
-            blocks[current].append((number, text))
+            found[current].append((number, text))
         else:
             raise Error(f"'{text[:60]}' is not a key with a value", place=Place(path, number), fix="a line is KEY: VALUE")
-    return {key: _value(blocks[key], path) for key in keys if blocks.get(key)}
+    return {key: _value(found[key], path) for key in keys if found.get(key)}
 
 
 def _without_comment(line: str) -> str:
@@ -48,20 +48,20 @@ def _without_comment(line: str) -> str:
     return line.strip()
 
 
-def _value(block: list[tuple[int, str]], path: str) -> Value:
-    number, first = block[0]
+def _value(lines: list[tuple[int, str]], path: str) -> Value:
+    number, first = lines[0]
     if first[0] in _CLOSING:
-        text = " ".join(line for _, line in block)
+        text = " ".join(line for _, line in lines)
         if not text.endswith(_CLOSING[first[0]]):
             raise Error(f"'{first[:60]}' has no closing {_CLOSING[first[0]]}", place=Place(path, number), fix="close the list")
         items = [item for item in _items(text[1:-1]) if item]
         return [_plain(item) for item in items] if first[0] == "[" else _numbered([(number, item) for item in items], path)
     if first.startswith("- "):
-        wrong = next((each for each in block if not each[1].startswith("- ")), None)
+        wrong = next((each for each in lines if not each[1].startswith("- ")), None)
         if wrong is not None:
             raise Error(f"'{wrong[1][:60]}' is not an item of the list", place=Place(path, wrong[0]), fix="begin it with '- '")
-        return [_plain(line[2:]) for _, line in block]
-    return _numbered(block, path) if _NUMBER.fullmatch(first) else _plain(first)
+        return [_plain(line[2:]) for _, line in lines]
+    return _numbered(lines, path) if _NUMBER.fullmatch(first) else _plain(first)
 
 
 def _items(text: str) -> list[str]:
@@ -78,9 +78,9 @@ def _items(text: str) -> list[str]:
     return [*items, text[begin:].strip()]
 
 
-def _numbered(block: list[tuple[int, str]], path: str) -> dict[int, str]:
+def _numbered(lines: list[tuple[int, str]], path: str) -> dict[int, str]:
     values: dict[int, str] = {}
-    for number, line in block:
+    for number, line in lines:
         match = _NUMBER.fullmatch(line)
         if match is None or int(match[1]) in values:
             raise Error(f"'{line[:60]}' is not a new number with a name", place=Place(path, number), fix="a line is NUMBER: NAME")

@@ -98,7 +98,7 @@ def _field(path: str, place: str) -> Any:
             raise Error(f"{message.name} has no field {name!r}", place=place, fix=fix)
     assert field is not None
     if field.message_type is not None:
-        raise Error(f"{path} is a block", place=place, fix=f"a field of it, for example --set {path}.{field.message_type.fields[0].name}=VALUE")
+        raise Error(f"{path} is a message", place=place, fix=f"a field of it, for example --set {path}.{field.message_type.fields[0].name}=VALUE")
     return field
 
 

@@ -332,7 +332,7 @@ def test_random(device: Any, kind: str) -> None:
 
 
 def test_random_beside_a_broadcast(device: Any, kind: str) -> None:
-    """Rows that do not start at a multiple of a block of random numbers."""
+    """Rows that do not start at a multiple of SHARED_COUNTERS."""
     rec = recorder(device, kind)
     c, y = tensor("c", (5,)), tensor("y", (3, 5, 41))
     pointwise(rec, "y0 = uniform * x0", reads=[(c, 1)], writes=[y], random="")

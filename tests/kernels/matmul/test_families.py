@@ -106,7 +106,7 @@ def test_choices_follow_from_a_fact(
 
 
 def test_parts_that_go_through_memory_are_added_by_a_second_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MI300X has eight second-level caches, MI210 one. With few parts, the last block adds them on both."""
+    """MI300X has eight second-level caches, MI210 one. With few parts, the last work-group adds them on both."""
     family = family_of(DEVICES["gfx942"].target)
     tile = next(tile for tile in gemm_gpu.fma_tiles(family) if tile.rows == tile.columns == 128)
     assert [[gemm_gpu.reduces_in_last_block(DEVICES[name].target, tile, splits, 4) for splits in (4, 12)] for name in ("gfx90a", "gfx942")] == [

@@ -207,15 +207,15 @@ def tile(net: Builder, node: Node) -> None:
 @operator("DepthToSpace", "SpaceToDepth")
 def depth_to_space(net: Builder, node: Node) -> None:
     """Reshape, Permute, Reshape: split the axes, reorder them, merge them."""
-    x, block = net.bottom(node), node.get("blocksize")
+    x, side = net.bottom(node), node.get("blocksize")
     batch, channels, height, width = net.shape(x)
     if node.op == "SpaceToDepth":
-        split_axes: tuple[int, ...] = (batch, channels, height // block, block, width // block, block)
+        split_axes: tuple[int, ...] = (batch, channels, height // side, side, width // side, side)
         order = [0, 3, 5, 1, 2, 4]
     elif node.get("mode", "DCR") == "DCR":
-        split_axes, order = (batch, block, block, channels // block**2, height, width), [0, 3, 4, 1, 5, 2]
+        split_axes, order = (batch, side, side, channels // side**2, height, width), [0, 3, 4, 1, 5, 2]
     else:
-        split_axes, order = (batch, channels // block**2, block, block, height, width), [0, 1, 4, 2, 5, 3]
+        split_axes, order = (batch, channels // side**2, side, side, height, width), [0, 1, 4, 2, 5, 3]
     top = flatten_to(net, node, x, split_axes, "split")
     top = net.layer(node, "Permute", [top], {"order": order}, part="order")
     flatten_to(net, node, top, net.output_shape(node))
