@@ -1,1 +1,1 @@
-"""Copies: other orders of axes, parts, rows and borders of a tensor."""
+"""Copies: other orders of axes, regions, rows and borders of a tensor."""
