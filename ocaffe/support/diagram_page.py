@@ -1,4 +1,4 @@
-"""What the pages with diagrams share: the plan's (ocaffe/memory/html.py) and the profile's (ocaffe/profiling/roofline.py)."""
+"""The style and functions of all pages with diagrams: the plan's (ocaffe/memory/html.py) and the profile's (ocaffe/profiling/roofline.py)."""
 from __future__ import annotations
 
 import math

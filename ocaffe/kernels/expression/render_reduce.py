@@ -74,7 +74,7 @@ class Reduction:
 
 
 class _Body:
-    """What all classes share: parameters, chunks, pointers, sums of two levels, the finish."""
+    """The base of all classes: parameters, chunks, pointers, sums of two levels, the finish."""
 
     def __init__(self, what: Reduction, target: Target) -> None:
         self.what, self.target, self.source = what, target, Source()

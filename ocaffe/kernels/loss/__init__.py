@@ -1,1 +1,1 @@
-"""Losses and what they share: softmax, the largest values, distances of rows, checks of labels."""
+"""Losses, and operations that they share: softmax, the largest values, distances of rows, checks of labels."""
