@@ -49,65 +49,65 @@ def compile_net(
     If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit, or if a tensor
     is larger than a buffer of the device may be.
     """
-    found = _within_limit(_Job(graph, group, target, options, switches, update, options.prepack_weights))
+    found = _within_limit(_Compilation(graph, group, target, options, switches, update, options.prepack_weights))
     check_buffers(found.recording.schedule, target)
     return found
 
 
-def _within_limit(job: _Job) -> CompiledNet:
-    options = job.options
-    if (kept := job.kept()) is not None:
+def _within_limit(compilation: _Compilation) -> CompiledNet:
+    options = compilation.options
+    if (kept := compilation.kept()) is not None:
         return kept
-    found = job.compiled()
-    if options.limit is None or job.excess(found) <= 0:
+    found = compilation.compiled()
+    if options.limit is None or compilation.excess(found) <= 0:
         return found
-    if job.prepacks:
-        return _within_limit(replace(job, prepacks=False))
-    found, cut = _kept_limit(job, found)
-    if job.excess(found) <= 0:
+    if compilation.prepacks:
+        return _within_limit(replace(compilation, prepacks=False))
+    found, cut = _kept_limit(compilation, found)
+    if compilation.excess(found) <= 0:
         return found
-    tried = "with all recomputation that helps" if job.may_recompute else "without recomputation"
+    tried = "with all recomputation that helps" if compilation.may_recompute else "without recomputation"
     tried += ", in single samples" if cut else ""
-    raise too_large(job.graph, found.recording.schedule, found.plan, options.beside, options.limit, _fitting_batch(job, found), tried)
+    raise too_large(compilation.graph, found.recording.schedule, found.plan, options.beside, options.limit, _fitting_batch(compilation, found), tried)
 
 
-def _kept_limit(job: _Job, plain: CompiledNet) -> tuple[CompiledNet, bool]:
+def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
     """Reduce the memory of a net that is too large, by recomputation and then by microbatches.
 
     Return the first result within the limit, or else the smallest one, and whether a split of the batch was tried.
     """
-    if not job.may_recompute:
+    if not compilation.may_recompute:
         return plain, False
     attempts = [plain]
-    for found in job.within(job.budget(plain)):
+    for found in compilation.within(compilation.budget(plain)):
         attempts.append(found)
-        if job.excess(found) <= 0:
+        if compilation.excess(found) <= 0:
             return found, False
-    for cut in cuts(job.graph, job.options.keeps) if not (job.options.debug or job.graph.message.debug_info) else ():
-        found = _in_microbatches(job, cut)
-        if job.excess(found) <= 0:
+    for cut in cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else ():
+        found = _in_microbatches(compilation, cut)
+        if compilation.excess(found) <= 0:
             return found, True
         attempts.append(found)
     return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
 
 
-def _fitting_batch(job: _Job, found: CompiledNet) -> tuple[int, int]:
+def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, int]:
     """Return a batch size, found by trial, with which the net is within the limit, and the present batch size.
 
     The first is 0 if no batch size fits or the layers accept no other batch size.
     """
-    shapes = {top: top.shape for node in job.graph.nodes for top in node.tops}
-    inputs = {top: top.shape for node in job.graph.nodes if not node.bottoms for top in node.tops}
+    shapes = {top: top.shape for node in compilation.graph.nodes for top in node.tops}
+    inputs = {top: top.shape for node in compilation.graph.nodes if not node.bottoms for top in node.tops}
     present = max((shape[0] for shape in inputs.values() if shape), default=0)
 
     def excess(batch: int) -> int:
-        infer_shapes(job.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
-        smaller = job.compiled()
-        return job.excess(smaller) if job.excess(smaller) <= 0 else job.excess(_kept_limit(job, smaller)[0])
+        infer_shapes(compilation.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
+        smaller = compilation.compiled()
+        return compilation.excess(smaller) if compilation.excess(smaller) <= 0 else compilation.excess(_kept_limit(compilation, smaller)[0])
 
     try:
         at_one = excess(1) if present > 1 else 1
-        slope = (job.excess(found) - at_one) / max(present - 1, 1)
+        slope = (compilation.excess(found) - at_one) / max(present - 1, 1)
         batch = int(1 - at_one / slope) if at_one <= 0 < slope else 0
         while batch > 1 and excess(batch) > 0:
             batch = int(0.9 * batch)
@@ -115,37 +115,37 @@ def _fitting_batch(job: _Job, found: CompiledNet) -> tuple[int, int]:
     except Error:
         return 0, present
     finally:
-        infer_shapes(job.graph, shapes)
+        infer_shapes(compilation.graph, shapes)
 
 
 def _best(attempts: Iterable[CompiledNet]) -> CompiledNet:
     return min(attempts, key=lambda each: each.plan.total)
 
 
-def _in_microbatches(job: _Job, cut: int) -> CompiledNet:
+def _in_microbatches(compilation: _Compilation, cut: int) -> CompiledNet:
     """Split the layers up to `cut` into microbatches. Return the split within the limit with the fewest operations.
 
     If no split is within the limit, return the one into single samples.
     """
-    batch = batch_of(job.graph, cut)
+    batch = batch_of(compilation.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
     tried: dict[int, CompiledNet] = {}
 
     def fits(count: int) -> bool:
         if count not in tried:
             microbatch = Microbatch(cut, count)
-            tried[count] = _best(job.within(job.budget(job.compiled(microbatch=microbatch)), microbatch))
-        return job.excess(tried[count]) <= 0
+            tried[count] = _best(compilation.within(compilation.budget(compilation.compiled(microbatch=microbatch)), microbatch))
+        return compilation.excess(tried[count]) <= 0
 
     if not counts or not fits(counts[-1]):
-        return tried[counts[-1]] if counts else job.compiled()
+        return tried[counts[-1]] if counts else compilation.compiled()
     first = bisect.bisect_left(counts, True, key=fits)  # more microbatches never take more memory
     fitting = [count for count in counts[first : first + COUNTS] if fits(count)]
     return min((tried[count] for count in fitting), key=lambda found: sum(launch.flops for launch in found.recording.schedule))
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Compilation:
     """The inputs of all compilations of one net."""
 
     graph: Graph

@@ -24,8 +24,8 @@ NAMES = {  # other names that have the meaning of the glossary, and names that o
         "data/databases/writer.py": "block_size", "data/decoding/decode.py": "set_block_size", "data/stores/shards.py": "_TAR_BLOCK",
         "layers/dense_block.py": "DenseBlock dense_block", "layers/pass_through.py": "block_height block_width",
     },
-    # A flag; the inputs of all compilations of one net; the rules of lint.
-    "job": {"cli/sweep.py": "jobs_per_device", "compiler/compile.py": "_Job job", "cli/lint.py": "JOB_RULES"},
+    # A flag; the rules of lint.
+    "job": {"cli/sweep.py": "jobs_per_device", "cli/lint.py": "JOB_RULES"},
 }
 
 
