@@ -127,4 +127,5 @@ V1_TYPES = {  # V1 type -> today's type
 V1_DATA_PARAMS = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}
 V1_TRANSFORM = ("scale", "mean_file", "crop_size", "mirror")  # fields of V1_DATA_PARAMS that moved to transform_param
 
+NVCAFFE_BATCH_NORM = ("scale_bias", "scale_filler", "bias_filler")  # fields of a BatchNorm whose scale and bias NVCaffe learns, whatever param says
 SOLVER_TYPES = {"SGD": "SGD", "NESTEROV": "Nesterov", "ADAGRAD": "AdaGrad", "RMSPROP": "RMSProp", "ADADELTA": "AdaDelta", "ADAM": "Adam"}

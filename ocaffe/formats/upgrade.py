@@ -253,14 +253,16 @@ def _upgrade_batch_norm(net: Any, say: Log) -> None:
 
 def _check_layers(net: Any, say: Log) -> None:
     for layer in net.layer:
-        if layer.type == "BatchNorm" and len(layer.param) < 3:
+        learns = any(layer.batch_norm_param.HasField(name) for name in legacy.NVCAFFE_BATCH_NORM)
+        if layer.type == "BatchNorm" and len(layer.param) < 3 and not learns:
             for index, spec in enumerate(layer.param):
                 if spec.lr_mult:
                     raise Error(
                         f"param {index} has lr_mult {spec.lr_mult:g}, but BatchNorm's blobs are running statistics, which are not learned",
                         place=_place(net, layer),
                         layer=f"{layer.name!r} (BatchNorm)",
-                        fix="remove its `param { }` (gamma and beta are learned by a Scale layer behind it)",
+                        fix="remove its `param { }` (gamma and beta are learned by a Scale layer behind it), or if the net is NVCaffe's: "
+                        "batch_norm_param { scale_bias: true }",
                     )
         for name in ("data_param", "image_data_param", "window_data_param"):
             if layer.HasField(name):

@@ -27,16 +27,25 @@ UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: dict[str, Shape] | None = None, seed: int = 0) -> Graph:
     """The graph of `net` (upgraded, filtered). `shapes` overrides the shapes of Input tops and of data tops. Raises Error with file and line."""
     log("net.cpp:53", f"Initializing net from parameters: \n{write_text(net)}")
-    if net.bn_stats_batch_size:
-        fact = f"bn_stats_batch_size: {net.bn_stats_batch_size} (Intel's) is not supported"
-        raise Error(fact, place=net.source_file or None, fix="remove it, or use a smaller batch")
-    builder = _Builder(insert_splits(net), phase, log, shapes or {}, seed)
+    builder = _Builder(insert_splits(_with_stats_batch_size(net)), phase, log, shapes or {}, seed)
     graph = builder.run()
     mark_backward(graph, bool(net.force_backward), log)
     for blob in graph.outputs:
         log("net.cpp:244", f"This network produces output {blob.name}")
     log("net.cpp:257", "Network initialization done.")
     return graph
+
+
+def _with_stats_batch_size(net: Any) -> Any:
+    """Return the net with Intel's bn_stats_batch_size in each BatchNorm layer, as Intel's fork sets it."""
+    if not net.bn_stats_batch_size:
+        return net
+    changed = type(net)()
+    changed.CopyFrom(net)
+    for layer in changed.layer:
+        if layer.type == "BatchNorm":
+            layer.batch_norm_param.stats_batch_size = net.bn_stats_batch_size
+    return changed
 
 
 def infer_shapes(graph: Graph, given: dict[Blob, Shape], strict: bool = True) -> None:
@@ -187,7 +196,7 @@ class _Builder:
 
     def parameters(self, node: Node) -> None:
         """Caffe's AppendParam: layers share a parameter by ParamSpec name, and the first of them owns it."""
-        layer, specs = node.layer, node.layer.param.param
+        layer, specs = node.layer, node.layer.specs()
         blobs = layer.parameters()
         layer.check_sizes([wanted.shape for wanted in blobs], "a parameter")
         layer.check(len(specs) <= len(blobs), f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here")

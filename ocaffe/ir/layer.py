@@ -79,6 +79,10 @@ class AbstractLayer:
         """The parameter blobs of this layer; called after infer."""
         return ()
 
+    def specs(self) -> Sequence[Any]:
+        """The ParamSpecs of the parameters, in the layer's own order; called after infer. Forks can fix them, whatever the prototxt says."""
+        return self.param.param  # type: ignore[no-any-return]
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         """Record the launches that compute the data of `tops`."""
         raise NotImplementedError

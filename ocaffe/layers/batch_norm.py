@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.formats.legacy import NVCAFFE_BATCH_NORM
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.layer import AbstractLayer
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import ChannelAffine, Read, pointwise, reduce
+from ocaffe.kernels.rearrange.copy import copy as copy_samples
 from ocaffe.layers.activation import Activation
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
 from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.support import log
 
 CUDNN_MIN_EPS = 1e-5  # CUDNN_BN_MIN_EPSILON, which NVCaffe uses as a lower bound on every device
 
@@ -91,6 +94,12 @@ class ChannelNorm(Layer):
     @property
     def by_sample(self) -> bool:
         return not self.of_batch
+
+    def stored(self, blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
+        """Forks store a value for each channel as C, 1 x C or 1 x C x 1 x 1."""
+        shapes = [wanted.shape for wanted in self.parameters()]
+        alike = len(blobs) == len(shapes)
+        return [_shaped(blob, shape) for blob, shape in zip(blobs, shapes)] if alike else blobs
 
     # -- forward -----------------------------------------------------------------------------------------------------
 
@@ -277,35 +286,61 @@ class BatchNorm(ChannelNorm):
 
     Fields of forks:
 
-    * scale_bias, scale_filler or bias_filler (NVCaffe): blobs 3 and 4 are a scale and a bias. Blobs 0 and 1 are running averages with weight 1.
-    * use_weight_bias (Intel): blobs 3 and 4 are a scale and a bias. Blobs 0 to 2 are sums as in BVLC Caffe.
+    * scale_bias, scale_filler or bias_filler (NVCaffe): blobs 3 and 4 are a scale and a bias. Blobs 0 and 1 are running averages with weight 1. As in
+      NVCaffe 0.16, scale and bias learn with lr_mult 1 and decay_mult 1, and the statistics do not, whatever the param blocks say. Four param blocks
+      are those of NVCaffe 0.15 (scale, bias, mean, variance), which always has scale and bias.
+    * use_weight_bias, filler or bias_term (Intel): blobs 3 and 4 are a scale and a bias. Blobs 0 to 2 are sums as in BVLC Caffe. Five param blocks
+      whose first two have lr_mult 0 are Intel's.
+    * stats_batch_size (Intel), also as bn_stats_batch_size of the net: each group of so many samples has its own batch statistics.
     * relu (Intel) and fused_relu (OpenCL branch): the layer ends with a ReLU.
     * update_global_stats (PSPNet), with use_global_stats in TRAIN: the variance is that of the batch around the running mean. It is added to the sums.
     """
 
     @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return GroupedBatchNorm if param.batch_norm_param.stats_batch_size else cls
+
+    @classmethod
     def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
-        """Recognise a layout with scale and bias by its five blobs. The weight (blob 2) is 1 in NVCaffe and a sum in Intel's fork."""
-        p = param.batch_norm_param
-        if len(blobs) == 5 and not (_scale_bias(p) or p.HasField("use_weight_bias")):
-            weights = [blob for blob in _ordered(blobs)[2:3] if blob is not None]
-            summed = any(float(weight.reshape(-1)[0]) != 1 for weight in weights)
-            setattr(p, "use_weight_bias" if summed else "scale_bias", True)
+        """Recognise a layout with scale and bias by its five blobs.
+
+        The weight (blob 2) is a sum in Intel's fork and 1 in NVCaffe. NVCaffe 0.15 writes 0, and does not read it.
+        """
+        if len(blobs) == 5 and not (_scale_bias(param) or _weight_bias(param)):
+            mean, variance, weight = _ordered(blobs)[:3]
+            averages = weight is None or weight.item(0) == 1 or (weight.item(0) == 0 and _has_values(mean, variance))
+            setattr(param.batch_norm_param, "scale_bias" if averages else "use_weight_bias", True)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(not p.stats_batch_size, "batch_norm_param { stats_batch_size } (Intel's) is not supported", "remove it, or use a smaller batch")
         tops = super().infer(*bottoms)
         given = bool(p.use_global_stats) if p.HasField("use_global_stats") else self.phase == proto.TEST
         self.of_batch = not given
-        self.averages = _scale_bias(p)
+        self.averages = _scale_bias(self.param)
         self.fraction = float(p.moving_average_fraction)
         self.eps = max(float(p.eps), CUDNN_MIN_EPS) if self.averages else float(p.eps)
         self.relu = bool(p.relu or p.fused_relu)
         self.activation = RELU if self.relu else None
-        if self.averages or (p.HasField("use_weight_bias") and p.use_weight_bias):
+        if self.averages or _weight_bias(self.param):
             self.learned = 3, 4 if self.averages or p.bias_term else None
+        self.note_specs()
         return tops
+
+    def note_specs(self) -> None:
+        """Note param blocks of 0 for scale and bias, which NVCaffe ignores."""
+        told = [spec.lr_mult for spec in self.param.param if spec.HasField("lr_mult")]
+        if self.averages and told and not any(told):
+            self.notes = [("batch_norm_layer.cpp:90", f"{self.param.name}: scale and bias learn with lr_mult 1, as in NVCaffe 0.16, although param has 0")]
+
+    def specs(self) -> Sequence[Any]:
+        if not self.averages:
+            return super().specs()
+        result = [proto.ParamSpec() for _ in range(5)]
+        for index, spec in enumerate(result):
+            if index < len(self.param.param):
+                spec.CopyFrom(self.param.param[index])
+            spec.lr_mult = spec.decay_mult = float(index >= 3)
+        return result
 
     @property
     def by_sample(self) -> bool:
@@ -336,7 +371,18 @@ class BatchNorm(ChannelNorm):
         return blobs
 
     def stored(self, blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
-        return _ordered(blobs)
+        result = list(super().stored(_ordered(blobs)))
+        if len(result) < 3 or result[2] is None or result[2].item(0) != 0 or not _has_values(*result[:2]):
+            return result
+        if self.averages:  # NVCaffe never reads the weight
+            result[2] = np.ones_like(result[2])
+        else:
+            log.warning(
+                "net.cpp:744", f"{self.title}: blob 2 of the file, the weight of the running statistics, is 0, but the mean and the variance are not. "
+                "As in Caffe, the layer takes 0 for both. If they are the real statistics, set the weight to 1: "
+                f"net.params['{self.param.name}'][2].data[...] = 1",
+            )  # fmt: skip
+        return result
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         mean, variance, weight = (parameter.data for parameter in self.params[:3])
@@ -391,9 +437,108 @@ class BatchNorm(ChannelNorm):
         return mean * rate, variance * rate
 
 
-def _scale_bias(p: Any) -> bool:
-    """Whether a BatchNormParameter requests NVCaffe's scale and bias. Intel's fork also has a bias_filler."""
-    return bool(p.scale_bias or p.HasField("scale_filler") or (p.HasField("bias_filler") and not p.HasField("use_weight_bias")))
+class GroupedBatchNorm(BatchNorm):
+    """A BatchNorm with Intel's stats_batch_size: batch statistics of each group of so many consecutive samples, one group after another."""
+
+    groups = 1
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops, size = super().infer(*bottoms), int(self.own().stats_batch_size)
+        if self.of_batch:
+            samples = bottoms[0][0]
+            self.check(samples % size == 0, f"the batch has {samples} samples, stats_batch_size is {size}", f"a multiple of {size} samples, or remove it")
+            self.groups = max(samples // size, 1)
+        return tops
+
+    def fuse_with(self, following: Sequence[AbstractLayer]) -> tuple[AbstractLayer, int]:
+        return super().fuse_with(following) if self.groups == 1 else (self, 0)
+
+    def part(self, rec: Recorder, x: Ref, group: int, role: Role = Role.SCRATCH) -> Ref:
+        """Return a copy of the samples of a group."""
+        size = x.shape[0] // self.groups
+        result = rec.scratch("part", (size, *x.shape[1:]), role=role)
+        copy_samples(rec, x, result, 0, size, x_start=group * size)
+        return result
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.groups == 1:
+            super().forward(rec, bottoms, tops)
+            return
+        self.members: list[BatchNorm] = []
+        size = bottoms[0].shape[0] // self.groups
+        for group in range(self.groups):
+            x, y = (Blob(blob.name, (size, *blob.shape[1:])) for blob in (bottoms[0], tops[0]))
+            x.data, y.data = self.part(rec, bottoms[0].data, group), rec.scratch("top", y.shape)
+            member = BatchNorm(self.param, self.phase, self.place)
+            member.infer(x.shape)
+            member.params = self.params
+            member.forward(rec, [x], [y])
+            copy_samples(rec, y.data, tops[0].data, 0, size, y_start=group * size)
+            self.members.append(member)
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        if self.groups == 1:
+            super().backward(rec, tops, bottoms, propagate)
+            return
+        assert tops[0].diff is not None
+        gradients: dict[int, list[Ref]] = {index: [] for index, parameter in enumerate(self.params) if parameter.diff is not None}
+        size = bottoms[0].shape[0] // self.groups
+        for group, member in enumerate(self.members):
+            member.params = [copy.copy(parameter) for parameter in self.params]
+            for index, own in gradients.items():
+                own.append(rec.scratch("gradient", self.params[index].shape))
+                member.params[index].diff = own[-1]
+            x, y = (Blob(blob.name, (size, *blob.shape[1:])) for blob in (bottoms[0], tops[0]))
+            if self.plain:
+                y.data = self.part(rec, tops[0].data, group)
+            else:
+                x.data = self.part(rec, bottoms[0].data, group)
+            y.diff = self.part(rec, tops[0].diff, group, Role.DIFF)
+            x.diff = rec.scratch("diff", x.shape, role=Role.DIFF) if propagate[0] else None
+            member.backward(rec, [y], [x], propagate)
+            if x.diff is not None:
+                assert bottoms[0].diff is not None
+                copy_samples(rec, x.diff, bottoms[0].diff, 0, size, y_start=group * size)
+        for index, own in gradients.items():
+            diff = self.params[index].diff
+            assert diff is not None
+            pointwise(rec, "y0 = " + " + ".join(f"x{i}" for i in range(len(own))), reads=own, writes=[diff])
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.groups > 1:
+            raise graph.refused(f"stats_batch_size gives each of {self.groups} groups of samples its own statistics", "export the TEST phase")
+        super().onnx(graph, bottoms, tops)
+
+
+def _scale_bias(param: Any) -> bool:
+    """Whether a LayerParameter requests NVCaffe's scale and bias. bias_filler is also a field of Intel's fork."""
+    p = param.batch_norm_param
+    if _weight_bias(param) or p.HasField("use_weight_bias"):
+        return bool(p.scale_bias or p.HasField("scale_filler"))
+    return _marked(p) or len(param.param) > 3
+
+
+def _weight_bias(param: Any) -> bool:
+    """Whether a LayerParameter requests Intel's scale and bias. BVLC Caffe has three parameters, so more param blocks are a fork's."""
+    p, specs = param.batch_norm_param, param.param
+    if p.HasField("use_weight_bias"):
+        return bool(p.use_weight_bias)
+    return bool(p.HasField("filler") or p.HasField("bias_term") or (len(specs) == 5 and not (specs[0].lr_mult or specs[1].lr_mult) and not _marked(p)))
+
+
+def _marked(p: Any) -> bool:
+    """Whether a BatchNormParameter has a field of NVCaffe."""
+    return any(p.HasField(name) and getattr(p, name) for name in NVCAFFE_BATCH_NORM)
+
+
+def _has_values(*blobs: np.ndarray | None) -> bool:
+    return any(blob is not None and blob.any() for blob in blobs)
+
+
+def _shaped(blob: np.ndarray | None, shape: Shape) -> np.ndarray | None:
+    """Return a blob in `shape` if the shapes differ in axes of size 1 only."""
+    same = blob is not None and [n for n in blob.shape if n != 1] == [n for n in shape if n != 1]
+    return blob.reshape(shape) if blob is not None and same else blob
 
 
 def _ordered(blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:

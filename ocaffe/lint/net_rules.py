@@ -8,7 +8,7 @@ from typing import Any
 from ocaffe.layers.base import Layer, param_field, registry
 from ocaffe.lint.rules import FED, Finding, View, net_rule, own_param
 
-_AFFINE_FIELDS = ("scale_bias", "scale_filler", "bias_filler", "use_weight_bias")  # of NVCaffe's and Intel's BatchNorm, which includes the scale
+_AFFINE_FIELDS = ("scale_bias", "scale_filler", "bias_filler", "filler", "use_weight_bias")  # of NVCaffe's and Intel's BatchNorm, which includes the scale
 _INCLUDED = {"SoftmaxWithLoss": "Softmax", "InfogainLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}  # loss: the layer that it contains
 
 

@@ -210,13 +210,6 @@ def run(device: Device, layers: str, inputs: dict[str, np.ndarray], phase: int =
     return net
 
 
-def test_learning_rates_of_nvidias_batch_norm() -> None:
-    """With scale_bias, lr_mult holds for the scale and the bias (blobs 3 and 4); the statistics do not learn."""
-    text = layer("BatchNorm", "x0", "y", "param { lr_mult: 3 } " * 3 + "param { lr_mult: 2 } param { lr_mult: 0.5 } batch_norm_param { scale_bias: true }")
-    graph = build(parse(INPUT + text, proto.NetParameter, "net"), proto.TRAIN)
-    assert [parameter.lr_mult for parameter in graph.params] == [0, 0, 0, 2, 0.5]
-
-
 def test_gradient_of_normalized_loss(device: Device) -> None:
     """As in the fork, the gradient is that of a softmax: (p - 1 for the label) / N."""
     inputs = {"x0": np.random.default_rng(1).uniform(0.5, 1, (3, 4)).astype(np.float32), "x1": np.array([1, 0, 3], np.float32)}

@@ -341,7 +341,7 @@ def test_training_goes_on_with_what_a_file_told(device: Any, tmp_path: pathlib.P
         ("type: 'Normalize' norm_param { }", (2,), "bottom 0 is 2, Normalize needs a channel axis"),
         ("type: 'Normalize' normalize_param { normalize_type: 'L3' }", (2, 3), "normalize_type is 'L3'"),
         ("type: 'Normalize' normalize_param { bp_norm: true }", (2, 3), "bp_norm: true } is not supported"),
-        ("type: 'BatchNorm' batch_norm_param { stats_batch_size: 2 }", (2, 3), "stats_batch_size"),
+        ("type: 'BatchNorm' phase: TRAIN batch_norm_param { stats_batch_size: 2 use_global_stats: false }", (3, 3), "3 samples, stats_batch_size is 2"),
     ],
 )
 def test_mistakes(text: str, shape: Shape, fact: str) -> None:
