@@ -17,6 +17,8 @@ import numpy as np
 from ocaffe.data.effort import Effort
 from ocaffe.data.shared_buffers import SharedBuffers
 from ocaffe.errors import Error, Place, within
+from ocaffe.formats.fork_fields import IGNORED, REFUSED
+from ocaffe.formats.fork_fields import key_of as key_of_field
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.launch import Access, Operand, Upload
 from ocaffe.ir.recorder import Recorder
@@ -166,5 +168,9 @@ def check_fields(message: object, honoured: set[str], what: str, fix: str) -> No
     """Raise Error without a place if a field of `message` that is not `honoured` differs from its default."""
     default = type(message)()
     for field, value in message.ListFields():  # type: ignore[attr-defined]
-        if field.name not in honoured and value != getattr(default, field.name):
-            raise Error(f"{what} field '{field.name}' is not supported here", fix=fix)
+        key = key_of_field(message, field.name)  # type: ignore[arg-type]
+        if field.name in honoured or key in IGNORED or value == getattr(default, field.name):
+            continue
+        if key in REFUSED:
+            raise Error(f"{what} field '{field.name}' is not supported here: {REFUSED[key].did}", fix=REFUSED[key].without)
+        raise Error(f"{what} field '{field.name}' is not supported here", fix=fix)

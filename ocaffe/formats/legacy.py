@@ -122,6 +122,18 @@ V1_TYPES = {  # V1 type -> today's type
     "CROP": "Crop",
     "PARSE_OUTPUT": "ParseOutput",
     "PARSE_EVALUATE": "ParseEvaluate",
+    "IMAGE_SEG_DATA": "ImageSegData",
+    "SEG_ACCURACY": "SegAccuracy",
+    "INTERP": "Interp",
+    "MAT_READ": "MatRead",
+    "MAT_WRITE": "MatWrite",
+    "DENSE_CRF": "DenseCRF",
+    "BN": "BN",
+    "BATCH_NORM": "BatchNorm",
+    "NORMALIZE": "Normalize",
+    "PRELU": "PReLU",
+    "ROIPOOLING": "ROIPooling",
+    "RELU6": "ReLU6",
 }
 
 V1_DATA_PARAMS = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}

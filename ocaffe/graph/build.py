@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.formats.fork_fields import refused_in, told
 from ocaffe.formats.text import write_text
 from ocaffe.graph.splits import insert_splits
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
@@ -27,6 +28,9 @@ UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: dict[str, Shape] | None = None, seed: int = 0) -> Graph:
     """The graph of `net` (upgraded, filtered). `shapes` overrides the shapes of Input tops and of data tops. Raises Error with file and line."""
     log("net.cpp:53", f"Initializing net from parameters: \n{write_text(net)}")
+    found = refused_in(net.state)
+    if found is not None:
+        raise Error(told(*found), place=net.source_file or None, fix=found[1].without)
     builder = _Builder(insert_splits(_with_stats_batch_size(net)), phase, log, shapes or {}, seed)
     graph = builder.run()
     mark_backward(graph, bool(net.force_backward), log)
@@ -139,6 +143,9 @@ class _Builder:
         layer = types[param.type].implementation(own)(own, own.phase, place)
         layer.seed = self.seed
         _check_numbers(layer)
+        found = refused_in(own, layer.own_fields, "_param")
+        if found is not None:
+            raise layer.error(told(*found), found[1].without)
         return layer
 
     def unknown(self, param: Any, place: Place | None) -> Error:

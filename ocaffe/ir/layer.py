@@ -48,6 +48,7 @@ class AbstractLayer:
     inplace_top: ClassVar[bool] = True  # False: the prototxt may not name the bottom as the top
     origin: ClassVar[str] = "BVLC Caffe"  # or the forks that define it
     message: ClassVar[str | None] = None  # the LayerParameter field of its parameters, if it is not named after the type; "": no field
+    own_fields: ClassVar[frozenset[str]] = frozenset()  # fields ("Message.field") that this layer applies, and ocaffe refuses elsewhere
     gradient_in_rows: ClassVar[bool] = False  # backward ends with rec.gradient_rows for the first parameter
     labels: Mapping[int, LabelRange] = {}  # of a loss: bottoms with labels, and the labels that it accepts (set by infer)
     extent: tuple[int, ...] | None = None  # the last measured size of tops whose shape depends on data (rec.measure); None: the largest size
