@@ -25,7 +25,7 @@ from ocaffe.cl.task_graph import TaskGraph, joined
 from ocaffe.cl.timeline import Timeline
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import HOST, Access, Call, Empty, Launch, Schedule, Upload, roots
-from ocaffe.ir.recorder import STEP
+from ocaffe.ir.recorder import STEP, STEP_FLOATS
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 
@@ -198,7 +198,7 @@ class CommandList:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def set_step(self, **words: float | int) -> None:
-        """Write words of the step buffer (STEP) for the next run: RATE and SCALE as float, the others as unsigned integers.
+        """Write words of the step buffer (STEP) for the next run: those of STEP_FLOATS as float, the others as unsigned integers.
 
         If no word that launches read has changed, nothing is sent: a transfer stalls the device for as long as several
         small kernels take.
@@ -208,7 +208,7 @@ class CommandList:
             return
         self._sent |= read
         for name, value in words.items():
-            self._words[STEP[name]] = np.float32(value).view(np.uint32) if name in ("RATE", "SCALE") else np.uint32(int(value) & 0xFFFFFFFF)
+            self._words[STEP[name]] = np.float32(value).view(np.uint32) if name in STEP_FLOATS else np.uint32(int(value) & 0xFFFFFFFF)
         if len(self._sendings) == RING:
             self._sendings.popleft().wait()
         device, buffer = self.session.device, self.session.buffers(self.step)[0]

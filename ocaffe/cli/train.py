@@ -184,6 +184,10 @@ def training_device(param: Any, options: argparse.Namespace, world: World = ALON
     if not gpu and not options.device and explicit and not cpu:
         if any(info.kind == "gpu" for info in list_devices()):
             gpu = str(param.device_id)
+            if len(param.device_ids) > 1:
+                ids = ",".join(map(str, param.device_ids))
+                fact = f"device_id of the solver lists GPUs {ids}, of which each rank of TSN takes one; this process takes {gpu}"
+                log.warning("caffe.cpp:204", f"{fact}. `ocaffe train --gpu {ids}` trains on all of them")
         else:
             log.warning("caffe.cpp:197", "the solver has solver_mode: GPU, but there is no OpenCL GPU; ocaffe uses a CPU")
     return announced(select_device(options.device or None, gpu or None, solver_mode_cpu=cpu, math=options.math, kind=options.kind))

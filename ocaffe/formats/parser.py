@@ -16,6 +16,7 @@ from ocaffe.proto import is_repeated, is_required
 Warn = Callable[[str], None]
 
 PRIVATE = ("source_line", "source_file")  # fields that ocaffe sets; in a file they count as unknown fields
+LISTS = {("SolverParameter", "device_id"): "device_ids"}  # fields that BVLC has once and TSN as a list -> the field with all values; BVLC's has the first
 _MAX_DEPTH = 100  # protobuf's own limit
 _CLOSING = {"{": "}", "<": ">"}
 _TRUE, _FALSE = ("true", "True", "t"), ("false", "False", "f")
@@ -108,24 +109,41 @@ class Parser:
         is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
         if not self.accept(":") and not (is_message and self.token.text in ("{", "<", "[")):
             raise self.error(f"expected {'a message in braces' if is_message else ':'} after {name.text!r}, found {self.shown()}")
+        several = descriptor.fields_by_name.get(LISTS.get((descriptor.name, field.name), ""))
+        if several is not None and (self.token.text == "[" or message.HasField(field.name)):
+            self.listed(message, field, several, path, name, depth)
+            return
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
             raise self.error(
                 f"{descriptor.name} has {name.text!r} only once, but it appears again" + (f" (first on line {before})" if before else ""), name
             )
-        if self.token.kind == "symbol" and self.token.text == "[":
-            if not repeated:
-                raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name)
-            self.advance()
+        if self.token.kind == "symbol" and self.token.text == "[" and not repeated:
+            raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name)
+        self.values(message, field, path, name, depth)
+
+    def listed(self, message: Any, field: Any, several: Any, path: str, name: Token, depth: int) -> None:
+        """Parse further values of a field that a fork has as a list. The field itself keeps the first value."""
+        found = getattr(message, several.name)
+        if message.HasField(field.name) and not found:
+            found.append(getattr(message, field.name))
+        self.values(message, several, path, name, depth)
+        if found:
+            setattr(message, field.name, found[0])
+
+    def values(self, message: Any, field: Any, path: str, name: Token, depth: int) -> None:
+        """Parse the value of a field, or a list of values in brackets."""
+        if not self.accept("["):
+            self.value(message, field, path, name, depth)
+            return
+        if self.accept("]"):
+            return
+        while True:
+            self.value(message, field, path, self.token, depth)
             if self.accept("]"):
                 return
-            while True:
-                self.value(message, field, path, self.token, depth)
-                if self.accept("]"):
-                    return
-                if not self.accept(","):
-                    raise self.error(f"expected ',' or ']' in the list of {name.text!r}, found {self.shown()}")
-        self.value(message, field, path, name, depth)
+            if not self.accept(","):
+                raise self.error(f"expected ',' or ']' in the list of {name.text!r}, found {self.shown()}")
 
     def value(self, message: Any, field: Any, path: str, start: Token, depth: int) -> None:
         """Parse one value of `field` and add it to `message`."""

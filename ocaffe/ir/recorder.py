@@ -18,7 +18,8 @@ from ocaffe.ir.tuned import Tuned
 
 # 32-bit words of the step buffer, which holds the values that change from run to run. Kernels read `step[STEP_ITERATION]`.
 # SAMPLE and OTHER_RANKS number samples over all ranks of a training: sample n of this rank has the number n * (OTHER_RANKS + 1) + SAMPLE.
-STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE", "OTHER_RANKS")
+STEP_WORDS = ("RATE", "ITERATION", "PASS", "SAMPLE", "SCALE", "OTHER_RANKS", "MOMENTUM", "DECAY")
+STEP_FLOATS = ("RATE", "SCALE", "MOMENTUM", "DECAY")  # the others are unsigned integers
 STEP = {name: index for index, name in enumerate(STEP_WORDS)}
 MAX_COMPLETION_COUNTERS = 8192  # completion counters of one launch, one for each result of a last-block reduction
 

@@ -29,6 +29,10 @@ SHAPES = [(7, 65), (300,), (1,), (3, 2, 5, 5)]
 ITERATIONS, RATE = 3, 0.1
 LABELS = 300  # more than a work-group has work-items
 SOLVER = "weight_decay: 0.01 momentum2: 0.99 rms_decay: 0.9 delta: 1e-6 ema_decay: 0.9 iter_size: 2"
+OF_FORKS = {  # fields of NVCaffe and Intel, each with clip_gradients
+    "larc: true larc_eta: 2": -1, 'larc: true larc_eta: 0.5 larc_policy: "clip" max_iter: 4 momentum_policy: "poly" max_momentum: 0.99': 5,
+    "local_lr_auto: true local_gw_ratio: 0.5": -1, 'momentum_policy: "opt" max_iter: 4 weight_decay_policy: "poly" max_weight_decay: 0.1': -1,
+}  # fmt: skip
 State = dict[str, np.ndarray]
 
 
@@ -57,6 +61,16 @@ def changed(rule: str, s: Any, state: State, g: np.ndarray, rate: float, t: int)
     return rate * np.sqrt(1 - s.momentum2**t) / (1 - m**t) * state["h"] / (np.sqrt(state["v"]) + s.delta)
 
 
+def _rate(s: Any, rate: float, multiplier: float, weight: float, gradient: float) -> float:
+    """Return the rate of a parameter from the L2 norms of its weights and its gradient, as in NVCaffe (larc) and Intel's fork (local_lr_auto)."""
+    if s.local_lr_auto:
+        return rate * s.local_gw_ratio * weight / (gradient + s.weight_decay * weight)
+    if s.larc:
+        own = (1 - s.momentum) * s.larc_eta * weight / gradient
+        return min(rate, own) if s.larc_policy == "clip" else rate * own
+    return rate * multiplier
+
+
 def _parameters() -> list[Parameter]:
     params = [Parameter("layer", i, shape, None, lr_mult=1 + i % 2, decay_mult=1 - i % 2) for i, shape in enumerate(SHAPES)]
     for parameter in params:
@@ -75,10 +89,11 @@ class UpdateCase:
     kind: str
     clip: float
     guarded: bool = False
+    more: str = ""  # further fields of the solver
 
     @property
     def name(self) -> str:
-        return f"update: {self.rule}{', wrong label' if self.guarded else ''}"
+        return f"update: {self.rule}{', wrong label' if self.guarded else ''}{', ' * bool(self.more)}{self.more}"
 
     def record(self, target: Target, group: ParameterGroup) -> tuple[Recorder, Updater, Ref]:
         """Return the recorded update, with a check of labels if it is guarded, and the labels."""
@@ -91,7 +106,7 @@ class UpdateCase:
 
     def solver(self) -> Any:
         momentum = 0.9 if RULES[self.rule].takes_momentum else 0
-        text = f'type: "{self.rule}" regularization_type: "{self.kind}" clip_gradients: {self.clip} momentum: {momentum} {SOLVER}'
+        text = f'type: "{self.rule}" regularization_type: "{self.kind}" clip_gradients: {self.clip} momentum: {momentum} {SOLVER} {self.more}'
         return parse(text, proto.SolverParameter, self.name)
 
     def launches(self, target: Target) -> Schedule:
@@ -135,15 +150,26 @@ class UpdateCase:
         """Compute the same update in float64."""
         norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients))
         scale = solver.clip_gradients / norm if 0 <= solver.clip_gradients < norm else 1.0
+        moment, decay = solver.momentum, solver.weight_decay
+        now = type(solver)()
+        now.CopyFrom(solver)
+        if solver.momentum_policy == "poly":
+            now.momentum = moment + (solver.max_momentum - moment) * (iteration / solver.max_iter) ** solver.momentum_power
+        elif solver.momentum_policy == "opt":
+            now.momentum = (1 - np.sqrt(RATE) / 2) ** 2
+        if solver.weight_decay_policy == "poly":
+            decay += (solver.max_weight_decay - decay) * (iteration / solver.max_iter) ** solver.weight_decay_power
         for state, parameter, gradient in zip(states, params, gradients):
-            w, rate = state["w"], RATE * parameter.lr_mult
-            decayed = solver.weight_decay * parameter.decay_mult * (np.sign(w) if self.kind == "L1" else w)
-            g = gradient * scale / solver.iter_size + (0 if self.rule == "AdamW" else decayed)
-            state["w"] = w - changed(self.rule, solver, state, g, rate, iteration + 1) - (rate * decayed if self.rule == "AdamW" else 0)
+            w = state["w"]
+            g = gradient * scale / solver.iter_size
+            rate = _rate(now, RATE, parameter.lr_mult, np.sqrt((w * w).sum()), np.sqrt((g * g).sum()))
+            decayed = decay * parameter.decay_mult * (np.sign(w) if self.kind == "L1" else w)
+            g = g + (0 if self.rule == "AdamW" else decayed)
+            state["w"] = w - changed(self.rule, now, state, g, rate, iteration + 1) - (rate * decayed if self.rule == "AdamW" else 0)
             kept = min(solver.ema_decay, (1 + iteration) / (10 + iteration))
             state["mean"] = kept * state["mean"] + (1 - kept) * state["w"]
 
 
 def cases() -> list[UpdateCase]:
     rules = [UpdateCase(rule, "L1" if index % 2 else "L2", 5 if index % 3 == 0 else -1) for index, rule in enumerate(RULES)]
-    return [*rules, UpdateCase("SGD", "L2", -1, guarded=True)]
+    return [*rules, UpdateCase("SGD", "L2", -1, guarded=True), *(UpdateCase("SGD", "L2", clip, more=more) for more, clip in OF_FORKS.items())]

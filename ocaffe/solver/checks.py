@@ -5,29 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe.errors import Error
+from ocaffe.formats.fork_fields import refused_in, told
 from ocaffe.ir.graph import Graph
 from ocaffe.solver.average_precision import VERSIONS
 from ocaffe.solver.scoring import detections_of
 
-# fields of forks that are refused unless they have their default, each with a remedy
-REFUSED = {
-    "rampup_interval": "warmup_iter and warmup_start_lr: a linear warm-up",
-    "rampup_lr": "warmup_iter and warmup_start_lr: a linear warm-up",
-    "momentum_policy": "remove it: momentum is constant",
-    "weight_decay_policy": "remove it: weight_decay is constant",
-    "larc": "remove it",
-    "larc_turbo": "remove it",
-    "plateau_winsize": 'lr_policy: "multistep", or best_output and early_stopping',
-    "stagelr": 'lr_policy: "multistep"',
-    "stageiter": 'lr_policy: "multistep"',
-    "local_lr_auto": "remove it",
-    "disabled_update": "remove it",
-    "test_offset": "remove it",
-    "test_and_snapshot_last_epochs": "remove it",
-    "group_id": "remove it",
-    "solver_data_type": "remove it: parameters are float",
-    "data_type": "remove it: everything is computed in float",
-}
 CHOICES = {"eval_type": ("classification", "detection"), "ap_version": VERSIONS}  # fields of text with their values
 # fields with their lowest value and the first one that is too large
 RANGES: dict[str, tuple[float, float]] = {
@@ -38,10 +20,9 @@ RANGES: dict[str, tuple[float, float]] = {
 
 def check_solver(param: Any, file: str | None = None) -> None:
     """Raise Error for unsupported fields and invalid values of `param`."""
-    for name, fix in REFUSED.items():
-        field, value = param.DESCRIPTOR.fields_by_name[name], getattr(param, name)
-        if value and value != field.default_value:
-            raise Error(f"the solver's field '{name}' (a fork's) is not supported", place=file, fix=fix)
+    found = refused_in(param)
+    if found is not None:
+        raise Error(f"the solver's field {told(*found)}", place=file, fix=found[1].without)
     for name, (low, high) in RANGES.items():
         value = getattr(param, name)
         if not low <= value < high:

@@ -1,6 +1,7 @@
 """The update of all parameters as launches: clip, normalise, weight decay, rule (docs/quirks.md, quirk 30)."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ from ocaffe.ir.tensor import Ref, Role
 
 UPDATE = Kernel(
     "update.update", *reads("gradient", "blocks", "factors", "step", "clip"), read("guard", optional=True),
-    *(modify(name) for name in ("weight", "history", "history2")), modify("average", optional=True), can=Can(side_effect=True),
+    read("rates", optional=True), *(modify(name) for name in ("weight", "history", "history2")), modify("average", optional=True), can=Can(side_effect=True),
 )  # fmt: skip
 EXCHANGE = Kernel("update.exchange", modify("weight"), modify("average"), can=Can(side_effect=True))
 SUM_SQUARES = Kernel("update.sum_squares", read("gradient"), read("blocks"), write("partial"))
 CLIP_SCALE = Kernel("update.clip_scale", read("partial"), write("result"))
+LOCAL_RATES = Kernel("update.local_rates", *reads("gradients", "weights", "ranges", "factors", "step", "clip"), write("rates"))
 
 
 class Rule(NamedTuple):
@@ -46,18 +48,34 @@ class Updater:
         if solver.regularization_type not in ("L1", "L2"):
             raise Error(f"unknown regularization_type '{solver.regularization_type}'", fix="L1 or L2")
         self.rule = RULES[solver.type]
+        for name, choices in {"momentum_policy": ("fixed", "poly", "opt"), "weight_decay_policy": ("fixed", "poly")}.items():
+            if getattr(solver, name) not in choices:
+                raise Error(f"{name} is '{getattr(solver, name)}'", fix=f"one of {', '.join(choices)}")
+            if getattr(solver, name) == "poly" and solver.max_iter < 1:
+                raise Error(f"{name} is 'poly', and max_iter is {solver.max_iter}", fix="set max_iter")
+        if solver.momentum_policy != "fixed" and solver.type != "SGD":
+            fact = f"momentum_policy is '{solver.momentum_policy}', and the type is {solver.type}: NVCaffe applies it with SGD only, and ignores it else"
+            raise Error(fact, fix='remove momentum_policy, or type: "SGD"')
         if not self.rule.takes_momentum and solver.momentum:
             raise Error(f"momentum {solver.momentum:g} cannot be used with {solver.type}", fix="remove momentum, or use SGD or Nesterov")
         shape = (group.gradient_count,)
+        self.adaptive = _adaptive(solver)
+        self.momentum_changes = solver.momentum_policy != "fixed"
+        self.decay_changes = solver.weight_decay_policy == "poly"
         self.history = [Ref(f"history{i}", shape, Role.HISTORY, value=0) for i in range(self.rule.histories)]
         self.average = Ref("average", shape, Role.HISTORY, value=0) if solver.ema_decay else None
         trained = [parameter for parameter in group.params if parameter.propagate]
         chunks = _chunks([parameter.count for parameter in trained])
-        factors = [(parameter.lr_mult, solver.weight_decay * parameter.decay_mult) for parameter in trained]
+        decay = 1.0 if self.decay_changes else solver.weight_decay
+        factors = [(parameter.lr_mult, decay * parameter.decay_mult) for parameter in trained]
         self.chunks = Ref("update.chunks", (max(len(chunks), 1), 2), Role.CONSTANT, np.dtype(np.uint32), value=_table(chunks, np.uint32))
         self.factors = Ref("update.factors", (max(len(factors), 1), 2), Role.CONSTANT, value=_table(factors, np.float32))
         self.clip = Ref("update.clip", (2,), Role.OUTPUT if self.clips else Role.CONSTANT, value=None if self.clips else np.array([1, 0], np.float32))
         self.count = len(chunks)
+        counts = np.bincount(chunks[:, 0], minlength=len(trained)) if len(trained) else np.zeros(0, np.int64)
+        ranges = np.stack([counts.cumsum() - counts, counts], 1)
+        self.ranges = Ref("update.ranges", (max(len(ranges), 1), 2), Role.CONSTANT, np.dtype(np.uint32), value=_table(ranges, np.uint32))
+        self.parameters = len(trained)
 
     @property
     def clips(self) -> bool:
@@ -65,8 +83,8 @@ class Updater:
 
     @property
     def can_flush(self) -> bool:
-        """Whether some parameters can be updated before others. With clipping they cannot, because the scale depends on all gradients."""
-        return not self.clips
+        """Whether some parameters can be updated before others. Clipping needs all gradients, rates by norms all of a parameter."""
+        return not (self.clips or self.adaptive)
 
     @property
     def corrects(self) -> bool:
@@ -79,14 +97,20 @@ class Updater:
         if self.corrects:
             beta1, beta2, t = np.float32(self.solver.momentum), np.float32(self.solver.momentum2), np.float32(iteration + 1)
             result["SCALE"] = float(np.sqrt(np.float32(1) - np.power(beta2, t)) / (np.float32(1) - np.power(beta1, t)))
+        if self.momentum_changes or self.adaptive:
+            result["MOMENTUM"] = momentum_of(self.solver, iteration, rate)
+        if self.decay_changes:
+            result["DECAY"] = weight_decay_of(self.solver, iteration)
         return result
 
     def _defines(self, rec: Recorder) -> dict[str, int]:
         cpu = rec.target.is_cpu
-        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects  # only those: command lists send the words that defines name
+        words = ["RATE"] + ["ITERATION"] * (self.average is not None) + ["SCALE"] * self.corrects + ["DECAY"] * self.decay_changes
+        words += ["MOMENTUM"] * (self.momentum_changes or bool(self.adaptive))  # only those: command lists send the words that defines name
         return {
             "BLOCK": PARAMETER_ALIGNMENT, "V": 16 if cpu else 1, "LANES": 1 if cpu else 64,
-            **({"GUARD": 1} if self.guard is not None else {}),
+            **({"GUARD": 1} if self.guard is not None else {}), **({"MOMENTUM": 1} if self.momentum_changes else {}),
+            **({"DECAY": 1} if self.decay_changes else {}), **({"ADAPTIVE": self.adaptive} if self.adaptive else {}),
             "RULE": self.rule.number, "L1": int(self.solver.regularization_type == "L1"), "EMA": int(self.average is not None),
             **{f"STEP_{word}": STEP[word] for word in words},
         }  # fmt: skip
@@ -112,18 +136,65 @@ class Updater:
             rec.launch(SUM_SQUARES(gradient=gradients, blocks=self.chunks, partial=partial), size=(lanes, count), local=(lanes, 1), defines=defines)
             args = [self.count, float(solver.clip_gradients)]
             rec.launch(CLIP_SCALE(partial=partial, result=self.clip), args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
+        rates = None
+        if self.adaptive:
+            squares = [rec.scratch(name, (self.count,)) for name in ("gradients", "weights")]
+            for values, partial in zip((gradients, self.group.data.view(gradients.shape)), squares):
+                rec.launch(SUM_SQUARES(gradient=values, blocks=self.chunks, partial=partial), size=(lanes, self.count), local=(lanes, 1), defines=defines)
+            rates = rec.scratch("rates", (self.parameters,))
+            rec.launch(
+                LOCAL_RATES(
+                    gradients=squares[0], weights=squares[1], ranges=self.ranges, factors=self.factors, step=step, clip=self.clip, rates=rates,
+                ),
+                args=[1.0 / solver.iter_size, float(solver.larc_eta if solver.larc else solver.local_gw_ratio), float(solver.weight_decay)],
+                size=(lanes, self.parameters), local=(lanes, 1), defines=defines,
+            )  # fmt: skip
         states = {"weight": self.group.data, "history": self.history[0], "history2": self.history[-1], "average": self.average}
         views = {name: ref.view(gradients.shape, begin) for name, ref in states.items() if ref is not None}
         rec.launch(
             UPDATE(
                 gradient=gradients, blocks=self.chunks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
-                guard=self.guard, **views,
+                guard=self.guard, rates=rates, **views,
             ),
             args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
             size=(lanes, count),
             local=(lanes, 1),
             defines=defines,
         )
+
+
+LARC_SCALE, LARC_CLIP, LOCAL_AUTO = 1, 2, 3  # ADAPTIVE in update.cl
+
+
+def _adaptive(solver: Any) -> int:
+    """Return how each parameter's rate follows from the norms of its weights and its gradient, or 0. Raise Error for contradicting fields."""
+    if not (solver.larc or solver.local_lr_auto):
+        return 0
+    if solver.larc and solver.local_lr_auto:
+        raise Error("larc (NVCaffe's) and local_lr_auto (Intel's) are both set", fix="keep one of them")
+    name = "larc" if solver.larc else "local_lr_auto"
+    if solver.type != "SGD":
+        raise Error(f"{name} is set, and the type is {solver.type}: the forks apply it with SGD only, and ignore it else", fix=f'remove {name}, or type: "SGD"')
+    if solver.larc and solver.larc_policy not in ("scale", "clip"):
+        raise Error(f"larc_policy is '{solver.larc_policy}'", fix="scale or clip")
+    return LOCAL_AUTO if solver.local_lr_auto else LARC_CLIP if solver.larc_policy == "clip" else LARC_SCALE
+
+
+def momentum_of(solver: Any, iteration: int, rate: float) -> float:
+    """Return the momentum of an iteration by NVCaffe's momentum_policy: fixed, poly to max_momentum, or opt, which follows from the rate."""
+    first, last = np.float32(solver.momentum), np.float32(solver.max_momentum)
+    if solver.momentum_policy == "poly":
+        return float(first + (last - first) * np.power(np.float32(iteration) / np.float32(solver.max_iter), np.float32(solver.momentum_power)))
+    if solver.momentum_policy == "opt":
+        best = np.float32((1 - 0.5 * math.sqrt(rate)) ** 2)
+        return float(min(best, last) if solver.HasField("max_momentum") else best)
+    return float(first)
+
+
+def weight_decay_of(solver: Any, iteration: int) -> float:
+    """Return the weight decay of an iteration by NVCaffe's weight_decay_policy poly: from weight_decay to max_weight_decay."""
+    first, last = np.float32(solver.weight_decay), np.float32(solver.max_weight_decay)
+    return float(first + (last - first) * np.power(np.float32(iteration) / np.float32(solver.max_iter), np.float32(solver.weight_decay_power)))
 
 
 def _chunks(counts: Sequence[int]) -> np.ndarray:

@@ -164,10 +164,21 @@ ERRORS = [  # message, text, line, text in the error, text in the remedy
     ("SolverParameter", "base_lr: 0x10", 1, "not a decimal number", ""),
     ("SolverParameter", "base_lr: 010", 1, "not a decimal number", ""),
     ("SolverParameter", "base_lr:", 1, "found the end of the file", ""),
-    ("SolverParameter", "device_id: [0, 1]", 1, "has 'device_id' only once", ""),
     ("SolverParameter", "1: 3", 1, "expected a field of SolverParameter, found 1", ""),
     ("NetParameter", "layer { x { " * 3, 1, "no field 'x'", ""),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [("device_id: [0,1,2]", [0, 1, 2]), ("device_id: 3 device_id: 1", [3, 1]), ("device_id: [2]", [2]), ("device_id: 2 device_id: [0, 1]", [2, 0, 1]),
+     ("device_id: []", []), ("device_id: 2", [])],
+)  # fmt: skip
+def test_list_of_devices(text, ids):
+    """TSN's solvers list the devices of all ranks. BVLC's field has the first one."""
+    solver = parse(text, proto.SolverParameter, "solver.prototxt")
+    assert list(solver.device_ids) == ids and solver.device_id == (ids[0] if ids else 2 if "2" in text else 0)
+    assert parse(write_text(solver), proto.SolverParameter, "written") == solver
 
 
 @pytest.mark.parametrize(("message", "text", "line", "fact", "fix"), ERRORS, ids=[row[1][:40] for row in ERRORS])

@@ -11,9 +11,15 @@
    L1     1 = weight decay by sign(w) instead of w
    GUARD  1 = change nothing if guard[0] is not 0 (kernels/loss/labels.cl)
    EMA    1 = keep a moving average of the weights
-   STEP_* words of the step buffer (ocaffe/ir/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW
+   MOMENTUM 1 = the momentum changes from iteration to iteration (NVCaffe's momentum_policy)
+   DECAY  1 = so does the weight decay (NVCaffe's weight_decay_policy): factors[2p + 1] is decay_mult alone
+   ADAPTIVE each parameter's rate follows from the norms of its weights and its gradient: NVCaffe's larc with larc_policy 1 scale, 2 clip,
+          3 Intel's local_lr_auto
+   STEP_* words of the step buffer (ocaffe/ir/recorder.py): RATE; ITERATION with EMA; SCALE (the bias correction) with Adam and AdamW;
+          MOMENTUM, DECAY
 
    update:   work-item (lane, block)
+   local_rates: work-group of LANES per parameter -> its rate
    sum_squares: work-group of LANES per block -> one partial sum per block;  clip_scale: one work-group of LANES adds them in order */
 #include "common.h"
 #ifndef BLOCK
@@ -37,10 +43,25 @@
 #ifndef EMA
 #define EMA 0
 #endif
+#ifndef MOMENTUM
+#define MOMENTUM 0
+#endif
+#ifndef DECAY
+#define DECAY 0
+#endif
+#ifndef ADAPTIVE
+#define ADAPTIVE 0
+#endif
 #ifndef STEP_RATE
 #define STEP_RATE 0
 #define STEP_ITERATION 1
 #define STEP_SCALE 4
+#endif
+#ifndef STEP_MOMENTUM
+#define STEP_MOMENTUM 6
+#endif
+#ifndef STEP_DECAY
+#define STEP_DECAY 7
 #endif
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -60,6 +81,9 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
 #if GUARD
                    OPERAND(const int, guard),
 #endif
+#if ADAPTIVE
+                   OPERAND(const float, rates),
+#endif
                    OPERAND(float, weight), OPERAND(float, history), OPERAND(float, history2),
 #if EMA
                    OPERAND(float, average),
@@ -69,13 +93,28 @@ kernel void update(OPERAND(const float, gradient), OPERAND(const uint, blocks), 
 #if EMA
   LOCATE(average);
 #endif
+#if ADAPTIVE
+  LOCATE(rates);
+#endif
 #if GUARD
   LOCATE(guard);
   if (guard[0]) return;
 #endif
   const size_t block = get_global_id(1);
   const uint parameter = blocks[2 * block], count = blocks[2 * block + 1];
-  const float rate = as_float(step[STEP_RATE]) * factors[2 * parameter], decay = factors[2 * parameter + 1];
+#if ADAPTIVE
+  const float rate = rates[parameter];
+#else
+  const float rate = as_float(step[STEP_RATE]) * factors[2 * parameter];
+#endif
+#if DECAY
+  const float decay = as_float(step[STEP_DECAY]) * factors[2 * parameter + 1];
+#else
+  const float decay = factors[2 * parameter + 1];
+#endif
+#if MOMENTUM
+  momentum = as_float(step[STEP_MOMENTUM]);
+#endif
   const float scale = clip[0];
 #if EMA
   const float age = (float)step[STEP_ITERATION], kept = min(ema_decay, (1 + age) / (10 + age)); /* a recently started average forgets faster */
@@ -186,5 +225,46 @@ void clip_scale(OPERAND(const float, partial), OPERAND(float, result), int count
   if (get_local_id(0) == 0) {
     result[0] = norm > limit ? limit / norm : 1.0f;
     result[1] = norm;
+  }
+}
+
+/* rates[p]: the rate of parameter p. gradients and weights: sums of squares of the blocks; ranges[2p], ranges[2p + 1]: the parameter's first block and
+   their number. The gradient counts without weight decay. share: larc_eta or local_gw_ratio. */
+kernel __attribute__((reqd_work_group_size(LANES, 1, 1)))
+void local_rates(OPERAND(const float, gradients), OPERAND(const float, weights), OPERAND(const uint, ranges), OPERAND(const float, factors),
+                 OPERAND(const uint, step), OPERAND(const float, clip), OPERAND(float, rates), float inverse_passes, float share, float weight_decay) {
+  LOCATE(gradients); LOCATE(weights); LOCATE(ranges); LOCATE(factors); LOCATE(step); LOCATE(clip); LOCATE(rates);
+  local float parts[LANES];
+  const size_t parameter = get_global_id(1);
+  const uint first = ranges[2 * parameter], count = ranges[2 * parameter + 1];
+  float totals[2];
+  for (int which = 0; which < 2; which++) {
+    float sum = 0, lost = 0;
+    for (uint i = get_local_id(0); i < count; i += LANES) {
+      const float term = (which ? weights[first + i] : gradients[first + i]) - lost, next = sum + term;
+      lost = (next - sum) - term;
+      sum = next;
+    }
+#if LANES > 1
+    barrier(CLK_LOCAL_MEM_FENCE); /* lane 0 has read the parts of the sum before */
+#endif
+    totals[which] = sum_of_lanes(parts, sum);
+  }
+  if (get_local_id(0) == 0) {
+    const float gradient = sqrt(totals[0]) * clip[0] * inverse_passes, weight = sqrt(totals[1]);
+    const float rate = as_float(step[STEP_RATE]), multiplier = factors[2 * parameter];
+    float own = 1;
+    if (weight > 0 && gradient > 0)
+#if ADAPTIVE == 3
+      own = share * weight / (gradient + weight_decay * weight);
+#else
+      own = (1 - as_float(step[STEP_MOMENTUM])) * share * weight / gradient;
+#endif
+    own = multiplier > 0 ? own : multiplier;
+#if ADAPTIVE == 2
+    rates[parameter] = min(rate, own);
+#else
+    rates[parameter] = rate * own;
+#endif
   }
 }
