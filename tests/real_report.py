@@ -61,7 +61,6 @@ NOT_READ = [  # (type or field, fork, reason)
     ("CropCenter2", "waifu2x", "no public source defines it; CropCenter is read"),
     ("AnnotatedData: single_class, seg_scales", "MobileNet-YOLO", "no public source uses the first; the second belongs to LaneData. An error says so"),
     ("VideoData: video_type, video_file", "SSD", "it decodes videos or reads a camera, and ocaffe has no decoder"),
-    ("VideoData: is_flow with mirror", "TSN", "the mirrored flow with the opposite sign is not written"),
     ("MTCNNData: mtcnn_data_param", "dlunion/CC4.0", "it cuts samples from whole images; databases of samples are read"),
     ("DenseBlock: use_dropout", "caffe_ocr", "the code for CPUs ignores it; write the dense block as layers"),
     ("WarpCTCLoss: warpctc_loss_param", "unknown", "no public source has the field; ctc_loss_param is read"),

@@ -18,21 +18,22 @@ CROPS = frozenset({"is_flow", "multi_scale", "fix_crop", "more_fix_crop", "max_d
 class VideoData(Layer):
     """Frames of videos as channels: num_segments times new_length frames of each video, from folders of image files (TSN), and labels N x 1 x 1 x 1.
 
-    A line of `source` is a folder, its number of frames, and the label. name_pattern names a frame by its number, from 1 on: "img_%05d.jpg", and with
-    modality FLOW two files: "flow_%c_%05d.jpg" with x and y for %c. In TRAIN a segment's frames start at random, else they are in its middle.
+    A line of `source` is a folder, its number of frames, and the label. name_pattern names a frame by its number, from 1 on: "image_%04d.jpg", and with
+    modality FLOW two files: "flow_%c_%04d.jpg" with x and y for %c. In TRAIN a segment's frames start at random, else they are in its middle.
 
-    In TRAIN, multi_scale, fix_crop and more_fix_crop choose the sizes and places of crops, which are resized to crop_size. Source: the VideoData of
-    temporal-segment-networks. Its is_flow with mirror is refused, and SSD's VideoData, which decodes a video file or reads a camera.
+    In TRAIN, multi_scale, fix_crop and more_fix_crop choose the sizes and places of crops, which are resized to crop_size. With is_flow, mirrored
+    samples have 255 - value in the channels of x. Source: the VideoData of temporal-segment-networks, with length_first, step and rand_step of its
+    branch 3D. SSD's VideoData, which decodes a video file or reads a camera, is refused.
     """
 
     bottoms, tops = 0, (1, 2)
     origin = "TSN, SSD"
+    own_fields = frozenset({*(f"TransformationParameter.{name}" for name in CROPS), "VideoDataParameter.video_type", "VideoDataParameter.video_file"})
     source: VideoSource | None = None
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
             p = self.param.transform_param
-            self.check(not (p.is_flow and p.mirror), "is_flow and mirror are given", "one of them: mirrored flow would need the opposite sign")
             transform = transform_of(self, CROPS)
             self.source = VideoSource(self.own(), p, transform, len(self.param.top) > 1, place=self.place, layer=self.title)
             self.source.key = key_of(self.seed, self.param.name)

@@ -61,7 +61,7 @@ def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
         ("InnerDistance", "inner_distance_param { num_output: 2 bias_term: false normalize: true transpose: true }", "4 6", "normalize and transpose"),
         ("DenseBlock", "", "1 3 4 4", "numTransition is 0, growthRate 0"),
         ("DenseBlock", "", "3 4", "bottom 0 is 3 x 4, it must be N x C x H x W"),
-        ("DenseBlock", "denseblock_param { numTransition: 1 growthRate: 2 use_dropout: true }", "1 3 4 4", "use_dropout: true } is not supported"),
+        ("DenseBlock", "denseblock_param { numTransition: 1 growthRate: 2 use_dropout: true }", "1 3 4 4", "use_dropout is set, which is not supported"),
         ("PassThrough", "", "1 3 4 4", "block_height is 0, block_width 0"),
         ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 }", "1 3 4 5", "cells of 2 x 2 do not divide the 4 x 5 pixels"),
         ("PassThrough", "pass_through_param { block_height: 2 block_width: 2 num_output: 6 }", "1 3 4 4", "num_output is 6, 2 x 2 cells of 3 channels give"),
@@ -267,12 +267,12 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
         (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png', modality RGB"),
         (VIDEO.replace("modality: RGB", ""), "", "name_pattern is 'img_%05d.png', modality FLOW"),
         *((VIDEO, f"transform_param {{ crop_size: 8 multi_scale: true scale_ratios: {ratio} }}", f"scale_ratios are {ratio}") for ratio in (0, -1, 1.5, "nan")),
-        (f"{VIDEO} new_length: 9", "", "line 1: 8 frames make 1 segments of 8"),
+        (f"{VIDEO} new_length: 9", "", "line 1: the video has 8 frames, new_length is 9"),
         (f"{VIDEO} num_segments: 0", "", "num_segments 0"),
-        (f"{VIDEO} encoded: true", "", "encoded"),
+        (f"{VIDEO} step: 2", "", "step is 2: TSN takes every so many frames with length_first and modality RGB only"),
+        (f"{VIDEO} scale: 2", "", "video_data_param field 'scale'"),
         (VIDEO.replace("img_%05d", "image_%05d"), "", "image_00005.png"),
         (VIDEO, "transform_param { multi_scale: true }", "multi_scale or fix_crop is set, and crop_size is not"),
-        (VIDEO, "transform_param { is_flow: true mirror: true }", "is_flow and mirror are given"),
     ],
 )
 def test_errors_of_videos(param: str, more: str, told: str, tmp_path: pathlib.Path) -> None:
@@ -296,6 +296,58 @@ def test_videos_in_train(device: Device, tmp_path: pathlib.Path) -> None:
                 firsts.append(found[0])
         net.close()
     assert firsts[:12] == firsts[12:] and len(set(firsts)) > 3
+
+
+def video_batches(device: Device, param: str, transform: str, count: int, phase: int = proto.TRAIN) -> np.ndarray:
+    """Return the samples of `count` batches of two videos as count x 2 x channels x height x width."""
+    text = layer("VideoData", "", "data", f"video_data_param {{ batch_size: 2 {param} }} transform_param {{ {transform} }}")
+    net = Net(Case("videos", text, lambda rng: {}, lambda x, got: {}).message({}, ""), phase, device=device, seed=1)
+    data = np.stack([net.forward()["data"].copy() for _ in range(count)])
+    net.close()
+    return data
+
+
+@pytest.mark.parametrize("modality", ["FLOW", "RGB"])
+def test_mirrored_flow(device: Device, tmp_path: pathlib.Path, modality: str) -> None:
+    """TSN: in mirrored samples the columns are reversed, and channels with even numbers are 255 - value before mean and scale."""
+    write_videos(str(tmp_path))
+    pattern, length = ("flow_%c_%05d.png", 8) if modality == "FLOW" else ("img_%05d.png", 8)
+    param = f'source: "{tmp_path}/list.txt" new_length: {length} modality: {modality} name_pattern: "{pattern}"'
+    found = video_batches(device, param, "mirror: true is_flow: true mean_value: 128 scale: 0.5", 8)[:, 0]
+    planes_of = [frame(0, n, kind) for n in range(1, 9) for kind in "xy"] if modality == "FLOW" else [
+        plane for n in range(1, 9) for plane in frame(0, n)[:, :, ::-1].transpose(2, 0, 1)]  # fmt: skip
+    plain = np.array(planes_of, np.float32)
+    flipped = plain[:, :, ::-1].copy()
+    flipped[::2] = 255 - flipped[::2]
+    kinds = [next((kind for kind, wanted in enumerate((plain, flipped)) if np.array_equal(sample, (wanted - 128) / 2)), 2) for sample in found]
+    assert set(kinds) == {0, 1}
+
+
+def test_frames_of_tsns_branches(device: Device, tmp_path: pathlib.Path) -> None:
+    """grayscale, the default patterns, length_first with step and rand_step, and segments that are shorter than new_length."""
+    write_videos(str(tmp_path))
+    for path in (tmp_path / "video 0").iterdir():
+        path.rename(path.with_name(path.name.replace("img_0", "image_").replace("_x_0", "_x_").replace("_y_0", "_y_")).with_suffix(".jpg"))
+    (tmp_path / "one.txt").write_text(f"{tmp_path}/video 0 8 3\n")
+    bgr = np.stack([frame(0, n)[:, :, ::-1].transpose(2, 0, 1) for n in range(1, 9)]).astype(np.float32)  # frames x channels
+    flow = np.stack([[frame(0, n, kind) for kind in "xy"] for n in range(1, 9)]).astype(np.float32)
+
+    def first(param: str, phase: int = proto.TEST) -> np.ndarray:
+        return video_batches(device, f'source: "{tmp_path}/one.txt" {param}', "", 1, phase)[0, 0]
+
+    np.testing.assert_array_equal(first("modality: RGB new_length: 8"), bgr.reshape(-1, 6, 8))
+    np.testing.assert_array_equal(first("new_length: 8"), flow.reshape(-1, 6, 8))
+    np.testing.assert_array_equal(first("modality: RGB new_length: 8 length_first: true"), bgr.swapaxes(0, 1).reshape(-1, 6, 8))
+    np.testing.assert_array_equal(first("new_length: 8 length_first: true"), flow.swapaxes(0, 1).reshape(-1, 6, 8))
+    halves = np.concatenate([bgr[1:3].swapaxes(0, 1), bgr[5:7].swapaxes(0, 1)])
+    np.testing.assert_array_equal(first("modality: RGB new_length: 2 num_segments: 2 length_first: true").reshape(halves.shape), halves)
+    np.testing.assert_array_equal(first("modality: RGB new_length: 8 length_first: true step: 3"), bgr[::3].swapaxes(0, 1).reshape(-1, 6, 8))
+    np.testing.assert_array_equal(first("modality: RGB new_length: 5 num_segments: 2"), np.concatenate([bgr[:5], bgr[:5]]).reshape(-1, 6, 8))
+    gray = first("modality: RGB new_length: 8 grayscale: true")
+    assert gray.shape == (8, 6, 8) and np.abs(gray - (bgr * [[[[0.114]], [[0.587]], [[0.299]]]]).sum(1)).max() < 1.1
+    later = video_batches(device, f'source: "{tmp_path}/one.txt" modality: RGB new_length: 8 length_first: true step: 4 rand_step: true', "", 12)[:, 0]
+    numbers = {tuple(int(np.flatnonzero((bgr[:, 0] == sample[i]).all((1, 2)))[0]) for i in (0, 1)) for sample in later}
+    assert len(numbers) > 3 and all(0 <= a < 4 <= b < 8 for a, b in numbers)
 
 
 def test_crops_of_videos(device: Device, tmp_path: pathlib.Path) -> None:

@@ -20,7 +20,12 @@ from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
-_FIELDS = {"source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "new_length", "num_segments", "modality", "name_pattern"}
+_FIELDS = {
+    "source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "new_length", "num_segments", "modality", "name_pattern", "grayscale",
+    "length_first", "step", "rand_step",
+    "encoded",  # without effect, as in TSN
+}  # fmt: skip
+PATTERNS = "image_%04d.jpg", "flow_%c_%04d.jpg"  # the default name_pattern of RGB and FLOW
 RATIOS = (1.0, 0.875, 0.75, 0.66)
 # Quarters of the room around a crop, down and across: corners, centre, middles of the sides, quarters
 PLACES = ((0, 0), (0, 4), (4, 0), (4, 4), (2, 2), (0, 2), (4, 2), (2, 0), (2, 4), (1, 1), (1, 3), (3, 1), (3, 3))
@@ -90,8 +95,12 @@ class RandomCrops:
 class VideoSource(Source):
     """Batches of frames: `num_segments` times `new_length` frames of a video are the channels of one sample.
 
-    A video is divided into segments of equal length. In TRAIN, the first frame of a segment's frames is random, else they are in its middle. A frame
-    has three channels, or as FLOW two: the files of x and of y.
+    A video is divided into segments of equal length. In TRAIN, the first frame of a segment's frames is random, else they are in its middle. In segments
+    that are shorter than new_length, the video's first frames are taken. A frame has three channels, one with `grayscale`, or as FLOW two: the files of
+    x and of y. With `length_first` the first channel of all frames of a segment comes first, then the second; then `step` takes every so many frames of
+    RGB, in TRAIN with `rand_step` each up to step - 1 frames later.
+
+    is_flow: where a sample is mirrored, channels with even numbers, which are those of x, become 255 - value.
     """
 
     def __init__(
@@ -121,6 +130,11 @@ class VideoSource(Source):
             transform.refuse_skipping()
             self.batch, self.segments, self.length = int(param.batch_size), int(param.num_segments), int(param.new_length)
             self.flow = param.modality == proto.VideoDataParameter.FLOW
+            self.depth = 1 if self.flow or param.grayscale else 3  # channels of a file
+            self.length_first, self.step, self.rand_step = bool(param.length_first), max(1, int(param.step)), bool(param.rand_step)
+            if self.step > 1 and (self.flow or not self.length_first):
+                raise Error(f"step is {self.step}: TSN takes every so many frames with length_first and modality RGB only", fix="remove step, or set both")
+            self.signed = bool(transform_param.is_flow)
             self.pattern, self.transform, self.labels = self._pattern(param.name_pattern), transform, labels
             self.crops = RandomCrops.of(transform_param, transform.crop) if transform.train else None
             self.resized = new_size(param)
@@ -136,11 +150,22 @@ class VideoSource(Source):
     @property
     def channels(self) -> int:
         """The channels of a sample."""
-        return (2 if self.flow else 3) * self.length * self.segments
+        return self.per_frame * self.frames * self.segments
+
+    @property
+    def frames(self) -> int:
+        """The frames of a segment in a sample."""
+        return -(-self.length // self.step)
+
+    @property
+    def per_frame(self) -> int:
+        """The channels of a frame."""
+        return 2 if self.flow else self.depth
 
     def _pattern(self, pattern: str) -> str:
         """Return name_pattern. Raise Error unless it takes the number of a frame, and before it for FLOW the letter x or y."""
         modality, example = ("FLOW", "flow_%c_%05d.jpg") if self.flow else ("RGB", "img_%05d.jpg")
+        pattern = pattern or PATTERNS[self.flow]
         try:
             pattern % (("x", 1) if self.flow else (1,))
         except (TypeError, ValueError):
@@ -154,9 +179,9 @@ class VideoSource(Source):
             video = Video(words[0], int(words[1]), int(words[2]))
         except (IndexError, ValueError):
             raise Error(f"{self.list.source}, line {line.number}: '{line.text}'", fix=f"each line is {_LINE}") from None
-        if video.frames // self.segments < self.length:
-            fact = f"{self.list.source}, line {line.number}: {video.frames} frames make {self.segments} segments of {video.frames // self.segments}"
-            raise Error(fact, fix=f"new_length is {self.length}: fewer segments or a smaller new_length, or remove the video")
+        if video.frames < self.length:
+            fact = f"{self.list.source}, line {line.number}: the video has {video.frames} frames, new_length is {self.length}"
+            raise Error(fact, fix="a smaller new_length, or remove the video")
         return video
 
     # -- shapes ------------------------------------------------------------------------------------------------------
@@ -190,10 +215,9 @@ class VideoSource(Source):
             windows = [Window(y, x, layout.height, layout.width) for y, x in corners.tolist()]
             if self.crops is not None:
                 windows = [self.crops.draw(own, *size) for own, size in zip(dice, sizes.tolist())]
-            depth = 1 if self.flow else 3
             self.workers.run(
-                partial(self._stage, record, name, tuple(size), window, room.reshape(layout.channels, layout.height, layout.width)[i * depth :][:depth])
-                for record, own, size, window, room in zip(records, files, sizes.tolist(), windows, pixels)
+                partial(self._stage, record, name, tuple(size), window, room.reshape(layout.channels, layout.height, layout.width), i, self.signed and mirrored)
+                for record, own, size, window, room, mirrored in zip(records, files, sizes.tolist(), windows, pixels, mirror.tolist())
                 for i, name in enumerate(own)
             )
             layout.labels(buffer)[:] = [self.videos[record].label for record in records]
@@ -205,8 +229,10 @@ class VideoSource(Source):
         each, names = video.frames // self.segments, []
         for segment in range(self.segments):
             room = each - self.length
-            first = segment * each + (dice.below(room + 1) if self.transform.train else (room + 1) // 2)
-            for number in range(first + 1, first + self.length + 1):
+            first = segment * each + (dice.below(room + 1) if self.transform.train else (room + 1) // 2) if room >= 0 else 0
+            for number in range(first + 1, first + self.length + 1, self.step):
+                if self.rand_step and self.transform.train:
+                    number = min(number + dice.below(self.step), video.frames)
                 values = [("x", number), ("y", number)] if self.flow else [(number,)]
                 names += [f"{video.folder}/{self.pattern % value}" for value in values]
         return names
@@ -221,10 +247,22 @@ class VideoSource(Source):
         except Error as problem:
             raise self.list.fault(problem, record, name) from None
 
-    def _stage(self, record: int, name: str, size: tuple[int, int], window: Window, room: np.ndarray) -> None:
-        """Decode a frame and write its crop."""
+    def _places(self, file: int) -> range:
+        """Return the channels of a sample that a file fills. `file`: its number among those of the sample."""
+        kinds = 2 if self.flow else 1
+        frame, kind = divmod(file, kinds)
+        if not self.length_first:
+            return range(file * self.depth, (file + 1) * self.depth)
+        segment, frame = divmod(frame, self.frames)
+        first = (segment * self.per_frame + kind * self.depth) * self.frames + frame
+        return range(first, first + self.depth * self.frames, self.frames)
+
+    def _stage(self, record: int, name: str, size: tuple[int, int], window: Window, sample: np.ndarray, file: int, negated: bool) -> None:
+        """Decode a frame and write its crop to its channels of the sample. `negated`: channels with even numbers become 255 - value."""
+        places = self._places(file)
+        room = sample[places.start : places.stop : places.step]
         try:
-            with decoded(read_image(name, self.transform.max_pixels), Color.GRAY if self.flow else Color.COLOR) as pixels:
+            with decoded(read_image(name, self.transform.max_pixels), Color.GRAY if self.depth == 1 else Color.COLOR) as pixels:
                 image = pixels.transpose(2, 0, 1)
                 if self.resized:
                     image = resize(image, *self.resized, Interpolation.LINEAR)
@@ -237,6 +275,9 @@ class VideoSource(Source):
                     fact = f"the frame is {shape_text(part.shape[1:])}, that of the first video {shape_text(room.shape[1:])}"
                     raise Error(fact, fix="set crop_size, or new_height and new_width")
                 room[...] = part
+                if negated:
+                    even = [i for i, place in enumerate(places) if place % 2 == 0]
+                    room[even] = 255 - room[even]
         except Error as problem:
             raise self.list.fault(problem, record, name) from None
 
