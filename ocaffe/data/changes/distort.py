@@ -1,4 +1,4 @@
-"""SSD's changes to the pixels of an image, with OpenCV's arithmetic: random color distortions, and noise.
+"""SSD's changes to the pixels of an image, with OpenCV's arithmetic: random color distortions, and noise. Those of deepdetect differ in when they happen.
 
 Images are channels x height x width, uint8, in the order blue, green, red.
 """
@@ -20,6 +20,8 @@ _COLOR_BITS = 14
 _POSTERIZED = 64  # levels that are merged into one
 _CLIP = 4.0  # CLAHE: clip limit, in units of the mean count of a histogram bin
 _TILES = 8  # CLAHE: tiles along each side
+# From linear red, green, blue to X, Y, Z relative to the white D65.
+_XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]]) / [[0.950456], [1], [1.088754]]
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:
@@ -104,6 +106,27 @@ def hue(image: np.ndarray, delta: float) -> np.ndarray:
 
 
 Step = Callable[[np.ndarray], np.ndarray]
+_EFFECTS = ("brightness", "contrast", "saturation", "hue", "random_order")
+
+
+def in_ssds_form(param: Any) -> Any:
+    """Return a DistortionParameter with SSD's probabilities. Those of deepdetect have one `prob`, for all effects or for those that are set to true.
+
+    Raise Error without a place if there are fields of both.
+    """
+    own = [name for name in (*_EFFECTS, "all_effects", "prob") if param.HasField(name)]
+    if not own:
+        return param
+    mixed = [f"{name}_prob" for name in _EFFECTS if param.HasField(f"{name}_prob")]
+    if mixed:
+        raise Error(f"distort_param has {own[0]} (deepdetect's) and {mixed[0]} (SSD's)", fix=f"remove {mixed[0]}, or {own[0]}")
+    result = type(param)()
+    result.CopyFrom(param)
+    for name in _EFFECTS:
+        setattr(result, f"{name}_prob", param.prob if param.all_effects or getattr(param, name) else 0)
+    for name in own:
+        result.ClearField(name)
+    return result
 
 
 def draw(param: Any, dice: Dice) -> list[Step]:
@@ -141,38 +164,63 @@ def check_distortion(param: Any) -> None:
 
 def check_noise(param: Any) -> None:
     """Raise Error without a place for settings that are not supported."""
-    if param.convert_to_lab:
+    if param.convert_to_lab and not param.all_effects:
         raise Error("noise_param convert_to_lab is not supported (in SSD itself it reads floats as bytes)", fix="remove it")
-    if param.saltpepper and not param.saltpepper_param.value:
+    if param.all_effects and not 0 <= param.prob <= 1:
+        raise Error(f"noise_param has prob {param.prob:g}", fix="a probability: 0 to 1")
+    if (param.saltpepper or (param.all_effects and param.saltpepper_param.fraction)) and not param.saltpepper_param.value:
         raise Error("noise_param saltpepper has no value", fix="saltpepper_param { fraction: 0.05 value: 255 }")
 
 
 def add_noise(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
-    """Apply the steps of a NoiseParameter in SSD's order. SSD ignores the field prob, and so does this function."""
+    """Apply the steps of a NoiseParameter in SSD's order. SSD ignores the field prob, and so does this function.
+
+    With deepdetect's all_effects each of its effects happens with the probability prob, but jpeg, which has a field of its own. The conversions of colors
+    are left out for gray images. deepdetect itself never decolorizes, because it asks an empty image for its channels.
+    """
     colored = len(image) == 3
-    if param.decolorize and colored:
+
+    def happens(name: str) -> bool:
+        return dice.uniform() < param.prob if param.all_effects else bool(getattr(param, name))
+
+    if happens("decolorize") and colored:
         image = np.broadcast_to(_gray(image), image.shape)
-    if param.gauss_blur:
+    if happens("gauss_blur"):
         image = gauss_blur(image)
-    if param.hist_eq:
+    if happens("hist_eq"):
         image = _on_luminance(image, equalized)
-    if param.clahe:
+    if happens("clahe"):
         image = _on_luminance(image, clahe)
     if param.jpeg > 0:
         image = _through_jpeg(image, int(param.jpeg))
-    if param.erode:
+    if happens("erode"):
         image = eroded(image)
-    if param.posterize:
+    if happens("posterize"):
         image = image // _POSTERIZED * _POSTERIZED + _POSTERIZED // 2
-    if param.inverse:
+    if happens("inverse"):
         image = 255 - image
-    if param.saltpepper:
+    if happens("saltpepper") and (param.saltpepper_param.value or not param.all_effects):
         image = _salted(image, param.saltpepper_param, dice)
-    if param.convert_to_hsv:
-        if not colored:
+    if happens("convert_to_hsv"):
+        if not (colored or param.all_effects):
             raise Error("noise_param convert_to_hsv is set, and the image has 1 channel", fix="force_color: true")
-        image = to_hsv(image)
+        image = to_hsv(image) if colored else image
+    if param.all_effects and happens("convert_to_lab") and colored:
+        image = to_lab(image)
     return image
+
+
+def to_lab(image: np.ndarray) -> np.ndarray:
+    """Convert blue, green, red of sRGB to L (0 to 100), a and b. As in deepdetect, a and b are clipped to 0 ... 127: negative ones become 0.
+
+    OpenCV reads the root and the gamma from tables; results may differ by 1.
+    """
+    linear = image[::-1] / 255
+    linear = np.where(linear <= 0.04045, linear / 12.92, ((linear + 0.055) / 1.055) ** 2.4)
+    xyz = np.tensordot(_XYZ, linear, 1)
+    root = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    light = np.where(xyz[1] > 0.008856, 116 * root[1] - 16, 903.3 * xyz[1])
+    return _bytes(np.stack([light, 500 * (root[0] - root[1]), 200 * (root[1] - root[2])]))
 
 
 def _gray(image: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.data.changes.boxes import Boxes
-from ocaffe.data.changes.distort import Step, add_noise, check_distortion, check_noise, draw
+from ocaffe.data.changes.distort import Step, add_noise, check_distortion, check_noise, draw, in_ssds_form
 from ocaffe.data.changes.resample import Interpolation
 from ocaffe.data.changes.resizing import Resizing, Resizings, Size
 from ocaffe.data.changes.samplers import Samplers, jittered
@@ -115,6 +115,7 @@ class AnnotatedStager:
         if self.noise is not None:
             check_noise(self.noise)
         if self.distort is not None:
+            self.distort = in_ssds_form(self.distort)
             check_distortion(self.distort)
         if self.expand is not None and self.expand.max_expand_ratio < 1:
             raise Error(f"max_expand_ratio is {self.expand.max_expand_ratio:g}", fix="1 or more")

@@ -134,3 +134,49 @@ def test_errors() -> None:
         ({"hue_delta": -3}, "hue_delta -3"),
     ):
         assert fact in failure(lambda fields=fields: distort.check_distortion(proto.DistortionParameter(**fields))).fact  # type: ignore[misc]
+
+
+# -- deepdetect's forms --------------------------------------------------------------------------------------------------------------------
+
+
+def test_probability_of_deepdetects_colors() -> None:
+    """One prob holds for all effects, or for those that are set; SSD has one for each."""
+    amounts = {"brightness_delta": 20, "contrast_lower": 0.5, "contrast_upper": 1.5}
+    everything = distort.in_ssds_form(proto.DistortionParameter(all_effects=True, prob=0.3, **amounts))
+    assert everything == proto.DistortionParameter(
+        brightness_prob=0.3, contrast_prob=0.3, saturation_prob=0.3, hue_prob=0.3, random_order_prob=0.3, **amounts
+    )  # fmt: skip
+    some = distort.in_ssds_form(proto.DistortionParameter(contrast=True, prob=0.3, **amounts))
+    assert some.contrast_prob == pytest.approx(0.3) and not (some.brightness_prob or some.hue_prob)
+    assert not distort.in_ssds_form(proto.DistortionParameter(all_effects=True, **amounts)).brightness_prob, "its default prob is 0"
+    plain = proto.DistortionParameter(brightness_prob=0.5, **amounts)
+    assert distort.in_ssds_form(plain) is plain
+    both = proto.DistortionParameter(all_effects=True, hue_prob=1)
+    assert "all_effects (deepdetect's) and hue_prob (SSD's)" in failure(lambda: distort.in_ssds_form(both)).fact
+
+
+def test_all_effects_of_noise() -> None:
+    """Each effect happens with the probability prob, independently of the others."""
+    def noisy(n: int, prob: float) -> np.ndarray:
+        param = proto.NoiseParameter(all_effects=True, prob=prob)
+        distort.check_noise(param)
+        return distort.add_noise(IMAGE, param, Dice((1, 2), n))
+
+    assert (noisy(0, 0) == IMAGE).all()
+    seldom, often = (np.mean([(noisy(n, prob) != IMAGE).any() for n in range(200)]) for prob in (0.02, 0.2))
+    assert 0.05 < seldom < 0.35 and often > 0.7
+    assert any((noisy(n, 0.1) == 255 - IMAGE).all() for n in range(100)), "inverse alone"
+    gray = proto.NoiseParameter(all_effects=True, prob=1)
+    assert distort.add_noise(IMAGE[:1], gray, Dice((1, 2), 3)).shape == IMAGE[:1].shape
+    assert "prob 2" in failure(lambda: distort.check_noise(proto.NoiseParameter(all_effects=True, prob=2))).fact
+    salt = proto.NoiseParameter(all_effects=True, prob=1, saltpepper_param={"fraction": 0.1})
+    assert "saltpepper has no value" in failure(lambda: distort.check_noise(salt)).fact
+
+
+def test_lab() -> None:
+    """Known colors, blue, green, red: L is 0 to 100, and negative a and b become 0 (Lindbloom's values for D65)."""
+    known = {(255, 255, 255): (100, 0, 0), (0, 0, 0): (0, 0, 0), (0, 0, 255): (53, 80, 67), (255, 0, 0): (32, 79, 0), (0, 255, 0): (88, 0, 83),
+             (119, 119, 119): (50, 0, 0), (0, 128, 255): (67, 43, 74)}  # fmt: skip
+    for color, expected in known.items():
+        found = distort.to_lab(np.array(color, np.uint8).reshape(3, 1, 1)).ravel().astype(int)
+        assert np.abs(found - expected).max() <= 1, color
