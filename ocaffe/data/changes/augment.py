@@ -15,7 +15,9 @@ import numpy as np
 from google.protobuf.message import Message
 
 from ocaffe import proto
-from ocaffe.data.changes.distort import check_distortion
+from ocaffe.data.changes.distort import check_distortion, in_ssds_form
+from ocaffe.data.changes.sizing import FIELDS as SIZES
+from ocaffe.data.changes.sizing import on_host
 from ocaffe.data.changes.transform import GPU_PIXELS, Layout, Row, Transform, Window
 from ocaffe.data.source import CHANGES, PARTNERS, SAMPLE, bit_generator, draws
 from ocaffe.errors import Error, shape_text
@@ -26,10 +28,10 @@ from ocaffe.ir.tensor import Ref
 AUGMENT = Kernel("augment.augment", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
 
 FIELDS = frozenset({
-    "random_resized_crop", "affine", "lighting", "erase", "mixup", "cutmix", "label_classes",
-    "distort_param", "resize_param", "img_rand_resize_lower", "img_rand_resize_upper", "vertical_mirror", "random_90_deg_rot",
+    "random_resized_crop", "affine", "lighting", "erase", "mixup", "cutmix", "label_classes", "distort_param", "vertical_mirror", "random_90_deg_rot",
+    *SIZES,
 })  # fmt: skip
-_SIZING = ("random_resized_crop", "resize_param", "img_rand_resize_lower", "img_rand_resize_upper")  # these change the images of both phases
+_SIZING = ("random_resized_crop", "resize_param")  # these change the images of both phases
 
 # The words of a row of the table, in the order of augment.cl.
 _ROW = struct.Struct("<8i 6f 4f 3f i 5i f 4i")
@@ -38,7 +40,7 @@ _MIRROR, _FLIP, _EARLY, _BRIGHTEN, _STRETCH, _SATURATE, _TURN, _REORDER, _MIXED,
 
 # The random words of an image, by use. A field has its own words, so that a further field does not change what the others draw.
 _DOWN, _ACROSS, _MIRRORED = 1, 2, 0  # as Transform's
-_RESIZED, _SIZE, _FLIPPED, _QUARTER, _MOVED, _COLORS, _LIGHT, _ERASED, _MIXES, _CUTS, _PARTS, _BETA, _WORDS = 4, 5, 6, 7, 8, 14, 28, 32, 38, 44, 52, 68, 84
+_RESIZED, _FLIPPED, _QUARTER, _MOVED, _COLORS, _LIGHT, _ERASED, _MIXES, _CUTS, _PARTS, _BETA, _WORDS = 4, 6, 7, 8, 14, 28, 32, 38, 44, 52, 68, 84
 _TRIES = 8  # of random_resized_crop, before the middle is taken
 _ROOM = 4  # a sample of n pixels may be computed from so many times n staged pixels; larger windows are reduced before
 _TEST_SHARE = 0.875  # of the image's shorter side that random_resized_crop takes in TEST
@@ -53,7 +55,9 @@ Box = tuple[float, float, float, float]  # y, x, height, width
 
 def wants_augmentation(param: Any, train: bool) -> bool:
     """Return whether a TransformationParameter changes images beyond crop, mirror, mean and scale. In TEST only their sizes are changed."""
-    names = FIELDS - {"label_classes"} if train else _SIZING
+    names = {*(FIELDS - SIZES - {"label_classes"} if train else ()), *_SIZING}
+    if len(param.resize_param) == 1 and on_host(param):
+        names.discard("resize_param")
     return any(field.name in names and (field.message_type is not None or value != field.default_value) for field, value in param.ListFields())
 
 
@@ -84,7 +88,6 @@ class Patch:
 class Augmentation(Transform):
     """The settings of `transform_param` with augmentation. In TEST there are no random choices: images are resized, and the central crop is taken."""
 
-    crops_alike = False
     nearest = False  # the sampling takes the nearest pixel
 
     def __init__(self, param: Any, train: bool) -> None:
@@ -97,7 +100,11 @@ class Augmentation(Transform):
         self._read_moves(param, train)
         self._read_colors(param, train)
         self._read_mixing(param, train)
-        self.sampled = bool(self.patch or self.resized or self.shorter or self.moved or self.quarters)
+        self.sampled = bool(self.patch or self.resized or self.moved or self.quarters)
+
+    @property
+    def crops_alike(self) -> bool:
+        return False
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -111,21 +118,15 @@ class Augmentation(Transform):
             raise Error(f"{len(param.resize_param)} resize_param are given", fix="give one")
         self.resized: tuple[int, int] | None = None
         self.resize_prob = 0.0
-        for resize in param.resize_param:
+        for resize in param.resize_param if self.sizing is None else ():
             _check_resize(resize)
             self.resize_prob = _prob(resize, "resize_param")
             if self.resize_prob:
                 self.resized = (int(resize.height), int(resize.width))
             if 0 < self.resize_prob < 1 and self.crop is None:
                 raise Error(f"resize_param has prob {self.resize_prob:g} without crop_size: samples have different sizes", fix="set crop_size, or prob: 1")
-        lower, upper = int(param.img_rand_resize_lower), int(param.img_rand_resize_upper)
-        self.shorter = (lower, upper) if lower or upper else None  # the range of the shorter side
-        if self.shorter and (not lower or lower > upper):
-            raise Error(f"img_rand_resize_lower is {lower}, img_rand_resize_upper {upper}", fix="1 <= lower <= upper")
-        if self.shorter and (self.crop is None or max(self.crop) > lower):
-            raise Error(f"img_rand_resize_lower is {lower}, the crop is {shape_text(self.crop or ())}", fix="crop_size of at most img_rand_resize_lower")
-        if sum(map(bool, (self.patch, self.resized, self.shorter))) > 1:
-            raise Error("random_resized_crop, resize_param and img_rand_resize_lower all set the size", fix="keep one of them")
+        if self.patch and self.resized:
+            raise Error("random_resized_crop and resize_param both set the size", fix="keep one of them")
 
     def _read_moves(self, param: Any, train: bool) -> None:
         move = param.affine
@@ -145,7 +146,7 @@ class Augmentation(Transform):
         self.quarters = train and bool(param.random_90_deg_rot)
 
     def _read_colors(self, param: Any, train: bool) -> None:
-        colors = param.distort_param
+        colors = in_ssds_form(param.distort_param)
         check_distortion(colors)
         self.order_prob = _prob(colors, "distort_param", "random_order_prob")
         self.steps = [
@@ -182,10 +183,10 @@ class Augmentation(Transform):
 
     @property
     def fixed(self) -> bool:
-        return self.crop is not None or self.resized is not None
+        return super().fixed or self.resized is not None
 
     def output(self, channels: int, height: int, width: int) -> tuple[int, int, int]:
-        return channels, *(self.crop or self.resized or (height, width))
+        return (channels, *self.resized) if self.crop is None and self.resized else super().output(channels, height, width)
 
     def layout(self, batch: int, shape: tuple[int, int, int], dtype: np.dtype, interleaved: bool, label_count: int) -> Layout:
         _check(dtype == np.uint8, "augmentation is set, and the first record has float_data", "make the database with bytes")
@@ -195,7 +196,7 @@ class Augmentation(Transform):
     def check(self, channels: int, height: int, width: int) -> None:
         sizes = {(height, width)}
         _check(min(channels, height, width) > 0, f"the image is {shape_text((channels, height, width))}", "every size is at least 1")
-        if self.patch or self.shorter:
+        if self.patch:
             sizes = {self.crop or (height, width)}
         elif self.resized:
             sizes = {self.resized} | (sizes if self.resize_prob < 1 else set())
@@ -302,10 +303,6 @@ class Changes:
         size = (rows, columns)  # after resizing
         if to.resized and (not to.train or dice[_RESIZED] < to.resize_prob):
             size = to.resized
-        elif to.shorter:
-            lower, upper = to.shorter
-            shorter = lower + int(dice[_SIZE] * (upper - lower + 1)) if to.train else (lower + upper) // 2
-            size = (shorter, max(shorter, round(shorter * columns / rows))) if rows <= columns else (max(shorter, round(shorter * rows / columns)), shorter)
         free = size[0] - height, size[1] - width
         y, x = (int(dice[_DOWN] * (free[0] + 1)), int(dice[_ACROSS] * (free[1] + 1))) if to.train else (free[0] // 2, free[1] // 2)
         if size == (rows, columns):

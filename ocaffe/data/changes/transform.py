@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.changes.sizing import FIELDS as SIZES
+from ocaffe.data.changes.sizing import Sized, Sizing, Stretched, sizing_of
 from ocaffe.data.decoding.decode import Color
+from ocaffe.data.dice import Dice
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.blob import read_blobproto
@@ -26,7 +29,6 @@ GPU_PIXELS = 4  # pixels that a work-item writes on a GPU
 _FIELDS = {
     "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
     "max_image_pixels", "skip_bad_records",
-    "use_gpu_transform", "display",  # NVCaffe's; they do not change results
 }  # fmt: skip
 
 
@@ -93,9 +95,9 @@ Row = tuple[int, ...] | np.ndarray  # of the table
 class Samples:
     """The random choices for the consecutive images of a batch."""
 
-    def __init__(self, crop: tuple[int, int] | None, train: bool, mirror: bool, words: np.ndarray) -> None:
-        """`words`: four random ones per image. Crops are random if `train`."""
-        self._crop, self._train = crop, train
+    def __init__(self, crop: tuple[int, int] | None, train: bool, mirror: bool, words: np.ndarray, moves_mean: bool = True) -> None:
+        """`words`: four random ones per image. Crops are random if `train`. `moves_mean`: a mean image is cropped like its image."""
+        self._crop, self._train, self._moves_mean = crop, train, moves_mean
         self.mirror = (words[:, 0] >> np.uint64(63)).astype(np.int32) if mirror else np.zeros(len(words), np.int32)
         self._words = words[:, 1:3]
         self._numbers = list(zip(self.mirror.tolist(), *(self._words >> np.uint64(32)).T.tolist()))  # numpy is slow for single numbers
@@ -118,13 +120,14 @@ class Samples:
         if not (y or x):
             return None, (height, width, 0, 0, 0, 0, mirror, 0)
         y, x = (down * (y + 1) >> 32, across * (x + 1) >> 32) if self._train else (y // 2, x // 2)
-        return Window(y, x, crop_height, crop_width), (crop_height, crop_width, 0, 0, y, x, mirror, 0)
+        place = (y, x) if self._moves_mean else (0, 0)
+        return Window(y, x, crop_height, crop_width), (crop_height, crop_width, 0, 0, *place, mirror, 0)
 
 
 class Transform:
     """The settings of `transform_param`. Errors have no place; the source adds it."""
 
-    crops_alike = True  # images of one shape can be cropped at once, by Samples.corners
+    sizing: Sizing | None = None  # how the host resizes images before all other changes
     soft_classes = 0  # the length of the labels that `record` writes, if they are probabilities of classes
     label_outside: int | None = None  # the label of pixels outside of the image, if samples have such pixels
 
@@ -147,6 +150,29 @@ class Transform:
             self.mean = _mean_image(param.mean_file)
         elif param.mean_value:
             self.mean = np.array(param.mean_value, np.float32)
+        if more.issuperset(SIZES):
+            self.sizing = sizing_of(param, self.crop, train)
+        if isinstance(self.sizing, Stretched) and self.mean is not None and self.mean.ndim == 3:
+            self.mean = self._middle(self.mean)
+
+    def _middle(self, mean: np.ndarray) -> np.ndarray:
+        """Return the middle of a mean image, with the size of the crop. NVCaffe subtracts it from every crop of images that it resizes."""
+        height, width = self.crop or mean.shape[1:]
+        room = mean.shape[1] - height, mean.shape[2] - width
+        if min(room) < 0:
+            fact = f"mean_file {self.mean_file} is {shape_text(mean.shape)}, the crop is {shape_text((height, width))}"
+            raise Error(fact, fix="a mean of images at least as large as the crop, or set mean_value per channel")
+        y, x = room[0] // 2, room[1] // 2
+        return np.ascontiguousarray(mean[:, y : y + height, x : x + width])
+
+    @property
+    def crops_alike(self) -> bool:
+        """Whether images of one shape can be cropped at once, by Samples.corners."""
+        return self.sizing is None
+
+    def sized(self, key: tuple[int, int], position: int, shape: tuple[int, int, int]) -> Sized | None:
+        """Return how the host resizes the image at this position of the endless sequence of records. None: not at all."""
+        return None if self.sizing is None else self.sizing.draw(Dice(key, position) if self.train else None, *shape[1:])
 
     def refuse_skipping(self) -> None:
         """Raise Error if bad records are to be skipped. Sources that cannot do that call this."""
@@ -159,12 +185,12 @@ class Transform:
 
     def output(self, channels: int, height: int, width: int) -> tuple[int, int, int]:
         """Return the shape of the sample made from an image of this shape."""
-        return channels, *(self.crop or (height, width))
+        return channels, *(self.crop or (self.sizing.fixed if self.sizing is not None else None) or (height, width))
 
     @property
     def fixed(self) -> bool:
         """Whether samples have one height and width, whatever the images have."""
-        return self.crop is not None
+        return self.crop is not None or (self.sizing is not None and self.sizing.fixed is not None)
 
     def layout(self, batch: int, shape: tuple[int, int, int], dtype: np.dtype, interleaved: bool, label_count: int) -> Layout:
         """Return the layout of a batch buffer for images of `shape`."""
@@ -174,14 +200,22 @@ class Transform:
         """Raise Error unless the crop and the mean fit images of this shape."""
         if min(channels, height, width) < 1:
             raise Error(f"the image is {shape_text((channels, height, width))}", fix="every size is at least 1")
+        for size in [(height, width)] if self.sizing is None else self.sizing.sizes(height, width):
+            self.check_size(channels, *size, (height, width))
+
+    def check_size(self, channels: int, height: int, width: int, before: tuple[int, int]) -> None:
+        """Raise Error unless the crop and the mean fit images of this shape. `before`: height and width before resizing."""
+        resized = "" if (height, width) == before else f", resized from {shape_text(before)}"
         if self.crop and (height < self.crop[0] or width < self.crop[1]):
             raise Error(
-                f"the crop of {shape_text(self.crop)} is larger than the image of {shape_text((height, width))}",
+                f"the crop of {shape_text(self.crop)} is larger than the image of {shape_text((height, width))}{resized}",
                 fix="a smaller crop_size, or larger images",
             )
-        if self.mean is not None and self.mean.ndim == 3 and self.mean.shape != (channels, height, width):
+        moves = not isinstance(self.sizing, Stretched)
+        wanted = (channels, height, width) if moves else (channels, *(self.crop or (height, width)))
+        if self.mean is not None and self.mean.ndim == 3 and self.mean.shape != wanted:
             raise Error(
-                f"mean_file {self.mean_file} is {shape_text(self.mean.shape)}, the image is {shape_text((channels, height, width))}",
+                f"mean_file {self.mean_file} is {shape_text(self.mean.shape)}, the image is {shape_text(wanted)}{resized}",
                 fix="make the mean of this database (compute_image_mean), or set mean_value per channel",
             )
         if self.mean is not None and self.mean.ndim == 1 and len(self.mean) not in (1, channels):
@@ -200,7 +234,7 @@ class Transform:
         """Return the random choices for the images at these positions of the endless sequence of records."""
         random = self.mirror or (self.crop is not None and self.train)
         words = draws(key, SAMPLE, positions) if random else np.zeros((len(positions), 4), np.uint64)
-        return Samples(self.crop, self.train, self.mirror, words)
+        return Samples(self.crop, self.train, self.mirror, words, not isinstance(self.sizing, Stretched))
 
     def bare(self) -> Transform:
         """Return a Transform that crops and mirrors label images alike, without mean and scale."""

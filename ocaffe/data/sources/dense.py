@@ -27,14 +27,15 @@ _FIELDS = {"source", "batch_size", "rand_skip", "shuffle", "new_height", "new_wi
 class PairFiles(Store):
     """The images and label images that a list names. A found record is the names of both files."""
 
-    def __init__(self, source: str, root: str) -> None:
-        self._list, self._root = Listing(source, "the file of an image and that of its labels"), root
+    def __init__(self, source: str, root: str, each: str = "the file of an image and that of its labels") -> None:
+        """`root` is prepended to each name. `each`: the words of a line, for messages. Raise Error without a place."""
+        self._list, self._root, self.each = Listing(source, each), root, each
         self._names = [self._pair(line) for line in self._list.lines]
         self.entries = len(self._names)
 
     def _pair(self, line: Line) -> Names:
         if len(line.words) != 2:
-            raise Error(f"{self._list.source}, line {line.number}: {len(line.words)} words", fix="each line is the file of an image and that of its labels")
+            raise Error(f"{self._list.source}, line {line.number}: {len(line.words)} words", fix=f"each line is {self.each}")
         return self._root + line.words[0], self._root + line.words[1]
 
     def find(self, records: Sequence[int]) -> Sequence[Names]:
@@ -80,6 +81,8 @@ class DenseImageSource(StagedSource):
             transform.refuse_skipping()
             if transform.soft_classes:
                 raise Error("mixup and cutmix are set, and pixels have one label each", fix="remove mixup and cutmix")
+            if transform.sizing is not None and transform.sizing.pads:
+                raise Error("resize_param has resize_mode FIT_LARGE_SIZE_AND_PAD, and padding has no labels", fix="resize_mode: WARP")
             super().__init__(PairFiles(param.source, param.root_folder), param, workers, place, layer)
             self.transform, self.labels, self.resized = transform, labels, new_size(param)
             self._stager = DenseStager(transform, Color.COLOR if param.is_color else Color.GRAY, self.resized, self.batch, labels)
@@ -157,7 +160,7 @@ class DenseImageSource(StagedSource):
 
     def _check_labels(self, batch: Batch, buffer: np.ndarray) -> None:
         """Raise Error for a label that a reader of the top does not accept."""
-        _, (layout, region) = self._stager.regions(batch.frame.shape, buffer)
+        _, (layout, region), *_ = self._stager.regions(batch.frame.shape, buffer)
         for n, (pixels, row) in enumerate(zip(layout.pixels(region), layout.table(region))):
             wrong = self.wrong_label(1, pixels[: row[HEIGHT] * row[WIDTH]])
             if wrong is not None:

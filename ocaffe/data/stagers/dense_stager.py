@@ -75,7 +75,7 @@ class DenseStager:
         """Read both files of a pair. Raise Error with the name of a file, without a line."""
         files, shapes = [], []
         for name, color in zip(names, (self.color, Color.GRAY)):
-            with _named(name):
+            with named(name):
                 file = read_image(name, self.transform.max_pixels)
                 channels, *size = file.shape(color)
                 if self.largest is not None and size[0] * size[1] > self.largest:
@@ -107,17 +107,20 @@ class DenseStager:
             laps.end(DISK)
             size = self.transform.output(*pair.shape)
             if size != frame.shape:
-                with _named(names[0]):
+                with named(names[0]):
                     raise Error(
                         f"the image is {shape_text(size)}, the first one of its batch is {shape_text(frame.shape)}",
                         fix="set crop_size, new_height and new_width, or batch_size: 1",
                     )
-            window, row = samples.at(n, pair.shape)
+            sized = self.transform.sized(frame.key, frame.positions[n], pair.shape)
+            window, row = samples.at(n, pair.shape if sized is None else (pair.shape[0], *sized.size))
             for name, file, color, method, (layout, pixels, table) in zip(names, pair.files, (self.color, Color.GRAY), _METHODS, rooms):
-                with _named(name), decoded(file, color) as image:
+                with named(name), decoded(file, color) as image:
                     planes = image.transpose(2, 0, 1)
                     if self.resized:
                         planes = resize(planes, *self.resized, method)
+                    if sized is not None:
+                        planes = sized.apply(planes, nearest=method is Interpolation.NEAREST)
                     laps.end(DECODE)
                     copy_window(planes, window, pixels[n], layout, mixed=method is not Interpolation.NEAREST)
                 table[n] = row
@@ -127,7 +130,7 @@ class DenseStager:
 
 
 @contextlib.contextmanager
-def _named(name: str) -> Iterator[None]:
+def named(name: str) -> Iterator[None]:
     """Add the name of a file to errors."""
     try:
         yield

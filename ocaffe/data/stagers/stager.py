@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.data.changes.resample import resize
+from ocaffe.data.changes.sizing import Sized
 from ocaffe.data.changes.transform import Layout, Transform, Window
 from ocaffe.data.databases.lmdb_file import Arena
 from ocaffe.data.decoding.decode import Color, ImageFile, decoded, open_image
@@ -105,8 +106,9 @@ class Stager:
                 picture = self.picture(content)
                 laps.end(DISK)
                 self._check(picture, frame)
-                window, table[n] = samples.at(n, picture.shape)
-                self._put(picture, window, pixels[n], layout, laps)
+                sized = self.transform.sized(frame.key, frame.positions[n], picture.shape)
+                window, table[n] = samples.at(n, picture.shape if sized is None else (picture.shape[0], *sized.size))
+                self._put(picture, sized, window, pixels[n], layout, laps)
             except Error as problem:
                 problems.append((n, problem))
                 continue
@@ -122,15 +124,21 @@ class Stager:
         if values is not None and values.dtype == np.float32 and frame.layout.dtype != np.float32:
             raise Unfit("it has float_data, the first record has bytes", fix="make the database with one kind of data")
 
-    def _put(self, picture: Picture, window: Window | None, room: np.ndarray, layout: Layout, laps: Laps) -> None:
+    def _put(self, picture: Picture, sized: Sized | None, window: Window | None, room: np.ndarray, layout: Layout, laps: Laps) -> None:
         if picture.file is None:
-            assert picture.record.values is not None
-            copy_window(picture.record.values.reshape(picture.shape), window, room, layout)
+            values = picture.record.values
+            assert values is not None
+            if sized is not None and values.dtype != np.uint8:
+                raise Unfit("it has float_data, and transform_param resizes images of bytes", fix="make the database with bytes, or of the final size")
+            pixels = values.reshape(picture.shape)
+            copy_window(pixels if sized is None else sized.apply(pixels), window, room, layout)
         else:
             with decoded(picture.file, self.color) as image:
                 pixels = image.transpose(2, 0, 1)
                 if self.resized:
                     pixels = resize(pixels, *self.resized)
+                if sized is not None:
+                    pixels = sized.apply(pixels)
                 laps.end(DECODE)
                 copy_window(pixels, window, room, layout)
         laps.end(COPY)
