@@ -17,8 +17,9 @@ from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 
-DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "MTCNNData", "MemoryData", "RoIData", "VideoData", "WindowData"}
-PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "MTCNNData", "VideoData"}  # data layers that apply transform_param as a mean and a scale
+DATA = {"AnnotatedData", "Data", "DenseImageData", "HDF5Data", "ImageData", "ImageSegData", "MTCNNData", "MemoryData", "RoIData", "VideoData", "WindowData"}
+# Data layers that apply transform_param as a mean and a scale.
+PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "ImageSegData", "MTCNNData", "VideoData"}
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
 # Layers that measure a net's quality and are not losses.
 MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}

@@ -24,7 +24,6 @@ FOREIGN = {
     "FlowWarp": "FlowNet 2",
     "GenerateAugmentationParameters": "FlowNet",
     "Grouping": "ParseNet",
-    "ImageSegData": "DeepLab and PSPNet",
     "LaneData": "MobileNet-YOLO",
     "LibDNNConvolution": "the OpenCL branch",
     "LibDNNPooling": "the OpenCL branch",

@@ -139,6 +139,28 @@ def video_frames(numbers: Sequence[int], kinds: Sequence[str]) -> Arrays:
     return {"data": np.array(samples, float)[:, :, 1:5, 2:6] - 10, "label": np.array([3.0, 4]).reshape(2, 1, 1, 1)}
 
 
+def write_segmented(folder: str) -> None:
+    """Two pictures of different sizes, gray label images, and their list."""
+    for n, (height, width) in enumerate(SEGMENTED):
+        Image.fromarray(frame(n, 1)[:height, :width]).save(os.path.join(folder, f"i{n}.png"))
+        Image.fromarray(frame(n, 1, "x")[:height, :width] % 21).save(os.path.join(folder, f"l{n}.png"))
+    with open(os.path.join(folder, "list.txt"), "w") as out:
+        out.writelines(f"{folder}/i{n}.png {folder}/l{n}.png\n" for n in range(2))
+
+
+SEGMENTED = [(6, 4), (3, 8)]
+
+
+def segmented(x: Arrays, got: Arrays) -> Arrays:
+    """The middle 4 x 5 pixels less 10; beyond the pictures 0, and the label 99."""
+    data, labels = np.zeros((2, 3, 4, 5)), np.full((2, 1, 4, 5), 99.0)
+    for n, ((height, width), (y, x0)) in enumerate(zip(SEGMENTED, ((1, 0), (0, 1)))):
+        pixels = frame(n, 1)[y:height, x0:width, ::-1][:4, :5].transpose(2, 0, 1)
+        data[n, :, : pixels.shape[1], : pixels.shape[2]] = pixels.astype(float) - 10
+        labels[n, 0, : pixels.shape[1], : pixels.shape[2]] = frame(n, 1, "x")[y:height, x0:width][:4, :5] % 21
+    return {"data": data, "label": labels, "dim": np.array([[4.0, 4], [3, 5]]).reshape(2, 1, 1, 2)}
+
+
 def write_faces(folder: str) -> None:
     """A database of three MTCNNDatums."""
     with LmdbWriter(os.path.join(folder, "faces")) as writer:
@@ -368,6 +390,9 @@ CASES = [
     Case("EvalDetection", layer("EvalDetection", "x0 x1", "y", "eval_detection_param { side: 6 num_class: 4 num_object: 2 threshold: 0.3 nms: 0.45 "
          "biases: 1.8 biases: 1.2 biases: 3 biases: 3.6 }"), lambda rng: {"x0": scored(rng, 2, 2, 4, (6, 6)), "x1": yolo_bottoms(rng)["x1"][:2]},
          lambda x, got: {"y": Decoder([YOLO_ANCHORS], 4, False, 0.005, 0.45).evaluated(x["x0"], x["x1"], 0.3, "MULTIPLY")}, phase="TEST"),
+    Case("ImageSegData", layer("ImageSegData", "", "data label dim", 'image_data_param { source: "{folder}/list.txt" batch_size: 2 label_type: PIXEL '
+         "ignore_label: 99 } transform_param { crop_height: 4 crop_width: 5 mean_value: 10 }"), lambda rng: {}, segmented, phase="TEST",
+         prepare=write_segmented),
     Case("MTCNNData", layer("MTCNNData", "", "data label roi pts", 'data_param { source: "{folder}/faces" backend: LMDB batch_size: 3 } '
          "transform_param { mean_value: 127.5 scale: 0.5 }"), lambda rng: {}, faces, prepare=write_faces),
     *(Case(f"VideoData {modality}", layer("VideoData", "", "data label", 'video_data_param { source: "{folder}/list.txt" batch_size: 2 new_length: 2 '
