@@ -75,8 +75,8 @@ class SegStager(DenseStager):
         y, x = [dice.below(free + 1) if self.transform.train else free // 2 for free in room]
         return Cut((size[0], size[1]), y, x, self.transform.mirror and dice.below(2) > 0)
 
-    def putter(self, frame: Frame, block: np.ndarray) -> Callable[[int, Names, Laps], None]:
-        rooms = [(layout, layout.pixels(part), layout.table(part)) for layout, part in self.parts(frame.shape, block)]
+    def putter(self, frame: Frame, buffer: np.ndarray) -> Callable[[int, Names, Laps], None]:
+        rooms = [(layout, layout.pixels(region), layout.table(region)) for layout, region in self.regions(frame.shape, buffer)]
 
         def put(n: int, names: Names, laps: Laps) -> None:
             pair = self.open(names)
