@@ -35,6 +35,12 @@ _KINDS = {  # C++ type of a field -> the value that its text must have
     **dict.fromkeys(_FLOATS, "a number"),
 }
 
+SEVERAL = {  # fields that BVLC has once and a fork once per axis -> the fields that hold the list
+    ("PoolingParameter", "kernel_size"): "kernel_size_3d",
+    ("PoolingParameter", "stride"): "stride_3d",
+    ("PoolingParameter", "pad"): "pad_3d",
+}
+
 
 class Parser:
     """Recursive descent over the tokens of one text."""
@@ -108,6 +114,10 @@ class Parser:
         is_block = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
         if not self.accept(":") and not (is_block and self.token.text in ("{", "<", "[")):
             raise self.error(f"expected {'a block' if is_block else ':'} after {name.text!r}, found {self.shown()}")
+        listed = SEVERAL.get((descriptor.name, field.name))
+        if listed and (self.token.text == "[" or message.HasField(field.name) or getattr(message, listed)):
+            field = _as_list(message, field, listed)
+            repeated = True
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
             raise self.error(
@@ -300,6 +310,14 @@ class Parser:
     def tell(self, warning: str) -> None:
         if self.warn:
             self.warn(warning)
+
+
+def _as_list(message: Any, field: Any, listed: str) -> Any:
+    """Return the field that holds the list of `field`. A value that `message` has already is its first number."""
+    if message.HasField(field.name):
+        getattr(message, listed).append(getattr(message, field.name))
+        message.ClearField(field.name)
+    return message.DESCRIPTOR.fields_by_name[listed]
 
 
 @functools.cache

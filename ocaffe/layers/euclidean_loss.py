@@ -131,8 +131,9 @@ class L1Loss(Distance):
 class SmoothL1Loss(Distance):
     """Sum of (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2), divided by the batch size.
 
-    Bottoms: a and b, with d = a - b; or a, b, w_in and w_out, with d = w_in (a - b) and each term multiplied by w_out. SSD's layer has two
-    bottoms and sigma 1.
+    Bottoms: a and b, with d = a - b; or a, b and w_in, with d = w_in (a - b); or a, b, w_in and w_out, with each term multiplied by w_out as well.
+    SSD, and Fast R-CNN of 2015, have two or three bottoms and sigma 1. They leave the factor w_in out of the gradient. Here it has that factor,
+    which is the same for weights of 0 and 1.
     """
 
     origin = "Fast R-CNN, SSD"
@@ -142,16 +143,15 @@ class SmoothL1Loss(Distance):
     slope = "fabs(d) < 1 / sigma2 ? sigma2 * d : sign(d)"
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(len(bottoms) != 3, "3 bottoms are given", "2, or 4 with the inside and the outside weights")
         tops = super().infer(*bottoms)
         sigma = float(self.own().sigma)
         self.check(sigma != 0, "sigma is 0", "a sigma other than 0; 1 is usual")
         self.scalars["sigma2"] = sigma * sigma
-        self.difference = "x2 * (x0 - x1)" if len(bottoms) == 4 else "x0 - x1"
+        self.difference = "x2 * (x0 - x1)" if len(bottoms) > 2 else "x0 - x1"
         return tops
 
     def weighted(self, count: int) -> str:
         return "x3 * " if count == 4 else ""
 
     def inside(self, count: int) -> Sequence[int]:
-        return (2,) if count == 4 else ()
+        return (2,) if count > 2 else ()

@@ -52,8 +52,6 @@ FOREIGN = {
     "UnPooling": "ParseNet",
     "UniqueLabel": "DeepLab and PSPNet",
     "VolumeData": "C3D",
-    "Convolution3D": "C3D",
-    "Pooling3D": "C3D",
 }
 
 

@@ -122,6 +122,13 @@ def test_written_text_has_no_private_fields(tmp_path):
     assert net.source_file == str(path), "the message itself stays as it was"
 
 
+@pytest.mark.parametrize("text", ["kernel_size: [2, 3, 4]", "kernel_size: 2 kernel_size: 3 kernel_size: 4", "kernel_size: [2, 3] kernel_size: 4"])
+def test_pooling_takes_sizes_for_each_axis(text: str) -> None:
+    """A single size stays in BVLC's field. Several go to the field of Intel's fork."""
+    p = parse(f"{text} stride: 2 pad: 0 pad: 1", proto.PoolingParameter)
+    assert list(p.kernel_size_3d) == [2, 3, 4] and not p.HasField("kernel_size") and p.stride == 2 and not p.stride_3d and list(p.pad_3d) == [0, 1]
+
+
 ERRORS = [  # message, text, line, text in the error, text in the remedy
     ("NetParameter", "layer {\n relu_param { slope: 1 } }", 2, "ReLUParameter has no field 'slope'", ""),
     ("NetParameter", "layer {\n pooling_param { kernal_size: 1 } }", 2, "has no field 'kernal_size'", "did you mean 'kernel_size'?"),
