@@ -143,7 +143,8 @@ def configured(net: Any, phase: int, imdb: str = "", proposals: str = "", settin
     if imdb and not images:
         raise Error("--imdb is given, and the net has no layer RoIDataLayer", fix="leave it out, or give a net of py-faster-rcnn")
     if proposals and not sampled:
-        raise Error(f"--proposals is given, and the net has no RoIDataLayer with {SAMPLED[0]} or {SAMPLED[1]} tops", fix="leave it out, or give a net for Fast R-CNN")
+        fact = f"--proposals is given, and the net has no RoIDataLayer with {SAMPLED[0]} or {SAMPLED[1]} tops"
+        raise Error(fact, fix="leave it out, or give a net for Fast R-CNN")
     return made
 
 

@@ -42,12 +42,90 @@ def deconvolved(x: Arrays, got: Arrays) -> Arrays:
     return {"y": convolve(spread, w.swapaxes(0, 1)[:, :, ::-1, ::-1, ::-1], x["y/1"])}
 
 
+def spread(x: np.ndarray, size: tuple[int, int], kernel: int, stride: int, pad: int, method: str) -> np.ndarray:
+    """Unpooling by loops over the windows of each plane."""
+    y, counts = np.zeros((*x.shape[:2], *size)), np.zeros(size)
+    for h, w in np.ndindex(*x.shape[2:]):
+        top, left = h * stride - pad, w * stride - pad
+        rows, columns = (slice(max(a, 0), min(a + kernel, n)) for a, n in zip((top, left), size))
+        area = np.prod([min(a + kernel, n + pad) - a for a, n in zip((top, left), size)])
+        counts[rows, columns] += 1
+        if method in ("MAX", "FIXED"):
+            shift = 0 if method == "MAX" else (kernel - 1) // 2
+            y[:, :, min(max(top + shift, 0), size[0] - 1), min(max(left + shift, 0), size[1] - 1)] = x[:, :, h, w]
+        else:
+            y[:, :, rows, columns] += x[:, :, h, w, None, None] / (area if method in ("AVE", "DIV") else 1)
+    return y / np.maximum(counts, 1) if method in ("DIV", "REP") else y
+
+
+def unpooling_case(kind: str, fields: str, size: tuple[int, int], kernel: int, stride: int, method: str, pad: int = 0) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0", "y", f"unpooling_param {{ {fields} }}"), normal(x0=(2, 2, 3, 4)),
+                lambda x, got: {"y": spread(x["x0"], size, kernel, stride, pad, method)}, ("x0",))  # fmt: skip
+
+
+def masked(x: Arrays, got: Arrays) -> Arrays:
+    """Bottom 1 names a place in the plane of 5 x 7 for each value."""
+    y = np.zeros((2, 2, 35))
+    np.put_along_axis(y, x["x1"].reshape(2, 2, -1).astype(int), x["x0"].reshape(2, 2, -1), 2)
+    return {"y": y.reshape(2, 2, 5, 7)}
+
+
+def places(rng: np.random.Generator) -> Arrays:
+    return {**normal(x0=(2, 2, 2, 3))(rng), "x1": np.stack([rng.permutation(35)[:6] for _ in range(4)]).reshape(2, 2, 2, 3)}
+
+
+def resampled(x: np.ndarray, size: tuple[int, int], kind: str, antialias: bool = True) -> np.ndarray:
+    """FlowNet's Resample by loops over the pixels, with its exchange of the steps of both axes."""
+    fy, fx = x.shape[2] / size[0], x.shape[3] / size[1]
+    smooth = antialias and max(fx, fy) > 1
+    ax, ay = (1 / fx, 1 / fy) if smooth else (1, 1)
+    weigh = {"LINEAR": lambda d: max(0, 1 - abs(d)), "CUBIC": lambda d: (1.5 * abs(d) ** 3 - 2.5 * d * d + 1) if abs(d) <= 1 else max(
+        0, 2 - abs(d)) and -0.5 * abs(d) ** 3 + 2.5 * d * d - 4 * abs(d) + 2}
+    y = np.zeros((*x.shape[:2], *size))
+    for i, j in np.ndindex(*size):
+        cy, cx = i * fy + fx / 2 - 0.5, j * fx + fy / 2 - 0.5
+        my, mx = int(np.floor(cy + 0.5)), int(np.floor(cx + 0.5))
+        if kind == "NEAREST":
+            y[:, :, i, j] = x[:, :, my, mx]
+            continue
+        width = 4 if kind == "CUBIC" else 2
+        ry, rx = (2 if f < 1 else int(np.ceil(width / a)) for f, a in ((fy, ay), (fx, ax)))
+        weights = np.zeros(x.shape[2:])
+        for h, w in np.ndindex(*x.shape[2:]):
+            if abs(h - my) <= ry and abs(w - mx) <= rx:
+                weights[h, w] = weigh[kind](ay * (cy - h)) * weigh[kind](ax * (cx - w))
+        y[:, :, i, j] = (x * weights).sum((2, 3)) / weights.sum()
+    return y
+
+
+def downsampled(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """FlowNet's Downsample by loops over the pixels."""
+    steps = [(n - 1) / (m - 1) for n, m in zip(x.shape[2:], size)]
+    y = np.zeros((*x.shape[:2], *size))
+    for at in np.ndindex(*y.shape):
+        weights = np.zeros(x.shape[2:])
+        for pixel in np.ndindex(*x.shape[2:]):
+            weights[pixel] = np.prod([max(0, 1 - abs(p - i * step) / step) for p, i, step in zip(pixel, at[2:], steps)])
+        plane = x[at[:2]]
+        known = np.where(np.isnan(plane), 0, weights)
+        lost = weights.sum() - known.sum()
+        y[at] = np.nan if lost > 0.5 * known.sum() else (np.nan_to_num(plane) * known).sum() / known.sum()
+    return y
+
+
+def with_gaps(rng: np.random.Generator) -> Arrays:
+    x = rng.standard_normal((1, 2, 7, 9))
+    x[0, 0, 2, 2:4] = x[0, 1, 3, 5] = np.nan
+    return {"x0": x}
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
     pooling_case("Pooling3D", "pooling3d_param { kernel_size: 3 kernel_depth: 2 stride: 2 }", (2, 3, 3), (1, 2, 2)),
     pooling_case("Pooling3D", "pooling_param { kernel_size: 2 kernel_depth: 1 stride: 2 temporal_stride: 4 }", (1, 2, 2), (4, 2, 2)),
-    pooling_case("NdPooling", "pooling_param { kernel_shape { dim: 1 dim: 2 dim: 3 } stride_shape { dim: 1 dim: 2 dim: 2 } pad_shape { dim: 0 dim: 1 dim: 1 } }",
+    pooling_case("NdPooling", "pooling_param { kernel_shape { dim: 1 dim: 2 dim: 3 } stride_shape { dim: 1 dim: 2 dim: 2 } "
+                 "pad_shape { dim: 0 dim: 1 dim: 1 } }",
                  (1, 2, 3), (1, 2, 2), (0, 1, 1)),
     convolution_case("Convolution3D", "convolution3d_param { num_output: 3 kernel_size: 3 kernel_depth: 2 stride: 2 pad: 1 temporal_pad: 1 filter_group: 3 }",
                      (1, 2, 2), (1, 1, 1)),
@@ -58,4 +136,30 @@ CASES = [
     Case("Deconvolution3D", layer("Deconvolution3D", "x0", "y", "convolution3d_param { num_output: 3 kernel_size: 3 kernel_depth: 2 stride: 2 }"),
          normal(x0=(2, 2, 3, 4, 3), y_0=(2, 3, 2, 3, 3), y_1=(3,)), deconvolved, ("x0", "y/0", "y/1")),
     pooling_case("PoolingND", "pooling_nd_param { kernel_size: 2 stride: 2 stride: 1 stride: 2 }", (2, 2, 2), (2, 1, 2)),
+    unpooling_case("UnPooling", "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 6 unpool_w: 8", (6, 8), 2, 2, "MAX"),
+    unpooling_case("UnPooling", "kernel_size: 2 stride: 2 unpool_h: 4 unpool_w: 8", (4, 8), 2, 2, "MAX"),
+    unpooling_case("Unpooling", "unpool: AVE kernel_size: 3 stride: 2 unpool_h: 6 unpool_w: 8", (6, 8), 3, 2, "AVE"),
+    unpooling_case("Unpooling", "unpool: TILE kernel_size: 2 stride: 2", (7, 9), 2, 2, "TILE"),
+    unpooling_case("UnPooling", "out_kernel_size: 3 out_stride: 2", (7, 9), 3, 2, "FIXED"),
+    unpooling_case("UnPooling", "unpool: DIV out_kernel_size: 3 out_stride: 2 out_pad: 1", (6, 8), 3, 2, "DIV", 1),
+    unpooling_case("UnPooling", "unpool: REP out_kernel_size: 3 out_stride: 2 out_pad: 1", (6, 8), 3, 2, "REP", 1),
+    Case("UnPooling with a mask", layer("UnPooling", "x0 x1", "y", "unpooling_param { unpool: MAX kernel_size: 2 stride: 2 unpool_h: 5 unpool_w: 7 }"), places,
+         masked, ("x0",)),
+    Case("Upsample height_scale", layer("Upsample", "x0", "y", "upsample_param { height_scale: 2 width_scale: 2 mode: NEAREST }"), normal(x0=(1, 2, 3, 4)),
+         lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",)),
+    Case("Upsample two scales", layer("Upsample", "x0", "y", "upsample_param { height_scale: 3 width_scale: 2 }"), normal(x0=(1, 2, 3, 4)),
+         lambda x, got: {"y": x["x0"].repeat(3, 2).repeat(2, 3)}, ("x0",)),
+    Case("Upsample stride", layer("Upsample", "x0", "y", "upsample_param { scale: 1 stride: 2 }"), normal(x0=(1, 2, 3, 4)),
+         lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",)),
+    *(Case(f"Resample {fields}", layer("Resample", "x0", "y", f"resample_param {{ {fields} height: {size[0]} width: {size[1]} }}"), normal(x0=(1, 2, 6, 8)),
+           lambda x, got, size=size, how=how: {"y": resampled(x["x0"], size, *how)}, ("x0",))
+      for fields, size, how in (("type: LINEAR", (12, 16), ("LINEAR",)), ("type: LINEAR", (3, 5), ("LINEAR",)), ("type: CUBIC", (9, 10), ("CUBIC",)),
+                                ("type: CUBIC antialias: false", (3, 4), ("CUBIC", False)), ("type: NEAREST", (12, 24), ("NEAREST",)))),
+    Case("Resample like", layer("Resample", "x0 x1", "y"), normal(x0=(1, 2, 6, 8), x1=(1, 1, 3, 4)),
+         lambda x, got: {"y": resampled(x["x0"], (3, 4), "LINEAR")}, ("x0",)),
+    Case("Downsample", layer("Downsample", "x0", "y", "downsample_param { top_height: 3 top_width: 4 }"), with_gaps,
+         lambda x, got: {"y": downsampled(x["x0"], (3, 4))}),
+    Case("Downsample like", layer("Downsample", "x0 x1", "y"), normal(x0=(1, 2, 7, 9), x1=(1, 1, 3, 4)),
+         lambda x, got: {"y": downsampled(x["x0"], (3, 4))}, ("x0",)),
+    Case("Downsample of the same size", layer("Downsample", "x0 x1", "y"), normal(x0=(1, 2, 3, 4), x1=(1, 1, 3, 4)), lambda x, got: {"y": x["x0"]}, ("x0",)),
 ]  # fmt: skip

@@ -28,16 +28,16 @@ class PlaneMap:
     def forward(self, rec: Recorder, x: Ref, y: Ref) -> None:
         """Record the launches that map x (N x C x H x W) to y (N x C x OH x OW)."""
         rows, columns, between = self._operands(rec, x)
-        planes = between.shape[0]
-        gemm(rec, x.view((planes * between.shape[1], x.shape[3])), columns, between.view((planes * between.shape[1], len(self.columns))), trans_b=True, mergeable=False)
-        convolution.forward(rec, self._geometry(planes), between, rows, None, y.view((planes, len(self.rows), len(self.columns))))
+        planes, height, width = between.shape
+        gemm(rec, x.view((planes * height, x.shape[3])), columns, between.view((planes * height, width)), trans_b=True, mergeable=False)
+        convolution.forward(rec, self._geometry(planes), between, rows, None, y.view((planes, len(self.rows), width)))
 
     def backward(self, rec: Recorder, dy: Ref, dx: Ref) -> None:
         """Record the launches that map the gradient dy of y to the gradient dx of x."""
         rows, columns, between = self._operands(rec, dx)
-        planes = between.shape[0]
-        convolution.backward_data(rec, self._geometry(planes), dy.view((planes, len(self.rows), len(self.columns))), rows, between)
-        gemm(rec, between.view((planes * between.shape[1], len(self.columns))), columns, dx.view((planes * between.shape[1], dx.shape[3])), mergeable=False)
+        planes, height, width = between.shape
+        convolution.backward_data(rec, self._geometry(planes), dy.view((planes, len(self.rows), width)), rows, between)
+        gemm(rec, between.view((planes * height, width)), columns, dx.view((planes * height, dx.shape[3])), mergeable=False)
 
     def _operands(self, rec: Recorder, x: Ref) -> tuple[Ref, Ref, Ref]:
         planes, height = math.prod(x.shape[:2]), x.shape[2]

@@ -1,0 +1,53 @@
+"""Layer types of public prototxts: errors, and values that a Case cannot compare. Their cases are in public_cases.py."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ocaffe import proto
+from ocaffe.api.net import Net
+from ocaffe.cl.device import Device
+from ocaffe.formats.text import parse
+from ocaffe.selftest.case import layer
+from tests.layers.public_cases import downsampled
+from tests.layers.test_fork_layers import refusal
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "shapes", "told"),
+    [
+        ("Convolution3D", "convolution3d_param { num_output: 2 kernel_size: 3 group: 2 }", ("1 2 5 5 5",), "group is 2, which C3D ignores"),
+        ("Pooling3D", "pooling3d_param { kernel_size: 2 kernel_depth: 2 }", ("1 2 5 5",), "kernel_depth is given for 2 spatial axes"),
+        ("UnPooling", "unpooling_param { kernel_size: 2 out_stride: 2 }", ("1 2 3 3",), "out_stride is given, and unpool is MAX"),
+        ("UnPooling", "unpooling_param { unpool: REP kernel_size: 2 }", ("1 2 3 3",), "kernel_size is given, and unpool is REP"),
+        ("UnPooling", "unpooling_param { unpool: REP out_kernel_size: 2 }", ("1 2 3 3", "1 2 3 3"), "unpool is REP, and bottom 1 is a mask"),
+        ("UnPooling", "unpooling_param { unpool: MAX kernel_size: 2 pad: 1 }", ("1 2 3 3",), "pad is 1, which DeconvNet refuses too"),
+        ("UnPooling", "unpooling_param { unpool: MAX stride: 2 }", ("1 2 3 3",), "the kernel is 0, the stride 2"),
+        ("UnPooling", "unpooling_param { unpool: AVE kernel_size: 2 stride: 2 unpool_size: 3 }", ("1 2 3 3",), "window starts at 4 x 4 of a top of 3 x 3"),
+        ("UnPooling", "unpooling_param { unpool: AVE kernel_h: 2 }", ("1 2 3 3",), "only kernel_h of kernel_h and kernel_w is given"),
+        ("UnPooling", "unpooling_param { unpool: AVE kernel_size: 2 unpool_size: 4 unpool_h: 4 unpool_w: 4 }", ("1 2 3 3",), "unpool_size and unpool_h"),
+        ("Upsample", "upsample_param { height_scale: 2 }", ("1 2 3 3",), "height_scale is given alone"),
+        ("Upsample", "upsample_param { height_scale: 1.5 width_scale: 2 }", ("1 2 3 3",), "height_scale is 1.5"),
+        ("Upsample", "upsample_param { scale: 2 stride: 2 }", ("1 2 3 3",), "scale given, which another fork's Upsample takes"),
+        ("Resample", "", ("1 2 3 3",), "height is 0, width is 0"),
+        ("Resample", "resample_param { type: AREA height: 2 width: 2 }", ("1 2 3 3",), "type is AREA, which FlowNet refuses too"),
+        ("Resample", "resample_param { height: 2 width: 2 }", ("2 3 3",), "bottom 0 is 2 x 3 x 3, it must be N x C x H x W"),
+        ("Downsample", "downsample_param { top_height: 1 top_width: 2 }", ("1 2 3 3",), "the top is 1 x 2, the bottom 3 x 3"),
+    ],
+)
+def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
+    text = refusal(kind, more, *shapes)
+    assert told in text and "fix: " in text
+
+
+def test_downsample_of_unknown_flow(device: Device) -> None:
+    """A pixel of the top is NaN where NaN has more than half as much weight as the rest."""
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 7 dim: 9 } } }'
+    text += layer("Downsample", "x", "y", "downsample_param { top_height: 3 top_width: 4 }")
+    net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
+    x = np.random.default_rng(0).standard_normal((1, 1, 7, 9)).astype(np.float32)
+    x[0, 0, 3:, 5:] = np.nan
+    np.testing.assert_allclose(np.array(net.forward(x=x)["y"]), wanted := downsampled(x, (3, 4)), atol=1e-5)
+    assert 0 < np.isnan(wanted).sum() < 12
