@@ -3,14 +3,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Arity, Layer, register
+from ocaffe.layers.base import Arity, Layer, LayerClass, register
+from ocaffe.layers.flow_loss import FlowL1Loss
 from ocaffe.layers.loss import check_batch
 
 
@@ -120,9 +121,21 @@ class MTCNNEuclideanLoss(EuclideanLoss):
 
 @register("L1Loss")
 class L1Loss(Distance):
-    """Sum of the absolute differences, divided by the batch size; the derivative at 0 is 0."""
+    """Sum of the absolute differences, divided by the batch size; the derivative at 0 is 0.
 
-    origin = "NVCaffe"
+    With l1_loss_param, or with one bottom, it is FlowNet's: NaN counts as 0. l2_per_location gives the sum over pixels of sqrt(sum over channels of d^2 +
+    epsilon), with l2_prescale_by_channels of the mean over channels; smaller values than `plateau` count as 0. normalize_by_num_entries divides by the
+    number of values that are not NaN, divided by the channels. Source: lmb-freiburg/flownet2, src/caffe/layers/l1loss_layer.cu.
+    """
+
+    origin = "NVCaffe, FlowNet"
+    message = "l1_loss_param"
+    bottoms = (1, 2)
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return FlowL1Loss if param.HasField("l1_loss_param") or len(param.bottom) == 1 else cls
+
     value = "fabs(d)"
     slope = "sign(d)"
 

@@ -1,6 +1,10 @@
 """Cases with a numpy reference for the layer types that public prototxts of forks use, beside those of fork_cases.py."""
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ocaffe.selftest.case import Arrays, Case, layer, normal
@@ -119,6 +123,77 @@ def with_gaps(rng: np.random.Generator) -> Arrays:
     return {"x0": x}
 
 
+def correlated(x: Arrays, pad: int, reach: int, step: int, jump: int, kernel: int, columns: Sequence[int] | None = None, subtract: bool = False) -> np.ndarray:
+    """FlowNet's Correlation by loops over displacements and pixels. `columns` are the displacements of Correlation1D."""
+    a, b = x["x0"], x["x1"]
+    rows_pad = 0 if columns is not None else pad
+    n, _, height, width = a.shape
+    border = reach + kernel  # more zeros, so that no window leaves the arrays
+    a, b = (np.pad(each, [(0, 0), (0, 0), (rows_pad + border,) * 2, (pad + border,) * 2]) for each in (a, b))
+    radius, steps = kernel // 2, reach // jump
+    up = 0 if columns is not None else reach
+    size = [-(-(extent + 2 * p - 2 * (far + radius)) // step) for extent, p, far in ((height, rows_pad, up), (width, pad, reach))]
+    moves = [(p * jump, o * jump) for p in ([0] if columns is not None else range(-steps, steps + 1)) for o in (columns or range(-steps, steps + 1))]
+    y = np.zeros((n, len(moves), *size))
+    for d, (down, across) in enumerate(moves):
+        for i, j in np.ndindex(*size):
+            top, left = i * step + up + border, j * step + reach + border
+            one = a[:, :, top : top + kernel, left : left + kernel]
+            two = b[:, :, top + down : top + down + kernel, left + across : left + across + kernel]
+            y[:, d, i, j] = (np.abs(one - two) if subtract else one * two).mean((1, 2, 3))
+    return y
+
+
+def correlation_case(kind: str, fields: str, *how: Any) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0 x1", "y", f"correlation_param {{ {fields} }}"), normal(x0=(2, 3, 6, 7), x1=(2, 3, 6, 7)),
+                lambda x, got: {"y": correlated(x, *how)}, ("x0", "x1"))  # fmt: skip
+
+
+def sampled(image: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values (N x C x H x W) at places (N x H x W), with zeros outside."""
+    y = np.zeros(image.shape)
+    for n, h, w in np.ndindex(*columns.shape):
+        across, down = columns[n, h, w], rows[n, h, w]
+        for r, c in itertools.product((int(np.floor(down)), int(np.floor(down)) + 1), (int(np.floor(across)), int(np.floor(across)) + 1)):
+            if 0 <= r < image.shape[2] and 0 <= c < image.shape[3]:
+                y[n, :, h, w] += (1 - abs(down - r)) * (1 - abs(across - c)) * image[n, :, r, c]
+    return y
+
+
+def flow_warped(x: Arrays, got: Arrays) -> Arrays:
+    image, (height, width) = x["x0"], x["x0"].shape[2:]
+    columns, rows = x["x1"][:, 0] + np.arange(width), x["x1"][:, 1] + np.arange(height)[:, None]
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    wider = np.pad(image, [(0, 0), (0, 0), (0, 1), (0, 1)], "edge")
+    places = (np.pad(each, [(0, 0), (0, 1), (0, 1)]) for each in (columns, rows))
+    return {"y": sampled(wider, *places)[:, :, :height, :width] * inside[:, None]}
+
+
+def flow(rng: np.random.Generator) -> Arrays:
+    """An image, and a flow that leads outside here and there and never to the middle of a pixel."""
+    moves = rng.integers(-2, 3, (2, 2, 4, 5)) + rng.uniform(0.1, 0.9, (2, 2, 4, 5))
+    return {"x0": rng.standard_normal((2, 3, 4, 5)), "x1": moves}
+
+
+def flow_loss(x: Arrays, p: float, q: float, epsilon: float = 0, scale: float = 1, counted: bool = False, least: float = 0, least_sum: float = 0) -> Arrays:
+    d = x["x0"] - x["x1"] if "x1" in x else x["x0"]
+    known = ~np.isnan(d)
+    size = np.abs(np.nan_to_num(d))
+    sums = (np.where(size < least, 0, size) ** p).sum(1) * scale
+    sums = np.where(sums < least_sum, 0, sums)
+    return {"loss": np.asarray(((sums + epsilon) ** q).sum() / (known.sum() / d.shape[1] if counted else len(d)))}
+
+
+def two_flows(rng: np.random.Generator) -> Arrays:
+    x = {name: rng.standard_normal((2, 2, 3, 4)) for name in ("x0", "x1")}
+    x["x1"][0, :, 1, 2] = x["x1"][1, 0, 0] = np.nan
+    return x
+
+
+def flow_loss_case(kind: str, fields: str, **how: Any) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0 x1", "loss", fields), two_flows, lambda x, got: flow_loss(x, **how), ("x0",))
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -162,4 +237,30 @@ CASES = [
     Case("Downsample like", layer("Downsample", "x0 x1", "y"), normal(x0=(1, 2, 7, 9), x1=(1, 1, 3, 4)),
          lambda x, got: {"y": downsampled(x["x0"], (3, 4))}, ("x0",)),
     Case("Downsample of the same size", layer("Downsample", "x0 x1", "y"), normal(x0=(1, 2, 3, 4), x1=(1, 1, 3, 4)), lambda x, got: {"y": x["x0"]}, ("x0",)),
+    correlation_case("Correlation", "pad: 2 kernel_size: 1 max_displacement: 2 stride_1: 1 stride_2: 1", 2, 2, 1, 1, 1),
+    correlation_case("Correlation", "pad: 3 kernel_size: 3 max_displacement: 3 stride_1: 2 stride_2: 2", 3, 3, 2, 2, 3),
+    correlation_case("Correlation", "pad: 2 kernel_size: 1 max_displacement: 2 correlation_type: SUBTRACT", 2, 2, 1, 1, 1, None, True),
+    correlation_case("Correlation1D", "pad: 2 kernel_size: 1 max_displacement: 2 single_direction: -1", 2, 2, 1, 1, 1, (-2, -1, 0)),
+    correlation_case("Correlation1D", "pad: 2 kernel_size: 3 max_displacement: 2", 2, 2, 1, 1, 3, (-2, -1, 0, 1, 2)),
+    Case("FlowWarp", layer("FlowWarp", "x0 x1", "y"), flow, flow_warped, ("x0", "x1")),
+    Case("Warp", layer("Warp", "x0 x1", "y"), lambda rng: {"x0": rng.standard_normal((2, 3, 4, 5)), "x1": rng.integers(-1, 5, (2, 2, 4, 5)) + rng.uniform(
+        0.1, 0.9, (2, 2, 4, 5))}, lambda x, got: {"y": sampled(x["x0"], x["x1"][:, 0], x["x1"][:, 1])}, ("x0", "x1")),
+    Case("Grid", layer("Grid", "x0", "y"), normal(x0=(2, 3, 4, 5)), lambda x, got: {"y": np.broadcast_to(np.stack(np.indices((4, 5))[::-1]), (2, 2, 4, 5))}),
+    Case("ChannelNorm", layer("ChannelNorm", "x0", "y"), normal(x0=(2, 3, 4, 5)), lambda x, got: {"y": np.sqrt((x["x0"] ** 2).sum(1, keepdims=True))}, ("x0",)),
+    Case("NegReLU", layer("NegReLU", "x0", "y", "relu_param { negative_slope: 0.2 }"), normal(x0=(2, 3, 4)),
+         lambda x, got: {"y": np.where(x["x0"] < 0, x["x0"], 0.2 * x["x0"])}, ("x0",)),
+    Case("NegSquare", layer("NegSquare", "x0", "y"), normal(x0=(2, 3, 4)), lambda x, got: {"y": -(x["x0"] ** 2)}, ("x0",)),
+    Case("ExpMax", layer("ExpMax", "x0", "y", "expmax_param { base: 2 scale: 0.5 shift: 1 }"), normal(x0=(2, 3, 4)),
+         lambda x, got: {"y": 2 ** (1 + 0.5 * (x["x0"] - x["x0"].max(1, keepdims=True)))}),
+    Case("Mean", layer("Mean", "x0 x1", "y z", "mean_param { operation: SUBTRACT value: 1 value: 2 mean_scale: 0.5 input_scale: 3 output_scale: 0.1 }"),
+         normal(x0=(2, 2, 3, 4), x1=(2, 4, 3, 4)),
+         lambda x, got: {top: 0.1 * (3 * x[name] - 0.5 * np.tile([1, 2], x[name].shape[1] // 2)[:, None, None]) for name, top in (("x0", "y"), ("x1", "z"))},
+         ("x0", "x1")),
+    flow_loss_case("L1Loss", "l1_loss_param { }", p=1, q=1),
+    flow_loss_case("L1Loss", "l1_loss_param { plateau: 0.5 normalize_by_num_entries: true }", p=1, q=1, least=0.5, counted=True),
+    flow_loss_case("L1Loss", "loss_weight: 2 l1_loss_param { l2_per_location: true l2_prescale_by_channels: true plateau: 0.7 }", p=2, q=0.5, epsilon=0.01,
+                   scale=0.5, least_sum=0.49),
+    flow_loss_case("LpqLoss", "lpq_loss_param { p: 1.5 q: 0.4 normalize_by_num_entries: true }", p=1.5, q=0.4, epsilon=0.01, counted=True),
+    Case("LpqLoss of one bottom", layer("LpqLoss", "x0", "loss", "lpq_loss_param { p: 2 q: 0.5 q_epsilon: 0 }"), normal(x0=(2, 2, 3, 4)),
+         lambda x, got: flow_loss(x, 2, 0.5), ("x0",)),
 ]  # fmt: skip

@@ -1,6 +1,8 @@
 """Layer types of public prototxts: errors, and values that a Case cannot compare. Their cases are in public_cases.py."""
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.formats.text import parse
+from ocaffe.io import array_to_blobproto
 from ocaffe.selftest.case import layer
 from tests.layers.public_cases import downsampled
 from tests.layers.test_fork_layers import refusal
@@ -35,6 +38,18 @@ pytestmark = pytest.mark.quick
         ("Resample", "resample_param { type: AREA height: 2 width: 2 }", ("1 2 3 3",), "type is AREA, which FlowNet refuses too"),
         ("Resample", "resample_param { height: 2 width: 2 }", ("2 3 3",), "bottom 0 is 2 x 3 x 3, it must be N x C x H x W"),
         ("Downsample", "downsample_param { top_height: 1 top_width: 2 }", ("1 2 3 3",), "the top is 1 x 2, the bottom 3 x 3"),
+        ("Correlation", "correlation_param { kernel_size: 2 }", ("1 2 4 4", "1 2 4 4"), "kernel_size is 2"),
+        ("Correlation", "correlation_param { kernel_size: 1 max_displacement: 2 }", ("1 2 4 4", "1 2 4 4"), "leave 0 x 0 of 4 x 4 pixels"),
+        ("Correlation", "correlation_param { kernel_size: 1 single_direction: 1 }", ("1 2 4 4", "1 2 4 4"), "single_direction is 1"),
+        ("Correlation", "correlation_param { kernel_size: 1 }", ("1 2 4 4", "1 2 4 5"), "bottom 0 is 1 x 2 x 4 x 4, bottom 1 1 x 2 x 4 x 5"),
+        ("FlowWarp", "", ("1 3 4 4", "1 3 4 4"), "bottom 1 is 1 x 3 x 4 x 4, bottom 0 1 x 3 x 4 x 4"),
+        ("ExpMax", "expmax_param { base: -2 }", ("1 3 4",), "base is -2"),
+        ("Mean", "mean_param { operation: ADD }", ("1 3 4 4",), "0 value and no file are given"),
+        ("Mean", "mean_param { operation: ADD value: 1 value: 2 }", ("1 3 4 4",), "bottom 0 is 1 x 3 x 4 x 4, 2 values are given"),
+        ("Mean", 'mean_param { operation: ADD file: "none.binaryproto" }', ("1 3 4 4",), "none.binaryproto"),
+        ("LpqLoss", "lpq_loss_param { p: 1 p: 2 q: 1 q: 1 pq_episode_starts_at_iter: 0 pq_episode_starts_at_iter: 9 }", ("1 3 4 4",), "2 p and 2 q are given"),
+        ("LpqLoss", "lpq_loss_param { p: 0 q: 1 }", ("1 3 4 4",), "p is 0, q 1"),
+        ("L1Loss", "l1_loss_param { epsilon: -1 }", ("1 3 4 4",), "epsilon is -1"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
@@ -51,3 +66,24 @@ def test_downsample_of_unknown_flow(device: Device) -> None:
     x[0, 0, 3:, 5:] = np.nan
     np.testing.assert_allclose(np.array(net.forward(x=x)["y"]), wanted := downsampled(x, (3, 4)), atol=1e-5)
     assert 0 < np.isnan(wanted).sum() < 12
+
+
+def test_gradient_of_exp_max(device: Device) -> None:
+    """The maximum counts as a constant."""
+    text = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 4 } } }'
+    net = Net(parse(text + layer("ExpMax", "x", "y", "expmax_param { scale: 2 }"), proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(2))
+    y = np.array(net.forward(x=x)["y"])
+    net.blobs["y"].diff[...] = dy
+    net.backward()
+    np.testing.assert_allclose(net.blobs["x"].diff, 2 * y * dy, rtol=1e-5)
+
+
+def test_mean_image(device: Device, tmp_path: pathlib.Path) -> None:
+    image = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    (tmp_path / "mean.binaryproto").write_bytes(array_to_blobproto(image).SerializeToString())
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 2 dim: 3 dim: 4 } } }'
+    text += layer("Mean", "x", "y", f'mean_param {{ operation: ADD file: "{tmp_path}/mean.binaryproto" }}')
+    net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
+    assert (np.array(net.forward(x=np.ones((2, 2, 3, 4)))["y"]) == 1 + image).all()
