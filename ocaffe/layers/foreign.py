@@ -9,7 +9,6 @@ FOREIGN = {
     "BatchReduction": "yjxiong/caffe (temporal-segment-networks)",
     "BiasChannel": "DeepLab and PSPNet",
     "BoxData": "intel/caffe (YOLOv2)",
-    "CombinedMargin": "arcface-caffe",
     "ConnectedComponent": "the OpenCL branch",
     "CropCenter2": "waifu2x",
     "CuDNNBatchNorm": "NVIDIA/caffe 0.15",

@@ -194,6 +194,47 @@ def flow_loss_case(kind: str, fields: str, **how: Any) -> Case:
     return Case(f"{kind} {fields}", layer(kind, "x0 x1", "loss", fields), two_flows, lambda x, got: flow_loss(x, **how), ("x0",))
 
 
+def scores(rng: np.random.Generator) -> Arrays:
+    """Scores from 0.4 to 0.9, and labels."""
+    return {"x0": rng.uniform(0.4, 0.9, (3, 4)), "x1": np.array([2, 0, 3])}
+
+
+def added(x: Arrays, bias: float) -> np.ndarray:
+    own = np.arange(4) == x["x1"][:, None]
+    return x["x0"] + bias * (own & (x["x0"] > -bias))
+
+
+def combined(x: Arrays, got: Arrays) -> Arrays:
+    own = np.arange(4) == x["x1"][:, None]
+    return {"y": np.where(own, np.cos(0.9 * np.arccos(x["x0"]) + 0.4) - 0.15, x["x0"])}
+
+
+def large_margin(x: Arrays, m: int, strength: float, weights: str) -> Arrays:
+    """L-Softmax by the angle: psi = (-1)^k cos(m a) - 2 k for the k-th part of the angle."""
+    a, w = x["x0"], x[weights]
+    y = a @ w.T
+    sizes = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(w, axis=1)
+    angle = np.arccos(np.clip(y / sizes, -1, 1))
+    part = np.floor(angle * m / np.pi)
+    psi = (-1) ** part * np.cos(m * angle) - 2 * part
+    return {"y": np.where(np.arange(len(w)) == x["x1"][:, None], (strength * y + sizes * psi) / (1 + strength), y), "z": np.array([strength])}
+
+
+def large_margin_case(kind: str, m: int, bottom: bool) -> Case:
+    weights = "x2" if bottom else "y/0"
+    shapes = {"x0": (3, 5), "x2" if bottom else "y_0": (4, 5)}
+    fields = f"largemargin_inner_product_param {{ num_output: 4 type: {kind} base: 3 gamma: 0.5 power: 2 }}"
+    return Case(f"LargeMarginInnerProduct {kind} {weights}", layer("LargeMarginInnerProduct", "x0 x1 x2" if bottom else "x0 x1", "y z", fields),
+                lambda rng: {**normal(**shapes)(rng), "x1": np.array([2, 0, 3])}, lambda x, got: large_margin(x, m, 3 * 1.5**-2, weights),
+                ("x0", weights))  # fmt: skip
+
+
+def triplets(x: Arrays, got: Arrays) -> Arrays:
+    a, p, n = (x[f"x{i}"] for i in range(3))
+    terms = np.maximum(0, 0.7 + ((a - p) ** 2).sum(1) - ((a - n) ** 2).sum(1))
+    return {"loss": np.asarray((terms * x.get("x3", 1)).mean() / 2)}
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -263,4 +304,25 @@ CASES = [
     flow_loss_case("LpqLoss", "lpq_loss_param { p: 1.5 q: 0.4 normalize_by_num_entries: true }", p=1.5, q=0.4, epsilon=0.01, counted=True),
     Case("LpqLoss of one bottom", layer("LpqLoss", "x0", "loss", "lpq_loss_param { p: 2 q: 0.5 q_epsilon: 0 }"), normal(x0=(2, 2, 3, 4)),
          lambda x, got: flow_loss(x, 2, 0.5), ("x0",)),
+    Case("LabelSpecificAdd TRAIN", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.6 }"), scores,
+         lambda x, got: {"y": added(x, -0.6)}, ("x0",)),
+    Case("LabelSpecificAdd TEST", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.6 }"), scores,
+         lambda x, got: {"y": x["x0"]}, phase="TEST"),
+    Case("LabelSpecificAdd TRAIN-like TEST", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.3 transform_test: true }"), scores,
+         lambda x, got: {"y": added(x, -0.3)}, phase="TEST"),
+    Case("LabelSpecificAdd TRAIN, annealed", layer("LabelSpecificAdd", "x0 x1", "y z", "label_specific_add_param { bias_base: -0.1 bias_gamma: 0.5 bias_power: -1 "
+         "bias_min: -0.35 bias_max: 1 iteration: 1 }"), scores, lambda x, got: {"y": added(x, -0.35), "z": np.array([-0.35])}, ("x0",)),
+    Case("CombinedMargin", layer("CombinedMargin", "x0 x1", "y", "combined_margin_param { m1: 0.9 m2: 0.4 m3: 0.15 }"), scores, combined, ("x0",)),
+    *(large_margin_case(kind, m, bottom) for kind, m, bottom in (("SINGLE", 1, False), ("DOUBLE", 2, False), ("TRIPLE", 3, False), ("QUADRUPLE", 4, True))),
+    Case("TripletLoss", layer("TripletLoss", "x0 x1 x2", "loss", "triplet_loss_param { margin: 0.7 }"), normal(x0=(6, 4), x1=(6, 4), x2=(6, 4)), triplets,
+         ("x0", "x1", "x2")),
+    Case("TripletLoss with weights", layer("TripletLoss", "x0 x1 x2 x3", "loss", "loss_weight: 2 triplet_loss_param { margin: 0.7 }"),
+         normal(x0=(6, 4), x1=(6, 4), x2=(6, 4), x3=(6,)), triplets, ("x0", "x1", "x2")),
+    Case("ChannelScale", layer("ChannelScale", "x0 x1", "y"), normal(x0=(2, 3, 4, 2), x1=(2, 1, 4, 2)), lambda x, got: {"y": x["x0"] * x["x1"]}, ("x0", "x1")),
+    Case("ChannelScale global TRAIN", layer("ChannelScale", "x0 x1", "y z", "channel_scale_param { global_scale: true max_global_scale: 0.6 }"),
+         normal(x0=(2, 3), x1=(2, 1)), lambda x, got: {"y": x["x0"] * min(0.6, np.abs(x["x1"]).mean()), "z": np.array([min(0.6, np.abs(x["x1"]).mean())])}),
+    Case("ChannelScale global", layer("ChannelScale", "x0 x1", "y z", "channel_scale_param { global_scale: true }"), normal(x0=(2, 3), x1=(2, 1), y_0=(1,)),
+         lambda x, got: {"y": x["x0"] * x["y/0"], "z": x["y/0"]}, phase="TEST"),
+    Case("ChannelScale without forward", layer("ChannelScale", "x0 x1", "y", "channel_scale_param { do_forward: false do_backward_feature: false }"),
+         normal(x0=(2, 3), x1=(2, 1)), lambda x, got: {"y": x["x0"]}, ("x0",)),
 ]  # fmt: skip

@@ -50,6 +50,12 @@ pytestmark = pytest.mark.quick
         ("LpqLoss", "lpq_loss_param { p: 1 p: 2 q: 1 q: 1 pq_episode_starts_at_iter: 0 pq_episode_starts_at_iter: 9 }", ("1 3 4 4",), "2 p and 2 q are given"),
         ("LpqLoss", "lpq_loss_param { p: 0 q: 1 }", ("1 3 4 4",), "p is 0, q 1"),
         ("L1Loss", "l1_loss_param { epsilon: -1 }", ("1 3 4 4",), "epsilon is -1"),
+        ("LabelSpecificAdd", "", ("3 4", "2"), "bottom 1 is 2, bottom 0 3 x 4"),
+        ("ChannelScale", "", ("3 4", "3 4"), "bottom 1 is 3 x 4, bottom 0 3 x 4"),
+        ("ChannelScale", "top: 'z'", ("3 4", "3"), "a second top is given without global_scale"),
+        ("TripletLoss", "", ("3 4", "3 4", "3 5"), "bottom 2 is 3 x 5"),
+        ("TripletLoss", "", ("3 4", "3 4", "3 4", "4"), "bottom 3 is 4"),
+        ("LargeMarginInnerProduct", "top: 'z' largemargin_inner_product_param { num_output: 2 }", ("3 4", "3", "2 5"), "bottom 2 is 2 x 5"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
