@@ -40,6 +40,10 @@ SEVERAL = {  # fields that BVLC has once and a fork once per axis -> the fields 
     ("PoolingParameter", "stride"): "stride_3d",
     ("PoolingParameter", "pad"): "pad_3d",
 }
+RENAMED = {  # fields of forks -> the fields with the same meaning
+    ("TransformationParameter", "crop_height"): "crop_h",  # PSPNet and others
+    ("TransformationParameter", "crop_width"): "crop_w",
+}
 
 
 class Parser:
@@ -105,7 +109,7 @@ class Parser:
     def field(self, message: Any, path: str, depth: int) -> None:
         name = self.advance()
         descriptor = message.DESCRIPTOR
-        field = descriptor.fields_by_name.get(name.text)
+        field = descriptor.fields_by_name.get(RENAMED.get((descriptor.name, name.text), name.text))
         if field is None or name.text in PRIVATE:
             self.unknown_field(descriptor, name, depth)
             return
@@ -186,6 +190,8 @@ class Parser:
             if number in (0, 1):
                 return bool(number)
             raise self.mismatch(descriptor, field, start)
+        if token.text in _TRUE + _FALSE and _is_switch(field) and not negative:
+            return int(token.text in _TRUE)
         if kind in _INTEGERS:
             number = self.integer(token) if token.kind == "number" else None
             if number is None:
@@ -310,6 +316,11 @@ class Parser:
     def tell(self, warning: str) -> None:
         if self.warn:
             self.warn(warning)
+
+
+def _is_switch(field: Any) -> bool:
+    """Whether a number is 0 or 1 by default. Forks have such fields as bool, and their files say true and false."""
+    return field.has_default_value and field.default_value in (0, 1)
 
 
 def _as_list(message: Any, field: Any, listed: str) -> Any:

@@ -235,6 +235,14 @@ def triplets(x: Arrays, got: Arrays) -> Arrays:
     return {"loss": np.asarray((terms * x.get("x3", 1)).mean() / 2)}
 
 
+def denser() -> np.ndarray:
+    """Boxes of 4 x 4 and 8 x 2 pixels in 20 x 10 pixels, in two cells one below the other, each also half a cell below."""
+    centres = [(10, y) for y in (2.5, 5, 7.5, 10)]
+    boxes = [[(x - w / 2) / 20, (y - h / 2) / 10, (x + w / 2) / 20, (y + h / 2) / 10]
+             for cell in (centres[:2], centres[2:]) for w, h in ((4, 4), (8, 2)) for x, y in cell]  # fmt: skip
+    return np.array([[np.ravel(boxes), np.full(32, 0.1)]])
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -310,8 +318,8 @@ CASES = [
          lambda x, got: {"y": x["x0"]}, phase="TEST"),
     Case("LabelSpecificAdd TRAIN-like TEST", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.3 transform_test: true }"), scores,
          lambda x, got: {"y": added(x, -0.3)}, phase="TEST"),
-    Case("LabelSpecificAdd TRAIN, annealed", layer("LabelSpecificAdd", "x0 x1", "y z", "label_specific_add_param { bias_base: -0.1 bias_gamma: 0.5 bias_power: -1 "
-         "bias_min: -0.35 bias_max: 1 iteration: 1 }"), scores, lambda x, got: {"y": added(x, -0.35), "z": np.array([-0.35])}, ("x0",)),
+    Case("LabelSpecificAdd TRAIN, annealed", layer("LabelSpecificAdd", "x0 x1", "y z", "label_specific_add_param { bias_base: -0.1 bias_gamma: 0.5 "
+         "bias_power: -1 bias_min: -0.35 bias_max: 1 iteration: 1 }"), scores, lambda x, got: {"y": added(x, -0.35), "z": np.array([-0.35])}, ("x0",)),
     Case("CombinedMargin", layer("CombinedMargin", "x0 x1", "y", "combined_margin_param { m1: 0.9 m2: 0.4 m3: 0.15 }"), scores, combined, ("x0",)),
     *(large_margin_case(kind, m, bottom) for kind, m, bottom in (("SINGLE", 1, False), ("DOUBLE", 2, False), ("TRIPLE", 3, False), ("QUADRUPLE", 4, True))),
     Case("TripletLoss", layer("TripletLoss", "x0 x1 x2", "loss", "triplet_loss_param { margin: 0.7 }"), normal(x0=(6, 4), x1=(6, 4), x2=(6, 4)), triplets,
@@ -325,4 +333,6 @@ CASES = [
          lambda x, got: {"y": x["x0"] * x["y/0"], "z": x["y/0"]}, phase="TEST"),
     Case("ChannelScale without forward", layer("ChannelScale", "x0 x1", "y", "channel_scale_param { do_forward: false do_backward_feature: false }"),
          normal(x0=(2, 3), x1=(2, 1)), lambda x, got: {"y": x["x0"]}, ("x0",)),
+    Case("PriorBox, denser", layer("PriorBox", "x0 x1", "y", "prior_box_param { min_size: 4 aspect_ratio: 4 flip: false denser_prior_boxes: true }"),
+         normal(x0=(1, 2, 2, 1), x1=(1, 3, 10, 20)), lambda x, got: {"y": denser()}),
 ]  # fmt: skip
