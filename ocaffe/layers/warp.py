@@ -11,11 +11,10 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise
-from ocaffe.kernels.resampling.grid_sample import Sampler
+from ocaffe.kernels.resampling.grid_sample import Sampler, inside
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
-
-SINCE, LINEAR_SINCE = 16, 20  # the first opset with GridSample, and that with its mode "linear"
+from ocaffe.onnx.sampling import pixel_sample
 
 
 def pixels(height: int, width: int) -> np.ndarray:
@@ -41,13 +40,9 @@ class Sampled(Layer):
 
     def onnx_sampled(self, graph: OnnxGraph, image: Blob, places: str, to: Blob | None) -> str:
         """Add the nodes that sample an image at `places` (N x 2 x H x W, in pixels)."""
-        if graph.opset < SINCE:
-            raise graph.refused(f"ONNX has GridSample since opset {SINCE}, this is opset {graph.opset}", f"--opset={SINCE}")
-        height, width = (graph.fixed(image, axis) for axis in (2, 3))
-        scale = np.float32([2 / max(1, width - 1), 2 / max(1, height - 1)]).reshape(1, 2, 1, 1)
-        grid = graph.op("Transpose", graph.op("Sub", graph.op("Mul", places, scale), 1.0), perm=[0, 2, 3, 1])
-        mode, padding = "linear" if graph.opset >= LINEAR_SINCE else "bilinear", "border" if self.sampler.border else "zeros"
-        return graph.op("GridSample", image, grid, to=to, mode=mode, padding_mode=padding, align_corners=1)
+        size = graph.fixed(image, 2), graph.fixed(image, 3)
+        grid = graph.op("Transpose", places, perm=[0, 2, 3, 1])
+        return pixel_sample(graph, graph.values[image], grid, size, "border" if self.sampler.border else "zeros", to)
 
 
 @register("Warp")
@@ -94,27 +89,18 @@ class FlowWarp(Sampled):
         pointwise(rec, "y0 = x0 + x1", reads=[flow, grid], writes=[places])
         return places
 
-    def _masked(self, rec: Recorder, x: Ref, places: Ref, outside: str, y: Ref) -> None:
-        """Record the launch that replaces the values of x whose place is outside the image."""
-        images, channels, height, width = y.shape
-        flat, pixels = (images, channels, height * width), height * width
-        columns, rows = (places.view((images, 1, pixels), part * pixels, 2 * pixels) for part in (0, 1))
-        size = {"width": float(width), "height": float(height)}
-        reads: list[Read] = [x.view(flat), (columns, 0), (rows, 0)]
-        pointwise(rec, f"y0 = x1 >= 0 && x1 < width && x2 >= 0 && x2 < height ? x0 : {outside}", reads=reads, writes=[y.view(flat)], scalars=size)
-
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         p, y = self.own(), tops[0].data
         places, sampled = self._places(rec, bottoms[1].data), rec.scratch("sampled", y.shape)
         self.sampler.forward(rec, bottoms[0].data, places, sampled)
-        self._masked(rec, sampled, places, "NAN" if p.fill_value == p.NOT_A_NUMBER else "0", y)
+        inside(rec, sampled, places, (y.shape[2], y.shape[3]), "NAN" if p.fill_value == p.NOT_A_NUMBER else "0", y)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         height, width = (graph.fixed(bottoms[0], axis) for axis in (2, 3))
         places = graph.op("Add", bottoms[1], pixels(height, width)[None])
         below = graph.op("Less", places, np.float32([width, height]).reshape(1, 2, 1, 1))
-        inside = graph.cast(graph.op("And", graph.op("Not", graph.op("Less", places, 0.0)), below), np.float32)
-        columns, rows = graph.ops("Split", inside, [1, 1], to=[None, None], axis=1)
+        within = graph.cast(graph.op("And", graph.op("Not", graph.op("Less", places, 0.0)), below), np.float32)
+        columns, rows = graph.ops("Split", within, [1, 1], to=[None, None], axis=1)
         both = graph.op("Greater", graph.op("Mul", columns, rows), 0.5)
         p = self.own()
         outside = np.nan if p.fill_value == p.NOT_A_NUMBER else 0.0
@@ -124,7 +110,7 @@ class FlowWarp(Sampled):
         dy = tops[0].diff
         assert dy is not None
         places, masked = self._places(rec, bottoms[1].data), rec.scratch("masked", dy.shape)
-        self._masked(rec, dy, places, "0", masked)
+        inside(rec, dy, places, (dy.shape[2], dy.shape[3]), "0", masked)
         if propagate[0]:
             self.sampler.backward_image(rec, masked, places, rec.diff_of(bottoms[0]))
         if propagate[1]:

@@ -243,6 +243,63 @@ def denser() -> np.ndarray:
     return np.array([[np.ravel(boxes), np.full(32, 0.1)]])
 
 
+def bordered(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Values of C x H x W at places (n): zero outside of H and W, the last row and column reach to them."""
+    height, width = image.shape[1:]
+    within = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    wider = np.pad(image, [(0, 0), (0, 1), (0, 1)], "edge")
+    r, c = (np.floor(np.where(within, each, 0)).astype(int) for each in (rows, columns))
+    a, b = rows - r, columns - c
+    parts = [wider[:, r + i, c + j] * (a if i else 1 - a) * (b if j else 1 - b) for i in (0, 1) for j in (0, 1)]
+    return np.where(within, sum(parts), 0)
+
+
+def deformable(x: Arrays, got: Arrays) -> Arrays:
+    """Windows of 3 x 2, stride 2 x 1, pad 1 x 0, two groups of channels with offsets of their own, and two groups of filters."""
+    image, offsets, w = x["x0"], x["x1"], x["y/0"]
+    height, width = offsets.shape[2:]
+    y = np.zeros((2, 4, height, width))
+    for n, i, j in np.ndindex(2, height, width):
+        moves = offsets[n, :, i, j].reshape(2, 6, 2)
+        taps = np.stack([np.repeat(np.arange(3), 2) + 2 * i - 1, np.tile(np.arange(2), 3) + j], 1)
+        values = np.concatenate([bordered(image[n, 2 * g : 2 * g + 2], *(taps + moves[g]).T) for g in range(2)])
+        for k in range(4):
+            group = k // 2
+            y[n, k, i, j] = (values[2 * group : 2 * group + 2] * w[k].reshape(2, 6)).sum() + x["y/1"][k]
+    return {"y": y}
+
+
+def offsets(rng: np.random.Generator) -> Arrays:
+    moves = rng.integers(-1, 2, (2, 24, 2, 4)) + rng.uniform(0.1, 0.9, (2, 24, 2, 4))
+    return {**normal(x0=(2, 4, 4, 5), y_0=(4, 2, 3, 2), y_1=(4,))(rng), "x1": moves}
+
+
+def transformed(x: Arrays, got: Arrays) -> Arrays:
+    """theta_1_2 is 0.1, and theta_2_3 is -0.2."""
+    image, t = x["x0"], np.insert(np.insert(x["x1"], 1, 0.1, 1), 5, -0.2, 1)
+    rows, columns = np.indices((3, 4)).reshape(2, -1) * 2 / np.array([[3], [4]]) - 1
+    y = np.zeros((2, 3, 12))
+    for n in range(2):
+        down, across = ((t[n, 3 * k] * rows + t[n, 3 * k + 1] * columns + t[n, 3 * k + 2] + 1) * size / 2 for k, size in enumerate(image.shape[2:]))
+        for p in range(12):
+            for r, c in np.ndindex(*image.shape[2:]):
+                y[n, :, p] += max(0, 1 - abs(down[p] - r)) * max(0, 1 - abs(across[p] - c)) * image[n, :, r, c]
+    return {"y": y.reshape(2, 3, 3, 4)}
+
+
+def guided(x: Arrays, got: Arrays) -> Arrays:
+    kept = x["x1"] > 0.1
+    return {"y": x["x0"] * (kept * 6 / np.maximum(kept.sum(1, keepdims=True), 1))[:, :, None]}
+
+
+def drawn(x: Arrays, got: Arrays) -> Arrays:
+    """The device draws the channels; about as many as the probabilities say must be kept."""
+    kept = got["y"][:, :, :1] != 0
+    chance = 1 / (1 + np.exp(-2 * x["x1"]))
+    even = abs(kept.mean() - chance.mean()) < 0.1
+    return {"y": x["x0"] * kept * (chance.shape[1] / chance.sum(1))[:, None, None] if even else np.full(x["x0"].shape, np.nan)}
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -335,4 +392,18 @@ CASES = [
          normal(x0=(2, 3), x1=(2, 1)), lambda x, got: {"y": x["x0"]}, ("x0",)),
     Case("PriorBox, denser", layer("PriorBox", "x0 x1", "y", "prior_box_param { min_size: 4 aspect_ratio: 4 flip: false denser_prior_boxes: true }"),
          normal(x0=(1, 2, 2, 1), x1=(1, 3, 10, 20)), lambda x, got: {"y": denser()}),
+    Case("DeformableConvolution", layer("DeformableConvolution", "x0 x1", "y", "deformable_convolution_param { num_output: 4 group: 2 deformable_group: 2 "
+         "kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0 }"), offsets, deformable, ("x0", "x1", "y/0", "y/1")),
+    Case("SpatialTransformer", layer("SpatialTransformer", "x0 x1", "y", "st_param { output_H: 3 output_W: 4 theta_1_2: 0.1 theta_2_3: -0.2 }"),
+         lambda rng: {"x0": rng.standard_normal((2, 3, 5, 6)), "x1": rng.uniform(0.4, 0.9, (2, 4)) * [1, -0.3, 0.2, 1]}, transformed, ("x0", "x1")),
+    Case("MaskPooling", layer("MaskPooling", "x0 x1", "y"), normal(x0=(2, 3, 4, 5), x1=(2, 1, 4, 5)), lambda x, got: {"y": x["x0"] * x["x1"]}, ("x0", "x1")),
+    Case("GuidedDropout", layer("GuidedDropout", "x0 x1", "y", "guided_dropout_param { guidance_threshold: 0.1 }"), normal(x0=(4, 6, 3), x1=(4, 6)), guided,
+         ("x0",)),
+    Case("GuidedDropout stochastic TRAIN", layer("GuidedDropout", "x0 x1", "y", 'guided_dropout_param { type: "stochastic" sigmoid_scaler: 2 }'),
+         normal(x0=(20, 30, 2), x1=(20, 30)), drawn, ("x0",)),
+    Case("GuidedDropout stochastic", layer("GuidedDropout", "x0 x1", "y", 'guided_dropout_param { type: "stochastic" }'), normal(x0=(2, 3), x1=(2, 3)),
+         lambda x, got: {"y": x["x0"]}, phase="TEST"),
+    Case("GRN", layer("GRN", "x0", "y"), normal(x0=(2, 3, 4)), lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True))}, ("x0",)),
+    Case("GRN with a bias", layer("GRN", "x0", "y", "grn_param { bias: 0.5 }"), normal(x0=(2, 3, 4)),
+         lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True) + 0.5)}, ("x0",)),
 ]  # fmt: skip

@@ -56,6 +56,14 @@ pytestmark = pytest.mark.quick
         ("TripletLoss", "", ("3 4", "3 4", "3 5"), "bottom 2 is 3 x 5"),
         ("TripletLoss", "", ("3 4", "3 4", "3 4", "4"), "bottom 3 is 4"),
         ("LargeMarginInnerProduct", "top: 'z' largemargin_inner_product_param { num_output: 2 }", ("3 4", "3", "2 5"), "bottom 2 is 2 x 5"),
+        ("DeformableConvolution", "deformable_convolution_param { num_output: 2 kernel_size: 3 }", ("1 4 5 5", "1 18 3 3"), "deformable_group is 4"),
+        ("DeformableConvolution", "deformable_convolution_param { num_output: 2 kernel_size: 3 deformable_group: 3 }", ("1 4 5 5", "1 54 3 3"),
+         "deformable_group 3 does not divide 4 channels"),
+        ("SpatialTransformer", "", ("1 3 4 4", "1 5"), "bottom 1 is 1 x 5, bottom 0 1 x 3 x 4 x 4, and the layer sets 0 of 6 numbers"),
+        ("SpatialTransformer", 'st_param { sampler_type: "nearest" }', ("1 3 4 4", "1 6"), "sampler_type is 'nearest'"),
+        ("MaskPooling", "", ("2 3 4 4", "2 3 4 4"), "bottom 1 is 2 x 3 x 4 x 4, bottom 0 2 x 3 x 4 x 4"),
+        ("GuidedDropout", 'guided_dropout_param { type: "none" }', ("2 3 4", "2 3"), "type is 'none'"),
+        ("GRN", "grn_param { bias: -1 }", ("2 3 4",), "bias is -1"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:

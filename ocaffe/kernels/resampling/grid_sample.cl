@@ -5,7 +5,8 @@
  *   backward_grid  dgrid: the sum over all channels
  *
  * Defines: NEAREST: no interpolation; BORDER: places outside take the value at the border, else 0.
- * PIXELS: the grid has places in pixels. PLANAR: the grid is N x 2 x points.
+ * PIXELS: the grid has places in pixels. PLANAR: the grid is N x 2 x points, and with
+ * ROWS_FIRST its rows come first.
  * Work-items: forward and backward_grid: (pieces of `piece` points, images); backward_x: (channels, images).
  */
 #include "common.h"
@@ -19,9 +20,12 @@
 #ifndef PIXELS
 #define PIXELS 0
 #endif
+#ifndef ROWS_FIRST
+#define ROWS_FIRST 0
+#endif
 #ifdef PLANAR
-#define PLACE(grid, p, points) (float2)((grid)[p], (grid)[(p) + (points)])
-#define PUT(value, grid, p, points) (grid)[p] = (value).x, (grid)[(p) + (points)] = (value).y
+#define PLACE(grid, p, points) (float2)((grid)[(p) + ROWS_FIRST * (points)], (grid)[(p) + !ROWS_FIRST * (points)])
+#define PUT(value, grid, p, points) (grid)[(p) + ROWS_FIRST * (points)] = (value).x, (grid)[(p) + !ROWS_FIRST * (points)] = (value).y
 #else
 #define PLACE(grid, p, points) vload2(p, grid)
 #define PUT(value, grid, p, points) vstore2(value, p, grid)
