@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.matmul.gemm import gemm
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 
 SIGNS = "s0 = sign(c); s1 = sign(fabs(c) - 0.5); s2 = s0 * (1 + s1) - 2; s3 = s0 * sign(2 * c * c - 1); s4 = 2 * s0 + s3 - 3"
 # Per margin m, in terms of the cosine c: psi(m angle), and the components of its derivative along the weights and along x (times |x|).
@@ -37,7 +38,7 @@ class MarginInnerProduct(Layer):
     """
 
     origin = "SphereFace"
-    bottoms = 2
+    bottoms: ClassVar[Arity] = 2
     tops = 2
     inplace_top = False
     passes: Ref | None = None  # the number of forward passes

@@ -50,7 +50,7 @@ class SpatialTransformer(Layer):
         size = p.output_H if p.HasField("output_H") else x[2], p.output_W if p.HasField("output_W") else x[3]
         self.check(min(size) > 0, f"output_H is {size[0]}, output_W {size[1]}", "both at least 1")
         rows, columns = np.indices(size)
-        self.grid = np.float32([rows.ravel() * 2 / size[0] - 1, columns.ravel() * 2 / size[1] - 1, np.ones(rows.size)])
+        self.grid = np.array([rows.ravel() * 2 / size[0] - 1, columns.ravel() * 2 / size[1] - 1, np.ones(rows.size)], np.float32)
         self.half = (x[2] / 2, x[3] / 2)
         return [(*x[:2], *size)]
 
@@ -83,7 +83,7 @@ class SpatialTransformer(Layer):
                 chosen[self.free.index(k), place] = 1
         flat = graph.reshape(bottoms[1], (-1, len(self.free)))
         theta = graph.reshape(graph.op("Add", graph.op("MatMul", flat, chosen), own), (-1, 2, 3))
-        half = np.float32(self.half[::-1]).reshape(1, 2, 1)
+        half = np.array(self.half[::-1], np.float32).reshape(1, 2, 1)
         pixels = graph.op("Mul", graph.op("Add", graph.op("MatMul", theta, self.grid), 1.0), half)
         grid = graph.reshape(graph.op("Transpose", pixels, perm=[0, 2, 1]), (-1, *tops[0].shape[2:], 2))
         pixel_sample(graph, graph.values[bottoms[0]], grid, (bottoms[0].shape[2], bottoms[0].shape[3]), "zeros", tops[0])

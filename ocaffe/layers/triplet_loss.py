@@ -50,12 +50,12 @@ class TripletLoss(Layer):
             if wanted:
                 pointwise(rec, "y0 = 0", writes=[rec.diff_of(bottom)])
         slopes = ("x2 - x1", "x1 - x0", "x0 - x2")
-        wanted = [i for i in range(3) if propagate[i]]
-        if not wanted:
+        chosen = [i for i in range(3) if propagate[i]]
+        if not chosen:
             return
         column = (self.shape[0], 1)
         reads: list[Read] = [bottom.data.view(self.shape) for bottom in bottoms[:3]]
         reads += [(tops[0].diff.view(()), 0), (self.excess.view(column), 0), *((bottom.data.view(column), 0) for bottom in bottoms[3:])]
-        text = f"g = x4 > 0 ? x3 / count{' * x5' if len(bottoms) > 3 else ''} : 0; " + "; ".join(f"y{k} = g * ({slopes[i]})" for k, i in enumerate(wanted))
-        writes = [rec.diff_of(bottoms[i]).view(self.shape) for i in wanted]
+        text = f"g = x4 > 0 ? x3 / count{' * x5' if len(bottoms) > 3 else ''} : 0; " + "; ".join(f"y{k} = g * ({slopes[i]})" for k, i in enumerate(chosen))
+        writes = [rec.diff_of(bottoms[i]).view(self.shape) for i in chosen]
         pointwise(rec, text, reads=reads, writes=writes, scalars={"count": float(self.shape[0])})

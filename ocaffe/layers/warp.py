@@ -98,7 +98,7 @@ class FlowWarp(Sampled):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         height, width = (graph.fixed(bottoms[0], axis) for axis in (2, 3))
         places = graph.op("Add", bottoms[1], pixels(height, width)[None])
-        below = graph.op("Less", places, np.float32([width, height]).reshape(1, 2, 1, 1))
+        below = graph.op("Less", places, np.array([width, height], np.float32).reshape(1, 2, 1, 1))
         within = graph.cast(graph.op("And", graph.op("Not", graph.op("Less", places, 0.0)), below), np.float32)
         columns, rows = graph.ops("Split", within, [1, 1], to=[None, None], axis=1)
         both = graph.op("Greater", graph.op("Mul", columns, rows), 0.5)

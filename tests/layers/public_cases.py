@@ -300,6 +300,26 @@ def drawn(x: Arrays, got: Arrays) -> Arrays:
     return {"y": x["x0"] * kept * (chance.shape[1] / chance.sum(1))[:, None, None] if even else np.full(x["x0"].shape, np.nan)}
 
 
+def attended(x: Arrays, size: tuple[int, int], collect: bool, normal: bool, factor: float) -> np.ndarray:
+    """PSANet's attention by loops over pairs of pixels."""
+    image, mask = x["x0"], x["x1"]
+    n, _, height, width = image.shape
+    matrix = np.zeros((n, height * width, height * width))
+    for (h, w), (i, j) in itertools.product(np.ndindex(height, width), np.ndindex(*size)):
+        r, c = h + i - size[0] // 2, w + j - size[1] // 2
+        if 0 <= r < height and 0 <= c < width:
+            own, other = h * width + w, r * width + c
+            matrix[(slice(None), *((other, own) if collect else (own, other)))] = mask[:, i * size[1] + j, h, w]
+    if normal:
+        matrix = np.exp(matrix) / np.exp(matrix).sum(1, keepdims=True)
+    return (image.reshape(n, -1, height * width) @ matrix / factor).reshape(image.shape)
+
+
+def attention_case(fields: str, size: tuple[int, int], *how: Any) -> Case:
+    return Case(f"PointwiseSpatialAttention {fields}", layer("PointwiseSpatialAttention", "x0 x1", "y", f"pointwise_spatial_attention_param {{ {fields} }}"),
+                normal(x0=(2, 3, 3, 4), x1=(2, size[0] * size[1], 3, 4)), lambda x, got: {"y": attended(x, size, *how)}, ("x0", "x1"))  # fmt: skip
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -406,4 +426,6 @@ CASES = [
     Case("GRN", layer("GRN", "x0", "y"), normal(x0=(2, 3, 4)), lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True))}, ("x0",)),
     Case("GRN with a bias", layer("GRN", "x0", "y", "grn_param { bias: 0.5 }"), normal(x0=(2, 3, 4)),
          lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True) + 0.5)}, ("x0",)),
+    attention_case("normalization_factor: 2", (5, 7), True, False, 2),
+    attention_case("psa_type: DISTRIBUTE is_softmax: true attention_mask_height: 3 attention_mask_width: 5", (3, 5), False, True, 15),
 ]  # fmt: skip

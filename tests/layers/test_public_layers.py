@@ -64,6 +64,8 @@ pytestmark = pytest.mark.quick
         ("MaskPooling", "", ("2 3 4 4", "2 3 4 4"), "bottom 1 is 2 x 3 x 4 x 4, bottom 0 2 x 3 x 4 x 4"),
         ("GuidedDropout", 'guided_dropout_param { type: "none" }', ("2 3 4", "2 3"), "type is 'none'"),
         ("GRN", "grn_param { bias: -1 }", ("2 3 4",), "bias is -1"),
+        ("PointwiseSpatialAttention", "pointwise_spatial_attention_param { attention_mask_height: 3 }", ("1 3 4 4", "1 9 4 4"), "only one of attention"),
+        ("PointwiseSpatialAttention", "", ("1 3 4 4", "1 9 4 4"), "bottom 1 is 1 x 9 x 4 x 4, bottom 0 1 x 3 x 4 x 4"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:

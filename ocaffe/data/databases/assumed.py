@@ -163,7 +163,7 @@ class AssumedData:
         path = os.path.join(self.folder, f"proposals-{shape_text(image).replace(' ', '')}.npz")
         if not os.path.exists(path):
             _, height, width = image
-            boxes = np.float32([[0, 0, width - 1, height - 1], [0, 0, width // 2, height - 1]])
+            boxes = np.array([[0, 0, width - 1, height - 1], [0, 0, width // 2, height - 1]], np.float32)
             count = _records(image)
             write_proposals(path, [boxes] * count, [np.ones(2, np.float32)] * count)
         return path
