@@ -320,6 +320,73 @@ def attention_case(fields: str, size: tuple[int, int], *how: Any) -> Case:
                 normal(x0=(2, 3, 3, 4), x1=(2, size[0] * size[1], 3, 4)), lambda x, got: {"y": attended(x, size, *how)}, ("x0", "x1"))  # fmt: skip
 
 
+MEANS, DEVIATIONS = np.array([0, 0.1, 0, 0]), np.array([0.1, 0.1, 0.2, 0.2])
+REGRESSION = "bbox_reg_param { " + " ".join(f"bbox_mean: {m} bbox_std: {s}" for m, s in zip(MEANS, DEVIATIONS)) + " }"
+
+
+def decoded(x: Arrays, train: bool) -> Arrays:
+    rows = []
+    for change, box, truth in zip(x["x0"], x["x1"], x.get("x2", np.zeros((9, 5)))):
+        dx, dy, dw, dh = change[4:] * DEVIATIONS + MEANS
+        w, h = box[3] - box[1] + 1, box[4] - box[2] + 1
+        w2, h2 = w * np.exp(dw), h * np.exp(dh)
+        left, upper = dx * w + (box[1] + box[3]) / 2 - (w2 - 1) / 2, dy * h + (box[2] + box[4]) / 2 - (h2 - 1) / 2
+        if not (train and (truth[-1] >= 0.8 or w2 < 1 or h2 < 1)):
+            rows.append([box[0], left, upper, left + w2 - 1, upper + h2 - 1])
+    return {"y": np.array(rows)}
+
+
+def changes(rng: np.random.Generator) -> Arrays:
+    """Nine boxes, one of them with a side of half a pixel, and overlaps with true boxes."""
+    corners = rng.uniform(0, 30, (9, 2))
+    boxes = np.concatenate([rng.integers(0, 2, (9, 1)), corners, corners + rng.uniform(5, 20, (9, 2))], 1)
+    boxes[4, 3] = boxes[4, 1] - 0.7
+    truth = rng.uniform(0, 20, (9, 5))
+    truth[:, 4] = np.linspace(0.1, 0.9, 9)
+    return {"x0": rng.standard_normal((9, 8)), "x1": boxes, "x2": truth}
+
+
+def without_truth(rng: np.random.Generator) -> Arrays:
+    return {name: array for name, array in changes(rng).items() if name != "x2"}
+
+
+def branches(rng: np.random.Generator) -> Arrays:
+    """Two branches with two classes and the background."""
+    return {"x0": rng.standard_normal((2, 7, 4, 6)), "x1": rng.standard_normal((2, 7, 2, 3))}
+
+
+def box_output(x: Arrays, kind: str) -> Arrays:
+    """MS-CNN's BoxOutput by loops over cells and pairs of boxes."""
+    regions: list[list[float]] = []
+    for n in range(2):
+        boxes = []
+        for array, rate, side in ((x["x0"][n], 8, 24), (x["x1"][n], 16, 40)):
+            height, width = array.shape[1:]
+            for h, w in np.ndindex(height, width):
+                score = array[1:3, h, w].max() - array[0, h, w]
+                dx, dy, dw, dh = array[3:, h, w] * DEVIATIONS + MEANS
+                bw, bh = (side * np.exp(np.clip(each, -np.log(2), np.log(2))) for each in (dw, dh))
+                left = max(0, np.clip(dx, -0.5, 0.5) * side + (w + 0.5) * rate - bw / 2)
+                upper = max(0, np.clip(dy, -0.5, 0.5) * side + (h + 0.5) * rate - bh / 2)
+                bw, bh = min(bw, width * rate - left), min(bh, height * rate - upper)
+                if score >= 0.2 and bw >= 15 and bh >= 15:
+                    boxes.append((score, left, upper, bw, bh))
+        boxes = sorted(boxes, reverse=True)[:20]
+        kept: list[tuple[float, ...]] = []
+        for box in boxes:
+            areas = []
+            for better in kept:
+                shared = max(0, min(box[1] + box[3], better[1] + better[3]) - max(box[1], better[1])) * max(
+                    0, min(box[2] + box[4], better[2] + better[4]) - max(box[2], better[2]))
+                own, other = box[3] * box[4], better[3] * better[4]
+                areas.append(shared / {"IOU": own + other - shared, "IOMU": min(own, other), "IOFU": other}[kind])
+            if not any(area > 0.4 for area in areas):
+                kept.append(box)
+        regions += [[n, left, upper, left + w, upper + h, score] for score, left, upper, w, h in kept[:5]]
+    found = np.array(regions)[:, :, None, None]
+    return {"y": found[:, :5], "z": found}
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -428,4 +495,10 @@ CASES = [
          lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True) + 0.5)}, ("x0",)),
     attention_case("normalization_factor: 2", (5, 7), True, False, 2),
     attention_case("psa_type: DISTRIBUTE is_softmax: true attention_mask_height: 3 attention_mask_width: 5", (3, 5), False, True, 15),
+    Case("DecodeBBox", layer("DecodeBBox", "x0 x1", "y", REGRESSION), without_truth, lambda x, got: decoded(x, False), phase="TEST"),
+    Case("DecodeBBox TRAIN", layer("DecodeBBox", "x0 x1 x2", "y", f"decode_bbox_param {{ gt_iou_thr: 0.8 }} {REGRESSION}"), changes,
+         lambda x, got: decoded(x, True)),
+    *(Case(f"BoxOutput {kind}", layer("BoxOutput", "x0 x1", "y z", f'box_output_param {{ nms_type: "{kind}" fg_thr: 0.2 iou_thr: 0.4 field_w: 24 field_h: 24 '
+           f"field_w: 40 field_h: 40 downsample_rate: 8 downsample_rate: 16 max_nms_num: 20 max_post_nms_num: 5 }} {REGRESSION}"), branches,
+           lambda x, got, kind=kind: box_output(x, kind), phase="TEST") for kind in ("IOU", "IOMU", "IOFU")),
 ]  # fmt: skip

@@ -66,6 +66,11 @@ pytestmark = pytest.mark.quick
         ("GRN", "grn_param { bias: -1 }", ("2 3 4",), "bias is -1"),
         ("PointwiseSpatialAttention", "pointwise_spatial_attention_param { attention_mask_height: 3 }", ("1 3 4 4", "1 9 4 4"), "only one of attention"),
         ("PointwiseSpatialAttention", "", ("1 3 4 4", "1 9 4 4"), "bottom 1 is 1 x 9 x 4 x 4, bottom 0 1 x 3 x 4 x 4"),
+        ("DecodeBBox", "", ("9 4", "9 5"), "bottom 0 is 9 x 4, bottom 1 9 x 5"),
+        ("DecodeBBox", "", ("9 8", "9 5", "9 5"), "a third bottom is given in TEST"),
+        ("DecodeBBox", "bbox_reg_param { bbox_mean: 0 bbox_std: 1 }", ("9 8", "9 5"), "bbox_mean is [0.0], bbox_std [1.0]"),
+        ("BoxOutput", "", ("1 7 4 4",), "field_h is [] for 1 bottoms"),
+        ("BoxOutput", 'box_output_param { field_h: 9 field_w: 9 downsample_rate: 8 nms_type: "MAX" }', ("1 7 4 4",), "nms_type is 'MAX'"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
@@ -103,3 +108,17 @@ def test_mean_image(device: Device, tmp_path: pathlib.Path) -> None:
     text += layer("Mean", "x", "y", f'mean_param {{ operation: ADD file: "{tmp_path}/mean.binaryproto" }}')
     net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
     assert (np.array(net.forward(x=np.ones((2, 2, 3, 4)))["y"]) == 1 + image).all()
+
+
+def test_no_box(device: Device) -> None:
+    """Without a box there is one region, and its scores are 0; a later pass with boxes has other shapes."""
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 6 dim: 4 dim: 4 } } }'
+    text += layer("BoxOutput", "x", "y z", "box_output_param { field_h: 20 field_w: 20 downsample_rate: 8 }")
+    net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
+    x = np.zeros((1, 6, 4, 4), np.float32)
+    x[:, 0] = 1
+    out = net.forward(x=x)
+    assert np.array(out["y"]).ravel().tolist() == [0, 1, 1, 10, 10] and np.array(out["z"]).ravel().tolist() == [0] * 6
+    x[:, 1, 1, 1] = x[:, 1, 2, 2] = 3
+    out = net.forward(x=x)
+    assert np.array(out["z"]).shape == (2, 6, 1, 1) and np.array(out["z"])[0].ravel().tolist() == [0, 10, 10, 30, 30, 2]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.data.databases.proposals import write_proposals
 from ocaffe.data.databases.writer import LmdbWriter
-from ocaffe.data.sources.proposals import write_proposals
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.formats.param_str import read_settings, with_settings

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.databases.proposals import read_proposals
 from ocaffe.data.dice import Dice
 from ocaffe.data.source import CHANGES, RECORDS, permutation
-from ocaffe.data.sources.proposals import read_proposals
 from ocaffe.data.sources.rois import RoiSource, Scaled
 from ocaffe.errors import Error, Place
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.data.databases.proposals import read_proposals, write_proposals
 from ocaffe.data.source import Share
 from ocaffe.data.sources.floats import FloatLayout
-from ocaffe.data.sources.proposals import read_proposals, write_proposals
 from ocaffe.data.sources.roi_samples import SampledRois
 from ocaffe.data.sources.rois import RoiSource, TrueBoxes
 from ocaffe.errors import Error
