@@ -152,7 +152,7 @@ class BoxOutput(Layer):
         rate, sides = np.float32(p.downsample_rate[index]), np.array([p.field_w[index], p.field_h[index]], np.float32)
         classes, (height, width) = len(x) - 4, x.shape[1:]
         scores = (x[1:classes].max(0) - x[0]).ravel()
-        changes = x[classes:].reshape(4, -1) * np.float32(deviations)[:, None] + np.float32(means)[:, None]
+        changes = x[classes:].reshape(4, -1) * np.array(deviations, np.float32)[:, None] + np.array(means, np.float32)[:, None]
         rows, columns = np.indices((height, width), np.float32).reshape(2, -1)
         cells = (np.stack([columns, rows]) + np.float32(0.5)) * rate
         shift = np.clip(changes[:2], np.float32(-1 / p.field_xyr), np.float32(1 / p.field_xyr))
