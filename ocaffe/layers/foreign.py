@@ -74,7 +74,7 @@ FOREIGN = {
 
 NO_FLOW_DATA = "it reads or changes pairs of images and flow; give the net Input layers, or a Python layer, and the rest of it runs"
 FRCNN = "its settings are in a file of that fork; {} does the same with python_param or proposal_param, and the trained weights fit"
-USE = {  # what a type does, and what to use in its place
+USE = {  # what a type does, and its replacement
     "Accum": "it joins images of several sizes; Resample to one size and Concat do so",
     "BReLU": "it keeps values between 0 and 1: Clip with clip_param { min: 0 max: 1 } does so",
     "BlackAugmentation": NO_FLOW_DATA,
@@ -117,5 +117,5 @@ def forks_of(layer_type: str) -> str:
 
 
 def use_instead(layer_type: str) -> str:
-    """Return what a type of FOREIGN does and what remains usable without it, or an empty string. Case is ignored."""
+    """Return what a type of FOREIGN does and its replacement, or an empty string. Case is ignored."""
     return next((text for name, text in USE.items() if name.lower() == layer_type.lower()), "")

@@ -15,6 +15,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.kernels.rearrange.rows import gather, select
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 
 SUPPRESSIONS = ("IOU", "IOMU", "IOFU")  # the intersection over: the union, the smaller box, the box with the higher score
 NO_BOX = (0, 1, 1, 10, 10)  # the region if there is no box
@@ -83,6 +84,21 @@ class DecodeBBox(Layer):
         rec.measure(self, extent)
         count = tops[0].shape[0]
         gather(rec, decoded, chosen.view((count,)), tops[0].data.view((count, 5)))
+
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.filters:
+            raise graph.refused("it leaves boxes out here", "export the TEST phase")
+        _, changes = graph.ops("Split", graph.reshape(bottoms[0], (-1, 8)), [4, 4], to=[None, None], axis=1)
+        image, low, high = graph.ops("Split", graph.reshape(bottoms[1], (-1, 5)), [1, 2, 2], to=[None] * 3, axis=1)
+        given = graph.op("Add", graph.op("Mul", changes, np.array(self.deviations, np.float32)), np.array(self.means, np.float32))
+        shift, growth = graph.ops("Split", given, [2, 2], to=[None, None], axis=1)
+        size = graph.op("Add", graph.op("Sub", high, low), 1.0)
+        grown = graph.op("Mul", size, graph.op("Exp", growth))
+        centre = graph.op("Add", graph.op("Mul", shift, size), graph.op("Mul", graph.op("Add", low, high), 0.5))
+        less = graph.op("Sub", grown, 1.0)
+        corner = graph.op("Sub", centre, graph.op("Mul", less, 0.5))
+        graph.reshape(graph.op("Concat", image, corner, graph.op("Add", corner, less), axis=1), (-1, *tops[0].shape[1:]), to=tops[0])
 
 
 @register("BoxOutput")

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
@@ -12,6 +14,7 @@ from ocaffe.kernels.loss.softmax import softmax, softmax_backward
 from ocaffe.kernels.matmul.gemm import batched_gemm
 from ocaffe.kernels.rearrange.attention import AttentionMask
 from ocaffe.layers.base import Layer, register
+from ocaffe.onnx.graph import OnnxGraph
 
 
 @register("PointwiseSpatialAttention")
@@ -61,6 +64,19 @@ class PointwiseSpatialAttention(Layer):
         sums = rec.scratch("sums", (self.images * self.channels, self.pixels))
         batched_gemm(rec, self._rows(bottoms[0].data, self.channels), self._rows(self.weights, self.pixels), sums, self.images)
         pointwise(rec, "y0 = scale * x0", reads=[sums], writes=[self._rows(tops[0].data, self.channels)], scalars={"scale": self.scale})
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        (height, width), (rows, columns), pixels = self.mask.image, self.mask.mask, self.pixels
+        q, p = np.indices((pixels, pixels)) if self.mask.collect else np.indices((pixels, pixels))[::-1]
+        i, j = q // width - p // width + rows // 2, q % width - p % width + columns // 2
+        covered = (i >= 0) & (i < rows) & (j >= 0) & (j < columns)
+        places = np.where(covered, (i * columns + j) * pixels + p, rows * columns * pixels)  # the last value is a 0
+        flat = graph.op("Pad", graph.reshape(bottoms[1], (-1, rows * columns * pixels)), [0, 0, 0, 1])
+        weights = graph.op("Gather", flat, places.astype(np.int64), axis=1)
+        if self.own().is_softmax:
+            weights = graph.op("Softmax", weights, axis=1)
+        sums = graph.op("MatMul", graph.reshape(bottoms[0], (-1, self.channels, pixels)), weights)
+        graph.reshape(graph.op("Mul", sums, float(self.scale)), (-1, self.channels, height, width), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

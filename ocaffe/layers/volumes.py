@@ -1,7 +1,10 @@
 """Pooling, Convolution and Deconvolution of volumes under the names that forks for videos and medical images give them."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ocaffe.layers.base import register
 from ocaffe.layers.convolution import Convolution, Filters
@@ -63,6 +66,10 @@ class Filters3D(Filters):
         group = self.own().group
         self.check(group == 1, f"group is {group}, which C3D ignores", f"remove group; {self.type.removesuffix('3D')} has groups")
         return super().counts(channels)
+
+    def stored(self, blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:
+        """C3D stores the bias as 1 x 1 x 1 x 1 x num_output."""
+        return [blob.reshape(-1) if index == 1 and blob is not None else blob for index, blob in enumerate(blobs)]
 
 
 @register("Convolution3D")

@@ -12,7 +12,8 @@ from ocaffe.cl.device import Device
 from ocaffe.formats.text import parse
 from ocaffe.io import array_to_blobproto
 from ocaffe.selftest.case import layer
-from tests.layers.public_cases import downsampled
+from ocaffe.selftest.layers import convolve
+from tests.layers.public_cases import downsampled, volume_pooled
 from tests.layers.test_fork_layers import refusal
 
 pytestmark = pytest.mark.quick
@@ -122,3 +123,20 @@ def test_no_box(device: Device) -> None:
     x[:, 1, 1, 1] = x[:, 1, 2, 2] = 3
     out = net.forward(x=x)
     assert np.array(out["z"]).shape == (2, 6, 1, 1) and np.array(out["z"])[0].ravel().tolist() == [0, 10, 10, 30, 30, 2]
+
+
+def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
+    """The layers of C3D 1.0 in its old form; the bias has five axes in its weights."""
+    text = '''input: "x" input_shape { dim: 1 dim: 2 dim: 4 dim: 6 dim: 6 }
+        layers { name: "c" type: CONVOLUTION3D bottom: "x" top: "c" blobs_lr: 1 blobs_lr: 2
+                 convolution_param { num_output: 3 kernel_size: 3 kernel_depth: 3 pad: 1 temporal_pad: 1 } }
+        layers { name: "p" type: POOLING3D bottom: "c" top: "p" pooling_param { kernel_size: 2 kernel_depth: 1 stride: 2 temporal_stride: 1 } }'''
+    (tmp_path / "net.prototxt").write_text(text)
+    rng = np.random.default_rng(0)
+    w, b, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 2, 3, 3, 3), (1, 1, 1, 1, 3), (1, 2, 4, 6, 6)))
+    stored = proto.NetParameter()
+    stored.layer.add(name="c", type="Convolution3D").blobs.extend(array_to_blobproto(each) for each in (w, b))
+    (tmp_path / "c3d.caffemodel").write_bytes(stored.SerializeToString())
+    net = Net(str(tmp_path / "net.prototxt"), str(tmp_path / "c3d.caffemodel"), proto.TEST, device=device)
+    wanted = volume_pooled(convolve(np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1), (1, 1)]), w, b.ravel()), (1, 2, 2), (1, 2, 2), (0, 0, 0))
+    np.testing.assert_allclose(np.array(net.forward(x=x)["p"]), wanted, atol=1e-4)
