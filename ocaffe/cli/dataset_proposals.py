@@ -11,7 +11,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, device_flags, required
-from ocaffe.data.sources.proposals import write_proposals
+from ocaffe.data.databases.proposals import write_proposals
 from ocaffe.data.sources.roidb import open_annotated
 from ocaffe.errors import Error
 from ocaffe.evaluation.region_images import with_images

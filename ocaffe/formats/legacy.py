@@ -134,6 +134,9 @@ V1_TYPES = {  # V1 type -> today's type
     "PRELU": "PReLU",
     "ROIPOOLING": "ROIPooling",
     "RELU6": "ReLU6",
+    "CONVOLUTION3D": "Convolution3D",
+    "POOLING3D": "Pooling3D",
+    "DECONVOLUTION3D": "Deconvolution3D",
 }
 
 V1_DATA_PARAMS = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}

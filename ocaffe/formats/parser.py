@@ -16,7 +16,13 @@ from ocaffe.proto import is_repeated, is_required
 Warn = Callable[[str], None]
 
 PRIVATE = ("source_line", "source_file")  # fields that ocaffe sets; in a file they count as unknown fields
-LISTS = {("SolverParameter", "device_id"): "device_ids"}  # fields that BVLC has once and TSN as a list -> the field with all values; BVLC's has the first
+# Fields that BVLC has once and a fork as a list -> the field with all values, and whether BVLC's field has the first one then.
+LISTS = {
+    ("SolverParameter", "device_id"): ("device_ids", True),  # TSN
+    ("PoolingParameter", "kernel_size"): ("kernel_size_3d", False),
+    ("PoolingParameter", "stride"): ("stride_3d", False),
+    ("PoolingParameter", "pad"): ("pad_3d", False),
+}
 _MAX_DEPTH = 100  # protobuf's own limit
 _CLOSING = {"{": "}", "<": ">"}
 _TRUE, _FALSE = ("true", "True", "t"), ("false", "False", "f")
@@ -34,6 +40,11 @@ _KINDS = {  # C++ type of a field -> the value that its text must have
     FieldDescriptor.CPPTYPE_MESSAGE: "a message in braces",
     **dict.fromkeys(_INTEGERS, "an integer"),
     **dict.fromkeys(_FLOATS, "a number"),
+}
+
+RENAMED = {  # fields of forks -> the fields with the same meaning
+    ("TransformationParameter", "crop_height"): "crop_h",  # PSPNet and others
+    ("TransformationParameter", "crop_width"): "crop_w",
 }
 
 
@@ -100,7 +111,7 @@ class Parser:
     def field(self, message: Any, path: str, depth: int) -> None:
         name = self.advance()
         descriptor = message.DESCRIPTOR
-        field = descriptor.fields_by_name.get(name.text)
+        field = descriptor.fields_by_name.get(RENAMED.get((descriptor.name, name.text), name.text))
         if field is None or name.text in PRIVATE:
             self.unknown_field(descriptor, name, depth)
             return
@@ -109,9 +120,11 @@ class Parser:
         is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
         if not self.accept(":") and not (is_message and self.token.text in ("{", "<", "[")):
             raise self.error(f"expected {'a message in braces' if is_message else ':'} after {name.text!r}, found {self.shown()}")
-        several = descriptor.fields_by_name.get(LISTS.get((descriptor.name, field.name), ""))
-        if several is not None and (self.token.text == "[" or message.HasField(field.name)):
-            self.listed(message, field, several, path, name, depth)
+        several, keeps_first = LISTS.get((descriptor.name, field.name), ("", False))
+        if several and (self.token.text == "[" or message.HasField(field.name) or getattr(message, several)):
+            self.listed(message, field, descriptor.fields_by_name[several], path, name, depth)
+            if not keeps_first:
+                message.ClearField(field.name)
             return
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
@@ -194,6 +207,8 @@ class Parser:
             if number in (0, 1):
                 return bool(number)
             raise self.mismatch(descriptor, field, start)
+        if token.text in _TRUE + _FALSE and _is_switch(field) and not negative:
+            return int(token.text in _TRUE)
         if kind in _INTEGERS:
             number = self.integer(token) if token.kind == "number" else None
             if number is None:
@@ -318,6 +333,11 @@ class Parser:
     def tell(self, warning: str) -> None:
         if self.warn:
             self.warn(warning)
+
+
+def _is_switch(field: Any) -> bool:
+    """Whether a number is 0 or 1 by default. Forks have such fields as bool, and their files say true and false."""
+    return field.has_default_value and field.default_value in (0, 1)
 
 
 @functools.cache

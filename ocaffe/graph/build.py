@@ -17,7 +17,7 @@ from ocaffe.ir.graph import Blob, Graph, Node, Parameter
 from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, registry
-from ocaffe.layers.foreign import forks_of
+from ocaffe.layers.foreign import forks_of, use_instead
 from ocaffe.proto import is_repeated
 
 Log = Callable[[str, str], None]
@@ -155,7 +155,8 @@ class _Builder:
         near = [] if forks else difflib.get_close_matches(param.type.lower(), by_case, 3, 0.6)
         fact = f"unknown layer type '{param.type}'" + (f", a type of {forks}" if forks else "")
         meant = f"did you mean {' or '.join(repr(by_case[name]) for name in near)}? " if near else ""
-        fix = f"{meant}`ocaffe layers` lists all types; a type of your own can be a Python layer"
+        instead = use_instead(param.type)
+        fix = instead or f"{meant}`ocaffe layers` lists all types; a type of your own can be a Python layer"
         return Error(fact, place=place, layer=f"'{param.name}'", fix=fix)
 
     def bottom(self, layer: Layer, name: str) -> Blob:

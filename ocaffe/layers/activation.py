@@ -330,3 +330,34 @@ class Power(Activation):
         else:
             x = graph.affine(bottoms[0], scale, shift)
             graph.op("Mul", x, x, to=tops[0]) if power == 2 else graph.op("Pow", x, power, to=tops[0])
+
+
+@register("NegReLU")
+class NegReLU(Activation):
+    """y = x for negative x, else negative_slope x. Source: lmb-freiburg/flownet2, src/caffe/layers/neg_relu_layer.cpp."""
+
+    origin = "FlowNet 2"
+    message = "relu_param"
+    fields = ("negative_slope",)
+    value = "x < 0 ? x : negative_slope * x"
+    derivative = "x < 0 ? 1 : negative_slope"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Add", graph.op("Min", bottoms[0], 0.0), graph.op("Mul", graph.op("Relu", bottoms[0]), self.scalars["negative_slope"]), to=tops[0])
+
+
+@register("NegSquare")
+class NegSquare(Activation):
+    """y = -x^2. LiteFlowNet's layer takes the gradient from values that it did not set; here it is -2 x.
+
+    Source: twhui/LiteFlowNet, src/caffe/layers/negsquare_layer.cu.
+    """
+
+    origin = "LiteFlowNet"
+    message = ""
+    value = "-x * x"
+    derivative = "-2 * x"
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Neg", graph.op("Mul", bottoms[0], bottoms[0]), to=tops[0])
+

@@ -13,7 +13,7 @@ from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
-from ocaffe.layers.window import bounded
+from ocaffe.layers.window import FORKS, bounded, forked
 from ocaffe.onnx.graph import OnnxGraph
 
 DILATION = ("dilation", "dilation_h", "dilation_w")
@@ -42,7 +42,11 @@ class Window:
         held = {given.name: value for given, value in param.ListFields()}.get(field, [])
         values = [held] if isinstance(held, int) else list(held)
         pair = [f"{stem}_{side}" for side in "hw"]
+        fork = forked(layer, param, axes, field, values) if field in FORKS else None
         given = [name for name in pair if param.HasField(name)]
+        if fork is not None:
+            layer.check(not given, f"{' and '.join(given)} beside a fork's form of {field}", f"remove {' and '.join(given)}")
+            return fork
         if given:
             layer.check(axes == 2, f"{given[0]} is given, but the layer has {axes} spatial axes", f"give {field} once per axis")
             layer.check(not values, f"{field} and {' and '.join(given)} are both given", "give one of the two forms")

@@ -3,14 +3,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Arity, Layer, register
+from ocaffe.layers.base import Arity, Layer, LayerClass, register
+from ocaffe.layers.flow_loss import FlowL1Loss
 from ocaffe.layers.loss import check_batch
 
 
@@ -120,9 +121,21 @@ class MTCNNEuclideanLoss(EuclideanLoss):
 
 @register("L1Loss")
 class L1Loss(Distance):
-    """Sum of the absolute differences, divided by the batch size; the derivative at 0 is 0."""
+    """Sum of the absolute differences, divided by the batch size; the derivative at 0 is 0.
 
-    origin = "NVCaffe"
+    With l1_loss_param, or with one bottom, it is FlowNet's: NaN counts as 0. l2_per_location gives the sum over pixels of sqrt(sum over channels of d^2 +
+    epsilon), with l2_prescale_by_channels of the mean over channels; smaller values than `plateau` count as 0. normalize_by_num_entries divides by the
+    number of values that are not NaN, divided by the channels. Source: lmb-freiburg/flownet2, src/caffe/layers/l1loss_layer.cu.
+    """
+
+    origin = "NVCaffe, FlowNet"
+    message = "l1_loss_param"
+    bottoms = (1, 2)
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return FlowL1Loss if param.HasField("l1_loss_param") or len(param.bottom) == 1 else cls
+
     value = "fabs(d)"
     slope = "sign(d)"
 
@@ -131,8 +144,9 @@ class L1Loss(Distance):
 class SmoothL1Loss(Distance):
     """Sum of (sigma d)^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2), divided by the batch size.
 
-    Bottoms: a and b, with d = a - b; or a, b, w_in and w_out, with d = w_in (a - b) and each term multiplied by w_out. SSD's layer has two
-    bottoms and sigma 1.
+    Bottoms: a and b, with d = a - b; or a, b and w_in, with d = w_in (a - b); or a, b, w_in and w_out, with each term multiplied by w_out as well.
+    SSD, and Fast R-CNN of 2015, have two or three bottoms and sigma 1. They leave the factor w_in out of the gradient. Here it has that factor,
+    which is the same for weights of 0 and 1.
     """
 
     origin = "Fast R-CNN, SSD"
@@ -142,16 +156,15 @@ class SmoothL1Loss(Distance):
     slope = "fabs(d) < 1 / sigma2 ? sigma2 * d : sign(d)"
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(len(bottoms) != 3, "3 bottoms are given", "2, or 4 with the inside and the outside weights")
         tops = super().infer(*bottoms)
         sigma = float(self.own().sigma)
         self.check(sigma != 0, "sigma is 0", "a sigma other than 0; 1 is usual")
         self.scalars["sigma2"] = sigma * sigma
-        self.difference = "x2 * (x0 - x1)" if len(bottoms) == 4 else "x0 - x1"
+        self.difference = "x2 * (x0 - x1)" if len(bottoms) > 2 else "x0 - x1"
         return tops
 
     def weighted(self, count: int) -> str:
         return "x3 * " if count == 4 else ""
 
     def inside(self, count: int) -> Sequence[int]:
-        return (2,) if count == 4 else ()
+        return (2,) if count > 2 else ()

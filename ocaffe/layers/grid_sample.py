@@ -1,27 +1,20 @@
 """GridSample: values of images at computed places."""
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
-from ocaffe.ir.kernel import JOIN, Kernel, read, reads, write
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.ir.tensor import Shape
+from ocaffe.kernels.resampling.grid_sample import Sampler
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
-
-FORWARD = Kernel("grid_sample.forward", read("x"), read("grid"), write("y"), can=JOIN)
-BACKWARD_GRID = Kernel("grid_sample.backward_grid", *reads("dy", "x", "grid"), write("dgrid"), can=JOIN)
-BACKWARD_X = Kernel("grid_sample.backward_x", read("dy"), read("grid"), write("dx"), can=JOIN)
 
 PARAMETER = proto.GridSampleParameter
 SINCE = 16  # the first opset with GridSample
 LINEAR_SINCE = 20  # since this opset the mode is "linear", before "bilinear"
-CPU_PIECE, GPU_GROUP = 64, 64  # points per CPU work-item, work-items of a GPU work-group
 
 
 @register("GridSample")
@@ -44,8 +37,7 @@ class GridSample(Layer):
         return [(x[0], x[1], *grid[1:3])]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        x, grid = (bottom.data for bottom in bottoms)
-        self._launch(rec, FORWARD, x.shape, grid.shape, x=x, grid=grid, y=tops[0].data)
+        self.sampler.forward(rec, bottoms[0].data, bottoms[1].data, tops[0].data)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         x, grid = (bottom.data for bottom in bottoms)
@@ -53,22 +45,15 @@ class GridSample(Layer):
         assert dy is not None
         if propagate[0]:
             assert dx is not None
-            images, channels, height, width = x.shape
-            args = [math.prod(grid.shape[1:3]), height, width, self.own().align_corners, rec.accumulates(dx)]
-            rec.launch(BACKWARD_X(dy=dy, grid=grid, dx=dx), args=args, size=(channels, images), local=(1, 1), defines=self._defines())
+            self.sampler.backward_image(rec, dy, grid, dx)
         if propagate[1]:
             assert dgrid is not None
-            self._launch(rec, BACKWARD_GRID, x.shape, grid.shape, rec.accumulates(dgrid), dy=dy, x=x, grid=grid, dgrid=dgrid)
+            self.sampler.backward_grid(rec, dy, x, grid, dgrid)
 
-    def _launch(self, rec: Recorder, kernel: Kernel, image: Shape, places: Shape, *more: Any, **operands: Ref) -> None:
-        points, piece = math.prod(places[1:3]), CPU_PIECE if rec.target.is_cpu else 1
-        local = (1, 1) if rec.target.is_cpu else (GPU_GROUP, 1)
-        args = [points, piece, *image[1:], self.own().align_corners, *more]
-        size = -(-points // piece), image[0]
-        rec.launch(kernel(**operands), args=args, size=size, local=local, defines=self._defines())
-
-    def _defines(self) -> dict[str, object]:
-        return {"NEAREST": int(self.own().mode == PARAMETER.NEAREST), "BORDER": int(self.own().padding == PARAMETER.BORDER)}
+    @property
+    def sampler(self) -> Sampler:
+        p = self.own()
+        return Sampler(bool(p.align_corners), nearest=p.mode == PARAMETER.NEAREST, border=p.padding == PARAMETER.BORDER)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p = self.own()

@@ -1,6 +1,7 @@
 """Lstm: the LSTM of the text recognition forks, which needs no sequence indicators."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ class Lstm(LSTM):
     """LSTM whose sequences all start in the first time step of each run, unless sequence indicators T x N are given as a second bottom.
 
     The blobs are W_x, W_h and b. With indicators, a run continues with the final states of the previous run. clipping_threshold limits the magnitude
-    of the gradients of the gates' inputs. Source: junhyukoh/caffe-lstm, as src/caffe/layers/lstm_layer_Junhyuk.cpp in fireae/caffe_latte at 4bcd7ab.
+    of the gradients of the gates' inputs. With batch_size N, bottom 0 may be flat, with T N rows x I; then the top and the indicators
+    are flat too. Source: junhyukoh/caffe-lstm, as src/caffe/layers/lstm_layer_Junhyuk.cpp in fireae/caffe_latte at 4bcd7ab.
     """
 
     origin = "text recognition forks"
@@ -35,10 +37,34 @@ class Lstm(LSTM):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.param.lstm_param, bottoms[0]
-        fact = f"batch_size is {p.batch_size}, bottom 0 is {shape_text(x)}"
-        self.check(not p.batch_size or x[1:2] == (p.batch_size,), fact, "bottom 0 as T x N x ... with N samples, and no batch_size")
+        batch = p.batch_size
+        self.flat = bool(batch) and x[1:2] != (batch,)
         self.limit = float(p.clipping_threshold)
-        return super().infer(x, bottoms[1] if len(bottoms) > 1 else x[:2])
+        if not self.flat:
+            return super().infer(x, bottoms[1] if len(bottoms) > 1 else x[:2])
+        fact = f"batch_size is {batch}, bottom 0 is {shape_text(x)}"
+        self.check(len(x) >= 2 and x[0] % batch == 0, fact, f"T x {batch} x ..., or rows whose number is a multiple of {batch}")
+        steps = (x[0] // batch, batch)
+        if len(bottoms) > 1:
+            count = math.prod(bottoms[1])
+            self.check(count == x[0], f"bottom 1 is {shape_text(bottoms[1])}, bottom 0 {shape_text(x)}", "one indicator for each row")
+        super().infer((*steps, *x[1:]), steps)
+        return [(x[0], self.units)]
+
+    def _in_steps(self, blob: Blob, *inner: int) -> Blob:
+        """Return a blob of T x N x .. with the memory of a flat one."""
+        made = Blob(blob.name, (self.steps, self.sequences, *inner))
+        made.data = blob.data.view(made.shape)
+        if blob.diff is not None:
+            made.diff = blob.diff.view(made.shape)
+        return made
+
+    def _blobs(self, bottoms: list[Blob], tops: list[Blob]) -> tuple[list[Blob], list[Blob]]:
+        """Return bottoms and tops of T x N x .., with indicators if there are none."""
+        if self.flat:
+            bottoms = [self._in_steps(bottoms[0], self.inputs), *(self._in_steps(bottom) for bottom in bottoms[1:])]
+            tops = [self._in_steps(tops[0], self.units)]
+        return bottoms, tops
 
     def parameters(self) -> Sequence[ParamBlob]:
         inputs, bias, hidden = super().parameters()
@@ -53,16 +79,23 @@ class Lstm(LSTM):
         return self.params[1]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        bottoms, tops = self._blobs(bottoms, tops)
         if len(bottoms) == 1:
             indicators = Blob("indicators", bottoms[0].shape[:2])
             indicators.data = rec.constant("indicators", self.starts())
             bottoms = [*bottoms, indicators]
         super().forward(rec, bottoms, tops)
 
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        if self.flat:
+            raise graph.refused(f"bottom 0 is flat ({shape_text(bottoms[0].shape)})", "a Reshape to T x N x I before the layer, and no batch_size")
+        super().onnx(graph, bottoms, tops)
+
     def onnx_first(self, graph: OnnxGraph, bottoms: list[Blob]) -> bool | None:
         return False if len(bottoms) == 1 else super().onnx_first(graph, bottoms)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        bottoms, tops = self._blobs(bottoms, tops)
         super().backward(rec, tops, bottoms, [propagate[0], any(propagate[1:])])
 
     def starts(self) -> np.ndarray:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.matmul.gemm import gemm
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 
 SIGNS = "s0 = sign(c); s1 = sign(fabs(c) - 0.5); s2 = s0 * (1 + s1) - 2; s3 = s0 * sign(2 * c * c - 1); s4 = 2 * s0 + s3 - 3"
 # Per margin m, in terms of the cosine c: psi(m angle), and the components of its derivative along the weights and along x (times |x|).
@@ -37,7 +38,7 @@ class MarginInnerProduct(Layer):
     """
 
     origin = "SphereFace"
-    bottoms = 2
+    bottoms: ClassVar[Arity] = 2
     tops = 2
     inplace_top = False
     passes: Ref | None = None  # the number of forward passes
@@ -62,11 +63,7 @@ class MarginInnerProduct(Layer):
         lengths = rec.scratch("lengths", (self.outputs,))
         reduce(rec, "v0 = x0 * x0", reads=[weight], writes=[lengths], axes=[1], finish="y0 = sqrt(v0)")
         pointwise(rec, "m0 = m0 / x0", reads=[(lengths.view((self.outputs, 1)), 0)], modifies=[weight], side_effect=True)
-        if self.passes is None:
-            self.passes = Ref(f"{self.param.name}.passes", (1,), Role.STATE, value=float(p.iteration))
-        text = "m0 = m0 + 1; y0 = fmax(base * pow(1 + gamma * m0, -power), least)"
-        scalars = {"base": float(p.base), "gamma": float(p.gamma), "power": float(p.power), "least": float(p.lambda_min)}
-        pointwise(rec, text, writes=[tops[1].data], modifies=[self.passes], scalars=scalars, side_effect=True)
+        self.anneal(rec, tops[1].data)
         keep = rec.saved if rec.train else rec.scratch
         self.products = keep("products", (self.rows, self.outputs))
         gemm(rec, x, weight, self.products, trans_b=True, mergeable=False)
@@ -79,6 +76,15 @@ class MarginInnerProduct(Layer):
         psi = MARGINS[p.type][0]
         text = f"c = x0 / x1; {SIGNS}; y0 = x2 == x3 ? (x4 * x0 + x1 * ({psi})) / (1 + x4) : x0"
         pointwise(rec, text, reads=self.operands(rec, bottoms, tops), writes=[y])
+
+    def anneal(self, rec: Recorder, top: Ref) -> None:
+        """Record the launch that counts the pass and writes lambda."""
+        p = self.own()
+        if self.passes is None:
+            self.passes = Ref(f"{self.param.name}.passes", (1,), Role.STATE, value=float(p.iteration))
+        text = "m0 = m0 + 1; y0 = fmax(base * pow(1 + gamma * m0, -power), least)"
+        scalars = {"base": float(p.base), "gamma": float(p.gamma), "power": float(p.power), "least": float(p.lambda_min)}
+        pointwise(rec, text, writes=[top], modifies=[self.passes], scalars=scalars, side_effect=True)
 
     def operands(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> list[Read]:
         """Return the products, the norms of x, the labels, the indices of the classes, and lambda."""
@@ -110,3 +116,80 @@ class MarginInnerProduct(Layer):
         reduce(rec, f"{text}; v0 = x2 == x3 ? x5 * a / length / (1 + x4) : 0", reads=[*operands, dy], writes=[parallel], axes=[1])
         gemm(rec, mixed, self.params[0].data, through)
         pointwise(rec, "y0 = x0 + x1 * x2", reads=[through, x, (parallel.view((self.rows, 1)), 0)], writes=[dx])
+
+
+@register("LargeMarginInnerProduct")
+class LargeMarginInnerProduct(MarginInnerProduct):
+    """Scores x w^T; the label's score s becomes (lambda s + |x| |w| psi(m angle)) / (1 + lambda), which enforces an angular margin (L-Softmax).
+
+    Bottoms: x, labels, and optionally the weights (num_output, K), which are blob 0 else. Tops: scores and lambda, as in MarginInnerProduct. The weights
+    are not normalized, and the gradients are exact. Sources: wy1iu/LargeMargin_Softmax_Loss; happynear/caffe-windows,
+    src/caffe/layers/largemargin_inner_product_layer.cpp.
+    """
+
+    origin = "L-Softmax"
+    message = "largemargin_inner_product_param"
+    bottoms = (2, 3)
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms[:2])
+        for weights in bottoms[2:]:
+            wanted = (self.outputs, self.inputs)
+            self.check(math.prod(weights) == math.prod(wanted), f"bottom 2 is {shape_text(weights)}", f"weights {shape_text(wanted)}")
+        return tops
+
+    def parameters(self) -> Sequence[ParamBlob]:
+        return super().parameters() if len(self.param.bottom) == 2 else []
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom != 1
+
+    def _weights(self, bottoms: list[Blob]) -> Ref:
+        return self.params[0].data if len(bottoms) == 2 else bottoms[2].data.view((self.outputs, self.inputs))
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        x, weights = bottoms[0].data.view((self.rows, self.inputs)), self._weights(bottoms)
+        self.anneal(rec, tops[1].data)
+        keep = rec.saved if rec.train else rec.scratch
+        self.products, self.norms, self.lengths = keep("products", (self.rows, self.outputs)), keep("norms", (self.rows, 1)), keep("lengths", (self.outputs,))
+        gemm(rec, x, weights, self.products, trans_b=True, mergeable=False)
+        for values, norms in ((x, self.norms.view((self.rows,))), (weights, self.lengths)):
+            reduce(rec, "v0 = x0 * x0", reads=[values], writes=[norms], axes=[1], finish="y0 = sqrt(v0)")
+        y = tops[0].data.view((self.rows, self.outputs))
+        if self.own().type not in MARGINS:
+            pointwise(rec, "y0 = x0", reads=[self.products], writes=[y])
+            return
+        text = f"size = x1 * x5 + 1e-9; c = x0 / size; {SIGNS}; y0 = x2 == x3 ? (x4 * x0 + size * ({MARGINS[self.own().type][0]})) / (1 + x4) : x0"
+        pointwise(rec, text, reads=[*self.operands(rec, bottoms, tops), (self.lengths, 1)], writes=[y])
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        assert tops[0].diff is not None
+        dy, x, weights = tops[0].diff.view((self.rows, self.outputs)), bottoms[0].data.view((self.rows, self.inputs)), self._weights(bottoms)
+        dx = rec.diff_of(bottoms[0]).view(x.shape) if propagate[0] else None
+        dw = self.params[0].diff if len(bottoms) == 2 else rec.diff_of(bottoms[2]).view(weights.shape) if propagate[2] else None
+        mixed = dy
+        along: Ref | None = None
+        if self.own().type in MARGINS:
+            _, along_w, along_x = MARGINS[self.own().type]
+            reads = [*self.operands(rec, bottoms, tops), (self.lengths, 1), dy]
+            text = f"c = x0 / (x1 * x5 + 1e-9); {SIGNS}; y0 = x2 == x3 ? x6 * (x4 + {along_w}) / (1 + x4) : x6"
+            mixed, along = rec.scratch("mixed", dy.shape), rec.scratch("along", dy.shape)
+            pointwise(rec, f"{text}; y1 = x2 == x3 ? -x6 * ({along_x}) / (1 + x4) : 0", reads=reads, writes=[mixed, along])
+        if dx is not None:
+            self._gradient(rec, mixed, weights, along, x, dx, rows=True)
+        if dw is not None:
+            self._gradient(rec, mixed, x, along, weights, dw, rows=False)
+
+    def _gradient(self, rec: Recorder, mixed: Ref, other: Ref, along: Ref | None, own: Ref, to: Ref, rows: bool) -> None:
+        """Record the gradient of x (`rows`) or of the weights: a product with the other operand, and a part along the operand itself."""
+        if along is None:
+            gemm(rec, mixed, other, to, trans_a=not rows)
+            return
+        through, parallel = rec.scratch("through" if rows else "through_weights", to.shape), rec.scratch("parallel" if rows else "turn", (to.shape[0], 1))
+        gemm(rec, mixed, other, through, trans_a=not rows, mergeable=False)
+        reads: list[Read] = [along, (self.norms, 0), (self.lengths, 1)]
+        ratio = "x2 / x1" if rows else "x1 / (x2 + 1e-9)"
+        flat = parallel.view((to.shape[0],))
+        reduce(rec, f"v0 = x0 * {ratio}", reads=reads, writes=[flat], axes=[1 if rows else 0])
+        pointwise(rec, "y0 = x0 + x1 * x2", reads=[through, own, (parallel, 0)], writes=[to])

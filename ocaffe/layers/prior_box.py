@@ -25,11 +25,13 @@ class PriorBox(Layer):
     Bottoms: the feature map and the image; only their shapes are used. Top 1 x 2 x 4P with P = height * width * boxes per cell: first xmin, ymin,
     xmax, ymax of each box, then its four variances. The top is a constant, computed on the host. Sizes are truncated to whole pixels, as in SSD.
 
+    With denser_prior_boxes, each box is followed by the same box half a cell below (TextBoxes++).
+
     With `width` and `height`, which PriorBoxClustered needs, box i has the size width[i] x height[i], and min_size, max_size, aspect_ratio and flip
     are not used. Source: openvinotoolkit/training_toolbox_caffe, src/caffe/layers/prior_box_clustered_layer.cpp at 2c1f3de.
     """
 
-    origin = "SSD, OpenVINO"
+    origin = "SSD, OpenVINO, TextBoxes++"
     message = "prior_box_param"
     bottoms = 2
     inplace_top = False
@@ -39,7 +41,7 @@ class PriorBox(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for i, shape in enumerate(bottoms):
             self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", "the feature map, then the image")
-        cells, boxes = math.prod(bottoms[0][2:]), len(self.sides())
+        cells, boxes = math.prod(bottoms[0][2:]), len(self.sides()) * (1 + self.own().denser_prior_boxes)
         fact = f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {boxes} boxes; at most {MOST_BOXES:,} boxes are computed"
         self.check(cells * boxes <= MOST_BOXES, fact, "a smaller feature map")
         self.boxes = self._boxes(*(shape[2:] for shape in bottoms))
@@ -62,6 +64,9 @@ class PriorBox(Layer):
         sides = self.sides()
         rows, columns = ((np.arange(n, dtype=np.float32) + np.float32(p.offset)) * own for n, own in zip(cells, step))
         centres = np.stack(np.broadcast_arrays(columns[None, :, None], rows[:, None, None]), -1).astype(np.float64)
+        if p.denser_prior_boxes:
+            below = np.stack(np.broadcast_arrays(columns[None, :, None], (np.arange(1, cells[0] + 1, dtype=np.float32) * step[0])[:, None, None]), -1)
+            centres, sides = np.concatenate([centres, below] * len(sides), 2), np.repeat(sides, 2, 0)
         corners = np.concatenate([centres - sides / 2.0, centres + sides / 2.0], -1) / np.tile(size[::-1], 2)
         boxes = corners.astype(np.float32).reshape(-1)
         if p.clip:

@@ -58,7 +58,7 @@ class RoIData(Layer):
 
     Six tops, for Fast R-CNN: data of ims_per_batch images, rois n x 5 (image, x1, y1, x2, y2), labels n, and bbox_targets, inside weights and outside
     weights with 4 num_classes columns. n is batch_size, or less if there are too few candidates. They are the true boxes and those of `proposals`, a file
-    of `ocaffe dataset proposals`. Images of similar aspect come together.
+    of `ocaffe dataset proposals`. Images of similar aspect come together. Five tops are those of Fast R-CNN of 2015, without the outside weights.
     """
 
     bottoms, tops = 0, (3, 6)
@@ -69,12 +69,12 @@ class RoIData(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
             count = len(self.param.top)
-            self.check(count != 5, "the layer has 5 tops", "3 or 4 for Faster R-CNN, 6 for Fast R-CNN")
-            p = settings(self, SAMPLE if count == 6 else DEFAULTS)
+            samples = count > 4
+            p = settings(self, SAMPLE if samples else DEFAULTS)
             self.check(p.num_classes >= 2, f"num_classes is {p.num_classes}", "param_str: \"'num_classes': 21\", the background among them")
-            if count == 6:
+            if samples:
                 self.check(self.phase == proto.TRAIN, "the layer samples proposals in TEST", "include { phase: TRAIN }")
-                self.source = sampled = SampledRois(p, self.place, self.title)
+                self.source = sampled = SampledRois(p, self.place, self.title, count)
                 self.box_normal = tuple(np.float32(each.ravel()) for each in sampled.normal)  # type: ignore[assignment]
             else:
                 self.source = TrueBoxes(p, self.phase == proto.TRAIN, count > 3, self.place, self.title)

@@ -14,6 +14,7 @@ from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.resampling.upsample import nearest, nearest_backward, unpool, unpool_backward
 from ocaffe.layers.base import Layer, LayerClass, register
+from ocaffe.layers.plane_map import MappedPlanes, repeated
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -21,7 +22,8 @@ from ocaffe.onnx.graph import OnnxGraph
 class Upsample(Layer):
     """Nearest-neighbour upsampling by `scale` (one bottom, YOLO), or max-unpooling by a mask (second bottom, SegNet).
 
-    These are layers of different forks. The number of bottoms selects one.
+    These are layers of different forks. The number of bottoms selects one. Other forks name the scale height_scale and width_scale (ports of YOLOv5),
+    or stride, or stride_h and stride_w (Ascend).
     """
 
     origin = "SegNet (2 bottoms), YOLO ports (1 bottom)"
@@ -30,7 +32,9 @@ class Upsample(Layer):
 
     @classmethod
     def implementation(cls, param: Any) -> LayerClass:
-        return Unpooling if len(param.bottom) == 2 else Nearest
+        if len(param.bottom) == 2:
+            return Unpooling
+        return Nearest if len({factor for _, factor in _factors(param.upsample_param)}) <= 1 else UnequalNearest
 
     def image(self, x: Shape) -> tuple[int, int]:
         """Return the height and width of the bottom."""
@@ -38,15 +42,36 @@ class Upsample(Layer):
         return x[2], x[3]
 
 
+FORMS = (("scale", "scale"), ("height_scale", "width_scale"), ("stride_h", "stride_w"), ("stride", "stride"))  # fields of the two factors, by fork
+
+
+def _factors(p: Any) -> list[tuple[str, float]]:
+    """Return the fields that hold the factors for rows and columns, and their values; nothing if there are none."""
+    form = next((form for form in FORMS[1:] if any(p.HasField(name) for name in form)), FORMS[0])
+    return [(name, getattr(p, name)) for name in form if p.HasField(name)]
+
+
+def whole_factors(layer: Upsample) -> tuple[int, int]:
+    """Return the factors of rows and columns."""
+    p = layer.own()
+    found = _factors(p)
+    names = {name for name, _ in found} | {"mode"} | ({"scale"} if p.scale == 1 else set())
+    foreign = [field.name for field, _ in p.ListFields() if field.name not in names]
+    fix = "a mask as second bottom, or scale alone" if not found or found[0][0] == "scale" else f"{' and '.join(dict(found))} alone"
+    layer.check(not foreign, f"{' and '.join(foreign)} given, which {'SegNet' if 'scale' in fix else 'another fork'}'s Upsample takes only with a mask", fix)
+    pair = [value for _, value in found] or [1]
+    both = found[0][0] in FORMS[0] + FORMS[3] if found else True
+    layer.check(both or len(found) == 2, f"{found[0][0] if found else ''} is given alone", "one factor for rows, and one for columns")
+    layer.check(all(value > 0 and value == int(value) for value in pair), f"{'scale' if both else found[0][0]} is {pair[0]:g}", "a scale of at least 1")
+    return int(pair[0]), int(pair[-1])
+
+
 class Nearest(Upsample):
     """Repeats each pixel scale x scale times; the default scale is 1."""
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        p, x = self.own(), bottoms[0]
-        foreign = [field.name for field, _ in p.ListFields() if field.name != "scale"]
-        self.check(not foreign, f"{' and '.join(foreign)} given, which SegNet's Upsample takes only with a mask", "a mask as second bottom, or scale alone")
-        self.scale = p.scale if p.HasField("scale") else 1
-        self.check(self.scale > 0, "scale is 0", "a scale of at least 1")
+        x = bottoms[0]
+        self.scale = whole_factors(self)[0]
         height, width = self.image(x)
         self.moves_data = self.scale > 1
         return [(*x[:2], height * self.scale, width * self.scale)]
@@ -71,6 +96,13 @@ class Nearest(Upsample):
             nearest_backward(rec, tops[0].diff, bottoms[0].diff, self.scale)
         else:
             alias_diff(rec, bottoms[0], tops[0])
+
+
+class UnequalNearest(Upsample, MappedPlanes):
+    """Repeats each pixel with other factors for rows than for columns."""
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        return self.plan(bottoms[0], *(repeated(size, factor) for size, factor in zip(self.image(bottoms[0]), whole_factors(self))))
 
 
 class Unpooling(Upsample):

@@ -9,6 +9,11 @@ from ocaffe.layers.base import Layer
 Axes = tuple[int, ...]  # one number per axis: (height, width) or (depth, height, width)
 MOST_DILATION = 1 << 16
 NAMES = ("plane", "row", "column")
+FORKS = {  # field for all axes -> C3D's field for the depth, its default, video-caffe's field
+    "kernel_size": ("kernel_depth", None, "kernel_shape"),
+    "stride": ("temporal_stride", 1, "stride_shape"),
+    "pad": ("temporal_pad", 0, "pad_shape"),
+}
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,14 @@ class Window:
 
     @classmethod
     def read(cls, layer: Layer, param: Any, image: Axes) -> Window:
-        """Read a PoolingParameter: kernel_size, or kernel_h and kernel_w for two axes, or Intel's kernel_size_3d for three axes.
+        """Read a PoolingParameter: kernel_size once or once per axis, or kernel_h and kernel_w for two axes, or a form of `forked`.
 
-        Stride and pad have the same forms. With global_pooling, the kernel is the whole image.
+        The reader stores a list of kernel_size in Intel's kernel_size_3d. Stride and pad have the same forms. With global_pooling, the kernel is the
+        whole image.
         """
         if param.global_pooling:
             given = [name for name in ("kernel_size", "kernel_h", "kernel_w") if param.HasField(name)] + ["kernel_size_3d"] * bool(param.kernel_size_3d)
+            given += [name for name in ("kernel_depth", "kernel_shape") if param.HasField(name)]
             layer.check(not given, f"global_pooling: true and {' and '.join(given)} exclude each other", f"remove {' and '.join(given)}")
             kernel = image
         else:
@@ -103,17 +110,43 @@ def spread(layer: Layer, field: str, values: list[int], axes: int) -> Axes:
     return tuple(values * axes if len(values) == 1 else values)
 
 
+def forked(layer: Layer, param: Any, axes: int, field: str, plain: list[int]) -> Axes | None:
+    """Return one value per axis from a fork's form of `field` (a key of FORKS), or None if there is none. `plain` has the values of `field` itself.
+
+    C3D: kernel_depth is the kernel along the first axis, and kernel_size that along the other two. temporal_stride and temporal_pad are the stride and
+    the pad of the first axis, by default 1 and 0. video-caffe: kernel_shape { dim .. } has one size per axis, and so have stride_shape and pad_shape.
+    """
+    temporal, default, shape = FORKS[field]
+    if param.HasField(shape):
+        layer.check(not plain, f"{field} and {shape} are given, two names for the same setting", f"remove {field}")
+        layer.check(not param.HasField("kernel_depth"), f"kernel_depth and {shape} are given, the forms of two forks", "give kernel_shape alone")
+        values = list(getattr(param, shape).dim)
+        layer.check(len(values) == axes, f"{shape} has {len(values)} numbers for {axes} spatial axes", f"give it {axes} numbers")
+        layer.check(min(values, default=0) >= 0, f"{shape} is {axes_text(tuple(values))}", "numbers of at least 0")
+        return tuple(values)
+    if not param.HasField("kernel_depth"):
+        layer.check(not param.HasField(temporal), f"{temporal} is given without kernel_depth", f"give kernel_depth, or {field} for each axis")
+        return None
+    layer.check(axes == 3, f"kernel_depth is given for {axes} spatial axes", "bottoms N x C x D x H x W, or no kernel_depth")
+    layer.check(len(plain) <= 1, f"kernel_depth is given, and {field} {len(plain)} times", f"give {field} once, for rows and columns")
+    layer.check(bool(plain) or default is not None, f"kernel_depth is given without {field}", f"give {field}, for rows and columns")
+    return (getattr(param, temporal), *(plain or [default or 0]) * 2)
+
+
 def _read(layer: Layer, param: Any, image: Axes, both: str, high: str, wide: str) -> Axes:
-    """Return one value per axis, from one field for all axes or one field for each. Only the kernel has no default."""
-    single, pair, volume = param.HasField(both), (param.HasField(high), param.HasField(wide)), list(getattr(param, f"{both}_3d"))
+    """Return one value per axis, from one field for all axes, one field for each, or a fork's form. Only the kernel has no default."""
+    single, pair, several = param.HasField(both), (param.HasField(high), param.HasField(wide)), list(getattr(param, f"{both}_3d"))
     layer.check(not (single and any(pair)), f"{both} and {high} or {wide} are given", f"either {both}, or {high} and {wide}")
-    if volume:
-        layer.check(len(image) == 3, f"{both}_3d is given for {len(image)} spatial axes", f"give {both}")
-        layer.check(not single, f"{both} and {both}_3d are given", "give one of the two")
-        return spread(layer, f"{both}_3d", volume, 3)
+    layer.check(not (single and several), f"{both} and {both}_3d are given", "give one of the two")
+    fork = forked(layer, param, len(image), both, [getattr(param, both)] if single else several)
+    if fork is not None:
+        layer.check(not any(pair), f"{high} or {wide} is given beside a fork's form of {both}", f"remove {high} and {wide}")
+        return fork
+    if several:
+        return spread(layer, both, several, len(image))
     if any(pair):
         layer.check(all(pair), f"only one of {high} and {wide} is given", f"give both, or {both}")
-        layer.check(len(image) == 2, f"{high} and {wide} are given for {len(image)} spatial axes", f"give {both}, or {both}_3d")
+        layer.check(len(image) == 2, f"{high} and {wide} are given for {len(image)} spatial axes", f"give {both} once, or {len(image)} times")
         return getattr(param, high), getattr(param, wide)
     layer.check(single or both != "kernel_size", f"there is neither {both} nor {high} and {wide}", f"give {both}")
     return (getattr(param, both),) * len(image)

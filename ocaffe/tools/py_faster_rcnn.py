@@ -15,7 +15,7 @@ from ocaffe.formats.param_str import read_value, with_settings
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
 
-SAMPLED = 6  # tops of a RoIData for Fast R-CNN
+SAMPLED = (5, 6)  # tops of a RoIData for Fast R-CNN
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file
 
 
@@ -130,7 +130,7 @@ def configured(net: Any, phase: int, imdb: str = "", proposals: str = "", settin
         kinds = {layer_type(_named(layer, imdb))}
         if "RoIData" in kinds:
             images = True
-            if len(layer.top) == SAMPLED:
+            if len(layer.top) in SAMPLED:
                 sampled = True
                 kinds.add("Sample")
         given = {"source": imdb if "RoIData" in kinds else "", "proposals": proposals if "Sample" in kinds else ""}
@@ -143,7 +143,8 @@ def configured(net: Any, phase: int, imdb: str = "", proposals: str = "", settin
     if imdb and not images:
         raise Error("--imdb is given, and the net has no layer RoIDataLayer", fix="leave it out, or give a net of py-faster-rcnn")
     if proposals and not sampled:
-        raise Error(f"--proposals is given, and the net has no RoIDataLayer with {SAMPLED} tops", fix="leave it out, or give a net for Fast R-CNN")
+        fact = f"--proposals is given, and the net has no RoIDataLayer with {SAMPLED[0]} or {SAMPLED[1]} tops"
+        raise Error(fact, fix="leave it out, or give a net for Fast R-CNN")
     return made
 
 

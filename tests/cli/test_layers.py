@@ -13,7 +13,7 @@ from ocaffe.errors import Error
 from ocaffe.graph.build import build
 from ocaffe.layers.base import registry
 from ocaffe.layers.catalogue import catalogue, markdown
-from ocaffe.layers.foreign import FOREIGN
+from ocaffe.layers.foreign import FOREIGN, USE
 
 pytestmark = pytest.mark.quick
 
@@ -32,7 +32,7 @@ def test_page_is_written(tmp_path: pathlib.Path) -> None:
 def test_every_type_is_described() -> None:
     for entry in catalogue():
         assert len(entry.summary) > 8 and entry.summary.endswith("."), f"{entry.type}: {entry.summary!r}"
-    assert not set(registry()) & set(FOREIGN)
+    assert not set(registry()) & set(FOREIGN) and set(USE) <= set(FOREIGN)
 
 
 def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +51,8 @@ def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("Convolutoin", "did you mean 'Convolution'"),
         ("convolution", "did you mean 'Convolution'"),
-        ("FlowWarp", "'FlowWarp', a type of FlowNet 2"),
+        ("FlowAugmentation", "'FlowAugmentation', a type of FlowNet\n  fix: it reads or changes pairs of images and flow; give the net Input layers"),
+        ("brelu", "'brelu', a type of DehazeNet\n  fix: it keeps values between 0 and 1: Clip with clip_param"),
         ("DenseCRF", "'DenseCRF', a type of DeepLab and PSPNet\n  fix: `ocaffe layers` lists"),
         ("Zyx", "ocaffe layers"),
     ],

@@ -122,6 +122,29 @@ def test_written_text_has_no_private_fields(tmp_path):
     assert net.source_file == str(path), "the message itself stays as it was"
 
 
+@pytest.mark.parametrize("text", ["kernel_size: [2, 3, 4]", "kernel_size: 2 kernel_size: 3 kernel_size: 4", "kernel_size: [2, 3] kernel_size: 4"])
+def test_pooling_takes_sizes_for_each_axis(text: str) -> None:
+    """A single size stays in BVLC's field. Several go to the field of Intel's fork."""
+    p = parse(f"{text} stride: 2 pad: 0 pad: 1", proto.PoolingParameter)
+    assert list(p.kernel_size_3d) == [2, 3, 4] and not p.HasField("kernel_size") and p.stride == 2 and not p.stride_3d and list(p.pad_3d) == [0, 1]
+
+
+def test_true_and_false_in_number_fields() -> None:
+    """A number that is 0 or 1 by default is a switch in some forks. Other numbers do not take these words."""
+    p = parse("softmax: false rescore: true bias_match: False", proto.RegionLossParameter)
+    assert (p.softmax, p.rescore, p.bias_match) == (0, 1, 0)
+    with pytest.raises(Error, match="'num' needs an integer, found true"):
+        parse("num: true", proto.RegionLossParameter)
+
+
+def test_names_of_other_forks() -> None:
+    transform = parse("crop_height: 3 crop_width: 5", proto.TransformationParameter)
+    assert (transform.crop_h, transform.crop_w) == (3, 5) and not transform.HasField("crop_height")
+    with pytest.raises(Error, match="crop_h"):
+        parse("crop_h: 3 crop_height: 5", proto.TransformationParameter)
+    assert parse("richness: 100", proto.NetParameter).richness == 100
+
+
 ERRORS = [  # message, text, line, text in the error, text in the remedy
     ("NetParameter", "layer {\n relu_param { slope: 1 } }", 2, "ReLUParameter has no field 'slope'", ""),
     ("NetParameter", "layer {\n pooling_param { kernal_size: 1 } }", 2, "has no field 'kernal_size'", "did you mean 'kernel_size'?"),

@@ -333,6 +333,13 @@ CASES = [
     Case("Lstm with indicators", layer("Lstm", "x0 x1", "y", "propagate_down: true propagate_down: false lstm_param { num_output: 3 batch_size: 2 }"),
          lambda rng: {**normal(x0=(4, 2, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,))(rng), "x1": np.array([[0, 0], [1, 1], [0, 1], [1, 1]])}, lstm,
          ("x0", "y/0", "y/1", "y/2")),
+    Case("Lstm on flat sequences", layer("Lstm", "x0", "y", "lstm_param { num_output: 3 batch_size: 2 }"),
+         normal(x0=(8, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,)),
+         lambda x, got: {"y": lstm({**x, "x0": x["x0"].reshape(4, 2, 5)}, got)["y"].reshape(8, 3)}, ("x0", "y/0", "y/1", "y/2")),
+    Case("Lstm on flat sequences with indicators", layer("Lstm", "x0 x1", "y", "propagate_down: true propagate_down: false "
+         "lstm_param { num_output: 3 batch_size: 2 }"),
+         lambda rng: {**normal(x0=(8, 5), y_0=(12, 5), y_1=(12, 3), y_2=(12,))(rng), "x1": np.array([0, 0, 1, 1, 0, 1, 1, 1])},
+         lambda x, got: {"y": lstm({**x, "x0": x["x0"].reshape(4, 2, 5), "x1": x["x1"].reshape(4, 2)}, got)["y"].reshape(8, 3)}, ("x0", "y/0", "y/2")),
     Case("CosinAddm", layer("CosinAddm", "x0 x1", "y"), cosines, lambda x, got: {"y": margin(x)}, ("x0",)),
     Case("CosinAddm with t", layer("CosinAddm", "x0 x1", "y", "cosin_add_m_param { m: 0.4 t: 1.2 }"), cosines,
          lambda x, got: {"y": margin(x, 0.4, 1.2)}, ("x0",)),

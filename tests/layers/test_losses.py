@@ -44,6 +44,7 @@ CASES: dict[str, tuple[str, list[Any], Program, int]] = {
     "EuclideanLoss": ("", [(3, 4, 2), (3, 4, 2)], lambda a, b: ((a - b) ** 2).sum() / 6, 2),
     "L1Loss": ("", [A, B], lambda a, b: abs(a - b).sum() / 5, 2),
     "SmoothL1Loss": ("smooth_l1_loss_param { sigma: 2 }", [A, B], lambda a, b: smooth(a - b, 2).sum() / 5, 2),
+    "SmoothL1Loss with inside weights": ("", [A, A, A], lambda a, b, i: smooth(i * (a - b), 1).sum() / 5, 2),
     "SmoothL1Loss weighted": ("", [A, A, A, A], lambda a, b, i, o: (o * smooth(i * (a - b), 1)).sum() / 5, 2),
     "SigmoidCrossEntropyLoss": (
         "loss_param { normalization: FULL }", [A, "targets"], lambda x, t: (np.logaddexp(0, x) - x * t).sum() / 20, 1),
@@ -121,7 +122,6 @@ def test_infogain_with_a_matrix_from_below(kind: str, device: Any) -> None:
     ("text", "shapes", "told"),
     [
         ('type: "EuclideanLoss"', [(3, 4), (3, 5)], "3 x 4.*3 x 5"),
-        ('type: "SmoothL1Loss"', [(3, 4)] * 3, "3 bottoms"),
         ('type: "ContrastiveLoss"', [(3, 4), (3, 4), (4,)], "3 pairs"),
         ('type: "HingeLoss"', [(3, 4), (3, 2)], "number of labels"),
         ('type: "InfogainLoss"', [(3, 4), (3,)], "neither a third bottom"),

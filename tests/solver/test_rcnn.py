@@ -12,7 +12,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cli import main
 from ocaffe.cli.dataset import main as dataset
-from ocaffe.data.sources.proposals import read_proposals
+from ocaffe.data.databases.proposals import read_proposals
 from ocaffe.errors import Error
 from ocaffe.evaluation.region_images import with_detections
 from ocaffe.formats.text import read_net

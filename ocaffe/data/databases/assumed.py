@@ -1,4 +1,4 @@
-"""Plan and time a net without its data: each data layer whose source is missing gets a database of a random image.
+"""Plan and time a net without its data: each data layer whose source is missing gets a database of a random image, or an HDF5 file.
 
 The layer stays a data layer, so that plans include its staging and timings include its transform.
 """
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.data.databases.proposals import write_proposals
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.blob import write_blobproto
@@ -20,10 +21,12 @@ from ocaffe.formats.param_str import read_settings, with_settings
 from ocaffe.formats.upgrade import upgrade_net
 
 DATABASES = ("Data", "AnnotatedData")
-REGIONS = "RoIData"
+REGIONS, REGIONS_MODULE = "RoIData", "roi_data_layer.layer"
+SAMPLED = 5  # tops of a RoIData with samples of proposals, or more
 FILES = {"ImageData": "image_data_param", "WindowData": "window_data_param"}  # layers of image files: a Data layer has the same tops
 RECORDS, BYTES = 1000, 32 << 20  # of a database: few, but the end of the data is not reached in each batch
 Image = tuple[int, int, int]  # channels, height, width
+Tops = dict[str, tuple[int, ...]]  # shapes by the names of tops
 
 
 @contextlib.contextmanager
@@ -41,22 +44,34 @@ class AssumedData:
         self.folder = folder
         self.notes: list[str] = []
 
-    def complete(self, net: Any, shape: Image | None = None) -> Any:
-        """Return the net with a database in the place of each missing source. `shape`: that of the images, if the layers do not say it. Raises Error."""
+    def complete(self, net: Any, shape: Image | Tops | None = None) -> Any:
+        """Return the net with a database in the place of each missing source. `shape`: that of the images, if the layers do not say it, or shapes of tops.
+
+        Raises Error.
+        """
         net = upgrade_net(net)
+        tops = shape if isinstance(shape, dict) else {}
+        known = {name for layer in net.layer for name in layer.top}
+        missing = sorted(tops.keys() - known)
+        if missing:
+            raise Error(f"--shape names '{missing[0]}', which is not a top of the net", fix=f"one of {', '.join(sorted(known)[:6])}")
+        given = shape if isinstance(shape, tuple) else None
         for layer in net.layer:
             evaluate = layer.detection_evaluate_param
             if evaluate.name_size_file and not os.path.exists(evaluate.name_size_file):
                 self._note(f"{evaluate.name_size_file} does not exist: sizes of images are not used")
                 evaluate.ClearField("name_size_file")
-            if layer.type == REGIONS:
-                self._complete_regions(layer)
+            own = given or _image_of(layer, tops)
+            if layer.type == REGIONS or layer.python_param.module == REGIONS_MODULE:
+                self._complete_regions(layer, own)
+            if layer.type == "HDF5Data":
+                self._complete_rows(layer, tops, net.source_file)
             if layer.type not in (*DATABASES, *FILES):
                 continue
             param = layer.data_param if layer.type in DATABASES else getattr(layer, FILES[layer.type])
             if os.path.exists(param.source):
                 continue
-            image = shape or _image(layer)
+            image = own or _image(layer)
             if image is None:
                 fact = f"{param.source} does not exist, and the layer does not say the size of its images"
                 place, title = Place.of(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
@@ -65,14 +80,50 @@ class AssumedData:
             self._complete(layer, param, image)
         return net
 
-    def _complete_regions(self, layer: Any) -> None:
-        """Give a layer of images with regions a database, if its own is missing. The images have the largest size that its settings allow."""
+    def _complete_regions(self, layer: Any, image: Image | None) -> None:
+        """Give a layer of images with regions a database, if its own is missing. The images have the given size, or the largest that its settings allow."""
         own = read_settings(layer.python_param.param_str)
-        if os.path.exists(str(own.get("source", ""))) or "scales" not in own or "max_size" not in own:
+        if os.path.exists(str(own.get("source", ""))):
             return
-        image = 3, int(max(own["scales"])), int(own["max_size"])
-        self._note(f"{own.get('source')} does not exist: images of {shape_text(image)} are assumed")
-        layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": self._database(image, True)})
+        if image is None and "scales" in own and "max_size" in own:
+            image = 3, int(max(own["scales"])), int(own["max_size"])
+        if image is None:
+            return
+        self._note(f"{own.get('source', 'the database')} does not exist: images of {shape_text(image)} are assumed")
+        values: dict[str, Any] = {"source": self._database(image, True), "scales": [min(image[1:])], "max_size": max(image[1:])}
+        if len(layer.top) >= SAMPLED and not os.path.exists(str(own.get("proposals", ""))):
+            values["proposals"] = self._proposals(image)
+        layer.python_param.param_str = with_settings(layer.python_param.param_str, values)
+
+    def _complete_rows(self, layer: Any, tops: Tops, file: str) -> None:
+        """Give an HDF5Data layer a file of rows, if its list of files is missing. The first top has random values, the others are 0.
+
+        The shapes of --shape are those of the tops if all begin with the batch size, else those of their rows.
+        """
+        p = layer.hdf5_data_param
+        if os.path.exists(p.source) or not tops.keys() & set(layer.top):
+            return
+        place, title = Place.of(file, layer.source_line), f"'{layer.name}' ({layer.type})"
+        missing = [name for name in layer.top if name not in tops]
+        if missing:
+            shapes = ",".join(f"{name}:{p.batch_size}x3x8x8" for name in layer.top)
+            fact = f"{p.source} does not exist, and --shape does not say the shape of '{missing[0]}'"
+            raise Error(fact, place=place, layer=title, fix=f"--shape {shapes} with your sizes, or make the data")
+        whole = all(tops[name][0] == p.batch_size for name in layer.top)
+        rows = {name: tops[name][1:] if whole else tops[name] for name in layer.top}
+        self._note(f"{p.source} does not exist: {', '.join(f'{name} of {shape_text((p.batch_size, *row))}' for name, row in rows.items())} is assumed")
+        path = os.path.join(self.folder, "-".join(f"{name}-{'x'.join(map(str, row))}".replace("/", "_") for name, row in rows.items()))
+        if not os.path.exists(f"{path}.txt"):
+            import h5py  # slow to import, and only this layer uses it
+
+            rng = np.random.default_rng(0)
+            with h5py.File(f"{path}.h5", "w") as out:
+                for index, (name, row) in enumerate(rows.items()):
+                    shape = (max(1, p.batch_size), *row)
+                    out[name] = np.zeros(shape, np.float32) if index else rng.standard_normal(shape).astype(np.float32)
+            with open(f"{path}.txt", "w") as text:
+                text.write(f"{path}.h5\n")
+        p.source = f"{path}.txt"
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -103,8 +154,18 @@ class AssumedData:
                 record.annotation_group.add(group_label=1).annotation.add().bbox.CopyFrom(proto.NormalizedBBox(xmax=1, ymax=1))
             content = record.SerializeToString()
             with LmdbWriter(path) as out:
-                for number in range(max(min(RECORDS, BYTES // len(content)), 1)):
+                for number in range(_records(image)):
                     out.put(b"%08d" % number, content)
+        return path
+
+    def _proposals(self, image: Image) -> str:
+        """Return the path of a file with the box of the whole image, and its left half, for each record of the database."""
+        path = os.path.join(self.folder, f"proposals-{shape_text(image).replace(' ', '')}.npz")
+        if not os.path.exists(path):
+            _, height, width = image
+            boxes = np.array([[0, 0, width - 1, height - 1], [0, 0, width // 2, height - 1]], np.float32)
+            count = _records(image)
+            write_proposals(path, [boxes] * count, [np.ones(2, np.float32)] * count)
         return path
 
     def _mean(self, image: Image) -> str:
@@ -114,15 +175,35 @@ class AssumedData:
         return path
 
 
-def parse_shape(text: str) -> Image | None:
-    """Parse --shape: `3x224x224`, or with a batch before it. None for an empty text. Raises Error."""
+def _records(image: Image) -> int:
+    """Return the number of records of a database of images."""
+    return max(min(RECORDS, BYTES // (image[0] * image[1] * image[2])), 1)
+
+
+def parse_shape(text: str) -> Image | Tops | None:
+    """Parse --shape: `3x224x224`, or with a batch before it, or `data:2x3x8x8,label:2x1` for tops. None for an empty text. Raises Error."""
     if not text:
         return None
+    if ":" in text:
+        tops: Tops = {}
+        for part in text.split(","):
+            name, _, sizes = part.rpartition(":")
+            numbers = sizes.strip().split("x")
+            if not name.strip() or not all(number.isdigit() and int(number) for number in numbers):
+                raise Error(f"--shape has '{part}'", fix="TOP:SIZExSIZEx.., for example data:2x3x8x8,label:2x1")
+            tops[name.strip()] = tuple(map(int, numbers))
+        return tops
     words = text.lower().replace(",", "x").split("x")
     if len(words) not in (3, 4) or not all(word.strip().isdigit() and int(word) for word in words):
-        raise Error(f"--shape is '{text}'", fix="channels, height and width of an image: --shape 3x224x224")
+        raise Error(f"--shape is '{text}'", fix="channels, height and width of an image: --shape 3x224x224; or shapes of tops: --shape data:2x3x8x8,label:2x1")
     channels, height, width = (int(word) for word in words[-3:])
     return channels, height, width
+
+
+def _image_of(layer: Any, tops: Tops) -> Image | None:
+    """Return the image that shapes of tops give to the first top of a layer."""
+    shape = tops.get(layer.top[0], ()) if layer.top else ()
+    return (shape[-3], shape[-2], shape[-1]) if len(shape) in (3, 4) else None
 
 
 def _image(layer: Any) -> Image | None:

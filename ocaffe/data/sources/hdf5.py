@@ -189,7 +189,8 @@ def _listed(source: str) -> list[str]:
         with open(source, "rb") as stream:
             content = stream.read()
     except OSError as problem:
-        raise Error(f"the source list '{source}' cannot be read: {problem.strerror}", fix=fix) from None
+        more = "; plan, summary and time need no data with the shapes of the tops: --shape data:2x3x8x8,label:2x1"
+        raise Error(f"the source list '{source}' cannot be read: {problem.strerror}", fix=fix + more) from None
     if content.startswith(b"\x89HDF"):
         raise Error(f"the source list {source} is itself an HDF5 file", fix=fix)
     files = os.fsdecode(content).split()

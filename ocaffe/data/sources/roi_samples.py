@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.databases.proposals import read_proposals
 from ocaffe.data.dice import Dice
 from ocaffe.data.source import CHANGES, RECORDS, permutation
-from ocaffe.data.sources.proposals import read_proposals
 from ocaffe.data.sources.rois import RoiSource, Scaled
 from ocaffe.errors import Error, Place
 
@@ -28,11 +28,14 @@ class Matched(NamedTuple):
 class SampledRois(RoiSource):
     """Batches of `ims_per_batch` images: data, rois, labels, bbox_targets, bbox_inside_weights, bbox_outside_weights.
 
+    With five tops, the last is missing, as in Fast R-CNN of 2015.
+
     `normal`: means and standard deviations of the targets (both classes x 4). The targets are less the means, and divided by the deviations.
     """
 
-    def __init__(self, settings: Any, place: Place | None = None, layer: str | None = None) -> None:
-        """`settings`: the attributes of RoIData's settings, with `proposals`. Raises Error."""
+    def __init__(self, settings: Any, place: Place | None = None, layer: str | None = None, tops: int = 6) -> None:
+        """`settings`: the attributes of RoIData's settings, with `proposals`. `tops`: 5 or 6. Raises Error."""
+        self.arrays = tops - 1  # beside the data
         self.batch = int(settings.ims_per_batch)
         super().__init__(settings, True, place, layer)
         self.normal = self._normal()
@@ -103,7 +106,8 @@ class SampledRois(RoiSource):
         return grouped[permutation(self.key, CHANGES, epoch, len(grouped))].ravel().tolist()
 
     def rest(self, images: Sequence[Scaled]) -> list[np.ndarray]:
-        return [np.concatenate(arrays) for arrays in zip(*(self._sample(place, image) for place, image in enumerate(images)))]
+        found = [np.concatenate(arrays) for arrays in zip(*(self._sample(place, image) for place, image in enumerate(images)))]
+        return found[: self.arrays]
 
     def _sample(self, place: int, image: Scaled) -> tuple[np.ndarray, ...]:
         """Return the arrays for image number `place` of a batch."""

@@ -5,6 +5,8 @@
  *   backward_grid  dgrid: the sum over all channels
  *
  * Defines: NEAREST: no interpolation; BORDER: places outside take the value at the border, else 0.
+ * PIXELS: the grid has places in pixels. PLANAR: the grid is N x 2 x points, and with
+ * ROWS_FIRST its rows come first.
  * Work-items: forward and backward_grid: (pieces of `piece` points, images); backward_x: (channels, images).
  */
 #include "common.h"
@@ -15,11 +17,24 @@
 #ifndef BORDER
 #define BORDER 0
 #endif
+#ifndef PIXELS
+#define PIXELS 0
+#endif
+#ifndef ROWS_FIRST
+#define ROWS_FIRST 0
+#endif
+#ifdef PLANAR
+#define PLACE(grid, p, points) (float2)((grid)[(p) + ROWS_FIRST * (points)], (grid)[(p) + !ROWS_FIRST * (points)])
+#define PUT(value, grid, p, points) (grid)[(p) + ROWS_FIRST * (points)] = (value).x, (grid)[(p) + !ROWS_FIRST * (points)] = (value).y
+#else
+#define PLACE(grid, p, points) vload2(p, grid)
+#define PUT(value, grid, p, points) vstore2(value, p, grid)
+#endif
 
 /* Return the place in pixels, and in `slope` its derivative by the grid's value. */
 static float OWN(place_of)(const float g, const int size, const int corners, float* slope) {
-  *slope = 0.5f * (corners ? size - 1 : size);
-  const float place = corners ? (g + 1) * 0.5f * (size - 1) : ((g + 1) * size - 1) * 0.5f;
+  *slope = PIXELS ? 1 : 0.5f * (corners ? size - 1 : size);
+  const float place = PIXELS ? g : corners ? (g + 1) * 0.5f * (size - 1) : ((g + 1) * size - 1) * 0.5f;
   if (!BORDER) return place;
   if (!(place > 0 && place < size - 1)) *slope = 0;
   return fmin(fmax(place, 0.0f), (float)(size - 1));
@@ -57,7 +72,7 @@ kernel void ENTRY(forward)(OPERAND(const float, x), OPERAND(const float, grid), 
   LOCATE(y);
   const int n = get_global_id(1), first = get_global_id(0) * piece, last = min(first + piece, points);
   for (int p = first; p < last; p++) {
-    const Corners c = corners_of(vload2(p, grid + n * grid_stride), height, width, align);
+    const Corners c = corners_of(PLACE(grid + n * grid_stride, p, points), height, width, align);
     for (int channel = 0; channel < channels; channel++) {
       global const float* plane = x + n * x_stride + (long)channel * height * width;
       float sum = 0;
@@ -78,7 +93,7 @@ kernel void ENTRY(backward_x)(OPERAND(const float, dy), OPERAND(const float, gri
   if (!accumulate)
     for (int i = 0; i < height * width; i++) plane[i] = 0;
   for (int p = 0; p < points; p++) {
-    const Corners c = corners_of(vload2(p, grid + n * grid_stride), height, width, align);
+    const Corners c = corners_of(PLACE(grid + n * grid_stride, p, points), height, width, align);
     const float gradient = dy[n * dy_stride + (long)channel * points + p];
     for (int k = 0; k < 4; k++)
       if (c.at[k] >= 0) plane[c.at[k]] += c.weight[k] * gradient;
@@ -93,7 +108,7 @@ kernel void ENTRY(backward_grid)(OPERAND(const float, dy), OPERAND(const float, 
   LOCATE(dgrid);
   const int n = get_global_id(1), first = get_global_id(0) * piece, last = min(first + piece, points);
   for (int p = first; p < last; p++) {
-    const Corners c = corners_of(vload2(p, grid + n * grid_stride), height, width, align);
+    const Corners c = corners_of(PLACE(grid + n * grid_stride, p, points), height, width, align);
     float2 sum = 0;
     for (int channel = 0; channel < channels; channel++) {
       global const float* plane = x + n * x_stride + (long)channel * height * width;
@@ -102,7 +117,7 @@ kernel void ENTRY(backward_grid)(OPERAND(const float, dy), OPERAND(const float, 
         if (c.at[k] >= 0) sum += gradient * plane[c.at[k]] * (float2)(c.across[k], c.down[k]);
     }
     global float* to = dgrid + n * dgrid_stride;
-    if (accumulate) sum += vload2(p, to);
-    vstore2(sum, p, to);
+    if (accumulate) sum += PLACE(to, p, points);
+    PUT(sum, to, p, points);
   }
 }

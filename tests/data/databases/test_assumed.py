@@ -86,7 +86,46 @@ def test_the_same_plan_as_with_data(here: pathlib.Path, capsys: pytest.CaptureFi
     assert plans[0].out == plans[1].out and plans[0].err and not plans[1].err
 
 
-@pytest.mark.parametrize("text", ["3x224", "3x0x4", "axbxc", "1x2x3x4x5"])
+HDF5 = """layer { name: "d" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "none.txt" batch_size: 2 } }
+layer { name: "c" type: "Convolution" bottom: "data" top: "c" convolution_param { num_output: 3 kernel_size: 3 } }
+layer { name: "l" type: "Silence" bottom: "c" bottom: "label" }"""
+
+
+@pytest.mark.parametrize("shape", ["data:2x3x8x9,label:2x5", "data:3x8x9,label:5"])
+def test_shapes_of_rows(here: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any, shape: str) -> None:
+    """Shapes of tops begin with the batch size, or they are shapes of rows."""
+    pathlib.Path("net.prototxt").write_text(HDF5)
+    for command in (["plan", "--model", "net.prototxt", "--dump", "graph"], ["time", "--model", "net.prototxt", "--device", device.number]):
+        assert main([*command, "--shape", shape]) == 0
+        said = capsys.readouterr()
+        assert "none.txt does not exist: data of 2 x 3 x 8 x 9, label of 2 x 5 is assumed" in said.err
+        assert command[0] != "plan" or ("data (2 x 3 x 8 x 9)" in said.out and "label (2 x 5)" in said.out)
+
+
+def test_shapes_that_are_missing(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pathlib.Path("net.prototxt").write_text(HDF5)
+    for words, fact in (([], "--shape data:"), (["--shape", "data:3x8x8"], "--shape does not say the shape of 'label'"),
+                        (["--shape", "dat:3x8x8"], "--shape names 'dat', which is not a top of the net")):  # fmt: skip
+        assert main(["summary", "net.prototxt", *words]) == 1
+        assert fact in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tops", ["data im_info gt_boxes", "data rois labels targets weights", "data rois labels targets inside outside"])
+@pytest.mark.parametrize("shape", ["3x96x160", "data:1x3x96x160"])
+def test_regions(here: pathlib.Path, capsys: pytest.CaptureFixture[str], tops: str, shape: str) -> None:
+    """A Python layer of py-faster-rcnn whose settings come from a script."""
+    layer = "".join(f'top: "{name}" ' for name in tops.split())
+    param = "module: 'roi_data_layer.layer' layer: 'RoIDataLayer' param_str: \"'num_classes': 4\""
+    silence = "".join(f'bottom: "{name}" ' for name in tops.split())
+    text = f'layer {{ name: "d" type: "Python" {layer} python_param {{ {param} }} }} layer {{ name: "s" type: "Silence" {silence} }}'
+    pathlib.Path("net.prototxt").write_text(text)
+    assert main(["plan", "--model", "net.prototxt", "--phase", "TRAIN", "--dump", "graph", "--shape", shape]) == 0
+    said = capsys.readouterr()
+    assert "the database does not exist: images of 3 x 96 x 160 are assumed" in said.err
+    assert f"data ({2 if 'rois' in tops else 1} x 3 x 96 x 160)" in said.out
+
+
+@pytest.mark.parametrize("text", ["3x224", "3x0x4", "axbxc", "1x2x3x4x5", "data:", "data:2x", ":3x4", "data:0x4"])
 def test_wrong_shapes(text: str) -> None:
     with pytest.raises(Error, match="--shape"):
         parse_shape(text)

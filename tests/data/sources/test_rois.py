@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
+from ocaffe.data.databases.proposals import read_proposals, write_proposals
 from ocaffe.data.source import Share
 from ocaffe.data.sources.floats import FloatLayout
-from ocaffe.data.sources.proposals import read_proposals, write_proposals
 from ocaffe.data.sources.roi_samples import SampledRois
 from ocaffe.data.sources.rois import RoiSource, TrueBoxes
 from ocaffe.errors import Error
@@ -194,7 +194,8 @@ def test_sampled_proposals(made: tuple[list[Scene], str], tmp_path: pathlib.Path
     settings = {**SAMPLE, **SMALL, "pad": 1, "source": made[1], "proposals": str(tmp_path / "p.npz"), "batch_size": 24,
                 "bbox_normalize_targets_precomputed": precomputed}  # fmt: skip
     opened = SampledRois(SimpleNamespace(**settings))
-    opened.key = (7, 8)
+    older = SampledRois(SimpleNamespace(**settings), tops=5)  # Fast R-CNN of 2015 has no outside weights
+    opened.key = older.key = (7, 8)
     # Every candidate of every image: its label and target, by loops.
     known, collected = [], {label: [] for label in range(1, 4)}
     for mirrored in (False, True):
@@ -222,6 +223,8 @@ def test_sampled_proposals(made: tuple[list[Scene], str], tmp_path: pathlib.Path
     mixed = 0
     for index in range(len(known) // 2):
         data, rois, labels, targets, inside, outside = batch(opened, index)
+        five = batch(older, index)
+        assert len(five) == 5 and all((a == b).all() for a, b in zip(five, (data, rois, labels, targets, inside)))
         assert len(data) == 2 and (inside == outside).all() and len(rois) == len(labels) <= 24
         tall = []
         for image in range(2):

@@ -1,0 +1,504 @@
+"""Cases with a numpy reference for the layer types that public prototxts of forks use, beside those of fork_cases.py."""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe.selftest.case import Arrays, Case, layer, normal
+from ocaffe.selftest.layers import convolve
+
+
+def volume_pooled(x: np.ndarray, kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> np.ndarray:
+    """The maxima of windows over the axes from 2 on. Counts are rounded up, and windows end at the border."""
+    for axis, (k, s, p) in enumerate(zip(kernel, stride, pad), 2):
+        size = x.shape[axis]
+        count = -(-(size + 2 * p - k) // s) + 1
+        starts = [i * s - p for i in range(count) if not any(pad) or i * s < size + p]
+        x = np.stack([np.take(x, range(max(a, 0), min(a + k, size)), axis).max(axis) for a in starts], axis)
+    return x
+
+
+def pooling_case(kind: str, fields: str, kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...] = (0, 0, 0)) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0", "y", fields), normal(x0=(2, 2, 5, 6, 7)[: 2 + len(kernel)]),
+                lambda x, got: {"y": volume_pooled(x["x0"], kernel, stride, pad)}, ("x0",))  # fmt: skip
+
+
+def convolution_case(kind: str, fields: str, stride: tuple[int, ...], pad: tuple[int, ...]) -> Case:
+    """num_output 3 and windows of 2 x 3 x 3 over 2 channels."""
+
+    def values(x: Arrays, got: Arrays) -> Arrays:
+        image, w, b = x["x0"], x["y/0"], x["y/1"]
+        image = np.pad(image, [(0, 0), (0, 0), *((p, p) for p in pad)])
+        return {"y": convolve(image, w, b)[(..., *(slice(None, None, s) for s in stride))]}
+
+    return Case(f"{kind} {fields}", layer(kind, "x0", "y", fields), normal(x0=(2, 2, 5, 6, 7), y_0=(3, 2, 2, 3, 3), y_1=(3,)), values, ("x0", "y/0", "y/1"))
+
+
+def deconvolved(x: Arrays, got: Arrays) -> Arrays:
+    """Windows of 2 x 3 x 3, stride 1 x 2 x 2 and no pad."""
+    image, w = x["x0"], x["y/0"]
+    spread = np.zeros((*image.shape[:3], *(2 * n - 1 for n in image.shape[3:])))
+    spread[..., ::2, ::2] = image
+    spread = np.pad(spread, [(0, 0), (0, 0), (1, 1), (2, 2), (2, 2)])
+    return {"y": convolve(spread, w.swapaxes(0, 1)[:, :, ::-1, ::-1, ::-1], x["y/1"])}
+
+
+def spread(x: np.ndarray, size: tuple[int, int], kernel: int, stride: int, pad: int, method: str) -> np.ndarray:
+    """Unpooling by loops over the windows of each plane."""
+    y, counts = np.zeros((*x.shape[:2], *size)), np.zeros(size)
+    for h, w in np.ndindex(*x.shape[2:]):
+        top, left = h * stride - pad, w * stride - pad
+        rows, columns = (slice(max(a, 0), min(a + kernel, n)) for a, n in zip((top, left), size))
+        area = np.prod([min(a + kernel, n + pad) - a for a, n in zip((top, left), size)])
+        counts[rows, columns] += 1
+        if method in ("MAX", "FIXED"):
+            shift = 0 if method == "MAX" else (kernel - 1) // 2
+            y[:, :, min(max(top + shift, 0), size[0] - 1), min(max(left + shift, 0), size[1] - 1)] = x[:, :, h, w]
+        else:
+            y[:, :, rows, columns] += x[:, :, h, w, None, None] / (area if method in ("AVE", "DIV") else 1)
+    return y / np.maximum(counts, 1) if method in ("DIV", "REP") else y
+
+
+def unpooling_case(kind: str, fields: str, size: tuple[int, int], kernel: int, stride: int, method: str, pad: int = 0) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0", "y", f"unpooling_param {{ {fields} }}"), normal(x0=(2, 2, 3, 4)),
+                lambda x, got: {"y": spread(x["x0"], size, kernel, stride, pad, method)}, ("x0",))  # fmt: skip
+
+
+def masked(x: Arrays, got: Arrays) -> Arrays:
+    """Bottom 1 names a place in the plane of 5 x 7 for each value."""
+    y = np.zeros((2, 2, 35))
+    np.put_along_axis(y, x["x1"].reshape(2, 2, -1).astype(int), x["x0"].reshape(2, 2, -1), 2)
+    return {"y": y.reshape(2, 2, 5, 7)}
+
+
+def places(rng: np.random.Generator) -> Arrays:
+    return {**normal(x0=(2, 2, 2, 3))(rng), "x1": np.stack([rng.permutation(35)[:6] for _ in range(4)]).reshape(2, 2, 2, 3)}
+
+
+def resampled(x: np.ndarray, size: tuple[int, int], kind: str, antialias: bool = True) -> np.ndarray:
+    """FlowNet's Resample by loops over the pixels, with its exchange of the steps of both axes."""
+    fy, fx = x.shape[2] / size[0], x.shape[3] / size[1]
+    smooth = antialias and max(fx, fy) > 1
+    ax, ay = (1 / fx, 1 / fy) if smooth else (1, 1)
+    weigh = {"LINEAR": lambda d: max(0, 1 - abs(d)), "CUBIC": lambda d: (1.5 * abs(d) ** 3 - 2.5 * d * d + 1) if abs(d) <= 1 else max(
+        0, 2 - abs(d)) and -0.5 * abs(d) ** 3 + 2.5 * d * d - 4 * abs(d) + 2}
+    y = np.zeros((*x.shape[:2], *size))
+    for i, j in np.ndindex(*size):
+        cy, cx = i * fy + fx / 2 - 0.5, j * fx + fy / 2 - 0.5
+        my, mx = int(np.floor(cy + 0.5)), int(np.floor(cx + 0.5))
+        if kind == "NEAREST":
+            y[:, :, i, j] = x[:, :, my, mx]
+            continue
+        width = 4 if kind == "CUBIC" else 2
+        ry, rx = (2 if f < 1 else int(np.ceil(width / a)) for f, a in ((fy, ay), (fx, ax)))
+        weights = np.zeros(x.shape[2:])
+        for h, w in np.ndindex(*x.shape[2:]):
+            if abs(h - my) <= ry and abs(w - mx) <= rx:
+                weights[h, w] = weigh[kind](ay * (cy - h)) * weigh[kind](ax * (cx - w))
+        y[:, :, i, j] = (x * weights).sum((2, 3)) / weights.sum()
+    return y
+
+
+def downsampled(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """FlowNet's Downsample by loops over the pixels."""
+    steps = [(n - 1) / (m - 1) for n, m in zip(x.shape[2:], size)]
+    y = np.zeros((*x.shape[:2], *size))
+    for at in np.ndindex(*y.shape):
+        weights = np.zeros(x.shape[2:])
+        for pixel in np.ndindex(*x.shape[2:]):
+            weights[pixel] = np.prod([max(0, 1 - abs(p - i * step) / step) for p, i, step in zip(pixel, at[2:], steps)])
+        plane = x[at[:2]]
+        known = np.where(np.isnan(plane), 0, weights)
+        lost = weights.sum() - known.sum()
+        y[at] = np.nan if lost > 0.5 * known.sum() else (np.nan_to_num(plane) * known).sum() / known.sum()
+    return y
+
+
+def with_gaps(rng: np.random.Generator) -> Arrays:
+    x = rng.standard_normal((1, 2, 7, 9))
+    x[0, 0, 2, 2:4] = x[0, 1, 3, 5] = np.nan
+    return {"x0": x}
+
+
+def correlated(x: Arrays, pad: int, reach: int, step: int, jump: int, kernel: int, columns: Sequence[int] | None = None, subtract: bool = False) -> np.ndarray:
+    """FlowNet's Correlation by loops over displacements and pixels. `columns` are the displacements of Correlation1D."""
+    a, b = x["x0"], x["x1"]
+    rows_pad = 0 if columns is not None else pad
+    n, _, height, width = a.shape
+    border = reach + kernel  # more zeros, so that no window leaves the arrays
+    a, b = (np.pad(each, [(0, 0), (0, 0), (rows_pad + border,) * 2, (pad + border,) * 2]) for each in (a, b))
+    radius, steps = kernel // 2, reach // jump
+    up = 0 if columns is not None else reach
+    size = [-(-(extent + 2 * p - 2 * (far + radius)) // step) for extent, p, far in ((height, rows_pad, up), (width, pad, reach))]
+    moves = [(p * jump, o * jump) for p in ([0] if columns is not None else range(-steps, steps + 1)) for o in (columns or range(-steps, steps + 1))]
+    y = np.zeros((n, len(moves), *size))
+    for d, (down, across) in enumerate(moves):
+        for i, j in np.ndindex(*size):
+            top, left = i * step + up + border, j * step + reach + border
+            one = a[:, :, top : top + kernel, left : left + kernel]
+            two = b[:, :, top + down : top + down + kernel, left + across : left + across + kernel]
+            y[:, d, i, j] = (np.abs(one - two) if subtract else one * two).mean((1, 2, 3))
+    return y
+
+
+def correlation_case(kind: str, fields: str, *how: Any) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0 x1", "y", f"correlation_param {{ {fields} }}"), normal(x0=(2, 3, 6, 7), x1=(2, 3, 6, 7)),
+                lambda x, got: {"y": correlated(x, *how)}, ("x0", "x1"))  # fmt: skip
+
+
+def sampled(image: np.ndarray, columns: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values (N x C x H x W) at places (N x H x W), with zeros outside."""
+    y = np.zeros(image.shape)
+    for n, h, w in np.ndindex(*columns.shape):
+        across, down = columns[n, h, w], rows[n, h, w]
+        for r, c in itertools.product((int(np.floor(down)), int(np.floor(down)) + 1), (int(np.floor(across)), int(np.floor(across)) + 1)):
+            if 0 <= r < image.shape[2] and 0 <= c < image.shape[3]:
+                y[n, :, h, w] += (1 - abs(down - r)) * (1 - abs(across - c)) * image[n, :, r, c]
+    return y
+
+
+def flow_warped(x: Arrays, got: Arrays) -> Arrays:
+    image, (height, width) = x["x0"], x["x0"].shape[2:]
+    columns, rows = x["x1"][:, 0] + np.arange(width), x["x1"][:, 1] + np.arange(height)[:, None]
+    inside = (columns >= 0) & (columns < width) & (rows >= 0) & (rows < height)
+    wider = np.pad(image, [(0, 0), (0, 0), (0, 1), (0, 1)], "edge")
+    places = (np.pad(each, [(0, 0), (0, 1), (0, 1)]) for each in (columns, rows))
+    return {"y": sampled(wider, *places)[:, :, :height, :width] * inside[:, None]}
+
+
+def flow(rng: np.random.Generator) -> Arrays:
+    """An image, and a flow that leads outside here and there and never to the middle of a pixel."""
+    moves = rng.integers(-2, 3, (2, 2, 4, 5)) + rng.uniform(0.1, 0.9, (2, 2, 4, 5))
+    return {"x0": rng.standard_normal((2, 3, 4, 5)), "x1": moves}
+
+
+def flow_loss(x: Arrays, p: float, q: float, epsilon: float = 0, scale: float = 1, counted: bool = False, least: float = 0, least_sum: float = 0) -> Arrays:
+    d = x["x0"] - x["x1"] if "x1" in x else x["x0"]
+    known = ~np.isnan(d)
+    size = np.abs(np.nan_to_num(d))
+    sums = (np.where(size < least, 0, size) ** p).sum(1) * scale
+    sums = np.where(sums < least_sum, 0, sums)
+    return {"loss": np.asarray(((sums + epsilon) ** q).sum() / (known.sum() / d.shape[1] if counted else len(d)))}
+
+
+def two_flows(rng: np.random.Generator) -> Arrays:
+    x = {name: rng.standard_normal((2, 2, 3, 4)) for name in ("x0", "x1")}
+    x["x1"][0, :, 1, 2] = x["x1"][1, 0, 0] = np.nan
+    return x
+
+
+def flow_loss_case(kind: str, fields: str, **how: Any) -> Case:
+    return Case(f"{kind} {fields}", layer(kind, "x0 x1", "loss", fields), two_flows, lambda x, got: flow_loss(x, **how), ("x0",))
+
+
+def scores(rng: np.random.Generator) -> Arrays:
+    """Scores from 0.4 to 0.9, and labels."""
+    return {"x0": rng.uniform(0.4, 0.9, (3, 4)), "x1": np.array([2, 0, 3])}
+
+
+def added(x: Arrays, bias: float) -> np.ndarray:
+    own = np.arange(4) == x["x1"][:, None]
+    return x["x0"] + bias * (own & (x["x0"] > -bias))
+
+
+def combined(x: Arrays, got: Arrays) -> Arrays:
+    own = np.arange(4) == x["x1"][:, None]
+    return {"y": np.where(own, np.cos(0.9 * np.arccos(x["x0"]) + 0.4) - 0.15, x["x0"])}
+
+
+def large_margin(x: Arrays, m: int, strength: float, weights: str) -> Arrays:
+    """L-Softmax by the angle: psi = (-1)^k cos(m a) - 2 k for the k-th part of the angle."""
+    a, w = x["x0"], x[weights]
+    y = a @ w.T
+    sizes = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(w, axis=1)
+    angle = np.arccos(np.clip(y / sizes, -1, 1))
+    part = np.floor(angle * m / np.pi)
+    psi = (-1) ** part * np.cos(m * angle) - 2 * part
+    return {"y": np.where(np.arange(len(w)) == x["x1"][:, None], (strength * y + sizes * psi) / (1 + strength), y), "z": np.array([strength])}
+
+
+def large_margin_case(kind: str, m: int, bottom: bool) -> Case:
+    weights = "x2" if bottom else "y/0"
+    shapes = {"x0": (3, 5), "x2" if bottom else "y_0": (4, 5)}
+    fields = f"largemargin_inner_product_param {{ num_output: 4 type: {kind} base: 3 gamma: 0.5 power: 2 }}"
+    return Case(f"LargeMarginInnerProduct {kind} {weights}", layer("LargeMarginInnerProduct", "x0 x1 x2" if bottom else "x0 x1", "y z", fields),
+                lambda rng: {**normal(**shapes)(rng), "x1": np.array([2, 0, 3])}, lambda x, got: large_margin(x, m, 3 * 1.5**-2, weights),
+                ("x0", weights))  # fmt: skip
+
+
+def triplets(x: Arrays, got: Arrays) -> Arrays:
+    a, p, n = (x[f"x{i}"] for i in range(3))
+    terms = np.maximum(0, 0.7 + ((a - p) ** 2).sum(1) - ((a - n) ** 2).sum(1))
+    return {"loss": np.asarray((terms * x.get("x3", 1)).mean() / 2)}
+
+
+def denser() -> np.ndarray:
+    """Boxes of 4 x 4 and 8 x 2 pixels in 20 x 10 pixels, in two cells one below the other, each also half a cell below."""
+    centres = [(10, y) for y in (2.5, 5, 7.5, 10)]
+    boxes = [[(x - w / 2) / 20, (y - h / 2) / 10, (x + w / 2) / 20, (y + h / 2) / 10]
+             for cell in (centres[:2], centres[2:]) for w, h in ((4, 4), (8, 2)) for x, y in cell]  # fmt: skip
+    return np.array([[np.ravel(boxes), np.full(32, 0.1)]])
+
+
+def bordered(image: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Values of C x H x W at places (n): zero outside of H and W, the last row and column reach to them."""
+    height, width = image.shape[1:]
+    within = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    wider = np.pad(image, [(0, 0), (0, 1), (0, 1)], "edge")
+    r, c = (np.floor(np.where(within, each, 0)).astype(int) for each in (rows, columns))
+    a, b = rows - r, columns - c
+    parts = [wider[:, r + i, c + j] * (a if i else 1 - a) * (b if j else 1 - b) for i in (0, 1) for j in (0, 1)]
+    return np.where(within, sum(parts), 0)
+
+
+def deformable(x: Arrays, got: Arrays) -> Arrays:
+    """Windows of 3 x 2, stride 2 x 1, pad 1 x 0, two groups of channels with offsets of their own, and two groups of filters."""
+    image, offsets, w = x["x0"], x["x1"], x["y/0"]
+    height, width = offsets.shape[2:]
+    y = np.zeros((2, 4, height, width))
+    for n, i, j in np.ndindex(2, height, width):
+        moves = offsets[n, :, i, j].reshape(2, 6, 2)
+        taps = np.stack([np.repeat(np.arange(3), 2) + 2 * i - 1, np.tile(np.arange(2), 3) + j], 1)
+        values = np.concatenate([bordered(image[n, 2 * g : 2 * g + 2], *(taps + moves[g]).T) for g in range(2)])
+        for k in range(4):
+            group = k // 2
+            y[n, k, i, j] = (values[2 * group : 2 * group + 2] * w[k].reshape(2, 6)).sum() + x["y/1"][k]
+    return {"y": y}
+
+
+def offsets(rng: np.random.Generator) -> Arrays:
+    moves = rng.integers(-1, 2, (2, 24, 2, 4)) + rng.uniform(0.1, 0.9, (2, 24, 2, 4))
+    return {**normal(x0=(2, 4, 4, 5), y_0=(4, 2, 3, 2), y_1=(4,))(rng), "x1": moves}
+
+
+def transformed(x: Arrays, got: Arrays) -> Arrays:
+    """theta_1_2 is 0.1, and theta_2_3 is -0.2."""
+    image, t = x["x0"], np.insert(np.insert(x["x1"], 1, 0.1, 1), 5, -0.2, 1)
+    rows, columns = np.indices((3, 4)).reshape(2, -1) * 2 / np.array([[3], [4]]) - 1
+    y = np.zeros((2, 3, 12))
+    for n in range(2):
+        down, across = ((t[n, 3 * k] * rows + t[n, 3 * k + 1] * columns + t[n, 3 * k + 2] + 1) * size / 2 for k, size in enumerate(image.shape[2:]))
+        for p in range(12):
+            for r, c in np.ndindex(*image.shape[2:]):
+                y[n, :, p] += max(0, 1 - abs(down[p] - r)) * max(0, 1 - abs(across[p] - c)) * image[n, :, r, c]
+    return {"y": y.reshape(2, 3, 3, 4)}
+
+
+def guided(x: Arrays, got: Arrays) -> Arrays:
+    kept = x["x1"] > 0.1
+    return {"y": x["x0"] * (kept * 6 / np.maximum(kept.sum(1, keepdims=True), 1))[:, :, None]}
+
+
+def drawn(x: Arrays, got: Arrays) -> Arrays:
+    """The device draws the channels; about as many as the probabilities say must be kept."""
+    kept = got["y"][:, :, :1] != 0
+    chance = 1 / (1 + np.exp(-2 * x["x1"]))
+    even = abs(kept.mean() - chance.mean()) < 0.1
+    return {"y": x["x0"] * kept * (chance.shape[1] / chance.sum(1))[:, None, None] if even else np.full(x["x0"].shape, np.nan)}
+
+
+def attended(x: Arrays, size: tuple[int, int], collect: bool, normal: bool, factor: float) -> np.ndarray:
+    """PSANet's attention by loops over pairs of pixels."""
+    image, mask = x["x0"], x["x1"]
+    n, _, height, width = image.shape
+    matrix = np.zeros((n, height * width, height * width))
+    for (h, w), (i, j) in itertools.product(np.ndindex(height, width), np.ndindex(*size)):
+        r, c = h + i - size[0] // 2, w + j - size[1] // 2
+        if 0 <= r < height and 0 <= c < width:
+            own, other = h * width + w, r * width + c
+            matrix[(slice(None), *((other, own) if collect else (own, other)))] = mask[:, i * size[1] + j, h, w]
+    if normal:
+        matrix = np.exp(matrix) / np.exp(matrix).sum(1, keepdims=True)
+    return (image.reshape(n, -1, height * width) @ matrix / factor).reshape(image.shape)
+
+
+def attention_case(fields: str, size: tuple[int, int], *how: Any) -> Case:
+    return Case(f"PointwiseSpatialAttention {fields}", layer("PointwiseSpatialAttention", "x0 x1", "y", f"pointwise_spatial_attention_param {{ {fields} }}"),
+                normal(x0=(2, 3, 3, 4), x1=(2, size[0] * size[1], 3, 4)), lambda x, got: {"y": attended(x, size, *how)}, ("x0", "x1"))  # fmt: skip
+
+
+MEANS, DEVIATIONS = np.array([0, 0.1, 0, 0]), np.array([0.1, 0.1, 0.2, 0.2])
+REGRESSION = "bbox_reg_param { " + " ".join(f"bbox_mean: {m} bbox_std: {s}" for m, s in zip(MEANS, DEVIATIONS)) + " }"
+
+
+def decoded(x: Arrays, train: bool) -> Arrays:
+    rows = []
+    for change, box, truth in zip(x["x0"], x["x1"], x.get("x2", np.zeros((9, 5)))):
+        dx, dy, dw, dh = change[4:] * DEVIATIONS + MEANS
+        w, h = box[3] - box[1] + 1, box[4] - box[2] + 1
+        w2, h2 = w * np.exp(dw), h * np.exp(dh)
+        left, upper = dx * w + (box[1] + box[3]) / 2 - (w2 - 1) / 2, dy * h + (box[2] + box[4]) / 2 - (h2 - 1) / 2
+        if not (train and (truth[-1] >= 0.8 or w2 < 1 or h2 < 1)):
+            rows.append([box[0], left, upper, left + w2 - 1, upper + h2 - 1])
+    return {"y": np.array(rows)}
+
+
+def changes(rng: np.random.Generator) -> Arrays:
+    """Nine boxes, one of them with a side of half a pixel, and overlaps with true boxes."""
+    corners = rng.uniform(0, 30, (9, 2))
+    boxes = np.concatenate([rng.integers(0, 2, (9, 1)), corners, corners + rng.uniform(5, 20, (9, 2))], 1)
+    boxes[4, 3] = boxes[4, 1] - 0.7
+    truth = rng.uniform(0, 20, (9, 5))
+    truth[:, 4] = np.linspace(0.1, 0.9, 9)
+    return {"x0": rng.standard_normal((9, 8)), "x1": boxes, "x2": truth}
+
+
+def without_truth(rng: np.random.Generator) -> Arrays:
+    return {name: array for name, array in changes(rng).items() if name != "x2"}
+
+
+def branches(rng: np.random.Generator) -> Arrays:
+    """Two branches with two classes and the background."""
+    return {"x0": rng.standard_normal((2, 7, 4, 6)), "x1": rng.standard_normal((2, 7, 2, 3))}
+
+
+def box_output(x: Arrays, kind: str) -> Arrays:
+    """MS-CNN's BoxOutput by loops over cells and pairs of boxes."""
+    regions: list[list[float]] = []
+    for n in range(2):
+        boxes = []
+        for array, rate, side in ((x["x0"][n], 8, 24), (x["x1"][n], 16, 40)):
+            height, width = array.shape[1:]
+            for h, w in np.ndindex(height, width):
+                score = array[1:3, h, w].max() - array[0, h, w]
+                dx, dy, dw, dh = array[3:, h, w] * DEVIATIONS + MEANS
+                bw, bh = (side * np.exp(np.clip(each, -np.log(2), np.log(2))) for each in (dw, dh))
+                left = max(0, np.clip(dx, -0.5, 0.5) * side + (w + 0.5) * rate - bw / 2)
+                upper = max(0, np.clip(dy, -0.5, 0.5) * side + (h + 0.5) * rate - bh / 2)
+                bw, bh = min(bw, width * rate - left), min(bh, height * rate - upper)
+                if score >= 0.2 and bw >= 15 and bh >= 15:
+                    boxes.append((score, left, upper, bw, bh))
+        boxes = sorted(boxes, reverse=True)[:20]
+        kept: list[tuple[float, ...]] = []
+        for box in boxes:
+            areas = []
+            for better in kept:
+                shared = max(0, min(box[1] + box[3], better[1] + better[3]) - max(box[1], better[1])) * max(
+                    0, min(box[2] + box[4], better[2] + better[4]) - max(box[2], better[2]))
+                own, other = box[3] * box[4], better[3] * better[4]
+                areas.append(shared / {"IOU": own + other - shared, "IOMU": min(own, other), "IOFU": other}[kind])
+            if not any(area > 0.4 for area in areas):
+                kept.append(box)
+        regions += [[n, left, upper, left + w, upper + h, score] for score, left, upper, w, h in kept[:5]]
+    found = np.array(regions)[:, :, None, None]
+    return {"y": found[:, :5], "z": found}
+
+
+CASES = [
+    pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
+    pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
+    pooling_case("Pooling3D", "pooling3d_param { kernel_size: 3 kernel_depth: 2 stride: 2 }", (2, 3, 3), (1, 2, 2)),
+    pooling_case("Pooling3D", "pooling_param { kernel_size: 2 kernel_depth: 1 stride: 2 temporal_stride: 4 }", (1, 2, 2), (4, 2, 2)),
+    pooling_case("NdPooling", "pooling_param { kernel_shape { dim: 1 dim: 2 dim: 3 } stride_shape { dim: 1 dim: 2 dim: 2 } "
+                 "pad_shape { dim: 0 dim: 1 dim: 1 } }",
+                 (1, 2, 3), (1, 2, 2), (0, 1, 1)),
+    convolution_case("Convolution3D", "convolution3d_param { num_output: 3 kernel_size: 3 kernel_depth: 2 stride: 2 pad: 1 temporal_pad: 1 filter_group: 3 }",
+                     (1, 2, 2), (1, 1, 1)),
+    convolution_case("Convolution3D", "convolution_param { num_output: 3 kernel_size: 3 kernel_depth: 2 temporal_stride: 2 }", (2, 1, 1), (0, 0, 0)),
+    convolution_case("NdConvolution", "convolution_param { num_output: 3 kernel_shape { dim: 2 dim: 3 dim: 3 } stride_shape { dim: 2 dim: 1 dim: 2 } "
+                     "pad_shape { dim: 1 dim: 0 dim: 1 } }", (2, 1, 2), (1, 0, 1)),
+    convolution_case("Convolution", "convolution_param { num_output: 3 kernel_size: [2, 3, 3] pad: [0, 1, 0] }", (1, 1, 1), (0, 1, 0)),
+    Case("Deconvolution3D", layer("Deconvolution3D", "x0", "y", "convolution3d_param { num_output: 3 kernel_size: 3 kernel_depth: 2 stride: 2 }"),
+         normal(x0=(2, 2, 3, 4, 3), y_0=(2, 3, 2, 3, 3), y_1=(3,)), deconvolved, ("x0", "y/0", "y/1")),
+    pooling_case("PoolingND", "pooling_nd_param { kernel_size: 2 stride: 2 stride: 1 stride: 2 }", (2, 2, 2), (2, 1, 2)),
+    unpooling_case("UnPooling", "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 6 unpool_w: 8", (6, 8), 2, 2, "MAX"),
+    unpooling_case("UnPooling", "kernel_size: 2 stride: 2 unpool_h: 4 unpool_w: 8", (4, 8), 2, 2, "MAX"),
+    unpooling_case("Unpooling", "unpool: AVE kernel_size: 3 stride: 2 unpool_h: 6 unpool_w: 8", (6, 8), 3, 2, "AVE"),
+    unpooling_case("Unpooling", "unpool: TILE kernel_size: 2 stride: 2", (7, 9), 2, 2, "TILE"),
+    unpooling_case("UnPooling", "out_kernel_size: 3 out_stride: 2", (7, 9), 3, 2, "FIXED"),
+    unpooling_case("UnPooling", "unpool: DIV out_kernel_size: 3 out_stride: 2 out_pad: 1", (6, 8), 3, 2, "DIV", 1),
+    unpooling_case("UnPooling", "unpool: REP out_kernel_size: 3 out_stride: 2 out_pad: 1", (6, 8), 3, 2, "REP", 1),
+    Case("UnPooling with a mask", layer("UnPooling", "x0 x1", "y", "unpooling_param { unpool: MAX kernel_size: 2 stride: 2 unpool_h: 5 unpool_w: 7 }"), places,
+         masked, ("x0",)),
+    Case("Upsample height_scale", layer("Upsample", "x0", "y", "upsample_param { height_scale: 2 width_scale: 2 mode: NEAREST }"), normal(x0=(1, 2, 3, 4)),
+         lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",)),
+    Case("Upsample two scales", layer("Upsample", "x0", "y", "upsample_param { height_scale: 3 width_scale: 2 }"), normal(x0=(1, 2, 3, 4)),
+         lambda x, got: {"y": x["x0"].repeat(3, 2).repeat(2, 3)}, ("x0",)),
+    Case("Upsample stride", layer("Upsample", "x0", "y", "upsample_param { scale: 1 stride: 2 }"), normal(x0=(1, 2, 3, 4)),
+         lambda x, got: {"y": x["x0"].repeat(2, 2).repeat(2, 3)}, ("x0",)),
+    *(Case(f"Resample {fields}", layer("Resample", "x0", "y", f"resample_param {{ {fields} height: {size[0]} width: {size[1]} }}"), normal(x0=(1, 2, 6, 8)),
+           lambda x, got, size=size, how=how: {"y": resampled(x["x0"], size, *how)}, ("x0",))
+      for fields, size, how in (("type: LINEAR", (12, 16), ("LINEAR",)), ("type: LINEAR", (3, 5), ("LINEAR",)), ("type: CUBIC", (9, 10), ("CUBIC",)),
+                                ("type: CUBIC antialias: false", (3, 4), ("CUBIC", False)), ("type: NEAREST", (12, 24), ("NEAREST",)))),
+    Case("Resample like", layer("Resample", "x0 x1", "y"), normal(x0=(1, 2, 6, 8), x1=(1, 1, 3, 4)),
+         lambda x, got: {"y": resampled(x["x0"], (3, 4), "LINEAR")}, ("x0",)),
+    Case("Downsample", layer("Downsample", "x0", "y", "downsample_param { top_height: 3 top_width: 4 }"), with_gaps,
+         lambda x, got: {"y": downsampled(x["x0"], (3, 4))}),
+    Case("Downsample like", layer("Downsample", "x0 x1", "y"), normal(x0=(1, 2, 7, 9), x1=(1, 1, 3, 4)),
+         lambda x, got: {"y": downsampled(x["x0"], (3, 4))}, ("x0",)),
+    Case("Downsample of the same size", layer("Downsample", "x0 x1", "y"), normal(x0=(1, 2, 3, 4), x1=(1, 1, 3, 4)), lambda x, got: {"y": x["x0"]}, ("x0",)),
+    correlation_case("Correlation", "pad: 2 kernel_size: 1 max_displacement: 2 stride_1: 1 stride_2: 1", 2, 2, 1, 1, 1),
+    correlation_case("Correlation", "pad: 3 kernel_size: 3 max_displacement: 3 stride_1: 2 stride_2: 2", 3, 3, 2, 2, 3),
+    correlation_case("Correlation", "pad: 2 kernel_size: 1 max_displacement: 2 correlation_type: SUBTRACT", 2, 2, 1, 1, 1, None, True),
+    correlation_case("Correlation1D", "pad: 2 kernel_size: 1 max_displacement: 2 single_direction: -1", 2, 2, 1, 1, 1, (-2, -1, 0)),
+    correlation_case("Correlation1D", "pad: 2 kernel_size: 3 max_displacement: 2", 2, 2, 1, 1, 3, (-2, -1, 0, 1, 2)),
+    Case("FlowWarp", layer("FlowWarp", "x0 x1", "y"), flow, flow_warped, ("x0", "x1")),
+    Case("Warp", layer("Warp", "x0 x1", "y"), lambda rng: {"x0": rng.standard_normal((2, 3, 4, 5)), "x1": rng.integers(-1, 5, (2, 2, 4, 5)) + rng.uniform(
+        0.1, 0.9, (2, 2, 4, 5))}, lambda x, got: {"y": sampled(x["x0"], x["x1"][:, 0], x["x1"][:, 1])}, ("x0", "x1")),
+    Case("Grid", layer("Grid", "x0", "y"), normal(x0=(2, 3, 4, 5)), lambda x, got: {"y": np.broadcast_to(np.stack(np.indices((4, 5))[::-1]), (2, 2, 4, 5))}),
+    Case("ChannelNorm", layer("ChannelNorm", "x0", "y"), normal(x0=(2, 3, 4, 5)), lambda x, got: {"y": np.sqrt((x["x0"] ** 2).sum(1, keepdims=True))}, ("x0",)),
+    Case("NegReLU", layer("NegReLU", "x0", "y", "relu_param { negative_slope: 0.2 }"), normal(x0=(2, 3, 4)),
+         lambda x, got: {"y": np.where(x["x0"] < 0, x["x0"], 0.2 * x["x0"])}, ("x0",)),
+    Case("NegSquare", layer("NegSquare", "x0", "y"), normal(x0=(2, 3, 4)), lambda x, got: {"y": -(x["x0"] ** 2)}, ("x0",)),
+    Case("ExpMax", layer("ExpMax", "x0", "y", "expmax_param { base: 2 scale: 0.5 shift: 1 }"), normal(x0=(2, 3, 4)),
+         lambda x, got: {"y": 2 ** (1 + 0.5 * (x["x0"] - x["x0"].max(1, keepdims=True)))}),
+    Case("Mean", layer("Mean", "x0 x1", "y z", "mean_param { operation: SUBTRACT value: 1 value: 2 mean_scale: 0.5 input_scale: 3 output_scale: 0.1 }"),
+         normal(x0=(2, 2, 3, 4), x1=(2, 4, 3, 4)),
+         lambda x, got: {top: 0.1 * (3 * x[name] - 0.5 * np.tile([1, 2], x[name].shape[1] // 2)[:, None, None]) for name, top in (("x0", "y"), ("x1", "z"))},
+         ("x0", "x1")),
+    flow_loss_case("L1Loss", "l1_loss_param { }", p=1, q=1),
+    flow_loss_case("L1Loss", "l1_loss_param { plateau: 0.5 normalize_by_num_entries: true }", p=1, q=1, least=0.5, counted=True),
+    flow_loss_case("L1Loss", "loss_weight: 2 l1_loss_param { l2_per_location: true l2_prescale_by_channels: true plateau: 0.7 }", p=2, q=0.5, epsilon=0.01,
+                   scale=0.5, least_sum=0.49),
+    flow_loss_case("LpqLoss", "lpq_loss_param { p: 1.5 q: 0.4 normalize_by_num_entries: true }", p=1.5, q=0.4, epsilon=0.01, counted=True),
+    Case("LpqLoss of one bottom", layer("LpqLoss", "x0", "loss", "lpq_loss_param { p: 2 q: 0.5 q_epsilon: 0 }"), normal(x0=(2, 2, 3, 4)),
+         lambda x, got: flow_loss(x, 2, 0.5), ("x0",)),
+    Case("LabelSpecificAdd TRAIN", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.6 }"), scores,
+         lambda x, got: {"y": added(x, -0.6)}, ("x0",)),
+    Case("LabelSpecificAdd TEST", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.6 }"), scores,
+         lambda x, got: {"y": x["x0"]}, phase="TEST"),
+    Case("LabelSpecificAdd TRAIN-like TEST", layer("LabelSpecificAdd", "x0 x1", "y", "label_specific_add_param { bias: -0.3 transform_test: true }"), scores,
+         lambda x, got: {"y": added(x, -0.3)}, phase="TEST"),
+    Case("LabelSpecificAdd TRAIN, annealed", layer("LabelSpecificAdd", "x0 x1", "y z", "label_specific_add_param { bias_base: -0.1 bias_gamma: 0.5 "
+         "bias_power: -1 bias_min: -0.35 bias_max: 1 iteration: 1 }"), scores, lambda x, got: {"y": added(x, -0.35), "z": np.array([-0.35])}, ("x0",)),
+    Case("CombinedMargin", layer("CombinedMargin", "x0 x1", "y", "combined_margin_param { m1: 0.9 m2: 0.4 m3: 0.15 }"), scores, combined, ("x0",)),
+    *(large_margin_case(kind, m, bottom) for kind, m, bottom in (("SINGLE", 1, False), ("DOUBLE", 2, False), ("TRIPLE", 3, False), ("QUADRUPLE", 4, True))),
+    Case("TripletLoss", layer("TripletLoss", "x0 x1 x2", "loss", "triplet_loss_param { margin: 0.7 }"), normal(x0=(6, 4), x1=(6, 4), x2=(6, 4)), triplets,
+         ("x0", "x1", "x2")),
+    Case("TripletLoss with weights", layer("TripletLoss", "x0 x1 x2 x3", "loss", "loss_weight: 2 triplet_loss_param { margin: 0.7 }"),
+         normal(x0=(6, 4), x1=(6, 4), x2=(6, 4), x3=(6,)), triplets, ("x0", "x1", "x2")),
+    Case("ChannelScale", layer("ChannelScale", "x0 x1", "y"), normal(x0=(2, 3, 4, 2), x1=(2, 1, 4, 2)), lambda x, got: {"y": x["x0"] * x["x1"]}, ("x0", "x1")),
+    Case("ChannelScale global TRAIN", layer("ChannelScale", "x0 x1", "y z", "channel_scale_param { global_scale: true max_global_scale: 0.6 }"),
+         normal(x0=(2, 3), x1=(2, 1)), lambda x, got: {"y": x["x0"] * min(0.6, np.abs(x["x1"]).mean()), "z": np.array([min(0.6, np.abs(x["x1"]).mean())])}),
+    Case("ChannelScale global", layer("ChannelScale", "x0 x1", "y z", "channel_scale_param { global_scale: true }"), normal(x0=(2, 3), x1=(2, 1), y_0=(1,)),
+         lambda x, got: {"y": x["x0"] * x["y/0"], "z": x["y/0"]}, phase="TEST"),
+    Case("ChannelScale without forward", layer("ChannelScale", "x0 x1", "y", "channel_scale_param { do_forward: false do_backward_feature: false }"),
+         normal(x0=(2, 3), x1=(2, 1)), lambda x, got: {"y": x["x0"]}, ("x0",)),
+    Case("PriorBox, denser", layer("PriorBox", "x0 x1", "y", "prior_box_param { min_size: 4 aspect_ratio: 4 flip: false denser_prior_boxes: true }"),
+         normal(x0=(1, 2, 2, 1), x1=(1, 3, 10, 20)), lambda x, got: {"y": denser()}),
+    Case("DeformableConvolution", layer("DeformableConvolution", "x0 x1", "y", "deformable_convolution_param { num_output: 4 group: 2 deformable_group: 2 "
+         "kernel_h: 3 kernel_w: 2 stride_h: 2 stride_w: 1 pad_h: 1 pad_w: 0 }"), offsets, deformable, ("x0", "x1", "y/0", "y/1")),
+    Case("SpatialTransformer", layer("SpatialTransformer", "x0 x1", "y", "st_param { output_H: 3 output_W: 4 theta_1_2: 0.1 theta_2_3: -0.2 }"),
+         lambda rng: {"x0": rng.standard_normal((2, 3, 5, 6)), "x1": rng.uniform(0.4, 0.9, (2, 4)) * [1, -0.3, 0.2, 1]}, transformed, ("x0", "x1")),
+    Case("MaskPooling", layer("MaskPooling", "x0 x1", "y"), normal(x0=(2, 3, 4, 5), x1=(2, 1, 4, 5)), lambda x, got: {"y": x["x0"] * x["x1"]}, ("x0", "x1")),
+    Case("GuidedDropout", layer("GuidedDropout", "x0 x1", "y", "guided_dropout_param { guidance_threshold: 0.1 }"), normal(x0=(4, 6, 3), x1=(4, 6)), guided,
+         ("x0",)),
+    Case("GuidedDropout stochastic TRAIN", layer("GuidedDropout", "x0 x1", "y", 'guided_dropout_param { type: "stochastic" sigmoid_scaler: 2 }'),
+         normal(x0=(20, 30, 2), x1=(20, 30)), drawn, ("x0",)),
+    Case("GuidedDropout stochastic", layer("GuidedDropout", "x0 x1", "y", 'guided_dropout_param { type: "stochastic" }'), normal(x0=(2, 3), x1=(2, 3)),
+         lambda x, got: {"y": x["x0"]}, phase="TEST"),
+    Case("GRN", layer("GRN", "x0", "y"), normal(x0=(2, 3, 4)), lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True))}, ("x0",)),
+    Case("GRN with a bias", layer("GRN", "x0", "y", "grn_param { bias: 0.5 }"), normal(x0=(2, 3, 4)),
+         lambda x, got: {"y": x["x0"] / np.sqrt((x["x0"] ** 2).sum(1, keepdims=True) + 0.5)}, ("x0",)),
+    attention_case("normalization_factor: 2", (5, 7), True, False, 2),
+    attention_case("psa_type: DISTRIBUTE is_softmax: true attention_mask_height: 3 attention_mask_width: 5", (3, 5), False, True, 15),
+    Case("DecodeBBox", layer("DecodeBBox", "x0 x1", "y", REGRESSION), without_truth, lambda x, got: decoded(x, False), phase="TEST"),
+    Case("DecodeBBox TRAIN", layer("DecodeBBox", "x0 x1 x2", "y", f"decode_bbox_param {{ gt_iou_thr: 0.8 }} {REGRESSION}"), changes,
+         lambda x, got: decoded(x, True)),
+    *(Case(f"BoxOutput {kind}", layer("BoxOutput", "x0 x1", "y z", f'box_output_param {{ nms_type: "{kind}" fg_thr: 0.2 iou_thr: 0.4 field_w: 24 field_h: 24 '
+           f"field_w: 40 field_h: 40 downsample_rate: 8 downsample_rate: 16 max_nms_num: 20 max_post_nms_num: 5 }} {REGRESSION}"), branches,
+           lambda x, got, kind=kind: box_output(x, kind), phase="TEST") for kind in ("IOU", "IOMU", "IOFU")),
+]  # fmt: skip

@@ -1,0 +1,142 @@
+"""Layer types of public prototxts: errors, and values that a Case cannot compare. Their cases are in public_cases.py."""
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from ocaffe import proto
+from ocaffe.api.net import Net
+from ocaffe.cl.device import Device
+from ocaffe.formats.text import parse
+from ocaffe.io import array_to_blobproto
+from ocaffe.selftest.case import layer
+from ocaffe.selftest.layers import convolve
+from tests.layers.public_cases import downsampled, volume_pooled
+from tests.layers.test_fork_layers import refusal
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "shapes", "told"),
+    [
+        ("Convolution3D", "convolution3d_param { num_output: 2 kernel_size: 3 group: 2 }", ("1 2 5 5 5",), "group is 2, which C3D ignores"),
+        ("Pooling3D", "pooling3d_param { kernel_size: 2 kernel_depth: 2 }", ("1 2 5 5",), "kernel_depth is given for 2 spatial axes"),
+        ("UnPooling", "unpooling_param { kernel_size: 2 out_stride: 2 }", ("1 2 3 3",), "out_stride is given, and unpool is MAX"),
+        ("UnPooling", "unpooling_param { unpool: REP kernel_size: 2 }", ("1 2 3 3",), "kernel_size is given, and unpool is REP"),
+        ("UnPooling", "unpooling_param { unpool: REP out_kernel_size: 2 }", ("1 2 3 3", "1 2 3 3"), "unpool is REP, and bottom 1 is a mask"),
+        ("UnPooling", "unpooling_param { unpool: MAX kernel_size: 2 pad: 1 }", ("1 2 3 3",), "pad is 1, which DeconvNet refuses too"),
+        ("UnPooling", "unpooling_param { unpool: MAX stride: 2 }", ("1 2 3 3",), "the kernel is 0, the stride 2"),
+        ("UnPooling", "unpooling_param { unpool: AVE kernel_size: 2 stride: 2 unpool_size: 3 }", ("1 2 3 3",), "window starts at 4 x 4 of a top of 3 x 3"),
+        ("UnPooling", "unpooling_param { unpool: AVE kernel_h: 2 }", ("1 2 3 3",), "only kernel_h of kernel_h and kernel_w is given"),
+        ("UnPooling", "unpooling_param { unpool: AVE kernel_size: 2 unpool_size: 4 unpool_h: 4 unpool_w: 4 }", ("1 2 3 3",), "unpool_size and unpool_h"),
+        ("Upsample", "upsample_param { height_scale: 2 }", ("1 2 3 3",), "height_scale is given alone"),
+        ("Upsample", "upsample_param { height_scale: 1.5 width_scale: 2 }", ("1 2 3 3",), "height_scale is 1.5"),
+        ("Upsample", "upsample_param { scale: 2 stride: 2 }", ("1 2 3 3",), "scale given, which another fork's Upsample takes"),
+        ("Resample", "", ("1 2 3 3",), "height is 0, width is 0"),
+        ("Resample", "resample_param { type: AREA height: 2 width: 2 }", ("1 2 3 3",), "type is AREA, which FlowNet refuses too"),
+        ("Resample", "resample_param { height: 2 width: 2 }", ("2 3 3",), "bottom 0 is 2 x 3 x 3, it must be N x C x H x W"),
+        ("Downsample", "downsample_param { top_height: 1 top_width: 2 }", ("1 2 3 3",), "the top is 1 x 2, the bottom 3 x 3"),
+        ("Correlation", "correlation_param { kernel_size: 2 }", ("1 2 4 4", "1 2 4 4"), "kernel_size is 2"),
+        ("Correlation", "correlation_param { kernel_size: 1 max_displacement: 2 }", ("1 2 4 4", "1 2 4 4"), "leave 0 x 0 of 4 x 4 pixels"),
+        ("Correlation", "correlation_param { kernel_size: 1 single_direction: 1 }", ("1 2 4 4", "1 2 4 4"), "single_direction is 1"),
+        ("Correlation", "correlation_param { kernel_size: 1 }", ("1 2 4 4", "1 2 4 5"), "bottom 0 is 1 x 2 x 4 x 4, bottom 1 1 x 2 x 4 x 5"),
+        ("FlowWarp", "", ("1 3 4 4", "1 3 4 4"), "bottom 1 is 1 x 3 x 4 x 4, bottom 0 1 x 3 x 4 x 4"),
+        ("ExpMax", "expmax_param { base: -2 }", ("1 3 4",), "base is -2"),
+        ("Mean", "mean_param { operation: ADD }", ("1 3 4 4",), "0 value and no file are given"),
+        ("Mean", "mean_param { operation: ADD value: 1 value: 2 }", ("1 3 4 4",), "bottom 0 is 1 x 3 x 4 x 4, 2 values are given"),
+        ("Mean", 'mean_param { operation: ADD file: "none.binaryproto" }', ("1 3 4 4",), "none.binaryproto"),
+        ("LpqLoss", "lpq_loss_param { p: 1 p: 2 q: 1 q: 1 pq_episode_starts_at_iter: 0 pq_episode_starts_at_iter: 9 }", ("1 3 4 4",), "2 p and 2 q are given"),
+        ("LpqLoss", "lpq_loss_param { p: 0 q: 1 }", ("1 3 4 4",), "p is 0, q 1"),
+        ("L1Loss", "l1_loss_param { epsilon: -1 }", ("1 3 4 4",), "epsilon is -1"),
+        ("LabelSpecificAdd", "", ("3 4", "2"), "bottom 1 is 2, bottom 0 3 x 4"),
+        ("ChannelScale", "", ("3 4", "3 4"), "bottom 1 is 3 x 4, bottom 0 3 x 4"),
+        ("ChannelScale", "top: 'z'", ("3 4", "3"), "a second top is given without global_scale"),
+        ("TripletLoss", "", ("3 4", "3 4", "3 5"), "bottom 2 is 3 x 5"),
+        ("TripletLoss", "", ("3 4", "3 4", "3 4", "4"), "bottom 3 is 4"),
+        ("LargeMarginInnerProduct", "top: 'z' largemargin_inner_product_param { num_output: 2 }", ("3 4", "3", "2 5"), "bottom 2 is 2 x 5"),
+        ("DeformableConvolution", "deformable_convolution_param { num_output: 2 kernel_size: 3 }", ("1 4 5 5", "1 18 3 3"), "deformable_group is 4"),
+        ("DeformableConvolution", "deformable_convolution_param { num_output: 2 kernel_size: 3 deformable_group: 3 }", ("1 4 5 5", "1 54 3 3"),
+         "deformable_group 3 does not divide 4 channels"),
+        ("SpatialTransformer", "", ("1 3 4 4", "1 5"), "bottom 1 is 1 x 5, bottom 0 1 x 3 x 4 x 4, and the layer sets 0 of 6 numbers"),
+        ("SpatialTransformer", 'st_param { sampler_type: "nearest" }', ("1 3 4 4", "1 6"), "sampler_type is 'nearest'"),
+        ("MaskPooling", "", ("2 3 4 4", "2 3 4 4"), "bottom 1 is 2 x 3 x 4 x 4, bottom 0 2 x 3 x 4 x 4"),
+        ("GuidedDropout", 'guided_dropout_param { type: "none" }', ("2 3 4", "2 3"), "type is 'none'"),
+        ("GRN", "grn_param { bias: -1 }", ("2 3 4",), "bias is -1"),
+        ("PointwiseSpatialAttention", "pointwise_spatial_attention_param { attention_mask_height: 3 }", ("1 3 4 4", "1 9 4 4"), "only one of attention"),
+        ("PointwiseSpatialAttention", "", ("1 3 4 4", "1 9 4 4"), "bottom 1 is 1 x 9 x 4 x 4, bottom 0 1 x 3 x 4 x 4"),
+        ("DecodeBBox", "", ("9 4", "9 5"), "bottom 0 is 9 x 4, bottom 1 9 x 5"),
+        ("DecodeBBox", "", ("9 8", "9 5", "9 5"), "a third bottom is given in TEST"),
+        ("DecodeBBox", "bbox_reg_param { bbox_mean: 0 bbox_std: 1 }", ("9 8", "9 5"), "bbox_mean is [0.0], bbox_std [1.0]"),
+        ("BoxOutput", "", ("1 7 4 4",), "field_h is [] for 1 bottoms"),
+        ("BoxOutput", 'box_output_param { field_h: 9 field_w: 9 downsample_rate: 8 nms_type: "MAX" }', ("1 7 4 4",), "nms_type is 'MAX'"),
+    ],
+)
+def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
+    text = refusal(kind, more, *shapes)
+    assert told in text and "fix: " in text
+
+
+def test_downsample_of_unknown_flow(device: Device) -> None:
+    """A pixel of the top is NaN where NaN has more than half as much weight as the rest."""
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 7 dim: 9 } } }'
+    text += layer("Downsample", "x", "y", "downsample_param { top_height: 3 top_width: 4 }")
+    net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
+    x = np.random.default_rng(0).standard_normal((1, 1, 7, 9)).astype(np.float32)
+    x[0, 0, 3:, 5:] = np.nan
+    np.testing.assert_allclose(np.array(net.forward(x=x)["y"]), wanted := downsampled(x, (3, 4)), atol=1e-5)
+    assert 0 < np.isnan(wanted).sum() < 12
+
+
+def test_gradient_of_exp_max(device: Device) -> None:
+    """The maximum counts as a constant."""
+    text = 'force_backward: true layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 dim: 4 } } }'
+    net = Net(parse(text + layer("ExpMax", "x", "y", "expmax_param { scale: 2 }"), proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x, dy = (rng.standard_normal((2, 3, 4)).astype(np.float32) for _ in range(2))
+    y = np.array(net.forward(x=x)["y"])
+    net.blobs["y"].diff[...] = dy
+    net.backward()
+    np.testing.assert_allclose(net.blobs["x"].diff, 2 * y * dy, rtol=1e-5)
+
+
+def test_mean_image(device: Device, tmp_path: pathlib.Path) -> None:
+    image = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    (tmp_path / "mean.binaryproto").write_bytes(array_to_blobproto(image).SerializeToString())
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 2 dim: 3 dim: 4 } } }'
+    text += layer("Mean", "x", "y", f'mean_param {{ operation: ADD file: "{tmp_path}/mean.binaryproto" }}')
+    net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
+    assert (np.array(net.forward(x=np.ones((2, 2, 3, 4)))["y"]) == 1 + image).all()
+
+
+def test_no_box(device: Device) -> None:
+    """Without a box there is one region, and its scores are 0; a later pass with boxes has other shapes."""
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 6 dim: 4 dim: 4 } } }'
+    text += layer("BoxOutput", "x", "y z", "box_output_param { field_h: 20 field_w: 20 downsample_rate: 8 }")
+    net = Net(parse(text, proto.NetParameter), proto.TEST, device=device)
+    x = np.zeros((1, 6, 4, 4), np.float32)
+    x[:, 0] = 1
+    out = net.forward(x=x)
+    assert np.array(out["y"]).ravel().tolist() == [0, 1, 1, 10, 10] and np.array(out["z"]).ravel().tolist() == [0] * 6
+    x[:, 1, 1, 1] = x[:, 1, 2, 2] = 3
+    out = net.forward(x=x)
+    assert np.array(out["z"]).shape == (2, 6, 1, 1) and np.array(out["z"])[0].ravel().tolist() == [0, 10, 10, 30, 30, 2]
+
+
+def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
+    """The layers of C3D 1.0 in its old form; the bias has five axes in its weights."""
+    text = '''input: "x" input_shape { dim: 1 dim: 2 dim: 4 dim: 6 dim: 6 }
+        layers { name: "c" type: CONVOLUTION3D bottom: "x" top: "c" blobs_lr: 1 blobs_lr: 2
+                 convolution_param { num_output: 3 kernel_size: 3 kernel_depth: 3 pad: 1 temporal_pad: 1 } }
+        layers { name: "p" type: POOLING3D bottom: "c" top: "p" pooling_param { kernel_size: 2 kernel_depth: 1 stride: 2 temporal_stride: 1 } }'''
+    (tmp_path / "net.prototxt").write_text(text)
+    rng = np.random.default_rng(0)
+    w, b, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 2, 3, 3, 3), (1, 1, 1, 1, 3), (1, 2, 4, 6, 6)))
+    stored = proto.NetParameter()
+    stored.layer.add(name="c", type="Convolution3D").blobs.extend(array_to_blobproto(each) for each in (w, b))
+    (tmp_path / "c3d.caffemodel").write_bytes(stored.SerializeToString())
+    net = Net(str(tmp_path / "net.prototxt"), str(tmp_path / "c3d.caffemodel"), proto.TEST, device=device)
+    wanted = volume_pooled(convolve(np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1), (1, 1)]), w, b.ravel()), (1, 2, 2), (1, 2, 2), (0, 0, 0))
+    np.testing.assert_allclose(np.array(net.forward(x=x)["p"]), wanted, atol=1e-4)
