@@ -178,6 +178,7 @@ IGNORED: dict[str, str] = _table(
      "NVCaffe's formats of values and products, and its checks: float32 here, and --math chooses the format of products"),
     ("LayerParameter", "engine multinode mn_grad_compress_param mn_activation_param split_param",
      "Intel's choice of kernels, and its distribution over machines"),
+    ("LayerParameter", "reshape_every_iter", "FlowNet 2: whether a layer takes new shapes in each iteration. It has no effect where shapes stay"),
     ("LayerParameter", "quantization_param", "the ranges of Intel's 8-bit nets: the layer computes in float32, whose result they approximate"),
     ("LayerParameter", "bottom_data_type compute_data_type top_data_type bottom_quantizer top_quantizer net_quantizer blobs_quantizer autotune device "
      "bottom_shared_index top_shared_index", f"settings of the OpenCL branch: {_OPENCL_NUMBERS}"),
