@@ -11,6 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from ocaffe import proto
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.text import write_text
+from ocaffe.graph.bottoms import repeated_top
 from ocaffe.graph.splits import insert_splits
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
 from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
@@ -88,7 +89,7 @@ class _Builder:
         layer = self.create(param, place)
         self.log("net.cpp:86", f"Creating Layer {param.name}")
         bottoms = [self.bottom(layer, name) for name in param.bottom]
-        tops = [self.top(layer, index, name) for index, name in enumerate(param.top)]
+        tops = [self.top(layer, param, index, name) for index, name in enumerate(param.top)]
         if layer.is_loss:
             tops += [Blob(AUTOMATIC, ()) for _ in range(len(tops), _least(layer.tops))]
         self.check_arity(layer, "bottom", len(bottoms), layer.bottoms)
@@ -149,18 +150,15 @@ class _Builder:
         self.log("net.cpp:408", f"{layer.param.name} <- {name}")
         return self.blobs[name]
 
-    def top(self, layer: Layer, index: int, name: str) -> Blob:
-        bottoms = layer.param.bottom
+    def top(self, layer: Layer, param: Any, index: int, name: str) -> Blob:
+        bottoms = param.bottom
         in_place = index < len(bottoms) and bottoms[index] == name
         if in_place:
             layer.check(layer.inplace_top, f"top '{name}' is also the bottom, which {layer.param.type} cannot do", "give the top another name")
             self.log("net.cpp:369", f"{layer.param.name} -> {name} (in-place)")
         else:
-            layer.check(
-                name not in self.blobs,
-                f"top blob '{name}' is produced by more than one layer",
-                "give the top another name; in place works only before any other layer reads the blob",
-            )
+            if name in self.blobs:
+                raise repeated_top(self.net, param, next(each for each in self.net.layer if name in each.top), name)
             self.log("net.cpp:382", f"{layer.param.name} -> {name}")
         self.available.add(name)
         blob = Blob(name, ())
