@@ -313,8 +313,8 @@ def _guess(name: str, known: Any) -> str | None:
     return f"did you mean {close[0]!r}?" if close else None
 
 
-_TOLD_APART = {  # expected message -> (the message that was possibly given instead, fields that show the expected one, the remedy)
-    "SolverParameter": ("NetParameter", r"(train_)?net(_param)?", "this looks like a net; give the solver, whose field `net` names it"),
+_TOLD_APART = {  # expected message -> (the message that was possibly given instead, fields that show that it was not, the remedy)
+    "SolverParameter": ("NetParameter", "(?!)", "this looks like a net; give the solver, whose field `net` names it"),
     "NetParameter": ("SolverParameter", r"layers?|input", "this looks like a solver; give the net that its field `net` names"),
 }
 

@@ -128,7 +128,6 @@ ERRORS = [  # message, text, line, text in the error, text in the remedy
     ("SolverParameter", 'base_lr: 1\nlayer { }', 2, "SolverParameter has no field 'layer'", "this looks like a net"),
     ("NetParameter", 'name: "x"\nbase_lr: 1', 2, "NetParameter has no field 'base_lr'", "this looks like a solver"),
     ("NetParameter", 'name: "x"\ntest_offset: 1\nlayer { }', 2, "NetParameter has no field 'test_offset'", "--allow-unknown-fields"),
-    ("SolverParameter", 'net: "x"\nlayer { }', 2, "SolverParameter has no field 'layer'", "--allow-unknown-fields"),
     ("NetParameter", 'layer {\n num_output: 3\n}', 2, "LayerParameter has no field 'num_output'", "convolution_param"),
     ("NetParameter", "source_file: 'x'", 1, "no field 'source_file'", ""),
     ("NetParameter", "excluded { }", 1, "no field 'excluded'", ""),
