@@ -19,6 +19,7 @@ from ocaffe.formats.hdf5_files import Hdf5Files
 from ocaffe.formats.param_str import read_settings
 from ocaffe.formats.wire import Malformed
 from ocaffe.layers.roi_data import SAMPLE
+from ocaffe.support.files import text_lines
 from ocaffe.tools.py_faster_rcnn import SAMPLED
 
 PARAMS = {
@@ -102,8 +103,7 @@ def has_palette(mask: str) -> bool:
 
 def _hdf5_rows(source: str, name: str) -> int:
     rows = 0
-    with open(source, encoding="utf-8") as stream, Hdf5Files() as files:
-        for line in stream:
-            if line.strip():
-                rows += files.members(line.strip())[name].shape[0]
+    with Hdf5Files() as files:
+        for path in "".join(text_lines(source)).split():
+            rows += files.members(path)[name].shape[0]
     return rows
