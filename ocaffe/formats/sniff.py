@@ -1,6 +1,7 @@
 """Recognise the kind of a file from its first bytes, so that an error can name the kind of a wrong file."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ocaffe.errors import Error
@@ -22,7 +23,7 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
         with open(path, "rb") as stream:
             head = stream.read(size)
     except FileNotFoundError:
-        raise Error("no such file", place=name, fix=near(name)) from None
+        raise Error("no such file", place=name, fix=near(name) or f"correct the name (relative to {os.getcwd()})") from None
     except IsADirectoryError:
         raise Error(f"is a folder, not {what}", place=name) from None
     except OSError as problem:

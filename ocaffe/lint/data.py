@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.hdf5_files import Hdf5Files
 from ocaffe.formats.param_str import read_settings
 from ocaffe.formats.wire import Malformed
+from ocaffe.layers.base import param_field
 from ocaffe.layers.roi_data import SAMPLE
 from ocaffe.support.files import text_lines
 from ocaffe.tools.py_faster_rcnn import SAMPLED
@@ -61,6 +63,21 @@ def samples(layer: Any) -> int | None:
         if layer.type == "HDF5Data":
             return _hdf5_rows(param.source, layer.top[0])
     return None
+
+
+def source_of(layer: Any) -> str | None:
+    """Return the file or folder that a data layer reads, None if it reads none."""
+    if layer.type in PARAMS:
+        return str(param_of(layer).source)
+    name = param_field(layer.type)
+    own = getattr(layer, name) if name else None
+    return str(own.source) if own is not None and "source" in own.DESCRIPTOR.fields_by_name else None
+
+
+def absent(layer: Any) -> bool:
+    """Return whether the source of a data layer does not exist. A pattern of tar shards exists if it has a sample."""
+    source = source_of(layer)
+    return bool(source) and not os.path.exists(source or "") and samples(layer) is None
 
 
 def labels(layer: Any) -> list[int]:

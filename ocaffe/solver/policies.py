@@ -4,14 +4,15 @@ Caffe's policies use single precision where Caffe does, so that logged rates agr
 """
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.errors import Error
+from ocaffe.solver.faults import Fault, refuse
 
 F = np.float32
 
@@ -66,32 +67,10 @@ class LearningRate:
     """The rate of each iteration. `current_step` is multistep's state, which snapshots store."""
 
     def __init__(self, solver: Any) -> None:
-        """`solver` is the SolverParameter. Raises Error for an unknown policy, a missing field, or a field of another policy."""
-        if solver.lr_policy not in POLICIES:
-            fact = f"unknown lr_policy '{solver.lr_policy}'" if solver.lr_policy else "lr_policy is missing"
-            raise Error(fact, fix=f"one of {', '.join(POLICIES)}")
+        """`solver` is the SolverParameter. Raises Error for the first of `rate_faults`."""
+        refuse(rate_faults(solver))
         self.solver, self.policy = solver, POLICIES[solver.lr_policy]
         self.current_step = 0
-        for name in self.policy.needs:
-            value = getattr(solver, name)
-            if not solver.HasField(name) or value < 0 or (name == "stepsize" and solver.lr_policy == "step" and value <= 0):
-                fact = f"{name} is {value:g}" if solver.HasField(name) else f"{name} is missing"
-                raise Error(f"lr_policy '{solver.lr_policy}' needs {name}; {fact}", fix=f"set {name} in the solver")
-        for other, policy in POLICIES.items():
-            for name in policy.own:
-                if solver.HasField(name) and name not in self.policy.own:
-                    raise Error(f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", fix=f"remove {name}")
-        self._check_shape()
-        if solver.max_iter > solver.warmup_iter:
-            self._rate(solver.max_iter - 1, self._last_step())
-
-    def _check_shape(self) -> None:
-        solver = self.solver
-        if solver.warmup_iter < 0 or (self.policy.own and solver.warmup_iter >= solver.max_iter):
-            raise Error(f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", fix="a warm-up shorter than the training")
-        if not (0 < solver.onecycle_rise < 1 and solver.onecycle_div > 0 and solver.onecycle_final_div > 0):
-            fact = f"onecycle_rise is {solver.onecycle_rise:g}, onecycle_div {solver.onecycle_div:g}, onecycle_final_div {solver.onecycle_final_div:g}"
-            raise Error(fact, fix="a rise between 0 and 1, and positive divisors")
 
     def __call__(self, iteration: int) -> tuple[float, bool]:
         """Return the rate of `iteration` and whether multistep advanced in this call.
@@ -109,23 +88,67 @@ class LearningRate:
         if iteration < solver.warmup_iter:  # Intel's fields: linear from warmup_start_lr to base_lr, in place of the policy
             share = iteration / solver.warmup_iter
             return float(F(share * solver.base_lr + (1 - share) * solver.warmup_start_lr)), advanced
-        return self._rate(iteration, self.current_step), advanced
+        rate = rate_of(solver, iteration, self.current_step)
+        refuse(_infinite(solver, iteration, rate))
+        return rate, advanced
 
-    def _last_step(self) -> int:
-        """Return current_step in the last iteration."""
-        solver, last = self.solver, self.solver.max_iter - 1
-        if solver.lr_policy == "step":
-            return last // solver.stepsize
-        return min(len(list(itertools.takewhile(lambda value: value <= last, solver.stepvalue))), solver.max_iter)
 
-    def _rate(self, iteration: int, step: int) -> float:
-        """Return the policy's rate. Raises Error if a float cannot hold it, as with a gamma above 1; Caffe trains on with infinity."""
-        try:
-            with np.errstate(over="ignore"):
-                rate = float(F(self.policy.rate(self.solver, iteration, step)))
-        except OverflowError:
-            rate = math.inf
-        if not math.isfinite(rate):
-            fact = f"the learning rate of iteration {iteration} is {rate}: lr_policy '{self.solver.lr_policy}', gamma {self.solver.gamma:g}"
-            raise Error(fact, fix="a smaller gamma, or a smaller max_iter")
-        return rate
+def rate_of(solver: Any, iteration: int, step: int) -> float:
+    """Return the policy's rate, infinite or NaN where a float cannot hold it, as with a gamma above 1. `step` is current_step."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(F(POLICIES[solver.lr_policy].rate(solver, iteration, step)))
+    except OverflowError:
+        return math.inf
+
+
+def rate_faults(solver: Any) -> Iterator[Fault]:
+    """Yield an unknown policy, missing fields, fields of other policies, and a rate that becomes infinite, with which Caffe trains on."""
+    name = solver.lr_policy
+    if name not in POLICIES:
+        near = difflib.get_close_matches(name.lower(), POLICIES, 1, 0.6) if name else ["fixed"]
+        fact = f"unknown lr_policy '{name}'" if name else "lr_policy is missing"
+        fix = f'lr_policy: "{near[0]}", or another' if near else "one"
+        yield Fault("lr_policy", fact, f"{fix} of {', '.join(POLICIES)}")
+        return
+    faults = [*_missing(solver), *_foreign(solver), *_shape(solver)]
+    yield from faults
+    if not faults and solver.max_iter > solver.warmup_iter and math.isfinite(solver.base_lr):
+        yield from _infinite(solver, solver.max_iter - 1, rate_of(solver, solver.max_iter - 1, _last_step(solver)))
+
+
+def _infinite(solver: Any, iteration: int, rate: float) -> Iterator[Fault]:
+    if not math.isfinite(rate):
+        fact = f"the learning rate of iteration {iteration} is {rate}: lr_policy '{solver.lr_policy}', gamma {solver.gamma:g}"
+        yield Fault("gamma", fact, "a smaller gamma, or a smaller max_iter")
+
+
+def _missing(solver: Any) -> Iterator[Fault]:
+    for name in POLICIES[solver.lr_policy].needs:
+        value = getattr(solver, name)
+        if not solver.HasField(name) or value < 0 or (name == "stepsize" and solver.lr_policy == "step" and value <= 0):
+            fact = f"{name} is {value:g}" if solver.HasField(name) else f"{name} is missing"
+            yield Fault(name, f"lr_policy '{solver.lr_policy}' needs {name}; {fact}", f"set {name} in the solver")
+
+
+def _foreign(solver: Any) -> Iterator[Fault]:
+    for other, policy in POLICIES.items():
+        for name in policy.own:
+            if solver.HasField(name) and name not in POLICIES[solver.lr_policy].own:
+                yield Fault(name, f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", f'remove {name}, or lr_policy: "{other}"')
+
+
+def _shape(solver: Any) -> Iterator[Fault]:
+    if solver.warmup_iter < 0 or (POLICIES[solver.lr_policy].own and solver.warmup_iter >= solver.max_iter):
+        yield Fault("warmup_iter", f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", "a warm-up shorter than the training")
+    if not (0 < solver.onecycle_rise < 1 and solver.onecycle_div > 0 and solver.onecycle_final_div > 0):
+        fact = f"onecycle_rise is {solver.onecycle_rise:g}, onecycle_div {solver.onecycle_div:g}, onecycle_final_div {solver.onecycle_final_div:g}"
+        yield Fault("onecycle_rise", fact, "a rise between 0 and 1, and positive divisors")
+
+
+def _last_step(solver: Any) -> int:
+    """Return current_step in the last iteration."""
+    last = solver.max_iter - 1
+    if solver.lr_policy == "step":
+        return int(last // solver.stepsize)
+    return min(len(list(itertools.takewhile(lambda value: value <= last, solver.stepvalue))), solver.max_iter)

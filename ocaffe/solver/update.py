@@ -1,16 +1,16 @@
 """The update of all parameters as launches: clip, normalise, weight decay, rule (docs/quirks.md, quirk 30)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.errors import Error
 from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
 from ocaffe.ir.kernel import Can, Kernel, modify, read, reads, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.solver.faults import Fault, refuse
 
 UPDATE = Kernel(
     "update.update", *reads("gradient", "blocks", "factors", "step", "clip"), read("guard", optional=True),
@@ -35,19 +35,28 @@ RULES = {
 }  # fmt: skip
 
 
+def update_faults(solver: Any) -> Iterator[Fault]:
+    """Yield the values of the update that do not exist, and those that Caffe refuses."""
+    for field, known in (("type", tuple(RULES)), ("regularization_type", ("L1", "L2"))):
+        value = getattr(solver, field)
+        if value not in known:
+            near = next((name for name in known if name.lower() == value.lower()), None)
+            what = "solver type" if field == "type" else field
+            yield Fault(field, f"unknown {what} '{value}'", f'{field}: "{near}"' if near else f"one of {', '.join(known)}")
+    if solver.type in RULES and not RULES[solver.type].takes_momentum and solver.momentum:
+        yield Fault("momentum", f"momentum {solver.momentum:g} cannot be used with {solver.type}", "remove momentum, or use SGD or Nesterov")
+    if solver.type == "RMSProp" and not 0 <= solver.rms_decay < 1:
+        yield Fault("rms_decay", f"rms_decay is {solver.rms_decay:g}", "rms_decay: 0.98, or another number from 0 to below 1")
+
+
 class Updater:
     """History and tables of one parameter group. Only parameters with a gradient have history, because the others never change."""
 
     def __init__(self, group: ParameterGroup, solver: Any, guard: Ref | None = None) -> None:
-        """`solver` is the SolverParameter. The update changes nothing once `guard` is not 0. Raises Error for values that Caffe refuses."""
+        """`solver` is the SolverParameter. The update changes nothing once `guard` is not 0. Raises Error for the first of `update_faults`."""
+        refuse(update_faults(solver))
         self.group, self.solver, self.guard = group, solver, guard
-        if solver.type not in RULES:
-            raise Error(f"unknown solver type '{solver.type}'", fix=f"one of {', '.join(RULES)}")
-        if solver.regularization_type not in ("L1", "L2"):
-            raise Error(f"unknown regularization_type '{solver.regularization_type}'", fix="L1 or L2")
         self.rule = RULES[solver.type]
-        if not self.rule.takes_momentum and solver.momentum:
-            raise Error(f"momentum {solver.momentum:g} cannot be used with {solver.type}", fix="remove momentum, or use SGD or Nesterov")
         shape = (group.gradient_count,)
         self.history = [Ref(f"history{i}", shape, Role.HISTORY, value=0) for i in range(self.rule.histories)]
         self.average = Ref("average", shape, Role.HISTORY, value=0) if solver.ema_decay else None
