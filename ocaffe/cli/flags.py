@@ -147,7 +147,11 @@ def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in pl
 
 
 def shape_flag(parser: Parser) -> None:
-    parser.flag("shape", "", "shape of images whose source does not exist, such as 3x224x224; default: 3 channels and the layer's crop_size")
+    parser.flag(
+        "shape", "",
+        "shape of images whose source does not exist, such as 3x224x224; default: 3 channels and the layer's crop_size; or whole shapes of tops of data "
+        "layers, such as data:2x3x224x224,label:2",
+    )  # fmt: skip
 
 
 def bad_records_flag(parser: Parser) -> None:
