@@ -354,11 +354,16 @@ def choose(
     solver_mode_cpu: bool = False,
     default: str | None = None,
 ) -> DeviceInfo:
-    """Apply the rules of `select_device` to a list of devices, which is not empty. `spec` and `gpu` override the spec `default`."""
+    """Apply the rules of `select_device` to a list of devices, which is not empty. `spec` and `gpu` override the spec `default`.
+
+    Where there is no GPU, `default` overrides `gpu`, so that old shell scripts with `-gpu 0` run unchanged.
+    """
     if spec and gpu:
         raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="give one of them")
-    if gpu:
+    if gpu and not (default and not gpus(devices)):
         return _usable(_by_gpu_number(devices, gpu))
+    if gpu:
+        log.warn_once("opencl:0", f"--gpu {gpu}: OpenCL has no GPU here; OCAFFE_DEVICE={default} chooses the device")
     if spec:
         return _usable(_by_spec(devices, spec, f"--device {spec}"))
     if default:
@@ -394,7 +399,7 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     flag = f"--gpu {gpu}"
     if not found:
         best = max(devices, key=DeviceInfo.rank)
-        fix = f"leave out --gpu to run on '{best.name}', or install the GPU's OpenCL driver"
+        fix = f"leave out --gpu to run on '{best.name}', or set OCAFFE_DEVICE={best.number} for old scripts, or install the GPU's OpenCL driver"
         raise Error(f"{flag}: OpenCL has no GPU here, only{_listed(devices)}", fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:

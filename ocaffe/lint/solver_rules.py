@@ -12,6 +12,7 @@ from ocaffe.layers.base import param_field
 from ocaffe.layers.roi_data import DEFAULTS
 from ocaffe.lint.data import PARAMS, absent, has_palette, labels, mask_labels, param_of, samples, settings_of, source_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
+from ocaffe.solver.coverage import scored
 from ocaffe.support import log
 
 _TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray", "resize_param")  # must be equal in TRAIN and TEST
@@ -32,13 +33,9 @@ def test_set_not_covered(job: Job) -> Iterator[Finding]:
             batch, count = int(param_of(layer).batch_size), samples(layer)
             if not count or not batch or batch > count:
                 continue
-            seen, exact = iterations * batch, -(-count // batch)
-            if seen < count:
-                fact = f"test_iter {iterations} x batch_size {batch} scores {seen:,} of the {count:,} samples in {param_of(layer).source}"
-                yield job.finding("test-set-not-covered", f"test_iter[{number}]", fact, f"test_iter: {exact}")
-            elif seen >= count + batch or (seen > count and seen != exact * batch):
-                fact = f"test_iter {iterations} x batch_size {batch} scores {seen:,} samples, and {param_of(layer).source} has {count:,}: some count twice"
-                yield job.finding("test-set-not-covered", f"test_iter[{number}]", fact, f"test_iter: {exact}")
+            found = scored(iterations, batch, count, param_of(layer).source)
+            if found is not None:
+                yield job.finding("test-set-not-covered", f"test_iter[{number}]", found[0], f"test_iter: {found[1]}")
 
 
 @job_rule

@@ -37,6 +37,7 @@ from ocaffe.solver.average_precision import Detections
 from ocaffe.solver.best import Best
 from ocaffe.solver.box_targets import BoxTargets
 from ocaffe.solver.checks import check_outputs, check_solver
+from ocaffe.solver.coverage import repeated
 from ocaffe.solver.first_losses import FirstLosses
 from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
@@ -90,8 +91,8 @@ class Solver:
         state = snapshots.load_state(resume) if resume else None
         self.seed: int = world.broadcast(self._seed(state.random_seed if state else None))
         self._reset()
+        check_solver(self.param, self.file)  # before the first lines of the log, so that its error stands alone
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
-        check_solver(self.param, self.file)
         self.rate = LearningRate(self.param)
         self.session = Session(device, limited=memory_limit is not None)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
@@ -155,6 +156,8 @@ class Solver:
     def _add_scores(self) -> None:
         """Add what follows the losses and the tests."""
         self.boxes = BoxTargets(self.network)
+        for warning in repeated(self.param, self.test_networks):
+            log.warning("solver.cpp:190", warning)
         tests = [network.graph for network in self.test_networks]
         check_outputs(self.param, tests, self.file)
         self.best = Best(self.param, tests, self.file) if self.param.HasField("best_output") else None

@@ -263,7 +263,7 @@ class _LevelDB(Database):
         except ImportError:
             raise Error(
                 f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
-                fix="pip install 'ocaffe[leveldb]', or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
+                fix="pip install plyvel, or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
             ) from None
         # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
         # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.

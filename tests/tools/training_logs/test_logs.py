@@ -122,7 +122,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     assert main(["plot", LOG, "--output=out.png"]) == 1
-    assert "ocaffe[plot]" in capfd.readouterr().err
+    assert "pip install matplotlib" in capfd.readouterr().err
 
 
 SECOND = "I0221 10:00:{:02d}.000000  1 solver.cpp:10] {}\n"
