@@ -1,4 +1,4 @@
-"""`ocaffe lint` and `ocaffe train` know the same: what one refuses, the other reports, and what learns nothing is reported.
+"""`ocaffe lint` and `ocaffe train` know the same: lint reports each refusal of train, and each training that learns nothing.
 
 The checks of solvers are one list (ocaffe/solver/checks.py). Nets are built and recorded by the same functions.
 """

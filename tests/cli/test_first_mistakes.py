@@ -1,4 +1,4 @@
-"""What new users type first: the messages name the cause, and the remedies work."""
+"""First mistakes of new users: the messages name the cause, and the remedies work."""
 from __future__ import annotations
 
 import subprocess
