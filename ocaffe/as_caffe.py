@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import re
 import runpy
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from types import ModuleType
 from ocaffe.errors import Error
 
 PREFIX = "caffe"
+_PYTHON_2 = re.compile(r"^\s*(print|exec)\s+[^(=\s]|^\s*print\s*$|^\s*except\s+[\w., ()]+,\s*\w+\s*:|^\s*raise\s+\w+\s*,|\bxrange\(|<>|\.has_key\(", re.M)
 
 
 def _ours(name: str) -> str:
@@ -75,8 +77,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     sys.argv = args
     sys.path[0] = os.path.dirname(os.path.abspath(args[0]))
-    runpy.run_path(args[0], run_name="__main__")
+    try:
+        runpy.run_path(args[0], run_name="__main__")
+    except SyntaxError as problem:
+        if problem.filename is None or not os.path.exists(problem.filename) or not _PYTHON_2.search(_text(problem.filename)):
+            raise
+        fact = f"this is Python 2: {problem.msg}"
+        fix = f"pip install fissix && python -m fissix -w {problem.filename}; divisions of integers need // by hand"
+        print(f"error: {problem.filename}:{problem.lineno}\n  {fact}\n  fix: {fix}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
 
 
 if __name__ == "__main__":

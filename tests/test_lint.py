@@ -72,8 +72,9 @@ layer {{ name: "scale" type: "Scale" bottom: "bn" top: "bn" scale_param {{ bias_
 {TAIL.replace('"conv"', '"bn"')}""",
     "no-loss": """state { phase: TRAIN }
 layer { name: "conv" type: "DummyData" top: "conv" dummy_data_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
-- layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { global_pooling: true } } #! has a loss
-+ layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" loss_weight: 1 pooling_param { global_pooling: true } }
+layer { name: "scale" type: "Scale" bottom: "conv" top: "scale" }
+- layer { name: "pool" type: "Pooling" bottom: "scale" top: "pool" pooling_param { global_pooling: true } } #! has a loss
++ layer { name: "pool" type: "Pooling" bottom: "scale" top: "pool" loss_weight: 1 pooling_param { global_pooling: true } }
 """,
     "unused-top": f"""{HEAD}
 - layer {{ name: "relu" type: "ReLU" bottom: "conv" top: "relu" }} #! no layer reads its top 'relu'
@@ -199,13 +200,16 @@ layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "
 """
 TWO = """inner_product_param {{ num_output: {1} weight_filler {{ type: "xavier" }} }} }}
 layer {{ name: "{0}" type: "InnerProduct" bottom: "data" top: "ip" include {{ phase: TEST }}"""
+SHAPES = """bottom: "data" top: "ip" include { phase: TRAIN } inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "pool" type: "Pooling" bottom: "data" top: "pool" include { phase: TEST } pooling_param { kernel_h: 2 stride_h: 2 kernel_w: 1 stride_w: 1 } }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" include { phase: TEST }"""
 STEP = 'lr_policy: "step"\ngamma: 0.1\nstepsize: 20'
 JOBS = [
     # rule, file, replaced text, replacement, line, fact
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 2", 3, "test_iter 2 x batch_size 2 scores 4 of the 6 samples in test.txt"),
     ("test-set-not-covered", "solver", "test_iter: 3", "test_iter: 5", 3, "scores 10 samples, and test.txt has 6: some count twice"),
     ("batch-larger-than-data", "net", "batch_size: 2", "batch_size: 7", 6, "batch_size is 7, and test.txt has 6 samples"),
-    ("missing-data", "net", '"test.txt"', '"none.txt"', 6, "none.txt does not exist (relative to"),
+    ("missing-data", "net", '"test.txt"', '"none.txt"', 6, "none.txt does not exist"),
     ("missing-data", "net", "{ } }", '{ mean_file: "none.binaryproto" } }', 7, "none.binaryproto does not exist"),
     ("tested-on-training-data", "net", '"test.txt"', '"train.txt"', 6, "it reads train.txt, as the TRAIN net does"),
     ("transforms-differ", "net", "{ } }", "{ scale: 0.5 } }", 7, "its scale is 0.5, that of 'data' in the TRAIN phase (line 2) is 1"),
@@ -217,12 +221,25 @@ JOBS = [
     ("label-out-of-range", "net", "num_output: 3", "num_output: 2", 2, "train.txt has the label 2, and 'loss' gets 2 scores: labels 0 to 1"),
     ("test-net-differs", "net", 'top: "ip"', 'top: "ip" include { phase: TRAIN } ' + TWO.format("ip2", 5), 9, "the TRAIN net has no layer of"),
     ("test-net-differs", "net", 'top: "ip"', 'top: "ip" include { phase: TRAIN } ' + TWO.format("ip", 5), 9, "num_output is 3, and 5 in the TRAIN net"),
-    ("learning-rate", "solver", "gamma: 0.1\n", "", 6, 'lr_policy: "step" reads gamma'),
+    ("refused", "solver", "gamma: 0.1\n", "", 0, "lr_policy 'step' needs gamma; gamma is missing"),
     ("learning-rate", "solver", "stepsize: 20", "stepsize: 50", 8, "the step at iteration 50 is never reached: max_iter is 50"),
-    ("learning-rate", "solver", "stepsize: 20", 'stepvalue: 20 stepvalue: 60', 6, 'reads stepsize'),
+    ("learning-rate", "solver", STEP, 'lr_policy: "multistep"\ngamma: 0.1', 6, 'reads stepvalue'),
     ("learning-rate", "solver", STEP, 'lr_policy: "multistep"\ngamma: 0.1\nstepvalue: 30\nstepvalue: 10', 8, "30, 10 does not rise"),
     ("learning-rate", "solver", "gamma: 0.1", "gamma: 1", 7, "gamma is 1: the learning rate does not fall"),
-    ("learning-rate", "solver", "base_lr: 0.1", "base_lr: 0", 5, "base_lr is 0"),
+    ("learning-rate", "solver", "base_lr: 0.1", "base_lr: -1", 5, "base_lr is -1"),
+    ("learning-rate", "solver", "gamma: 0.1", "gamma: 0", 7, "gamma is 0"),
+    ("solver-settings", "solver", "momentum: 0.9", 'type: "Adam" momentum2: 1.5', 9, "momentum2 is 1.5: all parameters become NaN"),
+    ("solver-settings", "solver", "momentum: 0.9", 'type: "AdaGrad" delta: 0', 9, "delta is 0: a parameter"),
+    ("nothing-updated", "solver", "base_lr: 0.1\n", "", 0, "base_lr is not given: every learning rate is 0"),
+    ("nothing-updated", "solver", "base_lr: 0.1", "base_lr: 0", 5, "base_lr is 0: every learning rate is 0"),
+    ("nothing-updated", "solver", "max_iter: 50\n", "", 0, "max_iter is not given: no iteration is run"),
+    ("nothing-updated", "solver", "momentum: 0.9", "clip_gradients: 0", 9, "clip_gradients is 0: every gradient is scaled to 0"),
+    ("nothing-updated", "solver", "momentum: 0.9", 'type: "Adam" momentum2: 1', 9, "momentum2 is 1: the correction"),
+    ("nothing-updated", "solver", "momentum: 0.9", 'type: "AdaDelta" delta: 0', 9, "delta is 0: the first update"),
+    ("weights-refused", "solver", "momentum: 0.9", 'weights: "none.caffemodel"', 9, "none.caffemodel: no such file"),
+    ("weights-refused", "solver", "momentum: 0.9", 'weights: "solver.prototxt"', 9, "is a text file"),
+    ("refused", "solver", "momentum: 0.9", 'snapshot_prefix: "solver.prototxt/s"', 9, "solver.prototxt is not a folder"),
+    ("shapes-differ", "net", 'bottom: "data" top: "ip"', SHAPES, 10, "parameter 0 is 3 x 1008 here and 3 x 2016 in the TRAIN net"),
     ("solver-settings", "solver", "display: 5", "display: 0", 11, "display is 0"),
     ("solver-settings", "solver", "momentum: 0.9", "momentum: 1", 9, "momentum is 1"),
     ("solver-settings", "solver", "test_interval: 10", "test_interval: 100", 4, "test_interval 100 is larger than max_iter 50"),
@@ -340,6 +357,9 @@ def test_solver_with_weights(job: None) -> None:
     net = pathlib.Path("net.prototxt")
     net.write_text(net.read_text().replace(' weight_filler { type: "xavier" }', ""))
     assert [finding.rule for finding in lint("solver.prototxt")] == ["weights-start-at-zero"]
+    net_of_weights = proto.NetParameter()
+    net_of_weights.layer.add(name="other").blobs.add(data=[1]).shape.dim.append(1)
+    pathlib.Path("some.caffemodel").write_bytes(net_of_weights.SerializeToString())
     pathlib.Path("solver.prototxt").write_text(SOLVER + 'weights: "some.caffemodel"\n')
     assert not lint("solver.prototxt")
 

@@ -10,9 +10,9 @@ import threading
 import time
 from typing import NamedTuple
 
-from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices, no_opencl, with_math, with_tuned
+from ocaffe.cl.device import Device, DeviceInfo, choose, gpus, list_devices, no_opencl, with_math, with_tuned
 from ocaffe.cl.program import Programs
-from ocaffe.errors import WrongValue
+from ocaffe.errors import Error, WrongValue
 from ocaffe.support import log
 
 
@@ -37,7 +37,15 @@ def _choose(mode: _Mode) -> DeviceInfo:
     if not devices:
         raise no_opencl()
     default = os.environ.get("OCAFFE_DEVICE")
-    return choose(devices, default=default) if default else choose(devices, mode.spec, mode.gpu)
+    if default:
+        return choose(devices, default=default)
+    try:
+        return choose(devices, mode.spec, mode.gpu)
+    except Error as problem:
+        if gpus(devices) or (mode.gpu is None and mode.spec != "gpu"):
+            raise
+        fix = "call caffe.set_mode_cpu() in place of set_mode_gpu(), or set OCAFFE_DEVICE=cpu and change nothing, or install the GPU's OpenCL driver"
+        raise Error(problem.fact.replace("--device gpu", "set_mode_gpu()").replace(f"--gpu {mode.gpu}", f"set_device({mode.gpu})"), fix=fix) from None
 
 
 def _set(mode: _Mode) -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from ocaffe.cl.discovery import Runtime, discover, import_pyopencl
 from ocaffe.cl.fences import device_fence
 from ocaffe.cl.free_memory import context_bytes, free_memory
 from ocaffe.cl.limits import with_bounds
+from ocaffe.cl.makers import GROUPS, closed_nodes, commands_for, makers_of_cards
 from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir import matrix_units
@@ -354,11 +355,16 @@ def choose(
     solver_mode_cpu: bool = False,
     default: str | None = None,
 ) -> DeviceInfo:
-    """Apply the rules of `select_device` to a list of devices, which is not empty. `spec` and `gpu` override the spec `default`."""
+    """Apply the rules of `select_device` to a list of devices, which is not empty. `spec` and `gpu` override the spec `default`.
+
+    Where there is no GPU, `default` overrides `gpu`, so that old shell scripts with `-gpu 0` run unchanged.
+    """
     if spec and gpu:
         raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="give one of them")
-    if gpu:
+    if gpu and not (default and not gpus(devices)):
         return _usable(_by_gpu_number(devices, gpu))
+    if gpu:
+        log.warn_once("opencl:0", f"--gpu {gpu}: OpenCL has no GPU here; OCAFFE_DEVICE={default} chooses the device")
     if spec:
         return _usable(_by_spec(devices, spec, f"--device {spec}"))
     if default:
@@ -394,7 +400,8 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     flag = f"--gpu {gpu}"
     if not found:
         best = max(devices, key=DeviceInfo.rank)
-        fix = f"leave out --gpu to run on '{best.name}', or install the GPU's OpenCL driver"
+        install = gpu_remedy(System.of_this_machine()) or ", or install the GPU's OpenCL driver (docs/platforms.md)"
+        fix = f"leave out --gpu to run on '{best.name}', or set OCAFFE_DEVICE={best.number} for old scripts{install}"
         raise Error(f"{flag}: OpenCL has no GPU here, only{_listed(devices)}", fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
@@ -462,7 +469,8 @@ def no_opencl() -> Error:
     broken += [absence.fact for absence in absent]
     if broken:
         fact += "; runtimes that were found but do not work:" + "".join(f"\n  {each}" for each in broken)
-    return Error(fact, fix=absent[0].fix if absent else cpu_runtime_command(System.of_this_machine()))
+    system = System.of_this_machine()
+    return Error(fact, fix=absent[0].fix if absent else f"{cpu_runtime_command(system)}{gpu_remedy(system)}")
 
 
 # The distribution's PoCL, for systems without a runtime on PyPI.
@@ -483,12 +491,26 @@ class System(NamedTuple):
     glibc: bool = False  # other C libraries of Linux cannot load packages of PyPI
     android: bool = False
     has: Callable[[str], object] = shutil.which  # whether a program is installed
+    cards: Sequence[str] = ()  # makers of its GPUs
+    closed: Sequence[str] = ()  # device files of GPUs that this user must not open
 
     @classmethod
     def of_this_machine(cls) -> System:
         import platform
 
-        return cls(sys.platform, platform.machine(), bool(platform.libc_ver()[0]), hasattr(sys, "getandroidapilevel"))
+        android = hasattr(sys, "getandroidapilevel")
+        return cls(sys.platform, platform.machine(), bool(platform.libc_ver()[0]), android, shutil.which, makers_of_cards(), closed_nodes())
+
+
+def gpu_remedy(system: System, has_opencl: Collection[str] = ()) -> str:
+    """Return how to get OpenCL for the GPUs of `system` whose makers are not in `has_opencl`, as lines to add to a remedy; '' without such GPUs."""
+    lines = []
+    for maker in system.cards:
+        if maker not in has_opencl:
+            commands = [*commands_for(maker, system.has)] or ["the package with OpenCL of your distribution"]
+            lines += [f"for the GPU of {maker}: {'; or '.join(commands)}; docs/platforms.md lists the packages"]
+            lines += [f"this user must not open {', '.join(system.closed)}: {GROUPS}"] if system.closed and maker != "NVIDIA" else []
+    return "".join(f"\n  {line}" for line in dict.fromkeys(lines))
 
 
 def cpu_runtime_command(system: System) -> str:

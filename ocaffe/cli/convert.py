@@ -172,14 +172,23 @@ def export_onnx(options: argparse.Namespace) -> None:
         level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
     )  # fmt: skip
     exported = export(net, weights[0] if weights else None, wanted)
+    found = read_sidecar(weights[0]) if weights else None
+    if found is not None:
+        settings, labels = found
+        told = {"labels": "\n".join(labels), "preprocessing": "" if wanted.bake else input_text(settings)}
+        for key, value in told.items():
+            if value:
+                exported.model.metadata_props.add(key=key, value=value)
     if not options.force:
         refuse_other(target, lambda path: save(exported.model, path), data_of(Path(target)))
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
-    found = read_sidecar(weights[0]) if weights and not wanted.bake else None
-    if found:
+    if found is not None and not wanted.bake:
         print(f"the model expects images as in the training: {input_text(found[0])}")
+    batch = next((each.type.tensor_type.shape.dim[:1] for each in exported.model.graph.input), [])
+    if not options.dynamic_batch and any(size.dim_value > 1 for size in batch):
+        print(f"the batch is fixed to {batch[0].dim_value}; --dynamic-batch makes it free")
 
 
 def _net_in(weights: str) -> Any:

@@ -14,7 +14,7 @@ from ocaffe.cli.classify import chosen_device, mean_of, net_flags, preprocessing
 from ocaffe.cli.flags import Parser
 from ocaffe.detector import Detector, Window
 from ocaffe.errors import Error, Place
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, text_lines
 
 COLUMNS = ("ymin", "xmin", "ymax", "xmax")
 Windows = list[tuple[str, Window]]
@@ -60,18 +60,17 @@ def _read_windows(path: str) -> Windows:
     """Read the windows of a .csv, grouped by image."""
     windows: dict[str, list[Window]] = {}
     try:
-        with open(path, newline="", encoding="utf-8") as stream:
-            reader = csv.DictReader(stream)
-            missing = {"filename", *COLUMNS} - set(reader.fieldnames or ())
-            if missing:
-                raise Error(f"has no column {', '.join(sorted(missing))}", place=Place(path, 1), fix=f"the first line is filename,{','.join(COLUMNS)}")
-            for row in reader:
-                try:
-                    values = [int(float(row[column])) for column in COLUMNS]
-                except (TypeError, ValueError):
-                    found = ",".join(str(row[column]) for column in COLUMNS)
-                    raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix="four numbers of pixels") from None
-                windows.setdefault(row["filename"], []).append((values[0], values[1], values[2], values[3]))
+        reader = csv.DictReader(text_lines(path, errors="strict", newline=""))
+        missing = {"filename", *COLUMNS} - set(reader.fieldnames or ())
+        if missing:
+            raise Error(f"has no column {', '.join(sorted(missing))}", place=Place(path, 1), fix=f"the first line is filename,{','.join(COLUMNS)}")
+        for row in reader:
+            try:
+                values = [int(float(row[column])) for column in COLUMNS]
+            except (TypeError, ValueError):
+                found = ",".join(str(row[column]) for column in COLUMNS)
+                raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix="four numbers of pixels") from None
+            windows.setdefault(row["filename"], []).append((values[0], values[1], values[2], values[3]))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix="give a .csv of windows") from None
     if not windows:

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ocaffe.cl.device import DeviceInfo, choose, choose_several, gpus, list_devices, no_opencl
+from ocaffe.cl.device import DeviceInfo, System, choose, choose_several, gpu_remedy, gpus, list_devices, no_opencl
 from ocaffe.cl.discovery import discover
+from ocaffe.cl.makers import maker_of
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.errors import Error
 
@@ -33,7 +34,7 @@ def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
         raise no_opencl()
     default = _default(devices)
     paragraphs = [_paragraph(_device_lines(devices, device, device is default)) for device in _chosen(devices, gpu, spec)]
-    left_out = _paragraph(_left_out())
+    left_out = _paragraph((*_left_out(), *_without_opencl(devices)))
     return "\n\n".join([*paragraphs, left_out] if left_out else paragraphs)
 
 
@@ -49,7 +50,15 @@ def _chosen(devices: Sequence[DeviceInfo], gpu: str | None, spec: str | None) ->
     return choose_several(devices, spec, gpu) if spec or gpu not in (None, "", "all") else list(devices)
 
 
-def _paragraph(lines: Iterator[tuple[str, object]]) -> str:
+def _without_opencl(devices: Sequence[DeviceInfo]) -> Iterator[tuple[str, object]]:
+    """Yield the GPUs of the machine for whose makers OpenCL has no device, with the commands that install it."""
+    present = {maker_of(device.cl_device) for device in devices if device.kind == "gpu"}
+    remedy = gpu_remedy(System.of_this_machine(), present).strip()
+    if remedy:
+        yield "GPU without OpenCL", remedy.replace("\n  ", "\n" + " " * _LABEL_WIDTH)
+
+
+def _paragraph(lines: Iterable[tuple[str, object]]) -> str:
     return "\n".join(f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in lines)
 
 
@@ -63,6 +72,8 @@ def _device_lines(devices: Sequence[DeviceInfo], info: DeviceInfo, is_default: b
     yield from _nvidia(device, ("Minor revision number", "compute_capability_minor_nv"))
     yield "Name", info.name
     yield "Kind", _kind(info)
+    if info.kind == "gpu" and maker_of(device) in ("AMD", "Intel"):
+        yield "Tested", f"compiled for by {maker_of(device)}'s compiler, not run on its GPUs (docs/devices.md); `ocaffe selftest` tests this one"
     yield "Platform", info.platform_name
     yield "Platform version", info.platform_version
     yield "OpenCL version", info.version

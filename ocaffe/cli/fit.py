@@ -136,7 +136,7 @@ class _Tests(Watch):
         if record["phase"] != "test":
             return
         accuracy = record["outputs"][self.project.accuracy][0]
-        mark = " (best)" if accuracy > self.best else ""
+        mark = " (best)" if accuracy > self.best and record["iteration"] else ""  # in iteration 0 the net has learned nothing
         self.best = max(self.best, accuracy)
         print(f"  iteration {record['iteration']:>6} of {self.project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
 

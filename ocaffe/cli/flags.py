@@ -147,8 +147,11 @@ def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in pl
 
 
 def shape_flag(parser: Parser) -> None:
-    what = "shape of images whose source does not exist, such as 3x224x224, or of tops: data:2x3x8x8,label:2x1; default: 3 channels and the layer's crop_size"
-    parser.flag("shape", "", what)
+    parser.flag(
+        "shape", "",
+        "shape of images whose source does not exist, such as 3x224x224, or of tops of data layers: data:2x3x8x8,label:2x1; default: 3 channels and the "
+        "layer's crop_size",
+    )  # fmt: skip
 
 
 def bad_records_flag(parser: Parser) -> None:

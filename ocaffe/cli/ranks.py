@@ -44,7 +44,7 @@ def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace
         return None
     mpiexec = find_mpiexec()
     if not mpiexec:
-        raise Error(f"{count} devices are chosen, and there is no mpiexec to start one process for each", fix="pip install 'ocaffe[mpi]'")
+        raise Error(f"{count} devices are chosen, and there is no mpiexec to start one process for each", fix="pip install mpi4py mpich")
     return _run([*mpiexec, "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
 
 

@@ -8,6 +8,7 @@ from ocaffe.cli.flags import Parser, shape_flag, stages, state_flags
 from ocaffe.compiler.compile import compile_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.databases.assumed import assumed_data, parse_shape
+from ocaffe.errors import Error
 from ocaffe.formats.batch import batched
 from ocaffe.formats.text import read_net
 from ocaffe.graph.build import build
@@ -21,12 +22,16 @@ from ocaffe.tools.summary import text
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("summary", "Show the layers of a net with shapes, parameters, multiply-accumulates and memory.")
-    parser.add_argument("net", metavar="NET", help="the net prototxt; a data layer gets its shapes from its data, or from --shape")
+    parser.add_argument("net", metavar="NET", nargs="?", default="", help="the net prototxt; a data layer gets its shapes from its data, or from --shape")
+    parser.flag("model", "", "the same, as in plan, test and time")
     parser.flag("phase", "TEST", "TRAIN or TEST; the memory of TRAIN excludes the solver's history", choices=("TRAIN", "TEST"))
     parser.flag("batch", 0, "batch size in place of the file's")
     shape_flag(parser)
     state_flags(parser)
     options = parser.parse(argv)
+    if bool(options.net) == bool(options.model):
+        raise Error("give one net", place="ocaffe summary", fix="ocaffe summary NET, or --model NET")
+    options.net = options.net or options.model
     log.quiet()
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     net = batched(read_net(options.net, options.allow_unknown_fields), options.batch)

@@ -20,7 +20,6 @@ from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.lint.rules import File, View, is_loss
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.nets import net_messages
-from ocaffe.solver.policies import LearningRate
 from ocaffe.solver.snapshot import prefix_of
 from ocaffe.support import log
 from ocaffe.support.cache import digest
@@ -149,7 +148,6 @@ def _trainings(options: argparse.Namespace, out: Path) -> tuple[list[Training], 
         with within(place):
             param = upgrade_solver(with_values(solver, given, values))
             check_solver(param)
-            LearningRate(param)
             fields = _net_fields(param, options)
             key = fields.SerializeToString()
             nets = known[key] = known.get(key) or _nets(fields, options)

@@ -16,8 +16,8 @@ from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.compiled_nets import CompiledNets
 from ocaffe.compiler.inputs import Inputs
 from ocaffe.compiler.shapes import Shapes
-from ocaffe.errors import Error, shape_text
-from ocaffe.formats.fillers import fill, generator
+from ocaffe.errors import Error, shape_text, within
+from ocaffe.formats.fillers import draw_of, fill, generator
 from ocaffe.formats.filter import filter_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import Weights, fit
@@ -89,18 +89,9 @@ class Network:
 
     def _share(self, owner: Network) -> set[int]:
         shared = set()
-        theirs = {node.name: node for node in owner.graph.nodes}
-        for node in self.graph.nodes:
-            if node.name not in theirs or not node.params:
-                continue
-            for mine, other in zip(node.params, theirs[node.name].params):
-                if mine.shape != other.shape:
-                    raise Error(
-                        f"parameter {mine.index} is {shape_text(mine.shape)} here and {shape_text(other.shape)} in the TRAIN net",
-                        place=node.place, layer=node.layer.title, fix="make the layers of both phases equal, or give them different names",
-                    )  # fmt: skip
-                mine.data = other.data
-                shared.add(id(mine))
+        for mine, other in shared_parameters(self.graph, owner.graph):
+            mine.data = other.data
+            shared.add(id(mine))
         return shared
 
     def fill_parameters(self) -> None:
@@ -197,14 +188,34 @@ class Network:
         self.inputs.close()
 
 
+def shared_parameters(graph: Graph, owner: Graph) -> Iterator[tuple[Parameter, Parameter]]:
+    """Yield each parameter of `graph` whose layer the TRAIN net `owner` has by name too, with that of `owner`. Raises Error for other shapes."""
+    theirs = {node.name: node for node in owner.nodes}
+    for node in graph.nodes:
+        if node.name not in theirs or not node.params:
+            continue
+        for mine, other in zip(node.params, theirs[node.name].params):
+            if mine.shape != other.shape:
+                raise Error(
+                    f"parameter {mine.index} is {shape_text(mine.shape)} here and {shape_text(other.shape)} in the TRAIN net",
+                    place=node.place, layer=node.layer.title, fix="make the layers of both phases equal, or give them different names",
+                )  # fmt: skip
+            yield mine, other
+
+
+def check_filler(parameter: Parameter) -> None:
+    """Raise Error if the filler of a parameter cannot make its values, with the place of its layer."""
+    with within(parameter.place, f"'{parameter.layer}'"):
+        if not isinstance(parameter.filler, np.ndarray):
+            draw_of(parameter.filler, parameter.shape)
+
+
 def first_values(parameter: Parameter, seed: int) -> np.ndarray:
     """Return the filler's values for a parameter. The filler's errors get the layer's place."""
     if isinstance(parameter.filler, np.ndarray):
         return parameter.filler
-    try:
-        return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index))
-    except Error as error:
-        raise Error(error.fact, place=error.place or parameter.place, layer=f"'{parameter.layer}'", fix=error.fix) from error
+    check_filler(parameter)
+    return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index))
 
 
 def node_shape(parameter: Parameter, layer: str) -> Shape:

@@ -54,7 +54,7 @@ def _record(name: str, points: Points, version: str) -> dict[str, Any]:
 def read_class_scores(path: str) -> dict[str, Detected | Segmented]:
     """Return the scores in a file by the names of the outputs. Raise Error if it is none of `ocaffe test --scores`."""
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8-sig") as stream:
             found = {output: _scores(record) for output, record in json.load(stream).items()}
         if not all(each.classes for each in found.values()) or not found:
             raise ValueError("it has no classes")

@@ -50,7 +50,7 @@ def coco_scores(boxes: Boxes) -> dict[str, float]:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
     except ImportError as reason:
-        raise Error(f"pycocotools cannot be imported: {reason}", place="ocaffe test --coco", fix="pip install 'ocaffe[coco]'") from None
+        raise Error(f"pycocotools cannot be imported: {reason}", place="ocaffe test --coco", fix="pip install pycocotools") from None
     if not boxes.truth or not boxes.detections:
         return dict.fromkeys(SHOWN, 0.0)
     true = COCO()

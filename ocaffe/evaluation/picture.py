@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ocaffe.evaluation.confusion import Confusion
+from ocaffe.support.drawable import drawable
 
 _SIZE = 900  # pixels of the matrix, at most; cells are smaller or larger with the number of classes
 _CELLS = 2, 60  # pixels of a cell's side, least and most
@@ -23,7 +24,7 @@ def confusion_png(confusion: Confusion, names: Sequence[str]) -> bytes:
     classes = len(counts)
     cell = int(np.clip(_SIZE // classes, *_CELLS))
     font = ImageFont.load_default(min(14, max(9, cell // 2)))
-    shown = [name.encode("ascii", "replace").decode()[:_LETTERS] for name in names] if cell >= _NAMED else [""] * classes
+    shown = [drawable(name)[:_LETTERS] for name in names] if cell >= _NAMED else [""] * classes
     measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     room = int(max(measure.textlength(name, font) for name in shown)) + 2 * _MARGIN
     head = room + 2 * _MARGIN

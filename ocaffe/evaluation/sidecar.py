@@ -93,7 +93,7 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
     if not os.path.exists(path):
         return None
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         mean = found["mean"]
         labels = [str(name) for name in found["labels"]]
         if SIDE in found:

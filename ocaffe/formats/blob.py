@@ -125,7 +125,7 @@ def read_blobproto(path: str | Path) -> np.ndarray:
             raise Error(f"cannot be read as .npy: it holds {array.dtype}, not numbers", place=str(path), fix="write it again as float32")
         return array
     if is_text(head):
-        raise Error("is a text file, not a .binaryproto file", place=str(path))
+        raise Error("is a text file, not a .binaryproto file", place=str(path), fix="make one with compute_image_mean, or give mean_value in its place")
     span = wire.map_file(path)
     try:
         return decode_blob(span)

@@ -5,6 +5,7 @@ count / shape[0] and fan_out is count / shape[1]. For Deconvolution and a transp
 """
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 from collections.abc import Callable
@@ -42,10 +43,14 @@ class Draw(NamedTuple):
 
 def draw_of(filler: Any, shape: Shape) -> Draw | None:
     """Return the distribution of a filler's values, or None if they are not random. Raises Error, as `fill` does."""
-    if filler.type not in _DRAWS and filler.type not in _FIXED:
-        raise Error(f"there is no filler '{filler.type}'", fix=f"one of {', '.join(sorted((*_DRAWS, *_FIXED)))}")
+    known = sorted((*_DRAWS, *_FIXED))
+    if filler.type not in known:
+        near = difflib.get_close_matches(filler.type.lower(), known, 1, 0.6)
+        raise Error(f"there is no filler '{filler.type}'", fix=(f'type: "{near[0]}", or another of ' if near else "one of ") + ", ".join(known))
     if filler.HasField("scale"):
         raise Error("filler field 'scale' (Intel Caffe) is not supported", fix="multiply std, min and max by it")
+    if filler.type == "bilinear" and (len(shape) != 4 or shape[2] != shape[3]):
+        raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix="a square 2-D kernel, or another filler")
     return _DRAWS[filler.type](filler, tuple(shape)) if filler.type in _DRAWS else None
 
 
@@ -112,8 +117,6 @@ def _constant(filler: Any, shape: Shape) -> np.ndarray:
 
 def _bilinear(filler: Any, shape: Shape) -> np.ndarray:
     """Return the kernel of bilinear interpolation for a Deconvolution with stride s, kernel 2s - s % 2 and group = channels."""
-    if len(shape) != 4 or shape[2] != shape[3]:
-        raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix="a square 2-D kernel, or another filler")
     factor = (shape[3] + 1) // 2
     centre = (shape[3] - 1) / (2 * factor)
     tent = 1 - np.abs(np.arange(shape[3]) / factor - centre)

@@ -14,7 +14,8 @@ def filter_net(net: Any, state: Any = None, log: Log | None = None) -> Any:
     """Return a new net with the layers that apply in `state`, a NetState. The default is the net's own state.
 
     `state` becomes the `state` of the new net. Rules are OR-ed and the fields of one rule are AND-ed, so an empty rule
-    always applies. `log` gets Caffe's line for each rule that does not apply. Raises Error for a layer with both kinds of rule.
+    always applies. `log` gets Caffe's line for each rule that does not apply. Layers that are left out are named in `excluded`, without their settings.
+    Raises Error for a layer with both kinds of rule.
     """
     state = net.state if state is None else state
     filtered = proto.NetParameter()
@@ -29,11 +30,24 @@ def filter_net(net: Any, state: Any = None, log: Log | None = None) -> Any:
                 layer=f"{layer.name!r} ({layer.type})",
                 fix="turn the exclude rules into include rules, or the other way round",
             )
-        rules = layer.include or layer.exclude
-        applies = any(_meets(state, rule, layer.name, log) for rule in rules)
-        if applies if layer.include else not applies:
+        if keeps(state, layer, log):
             filtered.layer.append(layer)
+        else:
+            filtered.excluded.add(name=layer.name, type=layer.type, top=layer.top, include=layer.include, exclude=layer.exclude, source_line=layer.source_line)
     return filtered
+
+
+def keeps(state: Any, layer: Any, log: Log | None = None) -> bool:
+    """Return whether the rules of `layer` keep it in `state`. `log` gets Caffe's line for each rule that does not apply."""
+    applies = any(_meets(state, rule, layer.name, log) for rule in layer.include or layer.exclude)
+    return applies if layer.include else not applies
+
+
+def decisive_rule(state: Any, layer: Any) -> Any:
+    """Return the rule that leaves out `layer` in `state`: the include rule with the fewest differences, or the exclude rule that applies."""
+    if layer.include:
+        return min(layer.include, key=lambda rule: len(_differences(state, rule)))
+    return next(rule for rule in layer.exclude if not _differences(state, rule))
 
 
 def _meets(state: Any, rule: Any, layer: str, log: Log | None) -> bool:
@@ -44,18 +58,20 @@ def _meets(state: Any, rule: Any, layer: str, log: Log | None) -> bool:
 
 
 def _difference(state: Any, rule: Any) -> str:
-    """Return why `state` does not match `rule`, in the words of Caffe's log, or '' if it matches."""
+    """Return the first reason why `state` does not match `rule`, or '' if it matches."""
+    return next(iter(_differences(state, rule)), "")
+
+
+def _differences(state: Any, rule: Any) -> list[str]:
+    """Return why `state` does not match `rule`, in the words and the order of Caffe's log."""
+    found = []
     if rule.HasField("phase") and rule.phase != state.phase:
-        return f"phase ({state.phase}) differed from the phase ({rule.phase})"
+        found.append(f"phase ({state.phase}) differed from the phase ({rule.phase})")
     if rule.HasField("min_level") and state.level < rule.min_level:
         # Caffe writes "above" here too, although the level is below. The line stays the same for log parsers.
-        return f"level ({state.level}) is above the min_level ({rule.min_level})"
+        found.append(f"level ({state.level}) is above the min_level ({rule.min_level})")
     if rule.HasField("max_level") and state.level > rule.max_level:
-        return f"level ({state.level}) is above the max_level ({rule.max_level})"
-    for stage in rule.stage:
-        if stage not in state.stage:
-            return f"did not contain stage '{stage}'"
-    for stage in rule.not_stage:
-        if stage in state.stage:
-            return f"contained a not_stage '{stage}'"
-    return ""
+        found.append(f"level ({state.level}) is above the max_level ({rule.max_level})")
+    found += [f"did not contain stage '{stage}'" for stage in rule.stage if stage not in state.stage]
+    found += [f"contained a not_stage '{stage}'" for stage in rule.not_stage if stage in state.stage]
+    return found

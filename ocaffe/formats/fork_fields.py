@@ -4,6 +4,7 @@ The layer builder, the solver and the data sources refuse by these tables; docs/
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -210,7 +211,12 @@ def key_of(message: Message, name: str) -> str:
 
 
 def refused_in(message: Message, allowed: frozenset[str] = frozenset(), inner: str | None = None) -> tuple[str, Refused] | None:
-    """Return the first refused field in a message, unless it has its default. `allowed`: keys that the caller applies.
+    """Return the first of `all_refused_in`, None if there is none."""
+    return next(all_refused_in(message, allowed, inner), None)
+
+
+def all_refused_in(message: Message, allowed: frozenset[str] = frozenset(), inner: str | None = None) -> Iterator[tuple[str, Refused]]:
+    """Yield the refused fields in a message that do not have their defaults. `allowed`: keys that the caller applies.
 
     `inner`: look into the messages in fields whose name ends with this, and into all within them; None: not at all.
     """
@@ -218,13 +224,10 @@ def refused_in(message: Message, allowed: frozenset[str] = frozenset(), inner: s
         key = key_of(message, field.name)
         listed = is_repeated(field)
         if key in REFUSED and key not in allowed and (listed or value != field.default_value):
-            return key, REFUSED[key]
+            yield key, REFUSED[key]
         if field.message_type is not None and inner is not None and field.name.endswith(inner):
             for each in value if listed else (value,):
-                found = refused_in(each, allowed, "")
-                if found is not None:
-                    return found
-    return None
+                yield from all_refused_in(each, allowed, "")
 
 
 def told(key: str, refused: Refused) -> str:

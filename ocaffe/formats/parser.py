@@ -4,6 +4,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from ocaffe.proto import is_repeated, is_required
 
 Warn = Callable[[str], None]
 
-PRIVATE = ("source_line", "source_file")  # fields that ocaffe sets; in a file they count as unknown fields
+PRIVATE = ("source_line", "source_file", "excluded")  # fields that ocaffe sets; in a file they count as unknown fields
 # Fields that BVLC has once and a fork as a list -> the field with all values, and whether BVLC's field has the first one then.
 LISTS = {
     ("SolverParameter", "device_id"): ("device_ids", True),  # TSN
@@ -299,7 +300,7 @@ class Parser:
         fact = f"{descriptor.name} has no field {name.text!r}"
         public = {key: field for key, field in descriptor.fields_by_name.items() if key not in PRIVATE}
         if not self.allow_unknown:
-            raise self.error(fact, name, _confused(descriptor, name.text) or _hint(name.text, public))
+            raise self.error(fact, name, _confused(descriptor, name.text, self.source.text) or _hint(name.text, public))
         self.tell(f"{self.source.place(name.at)}: {fact}; it is ignored")
         self.accept(":")
         self.skip(name, depth)
@@ -350,16 +351,17 @@ def _guess(name: str, known: Any) -> str | None:
     return f"did you mean {close[0]!r}?" if close else None
 
 
-_TOLD_APART = {  # expected message -> (the message that was possibly given instead, the remedy)
-    "SolverParameter": ("NetParameter", "this looks like a net; give the solver, whose field `net` names it"),
-    "NetParameter": ("SolverParameter", "this looks like a solver; give the net that its field `net` names"),
+_TOLD_APART = {  # expected message -> (the message that was possibly given instead, fields that show that it was not, the remedy)
+    "SolverParameter": ("NetParameter", "(?!)", "this looks like a net; give the solver, whose field `net` names it"),
+    "NetParameter": ("SolverParameter", r"layers?|input", "this looks like a solver; give the net that its field `net` names"),
 }
 
 
-def _confused(descriptor: Descriptor, name: str) -> str | None:
-    """Return the remedy if the field `name` shows that a net was given for a solver or the reverse; else None."""
-    other, fix = _TOLD_APART.get(descriptor.name, ("", ""))
-    return fix if other and name in descriptor.file.message_types_by_name[other].fields_by_name else None
+def _confused(descriptor: Descriptor, name: str, text: str) -> str | None:
+    """Return the remedy if the field `name` and the `text` of the file show that a net was given for a solver or the reverse; else None."""
+    other, own, fix = _TOLD_APART.get(descriptor.name, ("", "", ""))
+    confused = other and name in descriptor.file.message_types_by_name[other].fields_by_name
+    return fix if confused and not re.search(rf"^\s*({own})\s*[:{{]", text, re.M) else None
 
 
 def _hint(name: str, fields: dict[str, Any]) -> str:

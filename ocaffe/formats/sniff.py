@@ -1,6 +1,7 @@
 """Recognise the kind of a file from its first bytes, so that an error can name the kind of a wrong file."""
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ocaffe.errors import Error
@@ -22,11 +23,12 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
         with open(path, "rb") as stream:
             head = stream.read(size)
     except FileNotFoundError:
-        raise Error("no such file", place=name, fix=near(name)) from None
+        raise Error("no such file", place=name, fix=near(name) or f"correct the name (relative to {os.getcwd()})") from None
     except IsADirectoryError:
-        raise Error(f"is a folder, not {what}", place=name) from None
+        inside = sorted(each for each in os.listdir(path) if not each.startswith("."))[:5]
+        raise Error(f"is a folder, not {what}", place=name, fix=f"name a file in it: {', '.join(inside)}" if inside else "name a file") from None
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=name) from None
+        raise Error(f"cannot be read: {problem.strerror}", place=name, fix="correct its permissions, or copy it again") from None
     if not head:
         raise Error(f"the file is empty, not {what}", place=name, fix="download or write it again")
     if head.startswith(_LFS):
@@ -55,7 +57,7 @@ def read_text_file(path: str | Path) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Error("is UTF-16 text", place=str(path), fix="save it as UTF-8")
     if is_hdf5(data):
-        raise Error("is an HDF5 file, not a prototxt", place=str(path))
+        raise Error("is an HDF5 file, not a prototxt", place=str(path), fix="give the net's prototxt here and the weights with --weights")
     if not is_text(data[:4096]) and str(path).lower().endswith(".onnx"):
         raise Error("is an ONNX model, not a prototxt", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
     if not is_text(data[:4096]):

@@ -30,7 +30,7 @@ def read_state(path: str | Path) -> SolverState:
 
         return read_state_hdf5(path)
     if is_text(head):
-        raise Error("is a text file, not a solver state", place=str(path))
+        raise Error("is a text file, not a solver state", place=str(path), fix="give a .solverstate or .solverstate.h5")
     span = wire.map_file(path)
     state = SolverState(iter=-1)
     try:
@@ -39,7 +39,7 @@ def read_state(path: str | Path) -> SolverState:
     except wire.Malformed as problem:
         raise malformed(path, problem, span.end, "a solver state") from None
     if state.iter < 0:
-        raise Error("has no iteration: it is not a solver state", place=str(path))
+        raise Error("has no iteration: it is not a solver state", place=str(path), fix="give a .solverstate; a .caffemodel goes with --weights")
     return state
 
 

@@ -64,7 +64,8 @@ class Source:
                 raise self._bad_character(at)
             kind = match.lastgroup or ""
             if kind == "number" and text[match.end() : match.end() + 1].isidentifier():
-                raise Error(f"{match.group()!r} needs a space before {text[match.end()]!r}", place=self.place(at))
+                fix = f"{match.group()} {text[match.end()]}, or quotes around the whole if it is a name"
+                raise Error(f"{match.group()!r} needs a space before {text[match.end()]!r}", place=self.place(at), fix=fix)
             if kind != "space":
                 yield Token(kind, match.group(), at)
             at = match.end()
@@ -74,8 +75,9 @@ class Source:
         char = self.text[at]
         if char in "\"'":
             return Error(
-                f"the string that begins with {self.text[at : at + 20].splitlines()[0]} is not closed on its line", place=self.place(at)
-            )
+                f"the string that begins with {self.text[at : at + 20].splitlines()[0]} is not closed on its line", place=self.place(at),
+                fix=f"end it with {char} on the same line",
+            )  # fmt: skip
         fix = 'use plain quotes " around names' if char in "“”‘’«»＂" else None
         shown = f"the byte 0x{ord(char) - 0xDC00:02x}" if 0xDC80 <= ord(char) <= 0xDCFF else f"{char!r}"
         return Error(f"{shown} does not belong here", place=self.place(at), fix=fix)

@@ -1,6 +1,7 @@
 """Upgrade the messages of nets and solvers in older Caffe formats to today's format. The tables are in `legacy`."""
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -110,7 +111,9 @@ def _from_v0(net: Any, old: Any, say: Log) -> Any:
     """Return a V1 layer with the connections of `old` and the settings of its V0 layer."""
     v0 = old.layer
     if v0.type not in legacy.V0_TYPES:
-        raise Error(f"unknown V0 layer type {v0.type!r}", place=_place(net, old), layer=repr(v0.name))
+        near = difflib.get_close_matches(v0.type.lower(), legacy.V0_TYPES, 1)
+        fix = (f'did you mean type: "{near[0]}"? ' if near else "") + f"the types of this old form are {', '.join(sorted(legacy.V0_TYPES))}"
+        raise Error(f"unknown V0 layer type {v0.type!r}", place=_place(net, old), layer=repr(v0.name), fix=fix)
     new = proto.V1LayerParameter(
         bottom=old.bottom,
         top=old.top,

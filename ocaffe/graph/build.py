@@ -9,9 +9,10 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
-from ocaffe.errors import Error, Place, shape_text
+from ocaffe.errors import Error, Place, names_text, shape_text
 from ocaffe.formats.fork_fields import refused_in, told
 from ocaffe.formats.text import write_text
+from ocaffe.graph.bottoms import repeated_top
 from ocaffe.graph.splits import insert_splits
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
 from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
@@ -101,11 +102,11 @@ class _Builder:
         layer = self.create(param, place)
         self.log("net.cpp:86", f"Creating Layer {param.name}")
         bottoms = [self.bottom(layer, name) for name in param.bottom]
-        tops = [self.top(layer, index, name) for index, name in enumerate(param.top)]
+        tops = [self.top(layer, param, index, name) for index, name in enumerate(param.top)]
         if layer.is_loss:
             tops += [Blob(AUTOMATIC, ()) for _ in range(len(tops), _least(layer.tops))]
-        self.check_arity(layer, "bottom", len(bottoms), layer.bottoms)
-        self.check_arity(layer, "top", len(tops), layer.tops)
+        self.check_arity(layer, "bottom", [_written(blob) for blob in bottoms], layer.bottoms)
+        self.check_arity(layer, "top", [blob.name for blob in tops], layer.tops)
         node = Node(param.name, param.type, layer, bottoms, tops, place=place)
         inferred = [self.shapes.get(top.name, tuple(shape)) if not bottoms else tuple(shape)
                     for top, shape in zip(tops, layer.infer(*(blob.shape for blob in bottoms)))]  # fmt: skip
@@ -166,29 +167,29 @@ class _Builder:
         self.log("net.cpp:408", f"{layer.param.name} <- {name}")
         return self.blobs[name]
 
-    def top(self, layer: Layer, index: int, name: str) -> Blob:
-        bottoms = layer.param.bottom
+    def top(self, layer: Layer, param: Any, index: int, name: str) -> Blob:
+        bottoms = param.bottom
         in_place = index < len(bottoms) and bottoms[index] == name
         if in_place:
             layer.check(layer.inplace_top, f"top '{name}' is also the bottom, which {layer.param.type} cannot do", "give the top another name")
             self.log("net.cpp:369", f"{layer.param.name} -> {name} (in-place)")
         else:
-            layer.check(
-                name not in self.blobs,
-                f"top blob '{name}' is produced by more than one layer",
-                "give the top another name; in place works only before any other layer reads the blob",
-            )
+            if name in self.blobs:
+                raise repeated_top(self.net, param, next(each for each in self.net.layer if name in each.top), name)
             self.log("net.cpp:382", f"{layer.param.name} -> {name}")
         self.available.add(name)
         blob = Blob(name, ())
         self.blobs.setdefault(name, blob)
         return blob
 
-    def check_arity(self, layer: Layer, what: str, count: int, arity: Any) -> None:
+    def check_arity(self, layer: Layer, what: str, names: list[str], arity: Any) -> None:
+        count = len(names)
         least, most = (arity, arity) if isinstance(arity, int) else arity
         if count < least or (most is not None and count > most):
             wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
-            raise layer.error(f"{layer.param.type} takes {wanted} {what} blob{'s' if wanted != '1' else ''}, {count} given")
+            fact = f"{layer.param.type} takes {wanted} {what} blob{'s' if wanted != '1' else ''}, {count} given" + (f": {names_text(names)}" if names else "")
+            extra = names[most:] if most is not None else []
+            raise layer.error(fact, f"remove {names_text(extra)}" if extra else f"add {least - count}; `ocaffe layers {layer.param.type}` describes them")
 
     def loss_weights(self, layer: Layer, tops: list[Blob]) -> None:
         weights = list(layer.param.loss_weight)
@@ -207,7 +208,8 @@ class _Builder:
         layer, specs = node.layer, node.layer.specs()
         blobs = layer.parameters()
         layer.check_sizes([wanted.shape for wanted in blobs], "a parameter")
-        layer.check(len(specs) <= len(blobs), f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here")
+        fact = f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here"
+        layer.check(len(specs) <= len(blobs), fact, f"remove the last {len(specs) - len(blobs)} param" + ("; bias_term is false" if len(blobs) == 1 else ""))
         for index, wanted in enumerate(blobs):
             spec = proto.ParamSpec()
             if index < len(specs):
@@ -258,6 +260,11 @@ def _check_numbers(layer: Layer) -> None:
             if field.type in UNSIGNED and not field.name.startswith("rand"):  # rand_skip is not a size
                 largest = max(given) if is_repeated(field) else given
                 layer.check(largest <= MOST_ELEMENTS, f"{field.name} is {largest}, at most {MOST_ELEMENTS} is possible", f"a smaller {field.name}")
+
+
+def _written(blob: Blob) -> str:
+    """Return the name that the prototxt has for a bottom: of a top of a Split, that of its bottom."""
+    return blob.producer.bottoms[0].name if blob.producer is not None and blob.producer.type == "Split" else blob.name
 
 
 def _least(arity: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ocaffe.errors import Error, Place
+from ocaffe.graph.bottoms import unknown_bottom
 
 Producer = tuple[int, int]  # layer index, top index
 
@@ -18,7 +18,7 @@ def split_blob_name(blob: str, layer: str, top: int, k: int) -> str:
 
 
 def insert_splits(net: Any) -> Any:
-    """A NetParameter in which every value has at most one consumer. A loss weight on a top counts as a consumer."""
+    """A NetParameter in which every value has at most one consumer. A loss weight on a top counts as a consumer. Raises Error for an unknown bottom."""
     last: dict[str, Producer] = {}
     source: dict[tuple[int, int], Producer] = {}  # (layer, bottom index) -> the top that it reads
     uses: dict[Producer, int] = defaultdict(int)
@@ -26,12 +26,7 @@ def insert_splits(net: Any) -> Any:
     for i, layer in enumerate(net.layer):
         for j, name in enumerate(layer.bottom):
             if name not in last:
-                raise Error(
-                    f"unknown bottom blob '{name}' (bottom {j})",
-                    place=Place.of(net.source_file, layer.source_line),
-                    layer=f"'{layer.name}' ({layer.type})",
-                    fix="name the top of an earlier layer, or add an Input layer with that top",
-                )
+                raise unknown_bottom(net, i, j)
             source[i, j] = last[name]
             uses[last[name]] += 1
         for j, name in enumerate(layer.top):

@@ -38,7 +38,8 @@ class Layer(AbstractLayer):
 
     def axis(self, axis: int, shape: Shape, what: str = "axis") -> int:
         """Return `axis` counted from the front. A negative axis counts from the back, as in Caffe."""
-        self.check(-len(shape) <= axis < len(shape), f"{what} {axis} is outside the {len(shape)} axes of bottom {shape_text(shape)}")
+        fact = f"{what} {axis} is outside the {len(shape)} axes of bottom {shape_text(shape)}"
+        self.check(-len(shape) <= axis < len(shape), fact, f"{what} from 0 to {len(shape) - 1}; -1 is the last one" if shape else "a bottom with axes")
         return axis + len(shape) if axis < 0 else axis
 
     def own(self) -> Any:

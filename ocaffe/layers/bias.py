@@ -26,7 +26,8 @@ class Broadcast(Layer):
         if self.learned:
             self.check(p.num_axes >= -1, f"num_axes is {p.num_axes}", "-1 means all axes to the end, 0 a single value")
             end = len(x) if p.num_axes == -1 else self.first + p.num_axes
-            self.check(end <= len(x), f"axis {self.first} and num_axes {p.num_axes} go beyond the {len(x)} axes of bottom {shape_text(x)}")
+            fact = f"axis {self.first} and num_axes {p.num_axes} go beyond the {len(x)} axes of bottom {shape_text(x)}"
+            self.check(end <= len(x), fact, f"num_axes: {len(x) - self.first}, or fewer")
             self.shape = x[self.first : end]
         else:
             self.shape = bottoms[1]

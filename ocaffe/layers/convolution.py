@@ -90,8 +90,8 @@ class Filters(Layer):
         channels, spatial = x[axis], x[axis + 1 :]
         outputs, group = self.counts(channels)
         self.check(outputs > 0, "num_output is missing or 0", "give num_output, the number of filters")
-        self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels")
-        self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}")
+        self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels", _groups(channels, outputs))
+        self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}", _groups(channels, outputs))
         self.slope = self.merged_relu()
         self.window = Window(self, param, len(spatial))
         out = self.outputs(spatial)
@@ -247,3 +247,9 @@ class Convolution(Filters):
 
     def filter_gradient(self, rec: Recorder, x: Ref, dy: Ref, dw: Ref) -> None:
         convolution.backward_filter(rec, self.geometry, x, dy, dw)
+
+
+def _groups(channels: int, outputs: int) -> str:
+    """Return the remedy for a group that does not divide both numbers of channels."""
+    both = math.gcd(channels, outputs)
+    return f"group: {both}, which divides {channels} and {outputs}; or another num_output"

@@ -9,10 +9,12 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.changes.resizing import without_padding
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.nearby import MissingPath
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
+from ocaffe.support.files import text_lines
 
 NOTHING = -1  # the number of an image, or the label, of a row without a box
 Size = tuple[int, int]  # height and width of an image in pixels
@@ -61,17 +63,17 @@ class DetectionEvaluate(Layer):
     def _read_sizes(self, path: str) -> list[Size]:
         sizes = []
         try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                for number, line in enumerate(stream, 1):
-                    words = line.split()
-                    if not words:
-                        continue
-                    right = len(words) == 3 and all(word.isdecimal() and int(word) > 0 for word in words[1:])
-                    if not right:
-                        raise Error(f"'{line.strip()}' is not a name, a height and a width", place=f"{path}:{number}", fix="lines such as: 000001 500 353")
-                    sizes.append((int(words[1]), int(words[2])))
+            for number, line in enumerate(text_lines(path, errors="replace"), 1):
+                words = line.split()
+                if not words:
+                    continue
+                right = len(words) == 3 and all(word.isdecimal() and int(word) > 0 for word in words[1:])
+                if not right:
+                    raise Error(f"'{line.strip()}' is not a name, a height and a width", place=f"{path}:{number}", fix="lines such as: 000001 500 353")
+                sizes.append((int(words[1]), int(words[2])))
         except OSError as reason:
-            raise self.error(f"name_size_file '{path}' cannot be read: {reason.strerror}", "the file with a line NAME HEIGHT WIDTH for each image") from None
+            fact, fix = f"name_size_file '{path}' cannot be read: {reason.strerror}", "the file with a line NAME HEIGHT WIDTH for each image"
+            raise MissingPath(fact, path, "name_size_file", fix, place=self.place, layer=self.title) from None
         self.check(sizes, f"name_size_file '{path}' has no lines", "a line NAME HEIGHT WIDTH for each image, in the order of the data")
         return sizes
 

@@ -84,7 +84,7 @@ class DummyData(Layer):
             self.check(all(legacy.values()), f"of the older fields only {given} is set", "give num, channels, height and width, or a shape")
             shapes = list(zip(*(self._per_top(sizes, name) for name, sizes in legacy.items())))
         for shape in shapes:
-            self.check(min(shape, default=0) >= 0, f"a size of shape {shape} is negative")
+            self.check(min(shape, default=0) >= 0, f"a size of shape {shape} is negative", "sizes of 0 or more")
         return shapes
 
     def _per_top(self, values: list[Any], what: str) -> list[Any]:

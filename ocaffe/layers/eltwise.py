@@ -33,7 +33,8 @@ class Eltwise(Layer):
         p = self.own()
         self.operation, self.stable = p.operation, p.stable_prod_grad
         for i, shape in enumerate(bottoms):
-            self.check(shape == bottoms[0], f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(bottoms[0])}: they must be equal")
+            fact = f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(bottoms[0])}: they must be equal"
+            self.check(shape == bottoms[0], fact, "equal num_output, stride and pad in the layers before; a Crop layer cuts a larger image")
         count = len(p.coeff)
         self.check(not count or self.operation == proto.EltwiseParameter.SUM, "coeff weights a sum only", "set operation: SUM or leave coeff out")
         self.check(count in (0, len(bottoms)), f"{count} coeff for {len(bottoms)} bottoms", "give one coeff for each bottom or none")

@@ -31,7 +31,7 @@ class InnerProduct(Layer):
         self.check(not param.normalize, "inner_product_param { normalize } (of a fork) is not supported", "remove it and add a Normalize layer")
         self.first = axis = self.axis(param.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
-        self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing")
+        self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing", "a bottom with values, or a smaller axis")
         return [(*x[:axis], self.outputs)]
 
     def parameters(self) -> Sequence[ParamBlob]:

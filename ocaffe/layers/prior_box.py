@@ -83,7 +83,7 @@ class PriorBox(Layer):
             self.check(fits, f"width is {widths}, height {heights}", "one width and one height per box, each above 0")
             return np.array([*zip(widths, heights)], np.float32)
         least, most = list(p.min_size), list(p.max_size)
-        self.check(least and min(least) > 0, f"min_size is {least}", "at least one min_size, each above 0")
+        self.check(least and min(least) > 0, f"min_size is {', '.join(f'{size:g}' for size in least) or 'missing'}", "at least one min_size, each above 0")
         self.check(len(most) in (0, len(least)), f"{len(most)} max_size given for {len(least)} min_size", "as many, or none")
         for low, high in zip(least, most):
             self.check(high > low, f"max_size {high:g} is not above min_size {low:g}", "a larger max_size, in the order of min_size")

@@ -17,7 +17,7 @@ from ocaffe.formats.sniff import read_text_file
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.formats.upgrade import upgrade_net, upgrade_solver
 from ocaffe.layers.base import layer_type
-from ocaffe.lint import boxes, detectors, net_rules, priors, solver_rules  # noqa: F401 (the import registers their rules)
+from ocaffe.lint import boxes, detectors, learning, net_rules, priors, refusals, solver_rules  # noqa: F401 (this registers their rules)
 from ocaffe.lint.rules import FED as FED
 from ocaffe.lint.rules import JOB_RULES as JOB_RULES
 from ocaffe.lint.rules import NET_RULES as NET_RULES
@@ -104,10 +104,12 @@ def _job(path: str, level: int, stages: tuple[str, ...], prepare: Prepare | None
 def _phases(message: Any, both: list[View]) -> set[int]:
     """Return the phases of a net that is checked without a solver.
 
-    If the layers differ between TRAIN and TEST, both phases are checked, but not a phase without a layer that feeds the others. Otherwise the phase
-    follows from the net's `state`, from its losses, and from the file's name.
+    A net without a loss that no data layer feeds is a deploy net. If the layers differ between TRAIN and TEST, both phases are checked, but not a
+    phase without a layer that feeds the others. Otherwise the phase follows from the net's `state`, from its losses, and from the file's name.
     """
     train, test = both
+    if not message.state.HasField("phase") and not train.losses and not test.losses and all(layer.type in FED for layer in message.layer if not layer.bottom):
+        return {proto.TEST}  # a deploy net: only arrays of scripts feed it, and nothing is learned
     if [layer.source_line for layer in train.layers] != [layer.source_line for layer in test.layers]:
         return {view.phase for view in both if any(not layer.bottom for layer in view.layers)} or {proto.TRAIN, proto.TEST}
     if message.state.HasField("phase"):

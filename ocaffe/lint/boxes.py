@@ -15,6 +15,7 @@ from ocaffe.layers.base import param_field
 from ocaffe.lint.box_sample import CORNERS, DIFFICULT, IMAGE, LABEL, BoxSample, sample_of
 from ocaffe.lint.data import PARAMS, param_of, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
+from ocaffe.support.files import text_lines
 
 EDGE = 0.01  # of the image; boxes that leave it by less are rounded ones
 DRAWS = 50  # images
@@ -199,8 +200,7 @@ def image_sizes_differ(job: Job) -> Iterator[Finding]:
             path = reader.detection_evaluate_param.name_size_file if reader.type == "DetectionEvaluate" else ""
             if not os.path.exists(path):
                 continue
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                lines = [words for words in map(str.split, stream) if words]
+            lines = [words for words in map(str.split, text_lines(path, errors="replace")) if words]
             database = each.sample.database
             each.sample.drawn(DRAWS)
             shapes = {record: shape[1:] for record, shape in each.sample.shapes}

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,9 @@ from ocaffe.errors import Error
 from ocaffe.formats.hdf5_files import Hdf5Files
 from ocaffe.formats.param_str import read_settings
 from ocaffe.formats.wire import Malformed
+from ocaffe.layers.base import param_field
 from ocaffe.layers.roi_data import SAMPLE
+from ocaffe.support.files import text_lines
 from ocaffe.tools.py_faster_rcnn import SAMPLED
 
 PARAMS = {
@@ -62,6 +65,21 @@ def samples(layer: Any) -> int | None:
     return None
 
 
+def source_of(layer: Any) -> str | None:
+    """Return the file or folder that a data layer reads, None if it reads none."""
+    if layer.type in PARAMS:
+        return str(param_of(layer).source)
+    name = param_field(layer.type)
+    own = getattr(layer, name) if name else None
+    return str(own.source) if own is not None and "source" in own.DESCRIPTOR.fields_by_name else None
+
+
+def absent(layer: Any) -> bool:
+    """Return whether the source of a data layer does not exist. A pattern of tar shards exists if it has a sample."""
+    source = source_of(layer)
+    return bool(source) and not os.path.exists(source or "") and samples(layer) is None
+
+
 def labels(layer: Any) -> list[int]:
     """Return the labels of the first samples of a Data or ImageData layer, in order."""
     param = param_of(layer)
@@ -102,8 +120,7 @@ def has_palette(mask: str) -> bool:
 
 def _hdf5_rows(source: str, name: str) -> int:
     rows = 0
-    with open(source, encoding="utf-8") as stream, Hdf5Files() as files:
-        for line in stream:
-            if line.strip():
-                rows += files.members(line.strip())[name].shape[0]
+    with Hdf5Files() as files:
+        for path in "".join(text_lines(source)).split():
+            rows += files.members(path)[name].shape[0]
     return rows

@@ -132,16 +132,6 @@ def weights_start_at_zero(view: View) -> Iterator[Finding]:
 
 
 @net_rule
-def nothing_learned(view: View) -> Iterator[Finding]:
-    """All lr_mult are 0. Nothing is learned."""
-    learning = [layer for layer in view.layers if _has_parameters(layer)]
-    rates = [spec.lr_mult for layer in learning for spec in layer.param]
-    if view.train and view.losses and learning and all(layer.param for layer in learning) and not any(rates):
-        fact = f"every lr_mult in the net is 0 ({len(learning)} layers with parameters): nothing is learned"
-        yield view.finding("nothing-learned", learning[-1], fact, "remove lr_mult: 0 from the layers that should learn", "param[0].lr_mult")
-
-
-@net_rule
 def same_name(view: View) -> Iterator[Finding]:
     """Two layers of one phase with the same name. Weights are matched by the layer's name, so two layers of one name get the same weights."""
     first: dict[str, Any] = {}
@@ -184,13 +174,6 @@ def _misfit(view: View, owner: int, number: int, index: int, other: int, name: s
     if [spec.name for spec in layer.param] != [spec.name for spec in first.param] or len(layer.param) < _count(layer):
         return f"{shares}, but not its other parameters", "name all parameters alike in both layers, or none"
     return None
-
-
-@net_rule
-def impossible(view: View) -> Iterator[Finding]:
-    """Errors that prevent building the net: unknown types and blobs, shapes that do not match (if the data is available)."""
-    _ = view.graph
-    yield from ()
 
 
 def _has_parameters(layer: Any) -> bool:

@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ocaffe import proto
-from ocaffe.errors import Place
+from ocaffe.data.databases.assumed import assumed_data
+from ocaffe.errors import Error, Place
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
 from ocaffe.layers.base import param_field, registry
-from ocaffe.lint.data import PARAMS, samples
+from ocaffe.lint.data import absent
 
 NO_EFFECT = "no-effect"  # the rule name of the messages of the upgrade of old files
 FED = ("Input", "DummyData", "Parameter")  # layers without bottoms that read no data from files
@@ -90,11 +91,27 @@ class View:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """The net with its shapes. None if they depend on data that is missing. Raises Error if the net cannot be built."""
+        """The net with its shapes. None if data is missing, or if a Python layer makes it. Raises Error if the net cannot be built."""
         fed = [layer for layer in self.layers if not layer.bottom and layer.type not in FED]
-        if any(layer.type not in PARAMS or samples(layer) is None for layer in fed):
+        if any(layer.type == "Python" or absent(layer) for layer in fed):
             return None
         return build(self.net, self.phase)
+
+    @cached_property
+    def shaped(self) -> Graph | None:
+        """`graph`, or if data is missing, a net of assumed images. None if the layers do not say their size. Raises Error if the net cannot be built."""
+        if self.graph is not None:
+            return self.graph
+        with assumed_data() as data:
+            try:
+                net = type(self.net)()
+                net.CopyFrom(self.net)
+                net = data.complete(net)
+            except Error:  # it needs --shape
+                return None
+            if any(not layer.bottom and layer.type not in FED and (layer.type == "Python" or absent(layer)) for layer in net.layer):
+                return None
+            return build(net, self.phase)
 
     def finding(self, rule: str, layer: Any, fact: str, fix: str, path: str = "") -> Finding:
         """Return a Finding at the line of the field `path`, such as 'batch_norm_param.use_global_stats'. If it is absent, use the line of its parent."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from ocaffe import proto
+from ocaffe.errors import Place
+from ocaffe.formats.nearby import MissingPath
+from ocaffe.layers.base import param_field
 from ocaffe.layers.roi_data import DEFAULTS
-from ocaffe.lint.data import PARAMS, has_palette, labels, mask_labels, param_of, samples, settings_of
+from ocaffe.lint.data import PARAMS, absent, has_palette, labels, mask_labels, param_of, samples, settings_of, source_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
+from ocaffe.solver.coverage import scored
 from ocaffe.support import log
 
-_POLICY_NEEDS = {  # policy: the fields that it reads
-    "step": ("gamma", "stepsize"), "exp": ("gamma",), "inv": ("gamma", "power"), "multistep": ("gamma", "stepvalue"), "poly": ("power",),
-    "sigmoid": ("gamma", "stepsize"),
-}  # fmt: skip
 _TRANSFORM = ("scale", "mean_file", "mean_value", "crop_size", "force_color", "force_gray", "resize_param")  # must be equal in TRAIN and TEST
 _SCALING = ("pixel_means", "max_size")  # of RoIData, must be equal too. Several `scales` in TRAIN are one in TEST
 
@@ -33,13 +33,9 @@ def test_set_not_covered(job: Job) -> Iterator[Finding]:
             batch, count = int(param_of(layer).batch_size), samples(layer)
             if not count or not batch or batch > count:
                 continue
-            seen, exact = iterations * batch, -(-count // batch)
-            if seen < count:
-                fact = f"test_iter {iterations} x batch_size {batch} scores {seen:,} of the {count:,} samples in {param_of(layer).source}"
-                yield job.finding("test-set-not-covered", f"test_iter[{number}]", fact, f"test_iter: {exact}")
-            elif seen >= count + batch or (seen > count and seen != exact * batch):
-                fact = f"test_iter {iterations} x batch_size {batch} scores {seen:,} samples, and {param_of(layer).source} has {count:,}: some count twice"
-                yield job.finding("test-set-not-covered", f"test_iter[{number}]", fact, f"test_iter: {exact}")
+            found = scored(iterations, batch, count, param_of(layer).source)
+            if found is not None:
+                yield job.finding("test-set-not-covered", f"test_iter[{number}]", found[0], f"test_iter: {found[1]}")
 
 
 @job_rule
@@ -182,17 +178,17 @@ def test_net_differs(job: Job) -> Iterator[Finding]:
 
 @job_rule
 def learning_rate(job: Job) -> Iterator[Finding]:
-    """A policy without the fields that it reads, steps after the end of training, or a rate that does not decrease."""
+    """A multistep policy without steps, steps after the end of training, or a rate that is negative, that does not decrease, or that becomes 0."""
     solver = job.solver
     if solver is None:
         return
     rule, policy = "learning-rate", solver.lr_policy
-    for name in _POLICY_NEEDS.get(policy, ()):
-        present = len(solver.stepvalue) > 0 if name == "stepvalue" else solver.HasField(name)
-        if not present:
-            yield job.finding(rule, "lr_policy", f'lr_policy: "{policy}" reads {name}, which is not given', f"{name}: ...")
-    if solver.HasField("base_lr") and solver.base_lr <= 0:
-        yield job.finding(rule, "base_lr", f"base_lr is {solver.base_lr:g}", "a rate above 0")
+    if policy == "multistep" and not solver.stepvalue:
+        yield job.finding(rule, "lr_policy", 'lr_policy: "multistep" reads stepvalue, which is not given', f"stepvalue: {max(solver.max_iter // 2, 1)}")
+    if solver.base_lr < 0:
+        yield job.finding(rule, "base_lr", f"base_lr is {solver.base_lr:g}: the loss rises", f"base_lr: {-solver.base_lr:g}")
+    if policy in ("step", "multistep", "exp") and solver.HasField("gamma") and solver.gamma == 0:
+        yield job.finding(rule, "gamma", "gamma is 0: the learning rate is 0 after the first step", "gamma: 0.1")
     last = max(solver.stepvalue, default=0) if policy == "multistep" else solver.stepsize if policy == "step" else 0
     if solver.max_iter and last >= solver.max_iter:
         name = f"stepvalue[{len(solver.stepvalue) - 1}]" if policy == "multistep" else "stepsize"
@@ -217,6 +213,10 @@ def solver_settings(job: Job) -> Iterator[Finding]:
         yield job.finding(rule, "display", "display is 0: the loss is never shown, and plot and parse_log find nothing", "display: 100")
     if solver.momentum >= 1:
         yield job.finding(rule, "momentum", f"momentum is {solver.momentum:g}: the training diverges", "momentum: 0.9")
+    if solver.type in ("Adam", "AdamW") and solver.momentum2 > 1:
+        yield job.finding(rule, "momentum2", f"momentum2 is {solver.momentum2:g}: all parameters become NaN", "momentum2: 0.999")
+    if solver.type in ("AdaGrad", "RMSProp", "Adam", "AdamW") and solver.delta <= 0:
+        yield job.finding(rule, "delta", f"delta is {solver.delta:g}: a parameter whose gradient is 0 becomes NaN", "delta: 1e-8")
     if solver.test_interval and solver.max_iter and solver.test_interval > solver.max_iter:
         fact = f"test_interval {solver.test_interval:,} is larger than max_iter {solver.max_iter:,}: only the untrained net is tested"
         yield job.finding(rule, "test_interval", fact, f"test_interval: {max(solver.max_iter // 10, 1)}")
@@ -231,9 +231,11 @@ def solver_settings(job: Job) -> Iterator[Finding]:
 def missing_data(job: Job) -> Iterator[Finding]:
     """A source or mean_file of a data layer that does not exist. Training cannot start without it."""
     for view in job.views:
-        for layer in _feeders(view):
-            param = param_of(layer)
-            for path, field in ((param.source, f"{PARAMS[layer.type]}.source"), (layer.transform_param.mean_file, "transform_param.mean_file")):
-                if path and not os.path.exists(path):
-                    fact = f"{path} does not exist (relative to {os.getcwd()})"
-                    yield view.finding("missing-data", layer, fact, "make it, correct the name, or run in the folder to which it is relative", field)
+        for layer in view.layers:
+            fields = {f"{PARAMS.get(layer.type) or param_field(layer.type)}.source": source_of(layer) if absent(layer) else None}
+            fields["transform_param.mean_file"] = layer.transform_param.mean_file if not os.path.exists(layer.transform_param.mean_file) else None
+            for field, path in fields.items():
+                if path and not layer.bottom:
+                    place = Place(view.file.path, layer.source_line)
+                    problem = MissingPath(f"{path} does not exist", path, field.rpartition(".")[2], "make it, or correct the name", place=place)
+                    yield view.finding("missing-data", layer, problem.fact, problem.fix or "", field)

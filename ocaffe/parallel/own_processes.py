@@ -75,7 +75,7 @@ def become_rank(rank: int, ranks: int) -> None:
 def _start(ranks: int, folder: Path, output: Path) -> None:
     mpiexec = find_mpiexec()
     if not mpiexec:
-        raise Error(f"{ranks} processes train together, and there is no mpiexec that connects them", fix="pip install 'ocaffe[mpi]'")
+        raise Error(f"{ranks} processes train together, and there is no mpiexec that connects them", fix="pip install mpi4py mpich")
     command = [*mpiexec, "-n", str(ranks), sys.executable, placeholder.__file__, str(folder)]
     with output.open("wb") as stream:
         subprocess.Popen(

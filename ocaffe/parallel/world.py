@@ -218,15 +218,15 @@ def join() -> World:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as reason:  # RuntimeError: there is no MPI library
         fact = f"this process is one of {expected} ranks of {starter}, and MPI cannot be used: {reason}"
-        raise Error(fact, fix="pip install 'ocaffe[mpi]'") from reason
+        raise Error(fact, fix="pip install mpi4py mpich") from reason
     comm = MPI.COMM_WORLD
     if comm.size != expected:
         library = MPI.Get_library_version().split("\n")[0].strip()
         fact = f"{starter} started {expected} ranks, and the MPI library ({library}) connects {comm.size}"
-        fix = "start the ranks with the mpiexec of that library; `pip install 'ocaffe[mpi]'` installs both"
+        fix = "start the ranks with the mpiexec of that library; `pip install mpi4py mpich` installs both"
         raise Error(fact, fix=f"srun --mpi=pmi2 for MPICH and Intel MPI, --mpi=pmix for Open MPI; or {fix}" if starter == "srun" else fix)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise Error("the MPI library does not support several threads (MPI_THREAD_MULTIPLE)", fix="pip install 'ocaffe[mpi]'")
+        raise Error("the MPI library does not support several threads (MPI_THREAD_MULTIPLE)", fix="pip install mpi4py mpich")
     world = World(comm)
     if not world.first:
         log.quiet(2)  # rank 0 logs the same

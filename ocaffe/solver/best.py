@@ -1,15 +1,15 @@
 """Find the best test by one output of the TEST nets (best_output), and stop if no better one follows (early_stopping)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.compiler.network import Network
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob, Graph
+from ocaffe.solver.faults import Fault, refuse
 from ocaffe.solver.scoring import Output, detections_of, segmentations_of
 from ocaffe.support import log
 from ocaffe.support.log import number
@@ -18,20 +18,16 @@ from ocaffe.support.log import number
 class Best:
     """The best mean so far, `value`, and its iteration. Both are None before the first test. NaN is never better."""
 
-    def __init__(self, param: Any, networks: Sequence[Network], file: str | None = None) -> None:
-        """Use the first of `networks`, the TEST nets, that has the output. Raises Error if none has it, or if it is not a single number.
+    def __init__(self, param: Any, tests: Sequence[Graph], file: str | None = None) -> None:
+        """Use the first of `tests`, the TEST nets, that has the output. Raises Error for the first of `best_faults`.
 
         A top of DetectionEvaluate stands for its mean AP, and TOP/mean_iou for the mean IoU of a SegAccuracy layer.
         """
+        refuse(best_faults(param, tests), file)
         self.param, self.name = param, str(param.best_output)
-        outputs = [{blob.name: blob for blob in network.graph.outputs} | _scores(network.graph) for network in networks]
-        self.net = next((index for index, names in enumerate(outputs) if self.name in names), -1)
-        if self.net < 0:
-            known = ", ".join(dict.fromkeys(name for names in outputs for name in names)) or "none"
-            raise Error(f"best_output is '{self.name}', the outputs of the TEST nets are: {known}", place=file, fix="name one of them")
+        outputs = [*map(_outputs, tests)]
+        self.net = next(index for index, names in enumerate(outputs) if self.name in names)
         blob = outputs[self.net][self.name]
-        if blob.count != 1:
-            raise Error(f"best_output '{self.name}' is {shape_text(blob.shape)}, not one number", place=file, fix="name an output with one value")
         lower = param.best_is == proto.SolverParameter.LOWER if param.HasField("best_is") else bool(blob.loss_weight)
         self._sign = -1 if lower else 1
         self.value: float | None = None
@@ -56,6 +52,23 @@ class Best:
         best = "no number" if self.value is None else number(self.value)
         log.info("solver.cpp:430", f"Early stopping: {self.name} is no better than {best} (iteration {self.iteration}) after {patience} more tests")
         return True
+
+
+def best_faults(param: Any, tests: Sequence[Graph]) -> Iterator[Fault]:
+    """Yield a best_output that no TEST net has, or that is not a single number."""
+    if not param.HasField("best_output") or not tests:
+        return
+    name, outputs = str(param.best_output), [*map(_outputs, tests)]
+    found = next((names[name] for names in outputs if name in names), None)
+    if found is None:
+        known = ", ".join(dict.fromkeys(name for names in outputs for name in names)) or "none"
+        yield Fault("best_output", f"best_output is '{name}', the outputs of the TEST nets are: {known}", "name one of them")
+    elif found.count != 1:
+        yield Fault("best_output", f"best_output '{name}' is {shape_text(found.shape)}, not one number", "name an output with one value")
+
+
+def _outputs(graph: Graph) -> dict[str, Blob]:
+    return {blob.name: blob for blob in graph.outputs} | _scores(graph)
 
 
 def _scores(graph: Graph) -> dict[str, Blob]:

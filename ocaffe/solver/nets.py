@@ -1,6 +1,7 @@
 """The messages of a solver's TRAIN and TEST nets, in Caffe's order and with its checks."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from ocaffe import proto
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
+from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
 
 Make = Callable[[], Any]  # makes a message when called
@@ -38,7 +40,9 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
         fact = f"{len(param.test_state)} test_state given for {len(sources)} test nets"
         raise Error(fact, place=file, fix="give test_state once per test net, or not at all")
 
-    def message(source: Any, phase: int, state: Any) -> Any:
+    def message(name: str, source: Any, phase: int, state: Any) -> Any:
+        if isinstance(source, str) and not os.path.exists(source):
+            raise MissingPath(f"the file '{source}' of the field {name} does not exist", source, name, f"correct {name}", place=file)
         net = phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
         for layer in net.layer:
             if layer.type == "AssistedExcitation" and not layer.assisted_excitation_param.HasField("max_iter"):
@@ -47,11 +51,11 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
 
     def train() -> Any:
         log.info("solver.cpp:102", f"Creating training net from {named}" if isinstance(generic, str) else f"Creating training net specified in {named}.")
-        return message(generic, proto.TRAIN, param.train_state)
+        return message(given[0], generic, proto.TRAIN, param.train_state)
 
     def test(index: int) -> Any:
         name, source = sources[index]
         log.info("solver.cpp:190", f"Creating test net (#{index}) specified by {name}")
-        return message(source, proto.TEST, param.test_state[index] if param.test_state else proto.NetState())
+        return message(name.split()[0], source, proto.TEST, param.test_state[index] if param.test_state else proto.NetState())
 
     return train, [partial(test, index) for index in range(len(sources))]

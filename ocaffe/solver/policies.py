@@ -7,16 +7,17 @@ Caffe's policies use single precision where Caffe does, so that logged rates agr
 """
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.errors import Error
 from ocaffe.formats.fork_fields import REFUSED
+from ocaffe.solver.faults import Fault, refuse
 
 F = np.float32
 ENDING = ("poly", "cosine", "sgdr")  # policies that end at min_lr
@@ -102,44 +103,10 @@ class LearningRate:
     """The rate of each iteration. `current_step` is multistep's state, which snapshots store."""
 
     def __init__(self, solver: Any) -> None:
-        """`solver` is the SolverParameter. Raises Error for an unknown policy, a missing field, or a field of another policy."""
-        if solver.lr_policy == "plateau":
-            raise Error(f"lr_policy is 'plateau': {PLATEAU.did}", fix=PLATEAU.without)
-        if solver.lr_policy not in POLICIES:
-            fact = f"unknown lr_policy '{solver.lr_policy}'" if solver.lr_policy else "lr_policy is missing"
-            raise Error(fact, fix=f"one of {', '.join(POLICIES)}")
+        """`solver` is the SolverParameter. Raises Error for the first of `rate_faults`."""
+        refuse(rate_faults(solver))
         self.solver, self.policy = solver, POLICIES[solver.lr_policy]
         self.current_step = 0
-        for name in self.policy.needs:
-            value = getattr(solver, name)
-            if not solver.HasField(name) or value < 0 or (name == "stepsize" and solver.lr_policy == "step" and value <= 0):
-                fact = f"{name} is {value:g}" if solver.HasField(name) else f"{name} is missing"
-                raise Error(f"lr_policy '{solver.lr_policy}' needs {name}; {fact}", fix=f"set {name} in the solver")
-        for other, policy in POLICIES.items():
-            for name in policy.own:
-                if given(solver, name) and name not in self.policy.own:
-                    raise Error(f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", fix=f"remove {name}")
-        self._check_shape()
-        if solver.max_iter > solver.warmup_iter:
-            self._rate(solver.max_iter - 1, self._last_step())
-
-    def _check_shape(self) -> None:
-        solver = self.solver
-        if not (solver.min_lr >= 0 and (solver.lr_policy not in ENDING or solver.base_lr >= solver.min_lr)):
-            raise Error(f"min_lr is {solver.min_lr:g}, base_lr {solver.base_lr:g}", fix="min_lr of 0 or more, and at most base_lr")
-        if solver.rampup_interval and solver.warmup_iter:
-            fact = f"rampup_interval is {solver.rampup_interval} (NVCaffe's quadratic warm-up), warmup_iter {solver.warmup_iter} (Intel's linear one)"
-            raise Error(fact, fix="keep one of them")
-        if solver.lr_policy == "multifixed" and not len(solver.stagelr) == len(solver.stageiter) > 0:
-            fact = f"lr_policy 'multifixed' has {len(solver.stagelr)} stagelr and {len(solver.stageiter)} stageiter"
-            raise Error(fact, fix="a stagelr, and a stageiter that ends it, for each stage")
-        if solver.lr_policy == "sgdr" and not (solver.p_mult > 0 and max(solver.period, solver.max_iter) > 0):
-            raise Error(f"lr_policy 'sgdr' has period {solver.period}, p_mult {solver.p_mult:g}", fix="a period of 1 or more, and a positive p_mult")
-        if solver.warmup_iter < 0 or (self.policy.in_all and solver.warmup_iter >= solver.max_iter):
-            raise Error(f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", fix="a warm-up shorter than the training")
-        if not (0 < solver.onecycle_rise < 1 and solver.onecycle_div > 0 and solver.onecycle_final_div > 0):
-            fact = f"onecycle_rise is {solver.onecycle_rise:g}, onecycle_div {solver.onecycle_div:g}, onecycle_final_div {solver.onecycle_final_div:g}"
-            raise Error(fact, fix="a rise between 0 and 1, and positive divisors")
 
     def __call__(self, iteration: int) -> tuple[float, bool]:
         """Return the rate of `iteration` and whether multistep advanced in this call.
@@ -159,24 +126,90 @@ class LearningRate:
             return float(F(share * solver.base_lr + (1 - share) * solver.warmup_start_lr)), advanced
         if iteration < solver.rampup_interval:  # NVCaffe's fields: quadratic from rampup_lr to base_lr, in place of the policy
             share, first = F(iteration) / F(solver.rampup_interval), F(solver.rampup_lr)
-            return max(float(first + (F(solver.base_lr) - first) * share * share), float(F(solver.min_lr))), advanced
-        return self._rate(iteration, self.current_step), advanced
+            return _floored(solver, float(first + (F(solver.base_lr) - first) * share * share)), advanced
+        rate = rate_of(solver, iteration, self.current_step)
+        refuse(_infinite(solver, iteration, rate))
+        return rate, advanced
 
-    def _last_step(self) -> int:
-        """Return current_step in the last iteration."""
-        solver, last = self.solver, self.solver.max_iter - 1
-        if solver.lr_policy == "step":
-            return last // solver.stepsize
-        return min(len(list(itertools.takewhile(lambda value: value <= last, solver.stepvalue))), solver.max_iter)
 
-    def _rate(self, iteration: int, step: int) -> float:
-        """Return the policy's rate. Raises Error if a float cannot hold it, as with a gamma above 1; Caffe trains on with infinity."""
-        try:
-            with np.errstate(over="ignore"):
-                rate = max(float(F(self.policy.rate(self.solver, iteration, step))), float(F(self.solver.min_lr)))
-        except OverflowError:
-            rate = math.inf
-        if not math.isfinite(rate):
-            fact = f"the learning rate of iteration {iteration} is {rate}: lr_policy '{self.solver.lr_policy}', gamma {self.solver.gamma:g}"
-            raise Error(fact, fix="a smaller gamma, or a smaller max_iter")
-        return rate
+def rate_of(solver: Any, iteration: int, step: int) -> float:
+    """Return the policy's rate, infinite or NaN where a float cannot hold it, as with a gamma above 1. `step` is current_step."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _floored(solver, float(F(POLICIES[solver.lr_policy].rate(solver, iteration, step))))
+    except OverflowError:
+        return math.inf
+
+
+def _floored(solver: Any, rate: float) -> float:
+    """Return the rate, or min_lr if it is set and the rate is below it."""
+    return max(rate, float(F(solver.min_lr))) if solver.min_lr else rate
+
+
+def rate_faults(solver: Any) -> Iterator[Fault]:
+    """Yield an unknown policy, missing fields, fields of other policies, and a rate that becomes infinite, with which Caffe trains on."""
+    name = solver.lr_policy
+    if name == "plateau":
+        yield Fault("lr_policy", f"lr_policy is 'plateau': {PLATEAU.did}", PLATEAU.without)
+        return
+    if name not in POLICIES:
+        near = difflib.get_close_matches(name.lower(), POLICIES, 1, 0.6) if name else ["fixed"]
+        fact = f"unknown lr_policy '{name}'" if name else "lr_policy is missing"
+        fix = f'lr_policy: "{near[0]}", or another' if near else "one"
+        yield Fault("lr_policy", fact, f"{fix} of {', '.join(POLICIES)}")
+        return
+    faults = [*_missing(solver), *_foreign(solver), *_shape(solver), *_stages(solver)]
+    yield from faults
+    if not faults and solver.max_iter > solver.warmup_iter and math.isfinite(solver.base_lr):
+        yield from _infinite(solver, solver.max_iter - 1, rate_of(solver, solver.max_iter - 1, _last_step(solver)))
+
+
+def _infinite(solver: Any, iteration: int, rate: float) -> Iterator[Fault]:
+    if not math.isfinite(rate):
+        fact = f"the learning rate of iteration {iteration} is {rate}: lr_policy '{solver.lr_policy}', gamma {solver.gamma:g}"
+        yield Fault("gamma", fact, "a smaller gamma, or a smaller max_iter")
+
+
+def _missing(solver: Any) -> Iterator[Fault]:
+    for name in POLICIES[solver.lr_policy].needs:
+        value = getattr(solver, name)
+        if not solver.HasField(name) or value < 0 or (name == "stepsize" and solver.lr_policy == "step" and value <= 0):
+            fact = f"{name} is {value:g}" if solver.HasField(name) else f"{name} is missing"
+            yield Fault(name, f"lr_policy '{solver.lr_policy}' needs {name}; {fact}", f"set {name} in the solver")
+
+
+def _foreign(solver: Any) -> Iterator[Fault]:
+    for other, policy in POLICIES.items():
+        for name in policy.own:
+            if given(solver, name) and name not in POLICIES[solver.lr_policy].own:
+                yield Fault(name, f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", f'remove {name}, or lr_policy: "{other}"')
+
+
+def _shape(solver: Any) -> Iterator[Fault]:
+    if not solver.min_lr >= 0 or (solver.min_lr and solver.lr_policy in ENDING and not solver.base_lr >= solver.min_lr):
+        yield Fault("min_lr", f"min_lr is {solver.min_lr:g}, base_lr {solver.base_lr:g}", "min_lr: 0, or another number up to base_lr")
+    if solver.rampup_interval and solver.warmup_iter:
+        fact = f"rampup_interval is {solver.rampup_interval} (NVCaffe's quadratic warm-up), warmup_iter {solver.warmup_iter} (Intel's linear one)"
+        yield Fault("rampup_interval", fact, "keep one of them")
+    if solver.warmup_iter < 0 or (POLICIES[solver.lr_policy].in_all and solver.warmup_iter >= solver.max_iter):
+        yield Fault("warmup_iter", f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", "a warm-up shorter than the training")
+    if not (0 < solver.onecycle_rise < 1 and solver.onecycle_div > 0 and solver.onecycle_final_div > 0):
+        fact = f"onecycle_rise is {solver.onecycle_rise:g}, onecycle_div {solver.onecycle_div:g}, onecycle_final_div {solver.onecycle_final_div:g}"
+        yield Fault("onecycle_rise", fact, "a rise between 0 and 1, and positive divisors")
+
+
+def _stages(solver: Any) -> Iterator[Fault]:
+    if solver.lr_policy == "multifixed" and not len(solver.stagelr) == len(solver.stageiter) > 0:
+        fact = f"lr_policy 'multifixed' has {len(solver.stagelr)} stagelr and {len(solver.stageiter)} stageiter"
+        yield Fault("lr_policy", fact, "a stagelr, and a stageiter that ends it, for each stage")
+    if solver.lr_policy == "sgdr" and not (solver.p_mult > 0 and max(solver.period, solver.max_iter) > 0):
+        fact = f"lr_policy 'sgdr' has period {solver.period}, p_mult {solver.p_mult:g}"
+        yield Fault("period" if solver.p_mult > 0 else "p_mult", fact, "a period of 1 or more, and a positive p_mult")
+
+
+def _last_step(solver: Any) -> int:
+    """Return current_step in the last iteration."""
+    last = solver.max_iter - 1
+    if solver.lr_policy == "step":
+        return int(last // solver.stepsize)
+    return min(len(list(itertools.takewhile(lambda value: value <= last, solver.stepvalue))), solver.max_iter)

@@ -19,7 +19,6 @@ from ocaffe.cl.session import Session
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.compiler.network import Network
-from ocaffe.errors import within
 from ocaffe.formats.batch import with_batch
 from ocaffe.formats.text import read_net, read_solver, write_text
 from ocaffe.formats.upgrade import upgrade_solver
@@ -37,7 +36,8 @@ from ocaffe.solver.average import Average
 from ocaffe.solver.average_precision import Detections
 from ocaffe.solver.best import Best
 from ocaffe.solver.box_targets import BoxTargets
-from ocaffe.solver.checks import check_evaluation, check_solver
+from ocaffe.solver.checks import check_outputs, check_solver
+from ocaffe.solver.coverage import repeated
 from ocaffe.solver.first_losses import FirstLosses
 from ocaffe.solver.losses import SmoothedLoss
 from ocaffe.solver.meter import Meter
@@ -91,10 +91,9 @@ class Solver:
         state = snapshots.load_state(resume) if resume else None
         self.seed: int = world.broadcast(self._seed(state.random_seed if state else None))
         self._reset()
+        check_solver(self.param, self.file)  # before the first lines of the log, so that its error stands alone
         log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
-        check_solver(self.param, self.file)
-        with within(self.file):
-            self.rate = LearningRate(self.param)
+        self.rate = LearningRate(self.param)
         self.session = Session(device, limited=memory_limit is not None)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
         files = weight_files(weights or self.param.weights)
@@ -150,16 +149,18 @@ class Solver:
 
     def _add_update(self) -> None:
         """Add the update of the parameters, and their average if the solver has one."""
-        with within(self.file):
-            self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
+        self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
         self._update: CompiledNet | None = None
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
 
     def _add_scores(self) -> None:
         """Add what follows the losses and the tests."""
         self.boxes = BoxTargets(self.network)
-        check_evaluation(self.param, [network.graph for network in self.test_networks], self.file)
-        self.best = Best(self.param, self.test_networks, self.file) if self.param.HasField("best_output") else None
+        for warning in repeated(self.param, self.test_networks):
+            log.warning("solver.cpp:190", warning)
+        tests = [network.graph for network in self.test_networks]
+        check_outputs(self.param, tests, self.file)
+        self.best = Best(self.param, tests, self.file) if self.param.HasField("best_output") else None
         self.losses = SmoothedLoss(self.param.average_loss)
         copied = {id(parameter) for parameters in self.copied.values() for parameter in parameters}
         self.first_losses = FirstLosses(self.param, self.network.graph, copied)

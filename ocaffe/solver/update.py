@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.errors import Error
 from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
 from ocaffe.ir.kernel import Can, Kernel, modify, read, reads, write
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.solver.faults import Fault, refuse, unknown_choice
 
 UPDATE = Kernel(
     "update.update", *reads("gradient", "blocks", "factors", "step", "clip"), read("guard", optional=True),
@@ -37,27 +37,47 @@ RULES = {
 }  # fmt: skip
 
 
+def update_faults(solver: Any) -> Iterator[Fault]:
+    """Yield the values of the update that do not exist, those that Caffe refuses, and fields of forks that contradict others."""
+    yield from unknown_choice(solver, "type", RULES, "unknown solver type")
+    yield from unknown_choice(solver, "regularization_type", ("L1", "L2"), "unknown regularization_type")
+    if solver.type in RULES and not RULES[solver.type].takes_momentum and solver.momentum:
+        yield Fault("momentum", f"momentum {solver.momentum:g} cannot be used with {solver.type}", "remove momentum, or use SGD or Nesterov")
+    if solver.type == "RMSProp" and not 0 <= solver.rms_decay < 1:
+        yield Fault("rms_decay", f"rms_decay is {solver.rms_decay:g}", "rms_decay: 0.98, or another number from 0 to below 1")
+    yield from _changing_faults(solver)
+    yield from _adaptive_faults(solver)
+
+
+def _changing_faults(solver: Any) -> Iterator[Fault]:
+    for name, choices in {"momentum_policy": ("fixed", "poly", "opt"), "weight_decay_policy": ("fixed", "poly")}.items():
+        yield from unknown_choice(solver, name, choices)
+        if getattr(solver, name) == "poly" and solver.max_iter < 1:
+            yield Fault(name, f"{name} is 'poly', and max_iter is {solver.max_iter}", "set max_iter")
+    if solver.momentum_policy != "fixed" and solver.type != "SGD":
+        fact = f"momentum_policy is '{solver.momentum_policy}', and the type is {solver.type}: NVCaffe applies it with SGD only, and ignores it else"
+        yield Fault("momentum_policy", fact, 'remove momentum_policy, or type: "SGD"')
+
+
+def _adaptive_faults(solver: Any) -> Iterator[Fault]:
+    if solver.larc and solver.local_lr_auto:
+        yield Fault("larc", "larc (NVCaffe's) and local_lr_auto (Intel's) are both set", "keep one of them")
+    for name in ("larc", "local_lr_auto"):
+        if getattr(solver, name) and solver.type != "SGD":
+            fact = f"{name} is set, and the type is {solver.type}: the forks apply it with SGD only, and ignore it else"
+            yield Fault(name, fact, f'remove {name}, or type: "SGD"')
+    if solver.larc:
+        yield from unknown_choice(solver, "larc_policy", ("scale", "clip"))
+
+
 class Updater:
     """History and tables of one parameter group. Only parameters with a gradient have history, because the others never change."""
 
     def __init__(self, group: ParameterGroup, solver: Any, guard: Ref | None = None) -> None:
-        """`solver` is the SolverParameter. The update changes nothing once `guard` is not 0. Raises Error for values that Caffe refuses."""
+        """`solver` is the SolverParameter. The update changes nothing once `guard` is not 0. Raises Error for the first of `update_faults`."""
+        refuse(update_faults(solver))
         self.group, self.solver, self.guard = group, solver, guard
-        if solver.type not in RULES:
-            raise Error(f"unknown solver type '{solver.type}'", fix=f"one of {', '.join(RULES)}")
-        if solver.regularization_type not in ("L1", "L2"):
-            raise Error(f"unknown regularization_type '{solver.regularization_type}'", fix="L1 or L2")
         self.rule = RULES[solver.type]
-        for name, choices in {"momentum_policy": ("fixed", "poly", "opt"), "weight_decay_policy": ("fixed", "poly")}.items():
-            if getattr(solver, name) not in choices:
-                raise Error(f"{name} is '{getattr(solver, name)}'", fix=f"one of {', '.join(choices)}")
-            if getattr(solver, name) == "poly" and solver.max_iter < 1:
-                raise Error(f"{name} is 'poly', and max_iter is {solver.max_iter}", fix="set max_iter")
-        if solver.momentum_policy != "fixed" and solver.type != "SGD":
-            fact = f"momentum_policy is '{solver.momentum_policy}', and the type is {solver.type}: NVCaffe applies it with SGD only, and ignores it else"
-            raise Error(fact, fix='remove momentum_policy, or type: "SGD"')
-        if not self.rule.takes_momentum and solver.momentum:
-            raise Error(f"momentum {solver.momentum:g} cannot be used with {solver.type}", fix="remove momentum, or use SGD or Nesterov")
         shape = (group.gradient_count,)
         self.adaptive = _adaptive(solver)
         self.momentum_changes = solver.momentum_policy != "fixed"
@@ -167,17 +187,10 @@ LARC_SCALE, LARC_CLIP, LOCAL_AUTO = 1, 2, 3  # ADAPTIVE in update.cl
 
 
 def _adaptive(solver: Any) -> int:
-    """Return how each parameter's rate follows from the norms of its weights and its gradient, or 0. Raise Error for contradicting fields."""
-    if not (solver.larc or solver.local_lr_auto):
-        return 0
-    if solver.larc and solver.local_lr_auto:
-        raise Error("larc (NVCaffe's) and local_lr_auto (Intel's) are both set", fix="keep one of them")
-    name = "larc" if solver.larc else "local_lr_auto"
-    if solver.type != "SGD":
-        raise Error(f"{name} is set, and the type is {solver.type}: the forks apply it with SGD only, and ignore it else", fix=f'remove {name}, or type: "SGD"')
-    if solver.larc and solver.larc_policy not in ("scale", "clip"):
-        raise Error(f"larc_policy is '{solver.larc_policy}'", fix="scale or clip")
-    return LOCAL_AUTO if solver.local_lr_auto else LARC_CLIP if solver.larc_policy == "clip" else LARC_SCALE
+    """Return how each parameter's rate follows from the norms of its weights and its gradient, or 0."""
+    if solver.local_lr_auto:
+        return LOCAL_AUTO
+    return (LARC_CLIP if solver.larc_policy == "clip" else LARC_SCALE) if solver.larc else 0
 
 
 def momentum_of(solver: Any, iteration: int, rate: float) -> float:

@@ -1,6 +1,7 @@
 """Writes files so that a crash, a full disk or an interrupt never leaves an incomplete file under the final name."""
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import filecmp
@@ -28,6 +29,20 @@ def check_finite_file(path: str | os.PathLike[str]) -> None:
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open() has its own error for a folder
         raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def text_lines(path: str | os.PathLike[str], errors: str = "surrogateescape", newline: str | None = None) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text of a user, without the byte order marks that editors write (files that were joined have some within).
+
+    `errors` and `newline` are those of `open`. Raises OSError, also for UTF-16 and for a file that `check_finite_file` refuses, and ValueError.
+    """
+    check_finite_file(path)
+    with open(path, "rb") as head:
+        if head.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise OSError(errno.EINVAL, "it is UTF-16 text; save it as UTF-8")
+    with open(path, encoding="utf-8", errors=errors, newline=newline) as stream:
+        for line in stream:
+            yield line.removeprefix("\ufeff")
 
 
 @contextlib.contextmanager

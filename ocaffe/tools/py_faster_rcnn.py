@@ -78,7 +78,7 @@ class Configuration(NamedTuple):
 def read_configuration(path: str) -> list[Configuration]:
     """Return the values in a file such as experiments/cfgs/faster_rcnn_end2end.yml. Raises Error for unknown keys, and for YAML that such files do not have."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise Error(f"it cannot be read: {problem}", place=path, fix="a .yml file of py-faster-rcnn") from None
     found, section = [], ""

@@ -20,6 +20,7 @@ from ocaffe.data.stores.label_names import is_database, label_names
 from ocaffe.data.stores.labels_txt import LABELS, given_labels, labels_bytes
 from ocaffe.data.stores.table import SUFFIX, TableFiles, is_table
 from ocaffe.errors import Error
+from ocaffe.formats.nearby import elsewhere
 from ocaffe.tools.datasets.folder_set import SHARE, Settings, check_apart, divide, list_bytes
 from ocaffe.tools.datasets.imageset import Entry
 from ocaffe.zoo.unreadable import Check
@@ -63,7 +64,9 @@ def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: 
     `out` names them.
     """
     if not os.path.exists(data):
-        raise Error(f"{data} does not exist", fix=f"give {ACCEPTED} (relative to {os.getcwd()})")
+        found = elsewhere(data)
+        where = f"{found.path} exists; or " if found else ""
+        raise Error(f"{data} does not exist", fix=f"{where}give {ACCEPTED} (relative to {os.getcwd()})")
     if val and not os.path.exists(val):
         raise Error(f"{val} does not exist", place="--val", fix=f"correct the path (relative to {os.getcwd()})")
     if not val and os.path.isdir(data):

@@ -335,7 +335,8 @@ def readme_head(title: str, commands: Sequence[str]) -> Iterator[str]:
 
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
     trained = writer.choices.trained
-    weights = project.path(trained) if trained else f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    newest = "_best_iter_*" if solver.HasField("best_output") else f"_iter_{solver.max_iter}"
+    weights = project.path(trained) if trained else f"{solver.snapshot_prefix}{newest}.caffemodel"
     source = writer.images
     yield from readme_head(f"{writer.given.title}: {project.classes} classes", (
         f"ocaffe train --solver {project.path('solver.prototxt')}",

@@ -59,4 +59,4 @@ def test_without_tensorboardx_and_bad_folder(device: Any, monkeypatch: pytest.Mo
         assert "files/images.txt/events" in capfd.readouterr().err
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
     assert main([*arguments, "events"]) == 1
-    assert "ocaffe[tensorboard]" in capfd.readouterr().err
+    assert "pip install tensorboardX" in capfd.readouterr().err

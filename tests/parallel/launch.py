@@ -20,7 +20,7 @@ from tests.abuse.harness import ROOT
 
 MPIEXEC = find_mpiexec()
 SECONDS = 300  # for the end of all ranks
-needs_mpi = pytest.mark.skipif(not MPIEXEC or importlib.util.find_spec("mpi4py") is None, reason="needs MPI: pip install 'ocaffe[mpi]'")
+needs_mpi = pytest.mark.skipif(not MPIEXEC or importlib.util.find_spec("mpi4py") is None, reason="needs MPI: pip install mpi4py mpich")
 
 
 def environment(device: Any) -> dict[str, str]:

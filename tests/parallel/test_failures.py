@@ -131,7 +131,7 @@ def test_missing_mpi4py(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setenv(local, "0")
     assert main(["train", "--solver", "x"]) == 1
     said = capsys.readouterr().err
-    assert "one of 2 ranks of" in said and "fix: pip install 'ocaffe[mpi]'" in said
+    assert "one of 2 ranks of" in said and "fix: pip install mpi4py mpich" in said
     monkeypatch.setenv(local, "1")
     with pytest.raises(SystemExit, match="1"), ranked():
         pass

@@ -54,7 +54,7 @@ def test_numbers_that_files_depend_on():
     assert [layer[name].number for name in ("annotated_data_param", "multibox_loss_param", "norm_param")] == [200, 201, 206]
     assert proto.NetParameter.DESCRIPTOR.fields_by_name["layer"].number == 100
     assert proto.LossParameter.NONE == 3  # Intel's PRE_FIXED has this number too, so it has another here
-    for message, names in ((proto.LayerParameter, ["source_line"]), (proto.NetParameter, ["source_file"]),
+    for message, names in ((proto.LayerParameter, ["source_line"]), (proto.NetParameter, ["source_file", "excluded"]),
                            (proto.SolverState, ["data_cursor", "random_seed", "choices", "ranks"])):  # fmt: skip
         assert all(message.DESCRIPTOR.fields_by_name[name].number >= 50000 for name in names)
 

@@ -16,6 +16,7 @@ from ocaffe.data.dice import Dice
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.nearby import MissingPath
 from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
@@ -280,10 +281,12 @@ def _crop(param: Any) -> tuple[int, int] | None:
 
 
 def _mean_image(path: str) -> np.ndarray:
+    if not os.path.exists(path):
+        raise MissingPath(f"mean_file {path} does not exist", path, "mean_file", "make it with compute_image_mean, or correct mean_file")
     try:
         mean = np.asarray(read_blobproto(path), np.float32)
     except Error as problem:
-        problem.fix = problem.fix or f"make it with compute_image_mean, or correct mean_file (relative to {os.getcwd()})"
+        problem.fix = problem.fix or "make it with compute_image_mean, or correct mean_file"
         raise
     shape = mean.shape
     while mean.ndim > 3 and mean.shape[0] == 1:

@@ -19,14 +19,16 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.formats.param_str import read_settings, with_settings
 from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.ir.tensor import Shape
 
 DATABASES = ("Data", "AnnotatedData")
+ROWS = "HDF5Data"
 REGIONS, REGIONS_MODULE = "RoIData", "roi_data_layer.layer"
 SAMPLED = 5  # tops of a RoIData with samples of proposals, or more
 FILES = {"ImageData": "image_data_param", "WindowData": "window_data_param"}  # layers of image files: a Data layer has the same tops
 RECORDS, BYTES = 1000, 32 << 20  # of a database: few, but the end of the data is not reached in each batch
 Image = tuple[int, int, int]  # channels, height, width
-Tops = dict[str, tuple[int, ...]]  # shapes by the names of tops
+Tops = dict[str, Shape]  # by the names of tops
 
 
 @contextlib.contextmanager
@@ -47,14 +49,15 @@ class AssumedData:
     def complete(self, net: Any, shape: Image | Tops | None = None) -> Any:
         """Return the net with a database in the place of each missing source. `shape`: that of the images, if the layers do not say it, or shapes of tops.
 
-        Raises Error.
+        A layer without a database, whose tops all have a shape, becomes an Input layer. Raises Error.
         """
         net = upgrade_net(net)
         tops = shape if isinstance(shape, dict) else {}
-        known = {name for layer in net.layer for name in layer.top}
-        missing = sorted(tops.keys() - known)
-        if missing:
-            raise Error(f"--shape names '{missing[0]}', which is not a top of the net", fix=f"one of {', '.join(sorted(known)[:6])}")
+        known = {name for layer in net.layer if not layer.bottom for name in layer.top}
+        unknown = tops.keys() - known
+        if unknown:
+            fact = f"--shape names '{min(unknown)}', which is not a top of a data layer"
+            raise Error(fact, place=net.source_file or None, fix=f"one of {', '.join(sorted(known)[:6])}" if known else "remove --shape: no layer needs it")
         given = shape if isinstance(shape, tuple) else None
         for layer in net.layer:
             evaluate = layer.detection_evaluate_param
@@ -64,8 +67,10 @@ class AssumedData:
             own = given or _image_of(layer, tops)
             if layer.type == REGIONS or layer.python_param.module == REGIONS_MODULE:
                 self._complete_regions(layer, own)
-            if layer.type == "HDF5Data":
+            elif layer.type == ROWS:
                 self._complete_rows(layer, tops, net.source_file)
+            elif layer.type not in (*DATABASES, *FILES) and layer.top and not layer.bottom and tops.keys() >= set(layer.top):
+                self._become_input(layer, [tops[name] for name in layer.top])
             if layer.type not in (*DATABASES, *FILES):
                 continue
             param = layer.data_param if layer.type in DATABASES else getattr(layer, FILES[layer.type])
@@ -101,14 +106,14 @@ class AssumedData:
         The shapes of --shape are those of the tops if all begin with the batch size, else those of their rows.
         """
         p = layer.hdf5_data_param
-        if os.path.exists(p.source) or not tops.keys() & set(layer.top):
+        if os.path.exists(p.source):
             return
         place, title = Place.of(file, layer.source_line), f"'{layer.name}' ({layer.type})"
         missing = [name for name in layer.top if name not in tops]
         if missing:
-            shapes = ",".join(f"{name}:{p.batch_size}x3x8x8" for name in layer.top)
-            fact = f"{p.source} does not exist, and --shape does not say the shape of '{missing[0]}'"
-            raise Error(fact, place=place, layer=title, fix=f"--shape {shapes} with your sizes, or make the data")
+            shapes = ",".join(f"{name}:{p.batch_size}x{size}" for name, size in zip(layer.top, ("3x32x32", *["1"] * len(layer.top))))
+            fact = f"{p.source or 'the source'} does not exist, and --shape does not say the shape of '{missing[0]}'"
+            raise Error(fact, place=place, layer=title, fix=f"--shape {shapes}, with the right sizes; or make the data")
         whole = all(tops[name][0] == p.batch_size for name in layer.top)
         rows = {name: tops[name][1:] if whole else tops[name] for name in layer.top}
         self._note(f"{p.source} does not exist: {', '.join(f'{name} of {shape_text((p.batch_size, *row))}' for name, row in rows.items())} is assumed")
@@ -124,6 +129,14 @@ class AssumedData:
             with open(f"{path}.txt", "w") as text:
                 text.write(f"{path}.h5\n")
         p.source = f"{path}.txt"
+
+    def _become_input(self, layer: Any, shapes: Sequence[Shape]) -> None:
+        """Make an Input layer of `layer`, with the shapes of its tops."""
+        made = proto.LayerParameter(name=layer.name, type="Input", top=layer.top, include=layer.include, exclude=layer.exclude, source_line=layer.source_line)
+        for shape in shapes:
+            made.input_param.shape.add(dim=shape)
+        self._note(f"'{layer.name}' ({layer.type}) is an Input layer here: {', '.join(map(shape_text, shapes))}")
+        layer.CopyFrom(made)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -188,13 +201,13 @@ def parse_shape(text: str) -> Image | Tops | None:
         tops: Tops = {}
         for part in text.split(","):
             name, _, sizes = part.rpartition(":")
-            numbers = sizes.strip().split("x")
-            if not name.strip() or not all(number.isdigit() and int(number) for number in numbers):
+            numbers = sizes.strip().lower().split("x")
+            if not name.strip() or not all(number.isdecimal() and int(number) for number in numbers):
                 raise Error(f"--shape has '{part}'", fix="TOP:SIZExSIZEx.., for example data:2x3x8x8,label:2x1")
             tops[name.strip()] = tuple(map(int, numbers))
         return tops
     words = text.lower().replace(",", "x").split("x")
-    if len(words) not in (3, 4) or not all(word.strip().isdigit() and int(word) for word in words):
+    if len(words) not in (3, 4) or not all(word.strip().isdecimal() and int(word) for word in words):
         raise Error(f"--shape is '{text}'", fix="channels, height and width of an image: --shape 3x224x224; or shapes of tops: --shape data:2x3x8x8,label:2x1")
     channels, height, width = (int(word) for word in words[-3:])
     return channels, height, width

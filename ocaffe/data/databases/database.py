@@ -16,6 +16,7 @@ import lmdb
 from ocaffe import proto
 from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot, Spot
 from ocaffe.errors import Error
+from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
 
 _LOCK_MODE = 0o664  # of a lock file, as in Caffe
@@ -262,7 +263,7 @@ class _LevelDB(Database):
         except ImportError:
             raise Error(
                 f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
-                fix="pip install 'ocaffe[leveldb]', or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
+                fix="pip install plyvel, or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
             ) from None
         # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
         # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.
@@ -347,7 +348,7 @@ def open_database(path: str, backend: int) -> Database:
     if not path:
         raise Error("source is empty", fix='source: "the folder of the database"')
     if not os.path.exists(path):
-        raise Error(f"the database {path} does not exist", fix=f"make it, or correct source (relative to {os.getcwd()})")
+        raise MissingPath(f"the database {path} does not exist", path, "source", "make it, or correct source")
     if not os.path.isdir(path):
         inside = os.path.basename(path) in ("data.mdb", "lock.mdb")
         fix = f'source: "{os.path.dirname(path) or "."}"' if inside else "name the folder that holds data.mdb"

@@ -32,7 +32,7 @@ class Datum(NamedTuple):
         """Return the values of an image that is not encoded: uint8 or float32, flat. Raise Error if their number does not match the shape."""
         values = self.pixels if self.pixels is not None else self.floats
         if values is None:
-            raise Error("it has neither data nor float_data")
+            raise Error("it has neither data nor float_data", fix="make the database again, or skip such records: transform_param { skip_bad_records: 10 }")
         expected = self.shape[0] * self.shape[1] * self.shape[2]
         if values.size != expected:
             what = "bytes of data" if self.pixels is not None else "float_data"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.errors import Error
+from ocaffe.formats.nearby import MissingPath
 from ocaffe.support.files import atomic_write, check_finite_file
 
 MAKE = "make it by `ocaffe dataset proposals`"
@@ -35,7 +36,7 @@ def read_proposals(path: str) -> list[np.ndarray]:
         with np.load(path, allow_pickle=False) as found:
             counts, boxes = found["counts"], found["boxes"]
     except OSError as problem:
-        raise Error(f"the proposals {path} cannot be read: {problem.strerror or problem}", fix=MAKE) from None
+        raise MissingPath(f"the proposals {path} cannot be read: {problem.strerror or problem}", path, "proposals", MAKE) from None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
         raise Error(f"{path} is no file of proposals: {problem}", fix=MAKE) from None
     right = counts.ndim == 1 and counts.dtype.kind == "i" and (counts >= 0).all() and boxes.shape == (counts.sum(), 4) and boxes.dtype == np.float32

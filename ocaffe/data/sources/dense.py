@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from ocaffe.data.stagers.staged import StagedSource
 from ocaffe.data.stores.store import Store
 from ocaffe.data.stores.text_list import Line, Listing
 from ocaffe.errors import Error, Place
+from ocaffe.formats.nearby import right_root
 from ocaffe.ir.tensor import Shape
 
 _FIELDS = {"source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder"}
@@ -46,7 +48,8 @@ class PairFiles(Store):
 
     def fault(self, problem: Error, record: int, found: Names) -> Error:
         """Return `problem`, whose fact begins with the name of a file, with the line."""
-        fix = problem.fix or "correct the list, or replace the file"
+        missing = next((name for name in found if not os.path.exists(name)), None)
+        fix = (right_root(self._root, missing, self._list.source) if missing else None) or problem.fix or "correct the list, or replace the file"
         return Error(f"{self._list.source}, line {self._list.lines[record].number}: {problem.fact}", fix=fix)
 
 

@@ -11,8 +11,11 @@ from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
 from ocaffe.data.sources.floats import FloatLayout
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.hdf5_files import OWN_VALUES, Hdf5Files, Member
+from ocaffe.formats.nearby import MissingPath, elsewhere
 from ocaffe.ir.tensor import Shape
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import text_lines
+
+_SIGNATURE = "\udc89HDF"  # the first bytes of an HDF5 file, read as text
 
 
 class Hdf5Source(Source):
@@ -133,7 +136,7 @@ class _File:
         self.path, self.names = path, names
         self._files = files
         if not os.path.exists(path):
-            raise Error(f"the HDF5 file {path} does not exist", fix=f"correct its name in the source list (relative to {os.getcwd()})")
+            raise Error(f"the HDF5 file {path} does not exist", fix="do not remove files while they are read")
         found = [self._dataset(name) for name in names]
         self._values: list[np.ndarray] | None = None
         counts = {name: data.shape[0] for name, data in zip(names, found)}
@@ -183,17 +186,21 @@ class _File:
 
 def _listed(source: str) -> list[str]:
     """Return the files named in the text file `source`. Names are separated by white space, as in Caffe."""
-    fix = f"source names a text file with one HDF5 file per line (relative to {os.getcwd()})"
+    fix = "source names a text file with one HDF5 file per line"
     try:
-        check_finite_file(source)
-        with open(source, "rb") as stream:
-            content = stream.read()
+        text = "".join(text_lines(source))
     except OSError as problem:
-        more = "; plan, summary and time need no data with the shapes of the tops: --shape data:2x3x8x8,label:2x1"
-        raise Error(f"the source list '{source}' cannot be read: {problem.strerror}", fix=fix + more) from None
-    if content.startswith(b"\x89HDF"):
+        raise MissingPath(f"the source list '{source}' cannot be read: {problem.strerror}", source, "source", fix) from None
+    if text.startswith(_SIGNATURE):
         raise Error(f"the source list {source} is itself an HDF5 file", fix=fix)
-    files = os.fsdecode(content).split()
+    files = text.split()
     if not files:
         raise Error(f"the source list {source} names no file", fix=fix)
+    missing = next((path for path in files if not os.path.exists(path)), None)
+    if missing is not None:
+        found = elsewhere(missing, source)
+        fix = f"correct its name in the list (relative to {os.getcwd()})"
+        if found is not None:
+            fix = f"write {found.path} into the list" + (f", or run in {found.folder}, to which '{missing}' is relative" if found.folder else "")
+        raise Error(f"the HDF5 file {missing} of the list {source} does not exist", fix=fix)
     return files

@@ -17,8 +17,9 @@ from ocaffe.data.stores.file_store import whole_number
 from ocaffe.data.stores.text_list import read_listed
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.formats.nearby import MissingPath, right_root
 from ocaffe.ir.tensor import Shape
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import text_lines
 
 CHANNELS = 3  # all images are read in color
 _FIELDS = {
@@ -80,7 +81,7 @@ class WindowSource(Source):
     # -- the window file ---------------------------------------------------------------------------------------------
 
     def _read(self, param: Any) -> None:
-        self.source = str(param.source)
+        self.source, self.root = str(param.source), str(param.root_folder)
         self.images: dict[int, str] = {}
         rows: tuple[list[list[int]], list[list[int]]] = ([], [])  # image, label, corners; of background, of objects
         words = self._words()
@@ -114,13 +115,11 @@ class WindowSource(Source):
 
     def _words(self) -> Iterator[str]:
         try:
-            check_finite_file(self.source)
-            with open(self.source, encoding="utf-8", errors="surrogateescape") as stream:
-                for line in stream:
-                    yield from line.split()
+            for line in text_lines(self.source):
+                yield from line.split()
         except OSError as problem:
-            fix = f"source names the window file (relative to {os.getcwd()})"
-            raise Error(f"the window file '{self.source}' cannot be read: {problem.strerror}", fix=fix) from None
+            fact = f"the window file '{self.source}' cannot be read: {problem.strerror}"
+            raise MissingPath(fact, self.source, "source", "source names the window file") from None
 
     def _next(self, words: Iterator[str], kind: Callable[[str], Any], what: str) -> Any:
         word = next(words, None)
@@ -188,7 +187,8 @@ class WindowSource(Source):
                 self._put(pixels.transpose(2, 0, 1), image, corners, mirror, row, room)
         except Error as problem:
             fact = f"window file {self.source}, image {image}: {self.images[image]}: {problem.fact}"
-            raise Error(fact, fix=problem.fix or "replace the file") from None
+            root = right_root(self.root, self.images[image], self.source) if not os.path.exists(self.images[image]) else None
+            raise Error(fact, fix=root or problem.fix or "replace the file") from None
 
     def _put(self, pixels: np.ndarray, image: int, corners: np.ndarray, mirror: bool, row: np.ndarray, room: np.ndarray) -> None:
         x1, y1, x2, y2 = (int(n) for n in corners)

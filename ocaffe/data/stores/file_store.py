@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from ocaffe.data.source import Note
 from ocaffe.data.stores.store import Opener, Record, Store
 from ocaffe.errors import Error
+from ocaffe.formats.nearby import right_root
 
 Label = float | tuple[float, ...]
 
@@ -58,8 +60,8 @@ class NamedFiles(Files):
 
     kind: str
 
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self, source: str, root: str) -> None:
+        self._source, self._root = source, root
         self._names: list[str] = []
         self._lines = array("q")  # numbers of lines
 
@@ -70,8 +72,28 @@ class NamedFiles(Files):
         return found.path
 
     def fault(self, problem: Error, record: int, found: File) -> Error:
-        fix = problem.fix or f"correct the {self.kind}, or replace the file"
+        missing = not os.path.exists(found.path)
+        fix = right_root(self._root, found.path, self._source) if missing else None
+        if missing and fix is None:
+            fix = more_labels(found.path, found.label)
+        fix = fix or problem.fix or f"correct the {self.kind}, or replace the file"
         return Error(f"{self._source}, line {self._lines[found.number]}: {found.path}: {problem.fact}", fix=fix)
+
+
+def more_labels(name: str, label: Label) -> str | None:
+    """Return the remedy if the missing file `name` ends in numbers, which are labels before the last one."""
+    words = name.split()
+    count = next((number for number, word in enumerate(words[::-1]) if not is_number(word)), len(words))
+    own = len(label) if isinstance(label, tuple) else 1
+    return f"label_count: {count + own} in image_data_param, if each line has {count + own} labels" if 0 < count < len(words) else None
+
+
+def is_number(word: str) -> bool:
+    """Return whether a word is a finite number."""
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False
 
 
 def label_values(words: Sequence[str], floats: bool) -> list[float]:

@@ -5,7 +5,7 @@ from array import array
 
 import numpy as np
 
-from ocaffe.data.stores.file_store import FileOpener, NamedFiles, label_values
+from ocaffe.data.stores.file_store import FileOpener, NamedFiles, is_number, label_values
 from ocaffe.data.stores.text_list import Listing, read_found
 from ocaffe.errors import Error
 
@@ -19,7 +19,7 @@ class ListFiles(NamedFiles):
         """`root` is prepended to each name. `floats`: labels may be fractions. Raise Error without a place."""
         count = "its label" if label_count == 1 else f"{label_count} labels"
         lines = Listing(source, f"the file of an image, a space, and {count}").lines
-        super().__init__(source)
+        super().__init__(source, root)
         self.entries, self.opener = len(lines), FileOpener(read_found)
         self._lines.extend(line.number for line in lines)
         values = array("d")
@@ -30,7 +30,21 @@ class ListFiles(NamedFiles):
                     raise ValueError(f"'{line.text}' has no label" if label_count == 1 else f"'{line.text}' has less than {label_count} labels")
                 values.extend(label_values(words, floats))
             except ValueError as problem:
-                raise Error(f"{source}, line {line.number}: {problem}", fix=f"each line is a file, a space, and {count}") from None
+                fix = _remedy(line.text, label_count, floats) or f"each line is a file, a space, and {count}"
+                raise Error(f"{source}, line {line.number}: {problem}", fix=fix) from None
             self._names.append(root + name)
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
         self.notes = (("image_data_layer.cpp:38", f"Opening file {source}"),)
+
+
+def _remedy(text: str, label_count: int, floats: bool) -> str | None:
+    """Return the remedy for a line whose labels cannot be read: a label_count that fits it, or another kind of file."""
+    words = text.split()
+    count = next((number for number, word in enumerate(words[::-1]) if not is_number(word)), 0)
+    if count and (count != label_count or not floats):
+        return f"label_count: {count} in image_data_param" + (", which allows fractions" if count == label_count else f", if each line has {count} labels")
+    if len(words) == 1 and any(mark in text for mark in ",;"):
+        return "write a space in place of the comma, or name the file .csv, and it is read as a table"
+    if len(words) > 1 and not count:
+        return "number the classes from 0; or write a .csv with a file and the name of a class in each row"
+    return None

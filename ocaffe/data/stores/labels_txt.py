@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from ocaffe.errors import Error, Place
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import text_lines
 
 LABELS = "labels.txt"
 
@@ -18,9 +18,7 @@ def labels_bytes(names: Sequence[str]) -> bytes:
 def read_labels(path: str) -> list[str]:
     """Return the names in the file `path`. Raise Error."""
     try:
-        check_finite_file(path)
-        with open(path, encoding="utf-8-sig", errors="surrogateescape") as stream:
-            names = [line.strip() for line in stream]
+        names = [line.strip() for line in text_lines(path)]
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the file has the name of a class in each line") from None
     while names and not names[-1]:

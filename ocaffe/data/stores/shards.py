@@ -224,7 +224,7 @@ def _sample(stream: BinaryIO, path: str, sample: dict[str, Member], label_count:
         if source.size > _MOST_TEXT:
             raise ValueError(f"it has {source.size:,} bytes, and {_MOST_TEXT:,} are allowed")
         stream.seek(source.at)
-        text = stream.read(source.size).decode()
+        text = stream.read(source.size).decode("utf-8-sig")
         words = text.split() if source is sample.get("cls") else _json_words(text)
         if len(words) != label_count:
             raise ValueError(f"it has {len(words)} labels, and label_count is {label_count}")

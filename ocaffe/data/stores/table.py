@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import math
 import os
 from array import array
 from collections.abc import Sequence
@@ -11,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe.data.stores.file_store import FileOpener, NamedFiles, label_values
+from ocaffe.data.stores.file_store import FileOpener, NamedFiles, is_number, label_values
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS, numbering
 from ocaffe.data.stores.text_list import read_found
 from ocaffe.errors import Error
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import text_lines
 
 SUFFIX = ".csv"
 _DELIMITERS = ",;\t"  # the first one that divides the first line is used
@@ -39,7 +38,7 @@ def is_table(source: str, label_count: int) -> bool:
     """
     text = _first_line(source) if source.lower().endswith(SUFFIX) else ""
     name, *words = text.rsplit(None, label_count) or [""]
-    listed = len(words) == label_count and is_image_name(name) and all(map(_is_number, words))
+    listed = len(words) == label_count and is_image_name(name) and all(map(is_number, words))
     return not listed and _delimiter(text) is not None
 
 
@@ -47,7 +46,7 @@ def table_names(source: str) -> list[str]:
     """Return the names of the classes in a table of files and class names, sorted; [] if its labels are numbers or several. Raise Error."""
     rows = _rows(source)
     words = [row.cells[1] for row in rows if len(row.cells) == 2]
-    return sorted(set(words)) if len(words) == len(rows) and not any(map(_is_number, words)) else []
+    return sorted(set(words)) if len(words) == len(rows) and not any(map(is_number, words)) else []
 
 
 class TableFiles(NamedFiles):
@@ -61,7 +60,7 @@ class TableFiles(NamedFiles):
     def __init__(self, source: str, root: str, label_count: int, floats: bool) -> None:
         """`root` is prepended to each name. `floats`: labels may be fractions. Raise Error without a place."""
         rows = _rows(source)
-        super().__init__(source)
+        super().__init__(source, root)
         self.entries, self.opener = len(rows), FileOpener(read_found)
         for row in rows:
             if len(row.cells) != 1 + label_count:
@@ -69,10 +68,10 @@ class TableFiles(NamedFiles):
                 raise Error(fact, fix=f"remove the other columns, or set label_count: {len(rows[0].cells) - 1}")
         self._names = [root + row.cells[0] for row in rows]
         self._lines.extend(row.line for row in rows)
-        kinds = {_is_number(row.cells[1]) for row in rows} if label_count == 1 else {True}
+        kinds = {is_number(row.cells[1]) for row in rows} if label_count == 1 else {True}
         self.classes = _classes(source, rows) if False in kinds else []
         if len(kinds) > 1:
-            number, text = (next(row for row in rows if _is_number(row.cells[1]) == kind) for kind in (True, False))
+            number, text = (next(row for row in rows if is_number(row.cells[1]) == kind) for kind in (True, False))
             fact = f"{source}, line {text.line}: the label '{text.cells[1]}' is not a number, and that of line {number.line} is '{number.cells[1]}'"
             raise Error(fact, fix="use numbers or names of classes for all")
         self.labels = self._numbered(rows) if self.classes else self._numbers(rows, label_count, floats)
@@ -93,7 +92,7 @@ class TableFiles(NamedFiles):
             try:
                 values.extend(label_values(row.cells[1:], floats))
             except ValueError as problem:
-                fix = "correct it" if floats else "correct it, or set label_count: 1, which allows fractions"
+                fix = "correct it" if floats else f"correct it, or set label_count: {label_count} in image_data_param, which allows fractions"
                 raise Error(f"{self._source}, line {row.line}: {problem}", fix=fix) from None
         return np.array(values, np.float32).reshape(len(rows), label_count)
 
@@ -109,9 +108,8 @@ def _rows(source: str) -> list[Row]:
     """Return the rows of a table without its header and without blank lines. White space around cells is removed. Raise Error."""
     try:
         delimiter = _delimiter(_first_line(source)) or ","
-        with open(source, encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            reader = csv.reader(stream, delimiter=delimiter, skipinitialspace=True, strict=True)
-            rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if "".join(cells).strip() or len(cells) > 1]
+        reader = csv.reader(text_lines(source, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
+        rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if "".join(cells).strip() or len(cells) > 1]
     except (OSError, ValueError) as problem:
         raise Error(f"the table {source} cannot be read: {getattr(problem, 'strerror', None) or problem}", fix="correct its name") from None
     except csv.Error as problem:
@@ -125,9 +123,7 @@ def _rows(source: str) -> list[Row]:
 def _first_line(source: str) -> str:
     """Return the first line of a text file that is not blank; '' if there is none or it cannot be read."""
     with contextlib.suppress(OSError, ValueError):
-        check_finite_file(source)
-        with open(source, encoding="utf-8-sig", errors="surrogateescape") as stream:
-            return next((line.strip() for line in stream if line.strip()), "")
+        return next((line.strip() for line in text_lines(source) if line.strip()), "")
     return ""
 
 
@@ -138,7 +134,7 @@ def _has_header(rows: Sequence[Row]) -> bool:
     first, second = (is_image_name(row.cells[0]) for row in rows[:2])
     if first or second:
         return not first
-    numbers = [[_is_number(cell) for cell in row.cells[1:]] for row in rows[:2]]
+    numbers = [[is_number(cell) for cell in row.cells[1:]] for row in rows[:2]]
     return not any(numbers[0]) and all(numbers[1])
 
 
@@ -147,10 +143,3 @@ def _delimiter(line: str) -> str | None:
     with contextlib.suppress(csv.Error):  # a zero byte, before Python 3.11
         return next((mark for mark in _DELIMITERS if len(next(csv.reader([line[:_BEGIN]], delimiter=mark), [])) > 1), None)
     return None
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return math.isfinite(float(word))
-    except ValueError:
-        return False

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ocaffe.data.decoding.decode import ImageFile, open_image, read_file
 from ocaffe.data.stores.file_store import File
 from ocaffe.errors import Error
-from ocaffe.support.files import check_finite_file
+from ocaffe.formats.nearby import MissingPath
+from ocaffe.support.files import text_lines
 
 
 class Line(NamedTuple):
@@ -27,15 +28,14 @@ class Listing:
     def __init__(self, source: str, what: str) -> None:
         """`what` describes a line, for messages."""
         self.source = source
-        fix = f"source names a text file, each line of which is {what} (relative to {os.getcwd()})"
+        fix = f"source names a text file, each line of which is {what}"
         if not source:
             raise Error("source is empty", fix=fix)
         try:
-            check_finite_file(source)
-            with open(source, encoding="utf-8", errors="surrogateescape") as stream:  # file names may contain any bytes
-                self.lines = [Line(number, line.strip()) for number, line in enumerate(stream, 1) if line.strip()]
+            self.lines = [Line(number, line.strip()) for number, line in enumerate(text_lines(source), 1) if line.strip()]
         except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
-            raise Error(f"the list '{source}' cannot be read: {getattr(problem, 'strerror', None) or problem}", fix=fix) from None
+            fact = f"the list '{source}' cannot be read: {getattr(problem, 'strerror', None) or problem}"
+            raise MissingPath(fact, source, "source", fix) from None
         if not self.lines:
             raise Error(f"the list {source} names no image", fix=fix)
 

@@ -10,6 +10,7 @@ from ocaffe import proto
 from ocaffe.errors import Error, Place
 from ocaffe.formats.text import read
 from ocaffe.support import log
+from ocaffe.support.files import text_lines
 from ocaffe.tools.datasets.xml_tree import parse_xml
 
 BACKGROUND = ("none_of_the_above", 0, "background")
@@ -60,8 +61,7 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
     if background:
         made.item.add(name=BACKGROUND[0], label=BACKGROUND[1], display_name=BACKGROUND[2])
     try:
-        with open(path, encoding="utf-8") as stream:
-            lines = stream.read().splitlines()
+        lines = [line.rstrip("\n") for line in text_lines(path, errors="strict")]
     except (OSError, UnicodeDecodeError) as problem:
         raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix="a text file with a class in each line") from None
     for number, line in enumerate(lines, 1):
@@ -120,7 +120,7 @@ def _coco(content: bytes) -> Boxes:
 def _text(content: bytes) -> Boxes:
     """Read lines `LABEL XMIN YMIN XMAX YMAX`; the label is a number."""
     boxes = []
-    for line in content.decode().splitlines():
+    for line in content.decode("utf-8-sig").splitlines():
         if line.strip():
             label, xmin, ymin, xmax, ymax = line.split()
             boxes.append(Box(int(label), float(xmin), float(ymin), float(xmax), float(ymax)))

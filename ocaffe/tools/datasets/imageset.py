@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ocaffe.data.databases.writer import OPENED, WRITERS, Writer
+from ocaffe.data.stores.file_store import is_number
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.support import log
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import text_lines
 from ocaffe.support.progress import progress
 
 CHUNK = 32  # images are decoded in chunks of this size and then written
@@ -40,14 +41,12 @@ def read_list(path: str) -> list[Entry]:
     """Return the lines `FILE LAST` of a list. The last space of a line separates the two. Raise Error."""
     entries = []
     try:
-        check_finite_file(path)
-        with open(path, encoding="utf-8", errors="surrogateescape") as stream:
-            for number, line in enumerate(stream, 1):
-                name, space, last = line.rstrip().rpartition(" ")
-                if not space and last:
-                    raise Error(f"'{last}' has no space and label", place=Place(path, number), fix="each line is a file, a space, and its label")
-                if space:
-                    entries.append(Entry(number, name, last))
+        for number, line in enumerate(text_lines(path), 1):
+            name, space, last = line.rstrip().rpartition(" ")
+            if not space and last:
+                raise Error(f"'{last}' has no space and label", place=Place(path, number), fix="each line is a file, a space, and its label")
+            if space:
+                entries.append(Entry(number, name, last))
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the list has a line `FILE LABEL` for each image") from None
     if not entries:
@@ -60,7 +59,10 @@ def label_of(entry: Entry, path: str) -> int:
     try:
         label = int(entry.last)
     except ValueError:
-        raise Error(f"the label '{entry.last}' is not a whole number", place=Place(path, entry.line), fix="each line is a file, a space and a label") from None
+        fix = "each line is a file, a space and a label"
+        if is_number(entry.last):
+            fix = "a Datum has a whole label; ImageData with label_count: 1, or HDF5Data, reads fractions"
+        raise Error(f"the label '{entry.last}' is not a whole number", place=Place(path, entry.line), fix=fix) from None
     if label not in _LABELS:
         raise Error(f"the label {label} does not fit into 32 bits", place=Place(path, entry.line), fix="number the classes from 0")
     return label

@@ -107,7 +107,7 @@ def digits(folder: str | None) -> DataSet:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise Error("digits comes with scikit-learn, which is not installed", fix="pip install 'ocaffe[demo]'") from None
+        raise Error("digits comes with scikit-learn, which is not installed", fix="pip install scikit-learn") from None
     data = load_digits()
     small = (data.images * (255 / 16) + 0.5).astype(np.uint8)
     side = (DIGITS_SIDE, DIGITS_SIDE)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ocaffe.support.drawable import drawable
+
 _LONGEST = 256  # pixels; larger pictures are shrunk first, so that lines and names stay visible in a contact sheet
 _COLORS = ("red", "lime", "deepskyblue", "yellow", "magenta", "cyan", "orange", "white")  # by label
 
@@ -26,6 +28,6 @@ def with_boxes(picture: np.ndarray, rows: np.ndarray, names: Sequence[str]) -> n
         color = _COLORS[label % len(_COLORS)]
         draw.rectangle((xmin, ymin, right, bottom), outline=color)
         name = names[label] if 0 <= label < len(names) else str(label)
-        text = f"{name}{'?' * difficult}".encode("ascii", "replace").decode()
+        text = drawable(f"{name}{'?' * difficult}")
         draw.text((xmin + 2, ymin + 1), text, color, font, stroke_width=1, stroke_fill="black")
     return np.asarray(image)[..., ::-1].transpose(2, 0, 1)

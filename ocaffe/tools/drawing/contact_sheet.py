@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ocaffe.support.drawable import drawable
+
 _LEAST, _MOST = 96, 256  # pixels of a picture's longer side; a small one is enlarged by a whole number
 _TEXT, _GAP = 14, 6
 
@@ -23,7 +25,7 @@ def contact_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> by
     for number, (image, caption) in enumerate(zip(shown, captions)):
         x, y = _GAP + number % columns * (width + _GAP), _GAP + number // columns * (height + _TEXT + _GAP)
         sheet.paste(image, (x, y))
-        text = caption.encode("ascii", "replace").decode()  # the font of Pillow has no other letters
+        text = drawable(caption)
         while text and draw.textlength(text, font) > width:
             text = text[:-1]
         draw.text((x, y + height + 1), text, "black", font)

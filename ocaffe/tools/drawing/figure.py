@@ -16,7 +16,7 @@ def new_figure(width: float, height: float) -> Any:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise Error("pictures of curves need matplotlib, which is not installed", place="ocaffe plot", fix="pip install 'ocaffe[plot]'") from None
+        raise Error("pictures of curves need matplotlib, which is not installed", place="ocaffe plot", fix="pip install matplotlib") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.tools.drawing.figure import content, new_figure
-from ocaffe.tools.training_logs.logs import Log, Row
+from ocaffe.tools.training_logs.logs import TEST_NET, Log, Row
 
-_KEYS = ("NumIters", "Seconds", "LearningRate")
+_KEYS = ("NumIters", "Seconds", "LearningRate", TEST_NET)
 
 
 class Curve(NamedTuple):
@@ -28,15 +28,21 @@ def panels(runs: Sequence[tuple[str, Log]], seconds: bool = False) -> dict[str, 
     at = "Seconds" if seconds else "NumIters"
     for run, log in runs:
         found["loss"].append(_curve(run, "loss (smoothed)", False, log.loss, at, "loss"))
-        for test, rows in ((False, log.train), (True, log.test)):
+        for test, net, rows in ((False, "", log.train), *((True, *each) for each in _by_net(log.test))):
             for name in dict.fromkeys(name for row in rows for name in row if name not in _KEYS):
                 if not test and _same(rows, name, log.loss):
                     continue
-                curve = _curve(run, name, test, rows, at, name)
+                curve = _curve(run, name + net, test, rows, at, name)
                 chosen = [(row[at], row[name]) for row in log.best if name in row] if test else []
                 found[_panel(name, log)].append(curve._replace(best=chosen[-1]) if chosen else curve)
         found["learning rate"].append(_curve(run, "lr", False, log.rates, at, "LearningRate"))
     return {title: kept for title, curves in found.items() if (kept := [curve for curve in curves if curve.x])}
+
+
+def _by_net(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of each TEST net with a text for the names of its curves, '' if the rows do not name nets."""
+    nets = dict.fromkeys(row.get(TEST_NET) for row in rows)
+    return [("" if net is None else f" (net {net:.0f})", [row for row in rows if row.get(TEST_NET) == net]) for net in nets]
 
 
 def _panel(name: str, log: Log) -> str:

@@ -1,9 +1,11 @@
 """Parses training logs of Caffe and ocaffe by the rules of Caffe's parse_log.py."""
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime
 import io
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -12,13 +14,15 @@ from typing import NamedTuple
 from ocaffe.errors import Error
 
 Row = dict[str, float]
+TEST_NET = "TestNet"  # the column with the number of the TEST net
 
 _STAMP = re.compile(r"[IWEF](?:20(\d\d))?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) ")  # newer glog writes the year too
 _ITERATION = re.compile(r"Iteration (\d+)")
 _RATE = re.compile(r"lr = ([-+]?[0-9]*\.?[0-9]+(?:[eE]?[-+]?[0-9]+)?)")
-_VALUE = r"([\d.eE+-]+|[-+]?(?:nan|inf))"
-_TRAIN = re.compile(rf"Train net output #\d+: (\S+) = {_VALUE}")
-_TEST = re.compile(rf"Test net output #\d+: (\S+) = {_VALUE}")
+_VALUE = r"([-+]?(?:nan|inf)|[\d.eE+-]+)"
+_TRAIN = re.compile(rf"Train net output #(\d+): (\S+) = {_VALUE}")
+_TEST = re.compile(rf"Test net output #(\d+): (\S+) = {_VALUE}")
+_TESTING = re.compile(r"Testing net \(#(\d+)\)")
 _LOSS = re.compile(rf"Iteration \d+.*, loss = {_VALUE}")
 _WEIGHTED = re.compile(r"net output #\d+: (\S+) = \S+ \(\* .* loss\)")
 _BEST = re.compile(rf"Best (\S+) so far: {_VALUE} \(iteration (\d+)\)")  # of best_output
@@ -27,8 +31,9 @@ _BEST = re.compile(rf"Best (\S+) so far: {_VALUE} \(iteration (\d+)\)")  # of be
 class Log(NamedTuple):
     """Rows of a log: NumIters, Seconds since the line with 'Solving', LearningRate, and the outputs of the TRAIN or TEST net by name.
 
-    LearningRate in `train` and `test` is that of the display before, as in parse_log.py. `rates` has each rate at its own iteration. `loss` has the
-    (smoothed) loss. `best` has the value of best_output at each test that was the best so far. `weighted`: names of outputs with a loss weight.
+    Where parse_log.py would lose values, `test` has a row for each TEST net, with its number as TestNet. LearningRate in `train` and `test` is that of
+    the display before, as in parse_log.py. `rates` has each rate at its own iteration. `loss` has the (smoothed) loss. `best` has the value of
+    best_output at each test that was the best so far. `weighted`: names of outputs with a loss weight.
     """
 
     train: list[Row]
@@ -39,42 +44,87 @@ class Log(NamedTuple):
     weighted: frozenset[str] = frozenset()
 
 
+class _Value(NamedTuple):
+    """A line with a value of an output: the columns of its row so far, the pass over the net in which it stands, the number of the net."""
+
+    head: Row
+    part: int
+    net: int
+    name: str
+    value: float
+
+
 class _Table:
-    """Collects rows. A row is complete when the next iteration begins. Later rows are also complete when they have as many columns as the first."""
+    """Collects the lines of outputs of the TRAIN net or of the TEST nets."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self._open: Row | None = None
+        self._values: list[_Value] = []
+        self._part = self._net = 0
+        self._next = (-1.0, 0)  # the iteration and the smallest number of an output in the same pass
 
-    def add(self, start: Row, name: str, value: float) -> None:
-        if self._open is None or self._open["NumIters"] != start["NumIters"]:
-            self.close()
-            self._open = dict(start)
-        self._open[name] = value
-        if self.rows and len(self._open) == len(self.rows[0]):
-            self.close()
+    def begin(self, net: int = 0) -> None:
+        """Begin a pass over the net of this number."""
+        self._part, self._net = self._part + 1, net
 
-    def close(self) -> None:
-        if self._open is not None:
-            self.rows.append(self._open)
-            self._open = None
+    def add(self, head: Row, number: int, name: str, value: float) -> None:
+        """Add a value. `number` is that of the line, which counts from 0 in each pass."""
+        if head["NumIters"] != self._next[0] or number < self._next[1]:
+            self._part += 1
+        self._next = head["NumIters"], number + 1
+        self._values.append(_Value(head, self._part, self._net, name, value))
 
-    def finish(self) -> list[Row]:
-        """Return all rows. The first rate is logged after the first outputs, so the first row gets the rate of the second."""
-        self.close()
-        if len(self.rows) > 1:
-            self.rows[0]["LearningRate"] = self.rows[1]["LearningRate"]
-        return self.rows
+    def rows(self) -> list[Row]:
+        """Return the rows of Caffe's script. If values would be lost in them, return a row for each pass over a net instead."""
+        return self._as_caffe() or self._by_pass()
+
+    def _as_caffe(self) -> list[Row]:
+        """Return rows by the rules of parse_log.py, [] if a value replaces another one or has no column in the first row.
+
+        A row is complete when the next iteration begins. Later rows are also complete when they have as many columns as the first one. The first rate is
+        logged after the first outputs, so the first row gets the rate of the second.
+        """
+        rows: list[Row] = []
+        row: Row | None = None
+        for head, _, _, name, value in self._values:
+            if row is not None and row["NumIters"] != head["NumIters"]:
+                rows.append(row)
+                row = None
+            row = dict(head) if row is None else row
+            if name in row or (rows and name not in rows[0]):
+                return []
+            row[name] = value
+            if rows and len(row) == len(rows[0]):
+                rows.append(row)
+                row = None
+        rows += [row] if row is not None else []
+        if len(rows) > 1:
+            rows[0]["LearningRate"] = rows[1]["LearningRate"]
+        return rows
+
+    def _by_pass(self) -> list[Row]:
+        """Return a row for each pass over a net. TestNet is the net's number, if there are several. Element n > 0 of an output has the column NAME[n]."""
+        several = len({each.net for each in self._values}) > 1
+        rows: dict[int, Row] = {}
+        for head, part, net, name, value in self._values:
+            row = rows.setdefault(part, {**head, TEST_NET: net} if several else dict(head))
+            element = sum(key == name or key.startswith(f"{name}[") for key in row)
+            row[f"{name}[{element}]" if element else name] = value
+        rates = [row["LearningRate"] for row in rows.values() if not math.isnan(row["LearningRate"])]
+        for row in rows.values():
+            row["LearningRate"] = rates[0] if rates and math.isnan(row["LearningRate"]) else row["LearningRate"]
+        return list(rows.values())
 
 
 def read_log(path: str) -> Log:
     """Return the rows of the log `path`. Raise Error if it is not a training log."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            lines = stream.read().splitlines()
+        with open(path, "rb") as stream:
+            content = stream.read()
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year  # the log itself does not state it
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give the log of a training (its stderr)") from None
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes UTF-16
+    lines = content.decode("utf-16" if wide else "utf-8-sig", "replace").splitlines()
     train, test = _Table(), _Table()
     losses: list[Row] = []
     rates: list[Row] = []
@@ -103,14 +153,17 @@ def read_log(path: str) -> Log:
             rates.append(head)
         for table, pattern in ((train, _TRAIN), (test, _TEST)):
             if match := pattern.search(line):
-                table.add(head, match[1], _number(match[2]))
+                table.add(head, int(match[1]), match[2], _number(match[3]))
         if match := _WEIGHTED.search(line):
             weighted.add(match[1])
         if match := _BEST.search(line):
             best.append({**head, "NumIters": float(match[3]), match[1]: _number(match[2])})
+        if match := _TESTING.search(line):
+            test.begin(int(match[1]))
         if match := _LOSS.search(line):
+            train.begin()
             losses.append({**head, "loss": _number(match[1])})
-    log = Log(train.finish(), test.finish(), losses, rates, best, frozenset(weighted))
+    log = Log(train.rows(), test.rows(), losses, rates, best, frozenset(weighted))
     if not any(log):
         raise Error("has no lines with training output", place=path, fix="give the stderr of `caffe train`, and set display in the solver")
     return log

@@ -24,7 +24,7 @@ def event_log(folder: str) -> Iterator[Callable[[dict[str, Any]], None]]:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
     except ImportError:
-        raise Error("--tensorboard needs tensorboardX, which is not installed", place="ocaffe train", fix="pip install 'ocaffe[tensorboard]'") from None
+        raise Error("--tensorboard needs tensorboardX, which is not installed", place="ocaffe train", fix="pip install tensorboardX") from None
     channel = log.Channel(f"{folder} (--tensorboard)")
     try:
         os.makedirs(folder, exist_ok=True)

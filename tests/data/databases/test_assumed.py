@@ -105,7 +105,7 @@ def test_shapes_of_rows(here: pathlib.Path, capsys: pytest.CaptureFixture[str], 
 def test_shapes_that_are_missing(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     pathlib.Path("net.prototxt").write_text(HDF5)
     for words, fact in (([], "--shape data:"), (["--shape", "data:3x8x8"], "--shape does not say the shape of 'label'"),
-                        (["--shape", "dat:3x8x8"], "--shape names 'dat', which is not a top of the net")):  # fmt: skip
+                        (["--shape", "dat:3x8x8"], "--shape names 'dat', which is not a top of a data layer")):  # fmt: skip
         assert main(["summary", "net.prototxt", *words]) == 1
         assert fact in capsys.readouterr().err
 
@@ -130,3 +130,46 @@ def test_wrong_shapes(text: str) -> None:
     with pytest.raises(Error, match="--shape"):
         parse_shape(text)
     assert parse_shape("8x3x5x6") == parse_shape("3,5,6") == (3, 5, 6) and parse_shape("") is None
+
+
+ARRAYS = """layer { name: "d" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "missing/train.txt" batch_size: 2 } }
+layer { name: "c" type: "Convolution" bottom: "data" top: "c" convolution_param { num_output: 3 kernel_size: 3 pad: 1 weight_filler { type: "xavier" } } }
+layer { name: "l" type: "EuclideanLoss" bottom: "c" bottom: "label" top: "l" }
+"""
+OTHERS = [
+    ARRAYS,
+    ARRAYS.replace("HDF5Data", "Python").replace("}", '} python_param { module: "m" layer: "L" }', 1),
+    ARRAYS.replace("HDF5Data", "DenseImageData").replace("hdf5_data_param", "dense_image_data_param"),
+]
+
+
+@pytest.mark.parametrize("net", OTHERS, ids=["hdf5", "python", "dense"])
+def test_shapes_of_tops(net: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Data layers whose sizes only their files say take whole shapes by the names of their tops."""
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("net.prototxt").write_text(net)
+    shape = "--shape=data:2x3x8x9,label:2x3x8x9"
+    assert main(["summary", "--phase=TRAIN", shape, "net.prototxt"]) == 0
+    assert "2 x 3 x 8 x 9" in capfd.readouterr().out
+    assert main(["plan", "--phase=TRAIN", "--model=net.prototxt", shape]) == 0
+    assert main(["summary", "--phase=TRAIN", shape.replace("label", "labels"), "net.prototxt"]) == 1
+    assert "--shape names 'labels', which is not a top of a data layer" in capfd.readouterr().err
+    for word in ("data:2x3x8x9", "data:2x0,label:2"):
+        assert main(["summary", "--phase=TRAIN", f"--shape={word}", "net.prototxt"]) == 1
+
+
+def test_the_remedy_for_arrays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("net.prototxt").write_text(ARRAYS.replace("EuclideanLoss", "Silence").replace(' top: "l"', ""))
+    assert main(["summary", "net.prototxt"]) == 1
+    remedy = capfd.readouterr().err.rpartition("fix: ")[2].partition(", with the right sizes")[0]
+    assert remedy == "--shape data:2x3x32x32,label:2x1"
+    assert main(["summary", *remedy.split(), "net.prototxt"]) == 0 and "2 x 3 x 32 x 32" in capfd.readouterr().out
+
+
+def test_the_shape_of_an_image_by_its_top(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = 'layer { name: "d" type: "ImageData" top: "data" top: "label" image_data_param { source: "none" batch_size: 4 } }\n'
+    pathlib.Path("net.prototxt").write_text(text + 'layer { name: "s" type: "Silence" bottom: "data" bottom: "label" }\n')
+    assert main(["summary", "net.prototxt", "--shape=data:4x3x10x11"]) == 0
+    assert "4 x 3 x 10 x 11" in capfd.readouterr().out

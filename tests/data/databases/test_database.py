@@ -221,7 +221,7 @@ def test_leveldb_without_plyvel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plyvel", None)
     error = failure(GOLDEN / "files" / "leveldb_raw", LEVELDB)
     assert "needs the package plyvel" in error.fact
-    assert "ocaffe[leveldb]" in str(error.fix) and "convert_imageset" in str(error.fix)
+    assert "pip install plyvel" in str(error.fix) and "convert_imageset" in str(error.fix)
 
 
 @needs_plyvel

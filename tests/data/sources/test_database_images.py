@@ -285,7 +285,7 @@ def test_mean_file(raws: str, odd: str, tmp_path: pathlib.Path) -> None:
     assert f"mean_file {wrong} is 3 x 8 x 6, the image is 3 x 6 x 8" in error.fact and "compute_image_mean" in str(error.fix)
     error = failure(lambda: samples(source(odd, 2, transform={"mean_file": right, "crop_size": 5}), 0))
     assert "record 1" in error.fact and "is 3 x 9 x 7, the image is 3 x 6 x 8" in error.fact
-    assert failure(lambda: source(raws, 1, transform={"mean_file": "no.binaryproto"})).place == "no.binaryproto"
+    assert "mean_file no.binaryproto does not exist" in failure(lambda: source(raws, 1, transform={"mean_file": "no.binaryproto"})).fact
     write_blobproto(wrong, np.zeros((2, 3, 8, 6), np.float32))
     assert "is 2 x 3 x 8 x 6, not channels x height x width" in failure(lambda: source(raws, 1, transform={"mean_file": wrong})).fact
 

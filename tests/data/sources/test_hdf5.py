@@ -104,7 +104,7 @@ def one(tmp_path: pathlib.Path, *files: str) -> str:
 def test_files(tmp_path: pathlib.Path) -> None:
     good = write(tmp_path / "a.h5", **table(0))
     assert failure(lambda: source(one(tmp_path, good), 0)).fact == "batch_size is 0"
-    assert "the HDF5 file gone.h5 does not exist" in failure(lambda: source(one(tmp_path, good, "gone.h5"), 1)).fact
+    assert "the HDF5 file gone.h5 of the list" in failure(lambda: source(one(tmp_path, good, "gone.h5"), 1)).fact
     (tmp_path / "text.h5").write_text("text")
     error = failure(lambda: source(one(tmp_path, str(tmp_path / "text.h5")), 1))
     assert error.place == str(tmp_path / "text.h5") and "cannot be read as HDF5" in error.fact

@@ -239,7 +239,7 @@ def test_writer_without_plyvel(monkeypatch: pytest.MonkeyPatch, tmp_path: pathli
     monkeypatch.setitem(__import__("sys").modules, "plyvel", None)
     with pytest.raises(Error, match="plyvel") as caught:
         LevelDbWriter("db")
-    assert "ocaffe[leveldb]" in str(caught.value) and not any(path.name.startswith("db") for path in tmp_path.iterdir())
+    assert "pip install plyvel" in str(caught.value) and not any(path.name.startswith("db") for path in tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

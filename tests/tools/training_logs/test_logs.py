@@ -5,6 +5,7 @@ import math
 import pathlib
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -121,4 +122,84 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     assert main(["plot", LOG, "--output=out.png"]) == 1
-    assert "ocaffe[plot]" in capfd.readouterr().err
+    assert "pip install matplotlib" in capfd.readouterr().err
+
+
+SECOND = "I0221 10:00:{:02d}.000000  1 solver.cpp:10] {}\n"
+
+
+def made_log(tests: list[list[list[str]]], train: list[str]) -> str:
+    """A log in which each iteration tests nets with these outputs (repeated names are elements of one blob). All values differ."""
+    values = iter(range(1, 1 << 20))
+    text = SECOND.format(0, "Solving Net")
+    for index, nets in enumerate(tests):
+        lines = []
+        for net, names in enumerate(nets):
+            lines += [f"Iteration {20 * index}, Testing net (#{net})"]
+            lines += [f"    Test net output #{number}: {name} = {next(values)}" for number, name in enumerate(names)]
+        lines += [f"Iteration {20 * index} (1 iter/s, 1s/20 iters), loss = 0.5"]
+        lines += [f"    Train net output #{number}: {name} = {next(values)} (* 1 = 1 loss)" for number, name in enumerate(train)]
+        text += "".join(SECOND.format(index, line) for line in [*lines, f"Iteration {20 * index}, lr = 0.1"])
+    return text
+
+
+def parsed(text: str) -> tuple[list[str], list[str]]:
+    """The lines of the CSV files of TEST and TRAIN."""
+    pathlib.Path("made.log").write_text(text)
+    assert main(["parse_log", "made.log", "."]) == 0
+    files = [pathlib.Path(f"made.log.{name}") for name in ("test", "train")]
+    test, train = (file.read_text().splitlines() if file.exists() else [] for file in files)
+    return test, train
+
+
+ALIKE = [["accuracy", "loss"], ["accuracy", "loss"]]
+KEPT = [  # the outputs of the TEST nets in each test, the CSV
+    ([ALIKE, ALIKE], ["TestNet,accuracy,loss", "0,1.0,2.0", "1,3.0,4.0", "0,6.0,7.0", "1,8.0,9.0"]),
+    ([[["a"], ["a", "b"]]] * 2, ["TestNet,a,b", "0,1.0,", "1,2.0,3.0", "0,5.0,", "1,6.0,7.0"]),
+    ([[["c", "c", "c"]]] * 2, ["c,c[1],c[2]", "1.0,2.0,3.0", "5.0,6.0,7.0"]),
+    ([[["a"]], [["a", "b"]]], ["a,b", "1.0,", "3.0,4.0"]),  # parse_log.py ends with an exception
+    ([[["a"], ["b"]]] * 2, ["a,b", "1.0,2.0", "4.0,5.0"]),  # parse_log.py loses none: the same CSV
+    ([[["a", "b"]], [["a"]], [["a", "b"]]], ["a,b", "1.0,2.0", "4.0,", "6.0,7.0"]),
+]
+
+
+@pytest.mark.parametrize(("tests", "wanted"), KEPT)
+def test_every_number_of_every_test_net_is_kept(tests: list[list[list[str]]], wanted: list[str]) -> None:
+    """Caffe's script writes the outputs of two TEST nets over each other, and the elements of an output too."""
+    lines, _ = parsed(made_log(tests, ["loss"]))
+    assert [line.split(",", 3)[3] for line in lines] == wanted
+    assert all(line.split(",")[2] == "0.1" for line in lines[1:]), "no rate is missing"
+
+
+def test_random_logs_lose_nothing() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        tests = [[rng.choice(["a", "b", "c"], rng.integers(1, 4)).tolist() for _ in range(rng.integers(1, 4))] for _ in range(rng.integers(1, 4))]
+        text = made_log(tests, rng.choice(["x", "y"], rng.integers(1, 3)).tolist())
+        for lines, kind in zip(parsed(text), ("Test", "Train")):
+            numbers = [float(line.split(" = ")[1].split()[0]) for line in text.splitlines() if f"{kind} net output" in line]
+            columns = [number for number, name in enumerate(lines[0].split(",")) if name not in ("NumIters", "Seconds", "LearningRate", "TestNet")]
+            found = [float(cell) for line in lines[1:] for number, cell in enumerate(line.split(",")) if number in columns and cell]
+            assert sorted(found) == numbers, text
+
+
+def test_a_training_that_was_resumed_in_the_same_log() -> None:
+    """The last test of the first run and the first test of the second one have the same iteration and are two rows."""
+    text = made_log([[["a"]]], ["loss"])
+    lines, _ = parsed(text + text.replace("= 1\n", "= 7\n"))
+    assert [line.split(",")[3] for line in lines] == ["a", "1.0", "7.0"]
+
+
+def test_infinite_values_and_utf_16() -> None:
+    """PowerShell's `>` writes UTF-16."""
+    text = made_log([[["a"]], [["a"]]], ["loss"]).replace("a = 1\n", "a = -inf\n")
+    pathlib.Path("wide.log").write_text(text, encoding="utf-16")
+    assert [row["a"] for row in read_log("wide.log").test] == [-math.inf, 3]
+    pathlib.Path("marked.log").write_text(text, encoding="utf-8-sig")
+    assert read_log("marked.log").train == read_log("wide.log").train
+
+
+def test_panels_of_two_test_nets() -> None:
+    pathlib.Path("made.log").write_text(made_log([ALIKE, ALIKE], ["loss"]))
+    drawn = panels([("m", read_log("made.log"))])
+    assert [(curve.name, curve.y) for curve in drawn["accuracy"]] == [("accuracy (net 0)", [1, 6]), ("accuracy (net 1)", [3, 8])]

@@ -1,0 +1,58 @@
+"""The state (phase, level, stages) in which the rules of a layer would keep it, in the words of commands, scripts and solvers."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ocaffe import proto
+from ocaffe.formats.filter import decisive_rule, keeps
+
+
+class Ways(NamedTuple):
+    """How to get a state: the flags of commands, the arguments of caffe.Net, and a field of the solver, which is '' for another phase."""
+
+    flags: str
+    script: str
+    solver: str
+
+
+def ways_to_keep(state: Any, layer: Any) -> Ways | None:
+    """Return how to get the state, near to `state`, that keeps `layer`. `state` is a NetState that leaves it out. None if no single change keeps it."""
+    wanted = next((each for each in _states(state, layer) if keeps(each, layer)), None)
+    if wanted is None:
+        return None
+    phase = proto.Phase.Name(wanted.phase)
+    changes = {"phase": wanted.phase != state.phase, "level": wanted.level != state.level, "stage": list(wanted.stage) != stages_of(state)}
+    flags = {"phase": f"--phase={phase}", "level": f"--level={wanted.level}", "stage": f"--stage={','.join(wanted.stage)}"}
+    names = ", ".join(f'"{stage}"' for stage in wanted.stage)
+    script = {"phase": f"caffe.{phase}", "level": f"level={wanted.level}", "stage": f"stages=[{names}]"}
+    fields = {"level": f"level: {wanted.level}", "stage": " ".join(f'stage: "{stage}"' for stage in wanted.stage)}
+    words = [[text for name, text in each.items() if changes[name]] for each in (flags, script, fields)]
+    field = "train_state" if state.phase == proto.TRAIN else "test_state"
+    return Ways(" ".join(words[0]), ", ".join(words[1]), "" if changes["phase"] else f"{field} {{ {' '.join(words[2])} }}")
+
+
+def stages_of(state: Any) -> list[str]:
+    """Return the stages of `state` that have a name. Caffe's own commands add an empty one."""
+    return [stage for stage in state.stage if stage]
+
+
+def _states(state: Any, layer: Any) -> Iterator[Any]:
+    """Yield states that differ from `state` by what the decisive rule says: for an include rule by all of it, for an exclude rule by one of its fields."""
+    rule = decisive_rule(state, layer)
+    stages = stages_of(state)
+    given = {name: getattr(rule, name) for name in ("phase", "min_level", "max_level") if rule.HasField(name)}
+    if layer.include:
+        level = max(state.level, given.get("min_level", state.level))
+        level = min(level, given.get("max_level", level))
+        wanted = [stage for stage in dict.fromkeys([*stages, *rule.stage]) if stage not in rule.not_stage]
+        yield proto.NetState(phase=given.get("phase", state.phase), level=level, stage=wanted)
+        return
+    for stage in rule.stage:
+        yield proto.NetState(phase=state.phase, level=state.level, stage=[each for each in stages if each != stage])
+    for stage in rule.not_stage:
+        yield proto.NetState(phase=state.phase, level=state.level, stage=[*stages, stage])
+    for name, step in (("min_level", -1), ("max_level", 1)):
+        if name in given:
+            yield proto.NetState(phase=state.phase, level=given[name] + step, stage=stages)
+    yield proto.NetState(phase=proto.TEST if state.phase == proto.TRAIN else proto.TRAIN, level=state.level, stage=stages)
