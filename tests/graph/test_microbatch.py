@@ -96,13 +96,13 @@ def test_cuts() -> None:
 @pytest.mark.parametrize(("cut", "pieces"), [("n1", 3), ("both", 2), ("p", 12), ("t", 4)])
 def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = trained(device)
-    original = compiling._Job.compiled
+    original = compiling._Compilation.compiled
 
     def split(job: Any, budget: int | None = None, given: Microbatch | None = None) -> Any:
         index = next(i for i, node in enumerate(job.graph.nodes) if node.name == cut)
         return original(job, budget, Microbatch(index, pieces))
 
-    monkeypatch.setattr(compiling._Job, "compiled", split)
+    monkeypatch.setattr(compiling._Compilation, "compiled", split)
     switch(monkeypatch, "poison")
     parts, compiled = trained(device)
     assert sum(launch.layer == "c1" and launch.phase == "forward" for launch in compiled.recording.schedule) >= pieces
@@ -111,7 +111,7 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
 
 def test_no_attempt_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[tuple[int | None, Microbatch | None, bool]] = []
-    original = compiling._Job.compiled
+    original = compiling._Compilation.compiled
 
     def compiled(job: Any, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> Any:
         attempts.append((budget, microbatch, keep))
@@ -121,7 +121,7 @@ def test_no_attempt_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     group, target, switches = ParameterGroup(graph.params), Target(), compiling.Switches()
     plain = compiling.compile_net(graph, group, target, NetOptions(), switches)
     fixed = fixed_bytes([plain.recording.schedule])
-    monkeypatch.setattr(compiling._Job, "compiled", compiled)
+    monkeypatch.setattr(compiling._Compilation, "compiled", compiled)
     split = []
     for share in range(90, 30, -10):
         attempts.clear()
