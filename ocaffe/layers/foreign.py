@@ -10,7 +10,6 @@ FOREIGN = {
     "BiasChannel": "DeepLab and PSPNet",
     "BlackAugmentation": "FlowNet 2",
     "BoxData": "intel/caffe (YOLOv2)",
-    "BReLU": "DehazeNet",
     "ConnectedComponent": "the OpenCL branch",
     "ConvLSTM": "ConvLSTM forks",
     "CropCenter2": "waifu2x",
@@ -44,7 +43,6 @@ FOREIGN = {
     "LibDNNPooling": "the OpenCL branch",
     "LocLoss": "SpatialTransformerLayer",
     "MalisLoss": "the OpenCL branch",
-    "MaskResize": "MNC",
     "MatRead": "DeepLab and PSPNet",
     "MatWrite": "DeepLab and PSPNet",
     "MergeCrop": "the OpenCL branch",
@@ -59,8 +57,6 @@ FOREIGN = {
     "PFMWriter": "FlowNet 2",
     "Quantizer": "the OpenCL branch",
     "Reorganize": "winggan/caffe",
-    "ROIAlignment": "Mask R-CNN forks",
-    "ROIWarping": "MNC",
     "Scatter": "yjxiong/caffe (temporal-segment-networks)",
     "SegData": "yjxiong/caffe (temporal-segment-networks)",
     "SegmentConsensus": "yjxiong/caffe (temporal-segment-networks)",
@@ -76,7 +72,6 @@ NO_FLOW_DATA = "it reads or changes pairs of images and flow; give the net Input
 FRCNN = "its settings are in a file of that fork; {} does the same with python_param or proposal_param, and the trained weights fit"
 USE = {  # what a type does, and its replacement
     "Accum": "it joins images of several sizes; Resample to one size and Concat do so",
-    "BReLU": "it keeps values between 0 and 1: Clip with clip_param { min: 0 max: 1 } does so",
     "BlackAugmentation": NO_FLOW_DATA,
     "ConvLSTM": "it is an LSTM whose products are convolutions; layers before and after it run, if its top is an Input",
     "CropCenter2": "it cuts the middle out, as CropCenter with crop_size and Crop do",
@@ -101,11 +96,7 @@ USE = {  # what a type does, and its replacement
     "ImgWriter": "it writes a file; read the blob by Python, or use HDF5Output",
     "LocLoss": "it is a loss on the numbers of SpatialTransformer; remove it, and the rest of the net trains",
     "MMDLoss": "it is the distance of two distributions, with kernels that differ between forks; a Python layer can compute it, and deploy nets have none",
-    "MaskResize": "it resizes masks; Interp with height and width does nearly so, other pixels at the border",
     "PFMWriter": "it writes a file; read the blob by Python, or use HDF5Output",
-    "ROIAlignment": "it takes values between pixels in regions: ROIAlign with pooled_h, pooled_w and spatial_scale does so",
-    "ROIWarping": "it takes one value between pixels in each bin of a region, and gives regions a gradient; ROIAlign gives nearly the same values, "
-    "without that gradient",
     "STLoss": "it is a loss on the numbers of SpatialTransformer; remove it, and the rest of the net trains",
     "SegData": "it reads lists of images and label images, as DenseImageData does",
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe.selftest.boxes import roi_pool
 from ocaffe.selftest.case import Arrays, Case, layer, normal
 from ocaffe.selftest.layers import convolve
 
@@ -387,6 +388,78 @@ def box_output(x: Arrays, kind: str) -> Arrays:
     return {"y": found[:, :5], "z": found}
 
 
+def regions(rng: np.random.Generator) -> Arrays:
+    """An image, and regions in it, across its borders, and of less than a pixel."""
+    x0 = rng.standard_normal((2, 3, 6, 7))
+    return {"x0": x0, "x1": np.array([[0, 1.3, 0.4, 9.1, 8.2], [1, 3.2, 2.7, 3.4, 2.9], [1, -3.3, -2.1, 5.2, 4.4], [0, 6.1, 5.3, 17.2, 16.9]])}
+
+
+def at(image: np.ndarray, row: float, column: float) -> np.ndarray:
+    """The values of C x H x W at a place; places outside are moved to the border."""
+    row, column = (min(max(place, 0), n - 1) for place, n in zip((row, column), image.shape[1:]))
+    r, c = int(row), int(column)
+    r2, c2 = min(r + 1, image.shape[1] - 1), min(c + 1, image.shape[2] - 1)
+    a, b = row - r, column - c
+    return (1 - a) * ((1 - b) * image[:, r, c] + b * image[:, r, c2]) + a * ((1 - b) * image[:, r2, c] + b * image[:, r2, c2])
+
+
+def warped_places(region: np.ndarray, index: tuple[int, int], bins: tuple[int, int]) -> list[float]:
+    corners = np.copysign(np.floor(np.abs(0.5 * region[1:]) + 0.5), region[1:])
+    return [corners[1 - k] + index[k] * max(corners[3 - k] - corners[1 - k], 0) / bins[k] for k in (0, 1)]
+
+
+def roi_warped(x: Arrays, got: Arrays) -> Arrays:
+    """MNC's ROIWarping by loops over bins, with 3 x 4 bins and the scale 0.5."""
+    image, y = x["x0"], np.zeros((4, 3, 3, 4))
+    for r, i, j in np.ndindex(4, 3, 4):
+        row, column = warped_places(x["x1"][r], (i, j), (3, 4))
+        if -0.5 <= row <= image.shape[2] - 0.5 and -0.5 <= column <= image.shape[3] - 0.5:
+            y[r, :, i, j] = at(image[int(x["x1"][r, 0])], row, column)
+    return {"y": y}
+
+
+def roi_aligned(x: Arrays, middle: bool) -> Arrays:
+    """ROIAlignment by loops over bins, with 3 x 4 bins and the scale 0.5. The values of a bin are one pixel apart, or one is in its middle."""
+    image, y = x["x0"], np.zeros((4, 3, 3, 4))
+    for r, i, j in np.ndindex(4, 3, 4):
+        edges = []
+        for k, (index, bins) in enumerate(((i, 3), (j, 4))):
+            low, high = 0.5 * x["x1"][r, 2 - k], 0.5 * x["x1"][r, 4 - k]
+            size = max(high - low + 1, 1) / bins
+            edges.append(np.clip([low + index * size, low + (index + 1) * size], 0, image.shape[2 + k] - middle))
+        rows, columns = ([np.mean(edge)] if middle else np.arange(*edge) for edge in edges)
+        values = [at(image[int(x["x1"][r, 0])], row, column) for row in rows for column in columns]
+        y[r, :, i, j] = np.mean(values, 0) if values else 0
+    return {"y": y}
+
+
+def with_margin(rows: np.ndarray) -> np.ndarray:
+    """Regions that are a quarter of their size wider and higher on each side."""
+    margin = (rows[:, 3:] - rows[:, 1:3] + 1) / 4
+    return np.concatenate([rows[:, :1], rows[:, 1:3] - margin, rows[:, 3:] + margin], 1)
+
+
+def grid_aligned(x: Arrays, got: Arrays) -> Arrays:
+    """MS-CNN's ROIAlign by loops over the corners of 3 x 4 bins, with the scale 0.5."""
+    image, y = x["x0"], np.zeros((4, 3, 4, 5))
+    for r, region in enumerate(with_margin(x["x1"])):
+        low, high = region[2:0:-1] / 2 - 0.5, region[4:2:-1] / 2 - 0.5
+        for i, j in np.ndindex(4, 5):
+            row, column = low + (high - low) * [i / 3, j / 4]
+            if -0.5 <= row <= image.shape[2] - 0.5 and -0.5 <= column <= image.shape[3] - 0.5:
+                y[r, :, i, j] = at(image[int(region[0])], row, column)
+    return {"y": y}
+
+
+def mask_resized(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    y = np.zeros((*x.shape[:2], *size))
+    for n, (i, j) in itertools.product(range(len(x)), np.ndindex(*size)):
+        row, column = i * x.shape[2] / size[0], j * x.shape[3] / size[1]
+        if row <= x.shape[2] - 0.5 and column <= x.shape[3] - 0.5:
+            y[n, :, i, j] = at(x[n], row, column)
+    return y
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -501,4 +574,19 @@ CASES = [
     *(Case(f"BoxOutput {kind}", layer("BoxOutput", "x0 x1", "y z", f'box_output_param {{ nms_type: "{kind}" fg_thr: 0.2 iou_thr: 0.4 field_w: 24 field_h: 24 '
            f"field_w: 40 field_h: 40 downsample_rate: 8 downsample_rate: 16 max_nms_num: 20 max_post_nms_num: 5 }} {REGRESSION}"), branches,
            lambda x, got, kind=kind: box_output(x, kind), phase="TEST") for kind in ("IOU", "IOMU", "IOFU")),
+    Case("ROIWarping", layer("ROIWarping", "x0 x1", "y", "propagate_down: true propagate_down: false roi_warping_param { pooled_h: 3 pooled_w: 4 "
+         "spatial_scale: 0.5 }"), regions, roi_warped, ("x0",)),
+    Case("ROIAlignment steps", layer("ROIAlignment", "x0 x1", "y", "propagate_down: true propagate_down: false roi_alignment_param { pooled_h: 3 pooled_w: 4 "
+         "spatial_scale: 0.5 }"), regions, lambda x, got: roi_aligned(x, False), ("x0",)),
+    Case("ROIAlignment sampling_ratio", layer("ROIAlignment", "x0 x1", "y", "propagate_down: true propagate_down: false roi_alignment_param { pooled_h: 3 "
+         "pooled_w: 4 spatial_scale: 0.5 sampling_ratio: 1 }"), regions, lambda x, got: roi_aligned(x, True), ("x0",)),
+    Case("ROIAlign of MS-CNN", layer("ROIAlign", "x0 x1", "y", "propagate_down: true propagate_down: false roi_pooling_param { pooled_h: 3 pooled_w: 4 "
+         "spatial_scale: 0.5 pad_ratio: 0.25 }"), regions, grid_aligned, ("x0",)),
+    Case("ROIPooling pad_ratio", layer("ROIPooling", "x0 x1", "y", "propagate_down: true propagate_down: false roi_pooling_param { pooled_h: 5 pooled_w: 5 "
+         "spatial_scale: 0.25 pad_ratio: 0.25 }"), regions, lambda x, got: roi_pool({"x0": x["x0"], "x1": with_margin(x["x1"])}, got), ("x0",)),
+    *(Case(f"MaskResize {h} {w}", layer("MaskResize", "x0", "y", f"mask_resize_param {{ output_height: {h} output_width: {w} }}"), normal(x0=(2, 2, 4, 6)),
+           lambda x, got, size=(h, w): {"y": mask_resized(x["x0"], size)}, ("x0",)) for h, w in ((9, 12), (3, 2), (4, 6))),
+    Case("BReLU", layer("BReLU", "x0", "y"), normal(x0=(2, 30)), lambda x, got: {"y": np.clip(x["x0"], 0, 1)}, ("x0",)),
+    Case("BReLU with bounds", layer("BReLU", "x0", "y", "brelu_param { minval: -0.5 maxval: 0.75 }"), normal(x0=(2, 30)),
+         lambda x, got: {"y": np.clip(x["x0"], -0.5, 0.75)}, ("x0",)),
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from ocaffe.formats.text import parse
 from ocaffe.io import array_to_blobproto
 from ocaffe.selftest.case import layer
 from ocaffe.selftest.layers import convolve
-from tests.layers.public_cases import downsampled, volume_pooled
+from tests.layers.public_cases import downsampled, regions, volume_pooled, warped_places
 from tests.layers.test_fork_layers import refusal
 
 pytestmark = pytest.mark.quick
@@ -72,6 +72,11 @@ pytestmark = pytest.mark.quick
         ("DecodeBBox", "bbox_reg_param { bbox_mean: 0 bbox_std: 1 }", ("9 8", "9 5"), "bbox_mean is [0.0], bbox_std [1.0]"),
         ("BoxOutput", "", ("1 7 4 4",), "field_h is [] for 1 bottoms"),
         ("BoxOutput", 'box_output_param { field_h: 9 field_w: 9 downsample_rate: 8 nms_type: "MAX" }', ("1 7 4 4",), "nms_type is 'MAX'"),
+        ("ROIWarping", "roi_warping_param { pooled_h: 3 }", ("1 2 4 4", "3 5"), "pooled_h is 3, pooled_w 0"),
+        ("ROIAlignment", "roi_alignment_param { pooled_h: 3 pooled_w: 3 }", ("1 2 4 4", "3 4"), "bottom 1 is 3 x 4, it must be R x 5"),
+        ("ROIAlignment", "roi_alignment_param { pooled_h: 3 pooled_w: 3 sampling_ratio: 2 }", ("1 2 4 4", "3 5"), "sampling_ratio is 2"),
+        ("MaskResize", "mask_resize_param { output_height: 3 }", ("1 2 4 4",), "output_height is 3, output_width 0"),
+        ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
@@ -123,6 +128,40 @@ def test_no_box(device: Device) -> None:
     x[:, 1, 1, 1] = x[:, 1, 2, 2] = 3
     out = net.forward(x=x)
     assert np.array(out["z"]).shape == (2, 6, 1, 1) and np.array(out["z"])[0].ravel().tolist() == [0, 10, 10, 30, 30, 2]
+
+
+def test_gradient_of_warped_regions(device: Device) -> None:
+    """MNC's gradient of the corners: the slopes at each value, times the part of the region before or after it."""
+    text = "force_backward: true " + "".join(
+        f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ {shape} }} }} }} '
+        for k, shape in enumerate(("dim: 2 dim: 3 dim: 6 dim: 7", "dim: 4 dim: 5"))
+    )
+    text += layer("ROIWarping", "x0 x1", "y", "roi_warping_param { pooled_h: 3 pooled_w: 4 spatial_scale: 0.5 }")
+    net = Net(parse(text, proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x, dy = regions(rng), rng.standard_normal((4, 3, 3, 4)).astype(np.float32)
+    net.forward(**x)
+    net.blobs["y"].diff[...] = dy
+    net.backward()
+    wanted = np.zeros((4, 5))
+    for r, i, j in np.ndindex(4, 3, 4):
+        image = x["x0"][int(x["x1"][r, 0])]
+        places = warped_places(x["x1"][r], (i, j), (3, 4))
+        if not all(-0.5 <= place <= n - 0.5 for place, n in zip(places, image.shape[1:])):
+            continue
+        places = [min(max(place, 0), n - 1) for place, n in zip(places, image.shape[1:])]
+        h, w = (int(place) for place in places)
+        if h + 1 >= image.shape[1] or w + 1 >= image.shape[2]:
+            continue
+        b, a = places[0] - h, places[1] - w
+        corners = image[:, h : h + 2, w : w + 2]
+        slopes = ((corners[:, 1] - corners[:, 0]) @ [1 - a, a], (corners[:, :, 1] - corners[:, :, 0]) @ [1 - b, b])
+        for k in (0, 1):
+            low, high = (np.copysign(np.floor(abs(0.5 * c) + 0.5), c) for c in x["x1"][r, [2 - k, 4 - k]])
+            part = (places[k] - low) / max(high - low + 1, 1)
+            wanted[r, [2 - k, 4 - k]] += 0.5 * (slopes[k] @ dy[r, :, i, j]) * np.array([1 - part, part])
+    assert np.abs(wanted).max(0)[1:].min() > 0.1
+    np.testing.assert_allclose(net.blobs["x1"].diff, wanted, atol=1e-4)
 
 
 def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
