@@ -451,6 +451,56 @@ def grid_aligned(x: Arrays, got: Arrays) -> Arrays:
     return {"y": y}
 
 
+def branch(rng: np.random.Generator) -> Arrays:
+    """A branch with two classes and the background in 3 x 4 cells of 8 pixels, with boxes of 24 pixels, and its labels; label 9 is ignored."""
+    x = {"x0": rng.standard_normal((2, 7, 3, 4)), "x1": np.zeros((2, 6, 3, 4))}
+    x["x0"][:, 3:] *= 0.1
+    x["x1"][:, 0] = rng.choice([0, 0, 0, 1, 2], (2, 3, 4))
+    x["x1"][0, 0, 0, :3] = 1, 2, 9
+    x["x1"][:, 1:3] = rng.uniform(0, 30, (2, 2, 3, 4))
+    x["x1"][:, 3:5] = rng.uniform(1, 40, (2, 2, 3, 4))
+    x["x1"][:, 5] = rng.uniform(0.2, 0.8, (2, 3, 4))
+    return x
+
+
+def detection_loss(x: Arrays, mode: str, overlaps: bool, shares: bool) -> np.ndarray:
+    """MS-CNN's DetectionLoss by loops, with bg_threshold 0.6, bg_multiple 1 and lambda 2: both numbers of the top."""
+    scores, truth = x["x0"].reshape(2, 7, 12), x["x1"].reshape(2, 6, 12)
+    kept: set[tuple[int, int]] = set()
+    for n in range(2):
+        free = [j for j in range(12) if truth[n, 0, j] == 0 and truth[n, 5, j] < 0.6]
+        for k in (1, 2) if mode == "bootstrap" else ():
+            count = max(4, int((truth[n, 0] == k).sum()))
+            kept |= {(n, j) for j in sorted(free, key=lambda j: -scores[n, k, j])[:count]}
+        if mode == "all":
+            kept |= {(n, j) for j in free}
+    positive = {(n, j) for n, j in np.ndindex(2, 12) if truth[n, 0, j] != 0}
+    weights = {(n, j): truth[n, 5, j] if overlaps and (n, j) in positive else 1.0 for n, j in positive | kept}
+    if shares:
+        total = {kind: sum(weights[cell] for cell in cells) for kind, cells in (("positive", positive), ("kept", kept))}
+        for cell in weights:
+            weights[cell] *= 0.5 * len(weights) / total["positive" if cell in positive else "kept"]
+    counted = [(n, j) for n, j in weights if truth[n, 0, j] != 9]
+    classes = 0.0
+    for n, j in counted:
+        values = np.exp(scores[n, :3, j])
+        classes -= weights[n, j] * np.log(values[int(truth[n, 0, j])] / values.sum()) / len(counted)
+    boxes, limits = 0.0, np.array([0.5, 0.5, np.log(2), np.log(2)])
+    cells = [(n, j) for n, j in positive if truth[n, 0, j] != 9]
+    mean, deviation = np.repeat(MEANS.reshape(2, 2).mean(1), 2), np.repeat(np.sqrt(DEVIATIONS.reshape(2, 2).prod(1)), 2)
+    for n, j in cells:
+        true = np.array([*(truth[n, 1:3, j] - (np.array([j % 4, j // 4]) + 0.5) * 8) / 24, *np.log(np.maximum(truth[n, 3:5, j], 2) / 24)])
+        d = np.clip(scores[n, 3:, j], (-limits - mean) / deviation, (limits - mean) / deviation) - (true - MEANS) / DEVIATIONS
+        boxes += 2 * np.where(abs(d) < 1, d * d / 2, abs(d) - 0.5).sum() / (4 * len(cells))
+    return np.array([classes + boxes, boxes])
+
+
+def detection_loss_case(mode: str, fields: str, *how: bool) -> Case:
+    text = f'sample_mode: "{mode}" cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 bg_threshold: 0.6 bg_multiple: 1 lambda: 2 {fields}'
+    net = layer("DetectionLoss", "x0 x1", "y", f"detection_loss_param {{ {text} }} loss_param {{ ignore_label: 9 }} {REGRESSION}")
+    return Case(f"DetectionLoss {mode}", net, branch, lambda x, got: {"y": detection_loss(x, mode, *how).reshape(1, 1, 1, 2)})
+
+
 def mask_resized(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     y = np.zeros((*x.shape[:2], *size))
     for n, (i, j) in itertools.product(range(len(x)), np.ndindex(*size)):
@@ -589,4 +639,6 @@ CASES = [
     Case("BReLU", layer("BReLU", "x0", "y"), normal(x0=(2, 30)), lambda x, got: {"y": np.clip(x["x0"], 0, 1)}, ("x0",)),
     Case("BReLU with bounds", layer("BReLU", "x0", "y", "brelu_param { minval: -0.5 maxval: 0.75 }"), normal(x0=(2, 30)),
          lambda x, got: {"y": np.clip(x["x0"], -0.5, 0.75)}, ("x0",)),
+    detection_loss_case("all", "iou_weighted: true", True, False),
+    detection_loss_case("bootstrap", "pos_neg_weighted: true", False, True),
 ]  # fmt: skip

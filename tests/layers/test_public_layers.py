@@ -13,7 +13,7 @@ from ocaffe.formats.text import parse
 from ocaffe.io import array_to_blobproto
 from ocaffe.selftest.case import layer
 from ocaffe.selftest.layers import convolve
-from tests.layers.public_cases import downsampled, regions, volume_pooled, warped_places
+from tests.layers.public_cases import branch, detection_loss, detection_loss_case, downsampled, regions, volume_pooled, warped_places
 from tests.layers.test_fork_layers import refusal
 
 pytestmark = pytest.mark.quick
@@ -76,6 +76,8 @@ pytestmark = pytest.mark.quick
         ("ROIAlignment", "roi_alignment_param { pooled_h: 3 pooled_w: 3 }", ("1 2 4 4", "3 4"), "bottom 1 is 3 x 4, it must be R x 5"),
         ("ROIAlignment", "roi_alignment_param { pooled_h: 3 pooled_w: 3 sampling_ratio: 2 }", ("1 2 4 4", "3 5"), "sampling_ratio is 2"),
         ("MaskResize", "mask_resize_param { output_height: 3 }", ("1 2 4 4",), "output_height is 3, output_width 0"),
+        ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 downsample_rate: 8 }", ("1 7 4 4", "1 6 4 4"), "field_h is 0"),
+        ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 }", ("1 6 4 4", "1 6 4 4"), "and cls_num is 3"),
         ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
@@ -162,6 +164,52 @@ def test_gradient_of_warped_regions(device: Device) -> None:
             wanted[r, [2 - k, 4 - k]] += 0.5 * (slopes[k] @ dy[r, :, i, j]) * np.array([1 - part, part])
     assert np.abs(wanted).max(0)[1:].min() > 0.1
     np.testing.assert_allclose(net.blobs["x1"].diff, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["all", "bootstrap"])
+def test_gradient_of_detection_loss(device: Device, mode: str) -> None:
+    """The gradient of the first number by central differences; no output of the branch is at its limits."""
+    case = detection_loss_case(mode, "iou_weighted: true pos_neg_weighted: true", True, True)
+    x = {name: array.astype(np.float32) for name, array in branch(np.random.default_rng(0)).items()}
+    message = case.message(x, "")
+    message.force_backward = True
+    net = Net(message, proto.TRAIN, device=device)
+    net.forward(**x)
+    net.backward()
+    wanted, h = np.zeros(x["x0"].shape), 1e-5
+    for place in np.ndindex(*wanted.shape):
+        values = []
+        for sign in (1, -1):
+            moved = x["x0"].astype(float)
+            moved[place] += sign * h
+            values.append(detection_loss({**x, "x0": moved}, mode, True, True)[0])
+        wanted[place] = (values[0] - values[1]) / (2 * h)
+    np.testing.assert_allclose(net.blobs["x0"].diff, wanted, atol=1e-4)
+    assert np.abs(wanted).max() > 0.01
+
+
+@pytest.mark.parametrize("mode", ["random", "mixture"])
+def test_random_cells_of_detection_loss(device: Device, mode: str) -> None:
+    """Background cells are drawn anew in each pass; none has an overlap above the threshold, and cells with a class always count."""
+    text = "".join(
+        f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ dim: 2 dim: {channels} dim: 16 dim: 16 }} }} }} '
+        for k, channels in enumerate((7, 6))
+    )
+    text += layer("DetectionLoss", "x0 x1", "y", f'detection_loss_param {{ sample_mode: "{mode}" cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 }}')
+    net = Net(parse("force_backward: true " + text, proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x = {"x0": rng.standard_normal((2, 7, 16, 16)), "x1": rng.uniform(0, 1, (2, 6, 16, 16))}
+    x["x1"][:, 0] = rng.choice([0] * 18 + [1, 2], (2, 16, 16))
+    positive, free = x["x1"][:, 0] > 0, (x["x1"][:, 0] == 0) & (x["x1"][:, 5] < 0.5)
+    seen = []
+    for _ in range(2):
+        net.forward(**x)
+        net.backward()
+        seen.append(np.abs(net.blobs["x0"].diff[:, :3]).sum(1) > 0)
+        kept = seen[-1] & ~positive
+        assert seen[-1][positive].all() and not (kept & ~free).any()
+        assert 0.15 < kept.sum() / (4 * positive.sum()) < 1
+    assert (seen[0] != seen[1]).any()
 
 
 def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
