@@ -501,6 +501,36 @@ def detection_loss_case(mode: str, fields: str, *how: bool) -> Case:
     return Case(f"DetectionLoss {mode}", net, branch, lambda x, got: {"y": detection_loss(x, mode, *how).reshape(1, 1, 1, 2)})
 
 
+def lse_margin(x: Arrays, margin: float, scale: float | None = None) -> Arrays:
+    """GlobalLSEMargin with the margin that the pass begins with; the first pass has 0. In TEST the margin stays."""
+    cosines, labels = x["x0"], x["x1"].astype(int)
+    scales = x.get("x2", np.full(len(labels), scale))
+    others = np.stack([np.delete(row, label) for row, label in zip(cosines, labels)])
+    own = np.take_along_axis(cosines, labels[:, None], 1)[:, 0]
+    lse = np.log(np.exp(scales[:, None] * others).sum(1)) / scales
+    margins = own - lse
+    place = margin or margins.mean()
+    for _ in range(1 if margin else 20):
+        last, place = place, margins[abs(margins - place) < 0.1].mean()
+        if abs(last - place) < 0.001:
+            break
+    margin = 0.9 * margin + 0.1 * place if margin else place
+    y = scales[:, None] * (cosines - max(margin, 0) * (np.arange(cosines.shape[1]) == labels[:, None]))
+    return {"y": y, "z": np.array([scales.mean(), own.mean(), lse.mean(), others.max(1).mean(), margin])}
+
+
+def cosines(rng: np.random.Generator) -> Arrays:
+    """Cosines of 8 samples in 4 classes; those of the labels' classes are near 0.7."""
+    x = {"x0": rng.uniform(-0.3, 0.3, (8, 4)), "x1": rng.integers(0, 4, 8).astype(float)}
+    np.put_along_axis(x["x0"], x["x1"].astype(int)[:, None], rng.uniform(0.6, 0.8, (8, 1)), 1)
+    return x
+
+
+def fixed_margin(x: Arrays, got: Arrays) -> Arrays:
+    own = np.arange(4) == x["x1"].astype(int)[:, None]
+    return {"y": x.get("x2", x["y/0"])[:, None] * (x["x0"] - 0.25 * own)}
+
+
 def mask_resized(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     y = np.zeros((*x.shape[:2], *size))
     for n, (i, j) in itertools.product(range(len(x)), np.ndindex(*size)):
@@ -641,4 +671,12 @@ CASES = [
          lambda x, got: {"y": np.clip(x["x0"], -0.5, 0.75)}, ("x0",)),
     detection_loss_case("all", "iou_weighted: true", True, False),
     detection_loss_case("bootstrap", "pos_neg_weighted: true", False, True),
+    Case("GlobalLSEMargin TRAIN, first", layer("GlobalLSEMargin", "x0 x1", "y z", "scale_param { max_value: 20 }"), cosines,
+         lambda x, got: lse_margin(x, 0, 20)),
+    Case("GlobalLSEMargin TRAIN, later", layer("GlobalLSEMargin", "x0 x1 x2", "y z"), lambda rng: {**cosines(rng), "x2": rng.uniform(9, 11, 8), "y/0": np.ones(
+         1), "y/1": np.array([0.45])}, lambda x, got: lse_margin(x, 0.45)),
+    Case("GlobalLSEMargin", layer("GlobalLSEMargin", "x0 x1", "y"), lambda rng: {**cosines(rng), "y/0": np.array([3.0]), "y/1": np.array([0.25])}, fixed_margin,
+         ("x0", "y/0"), phase="TEST"),
+    Case("GlobalLSEMargin with norms", layer("GlobalLSEMargin", "x0 x1 x2", "y"), lambda rng: {**cosines(rng), "x2": rng.uniform(2, 3, 8), "y/0": np.ones(1),
+         "y/1": np.array([0.25])}, fixed_margin, ("x0", "x2"), phase="TEST"),
 ]  # fmt: skip

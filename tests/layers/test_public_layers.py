@@ -78,6 +78,8 @@ pytestmark = pytest.mark.quick
         ("MaskResize", "mask_resize_param { output_height: 3 }", ("1 2 4 4",), "output_height is 3, output_width 0"),
         ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 downsample_rate: 8 }", ("1 7 4 4", "1 6 4 4"), "field_h is 0"),
         ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 }", ("1 6 4 4", "1 6 4 4"), "and cls_num is 3"),
+        ("GlobalLSEMargin", "", ("3 4", "2"), "bottom 1 is 2, bottom 0 3 x 4"),
+        ("GlobalLSEMargin", "scale_param { min_value: 3 max_value: 2 }", ("3 4", "3"), "min_value is 3, max_value 2"),
         ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
