@@ -531,6 +531,32 @@ def fixed_margin(x: Arrays, got: Arrays) -> Arrays:
     return {"y": x.get("x2", x["y/0"])[:, None] * (x["x0"] - 0.25 * own)}
 
 
+def discrepancies(x: Arrays, kernels: int, ratio: float) -> dict[float, Arrays]:
+    """The values of MMDLoss that two draws from two source and two target samples can have, each with the gradients of both bottoms."""
+    source, target = x["x0"], x["x1"]
+    every = np.concatenate([source, target])
+    pairs = ((every[:, None] - every) ** 2).sum(2)
+    numbers = 12 / pairs.sum() * float(ratio) ** (np.arange(kernels) - kernels // 2)
+
+    def one(matching: tuple[int, int]) -> tuple[float, Arrays]:
+        value, diffs = 0.0, {"x0": np.zeros_like(source), "x1": np.zeros_like(target)}
+        terms = [("x0", 0, "x0", 1, 1), ("x1", 0, "x1", 1, 1), *(("x0", i, "x1", j, -1) for i, j in enumerate(matching))]
+        for first, i, second, j, sign in terms:
+            d = x[first][i] - x[second][j]
+            parts = sign * np.exp(-numbers * (d @ d))
+            value += parts.sum()
+            diffs[first][i] += -2 * (numbers * parts).sum() * d
+            diffs[second][j] -= -2 * (numbers * parts).sum() * d
+        return value, diffs
+
+    ways = [one((0, 1)), one((1, 0))]
+    return {a[0] + b[0]: {name: (a[1][name] + b[1][name]) / 2 for name in x} for a, b in itertools.combinations_with_replacement(ways, 2)}
+
+
+def discrepancy(x: Arrays, got: Arrays) -> Arrays:
+    return {"loss": np.asarray(min(discrepancies(x, 3, 1.5), key=lambda value: abs(value - got["loss"])))}
+
+
 def mask_resized(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     y = np.zeros((*x.shape[:2], *size))
     for n, (i, j) in itertools.product(range(len(x)), np.ndindex(*size)):
@@ -679,4 +705,5 @@ CASES = [
          ("x0", "y/0"), phase="TEST"),
     Case("GlobalLSEMargin with norms", layer("GlobalLSEMargin", "x0 x1 x2", "y"), lambda rng: {**cosines(rng), "x2": rng.uniform(2, 3, 8), "y/0": np.ones(1),
          "y/1": np.array([0.25])}, fixed_margin, ("x0", "x2"), phase="TEST"),
+    Case("MMDLoss", layer("MMDLoss", "x0 x1", "loss", "mmd_param { kernel_num: 3 kernel_mul: 1.5 }"), normal(x0=(2, 3), x1=(2, 3)), discrepancy),
 ]  # fmt: skip

@@ -32,8 +32,8 @@ NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that 
     "AdaCosAddmScale", "AssistedExcitation TRAIN", "BoxOutput", "ChannelScale global TRAIN", "CombinedMargin", "CosinAddm", "CTCGreedyDecoder accuracy",
     "CTCGreedyDecoder with indicators", "CtcLoss", "DecodeBBox TRAIN", "DeformableConvolution", "DenseImageData", "DetectionEvaluate", "DetectionLoss",
     "EvalDetection", "GlobalLSEMargin TRAIN", "GuidedDropout stochastic TRAIN", "L1Loss", "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LpqLoss",
-    "Lstm on flat", "MTCNNData", "MTCNNEuclideanLoss", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SmoothL1LossOHEM",
-    "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
+    "Lstm on flat", "MMDLoss", "MTCNNData", "MTCNNEuclideanLoss", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy",
+    "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from ocaffe.formats.text import parse
 from ocaffe.io import array_to_blobproto
 from ocaffe.selftest.case import layer
 from ocaffe.selftest.layers import convolve
-from tests.layers.public_cases import branch, detection_loss, detection_loss_case, downsampled, regions, volume_pooled, warped_places
+from tests.layers.public_cases import branch, detection_loss, detection_loss_case, discrepancies, downsampled, regions, volume_pooled, warped_places
 from tests.layers.test_fork_layers import refusal
 
 pytestmark = pytest.mark.quick
@@ -80,6 +80,9 @@ pytestmark = pytest.mark.quick
         ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 }", ("1 6 4 4", "1 6 4 4"), "and cls_num is 3"),
         ("GlobalLSEMargin", "", ("3 4", "2"), "bottom 1 is 2, bottom 0 3 x 4"),
         ("GlobalLSEMargin", "scale_param { min_value: 3 max_value: 2 }", ("3 4", "3"), "min_value is 3, max_value 2"),
+        ("MMDLoss", "", ("3 4", "2 5"), "bottom 0 is 3 x 4, bottom 1 2 x 5"),
+        ("MMDLoss", "", ("3 4", "1 4"), "bottom 0 is 3 x 4, bottom 1 1 x 4"),
+        ("MMDLoss", "mmd_param { kernel_num: 0 }", ("3 4", "3 4"), "kernel_num is 0"),
         ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
@@ -212,6 +215,30 @@ def test_random_cells_of_detection_loss(device: Device, mode: str) -> None:
         assert seen[-1][positive].all() and not (kept & ~free).any()
         assert 0.15 < kept.sum() / (4 * positive.sum()) < 1
     assert (seen[0] != seen[1]).any()
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_mmd_loss(device: Device, fixed: bool) -> None:
+    """Draws from two samples of each have three values, and the gradient belongs to the draws. fix_gamma keeps the kernels of the first pass."""
+    text = "".join(f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ dim: 2 dim: 3 }} }} }} ' for k in (0, 1))
+    text += layer("MMDLoss", "x0 x1", "y", f"loss_weight: 0.5 mmd_param {{ fix_gamma: {str(fixed).lower()} }}")
+    net = Net(parse("force_backward: true " + text, proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x = {name: rng.standard_normal((2, 3)) for name in ("x0", "x1")}
+    known, seen = discrepancies(x, 5, 2), set()
+    for _ in range(12):
+        value = float(np.array(net.forward(**x)["y"]))
+        net.backward()
+        nearest = min(known, key=lambda each: abs(each - value))
+        seen.add(nearest)
+        assert abs(nearest - value) < 1e-4
+        for name in x:
+            np.testing.assert_allclose(net.blobs[name].diff, 0.5 * known[nearest][name], atol=1e-5)
+    assert len(seen) > 1
+    larger = {name: 3 * array for name, array in x.items()}
+    value = float(np.array(net.forward(**larger)["y"]))
+    same = any(abs(value - each) < 1e-4 for each in discrepancies(larger, 5, 2))
+    assert same != fixed
 
 
 def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
