@@ -25,9 +25,6 @@ FOREIGN = {
     "FloatWriter": "FlowNet 2",
     "FlowAugmentation": "FlowNet",
     "FLOWriter": "FlowNet 2",
-    "FrcnnAnchorTarget": "makefile/frcnn",
-    "FrcnnProposal": "makefile/frcnn",
-    "FrcnnProposalTarget": "makefile/frcnn",
     "FrcnnRoiData": "makefile/frcnn",
     "GeneralTriplet": "happynear/caffe-windows",
     "GenerateAugmentationParameters": "FlowNet",
@@ -66,7 +63,6 @@ FOREIGN = {
 }
 
 NO_FLOW_DATA = "it reads or changes pairs of images and flow; give the net Input layers, or a Python layer, and the rest of it runs"
-FRCNN = "its settings are in a file of that fork; {} does the same with python_param or proposal_param, and the trained weights fit"
 USE = {  # what a type does, and its replacement
     "Accum": "it joins images of several sizes; Resample to one size and Concat do so",
     "BlackAugmentation": NO_FLOW_DATA,
@@ -80,10 +76,8 @@ USE = {  # what a type does, and its replacement
     "FloatReader": NO_FLOW_DATA,
     "FloatWriter": "it writes a file; read the blob by Python, or use HDF5Output",
     "FlowAugmentation": NO_FLOW_DATA,
-    "FrcnnAnchorTarget": FRCNN.format("AnchorTarget"),
-    "FrcnnProposal": FRCNN.format("Proposal"),
-    "FrcnnProposalTarget": FRCNN.format("ProposalTarget"),
-    "FrcnnRoiData": FRCNN.format("RoIData"),
+    "FrcnnRoiData": "it reads images and boxes from a list, with settings in a JSON file; RoIData gives the same tops from a database that "
+    "`ocaffe dataset` makes",
     "GeneralTriplet": "it is a loss over classes; TripletLoss takes anchors, positive and negative samples",
     "GenerateAugmentationParameters": NO_FLOW_DATA,
     "ImageGtData": "it reads images with true boxes of MS-CNN's lists; the deploy net needs an Input layer alone",

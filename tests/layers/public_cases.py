@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import json
+import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ocaffe.selftest.boxes import roi_pool
+from ocaffe.selftest.boxes import CELLS, IMAGE, SMALL, anchor_targets, proposal_targets, proposals, region_problem, roi_pool, score_maps, some_boxes
 from ocaffe.selftest.case import Arrays, Case, layer, normal
 from ocaffe.selftest.layers import convolve
 
@@ -557,6 +559,20 @@ def discrepancy(x: Arrays, got: Arrays) -> Arrays:
     return {"loss": np.asarray(min(discrepancies(x, 3, 1.5), key=lambda value: abs(value - got["loss"])))}
 
 
+def settings_file(**settings: float) -> Callable[[str], None]:
+    """Return what writes a JSON file of makefile/frcnn. Its texts have line ends, and its anchors are those of SMALL."""
+    values = {"feat_stride": "16", "anchors": ",\n".join(", ".join(str(float(number)) for number in row) for row in SMALL)}
+
+    def write(folder: str) -> None:
+        text = json.dumps(values | {name: str(value) for name, value in settings.items()}).replace("\\n", "\n")
+        pathlib.Path(folder, "config.json").write_text(text)
+
+    return write
+
+
+CONFIG = 'frcnn_param { config: "{folder}/config.json" }'
+
+
 def mask_resized(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     y = np.zeros((*x.shape[:2], *size))
     for n, (i, j) in itertools.product(range(len(x)), np.ndindex(*size)):
@@ -706,4 +722,11 @@ CASES = [
     Case("GlobalLSEMargin with norms", layer("GlobalLSEMargin", "x0 x1 x2", "y"), lambda rng: {**cosines(rng), "x2": rng.uniform(2, 3, 8), "y/0": np.ones(1),
          "y/1": np.array([0.25])}, fixed_margin, ("x0", "x2"), phase="TEST"),
     Case("MMDLoss", layer("MMDLoss", "x0 x1", "loss", "mmd_param { kernel_num: 3 kernel_mul: 1.5 }"), normal(x0=(2, 3), x1=(2, 3)), discrepancy),
+    Case("FrcnnProposal", layer("FrcnnProposal", "x0 x1 x2", "rois scores", CONFIG), score_maps, proposals, phase="TEST",
+         prepare=settings_file(test_rpn_pre_nms_top_n=600, test_rpn_post_nms_top_n=100, test_rpn_nms_thresh=0.7, test_rpn_min_size=16)),
+    Case("FrcnnAnchorTarget", layer("FrcnnAnchorTarget", "x0 x1 x2", "labels targets inside outside", CONFIG), lambda rng: {
+         "x0": np.zeros((1, 2 * len(SMALL), *CELLS)), "x1": np.column_stack([some_boxes(rng, 5), rng.integers(1, 4, 5)]), "x2": np.array([[*IMAGE, 1.0]])},
+         anchor_targets, prepare=settings_file(rpn_batchsize=100000, rpn_positive_overlap=0.7, rpn_clobber_positives=0)),
+    Case("FrcnnProposalTarget", layer("FrcnnProposalTarget", "x0 x1", "rois labels targets inside outside", CONFIG), region_problem, proposal_targets,
+         prepare=settings_file(n_classes=4, batch_size=-1, bg_thresh_lo=0.1, bbox_normalize_targets=1)),
 ]  # fmt: skip

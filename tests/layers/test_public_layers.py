@@ -83,6 +83,9 @@ pytestmark = pytest.mark.quick
         ("MMDLoss", "", ("3 4", "2 5"), "bottom 0 is 3 x 4, bottom 1 2 x 5"),
         ("MMDLoss", "", ("3 4", "1 4"), "bottom 0 is 3 x 4, bottom 1 1 x 4"),
         ("MMDLoss", "mmd_param { kernel_num: 0 }", ("3 4", "3 4"), "kernel_num is 0"),
+        ("FrcnnProposal", 'frcnn_param { config: "none.json" }', ("1 18 4 4", "1 36 4 4", "1 3"), "the settings in none.json cannot be read"),
+        ("FrcnnProposalTarget", "top: 'b' top: 'c' top: 'd' top: 'e'", ("3 5", "2 5"), "frcnn_param names no file"),
+        ("FrcnnProposalTarget", "top: 'b' top: 'c' top: 'd' top: 'e' proposal_target_param { stage: 1 }", ("3 5", "2 5"), "stage: 1 } is not supported"),
         ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
@@ -239,6 +242,20 @@ def test_mmd_loss(device: Device, fixed: bool) -> None:
     value = float(np.array(net.forward(**larger)["y"]))
     same = any(abs(value - each) < 1e-4 for each in discrepancies(larger, 5, 2))
     assert same != fixed
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ('{"test_soft_nms": "1"}', "the file sets test_soft_nms: 1, which is not supported"),
+        ('{"anchors": "1, 2, 3"}', "the file has 3 numbers of anchors"),
+        ('{"feat_stride": "wide"}', "the file sets feat_stride: 'wide'"),
+        ("[1]", "cannot be read"),
+    ],
+)
+def test_settings_of_frcnn(tmp_path: pathlib.Path, settings: str, told: str) -> None:
+    (tmp_path / "config.json").write_text(settings)
+    assert told in refusal("FrcnnProposal", f'frcnn_param {{ config: "{tmp_path}/config.json" }}', "1 18 4 4", "1 36 4 4", "1 3")
 
 
 def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
