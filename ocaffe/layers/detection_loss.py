@@ -127,7 +127,8 @@ class DetectionLoss(Layer):
         return "; ".join(f"d{k} = fmin(fmax(x{k}, least_{limits[k]}), most_{limits[k]}) - ({true[k]} - mean{k}) / std{k}" for k in range(BOX))
 
     def _scalars(self) -> dict[str, float]:
-        p, result = self.own(), {}
+        p = self.own()
+        result: dict[str, float] = {}
         for name, limit, (i, j) in (("xyr", 1 / p.field_xyr, (0, 1)), ("whr", math.log(p.field_whr), (2, 3))):
             mean, deviation = (self.means[i] + self.means[j]) / 2, math.sqrt(self.deviations[i] * self.deviations[j])
             result |= {f"least_{name}": (-limit - mean) / deviation, f"most_{name}": (limit - mean) / deviation}

@@ -11,7 +11,6 @@ FOREIGN = {
     "BlackAugmentation": "FlowNet 2",
     "BoxData": "intel/caffe (YOLOv2)",
     "ConnectedComponent": "the OpenCL branch",
-    "ConvLSTM": "ConvLSTM forks",
     "CropCenter2": "waifu2x",
     "CuDNNBatchNorm": "NVIDIA/caffe 0.15",
     "CustomData": "FlowNet",
@@ -64,13 +63,12 @@ FOREIGN = {
 
 NO_FLOW_DATA = "it reads or changes pairs of images and flow; give the net Input layers, or a Python layer, and the rest of it runs"
 USE = {  # what a type does, and its replacement
-    "Accum": "it joins images of several sizes; Resample to one size and Concat do so",
+    "Accum": "it resizes images to one size, with aligned corners, and joins them; Interp with height and width and Concat do so",
     "BlackAugmentation": NO_FLOW_DATA,
-    "ConvLSTM": "it is an LSTM whose products are convolutions; layers before and after it run, if its top is an Input",
-    "CropCenter2": "it cuts the middle out, as CropCenter with crop_size and Crop do",
+    "CropCenter2": "no code of it is public; if it cuts the middle out, CropCenter with crop_size does so",
     "CustomData": NO_FLOW_DATA,
     "DataAugmentation": NO_FLOW_DATA,
-    "DetectionAccuracy": "it counts hits of a branch; remove it, and the training does not change",
+    "DetectionAccuracy": "it has the accuracy of a branch and the overlap of its boxes; remove it, and the training does not change",
     "DisparityData": NO_FLOW_DATA,
     "FLOWriter": "it writes a file; read the blob by Python, or use HDF5Output",
     "FloatReader": NO_FLOW_DATA,
@@ -78,15 +76,16 @@ USE = {  # what a type does, and its replacement
     "FlowAugmentation": NO_FLOW_DATA,
     "FrcnnRoiData": "it reads images and boxes from a list, with settings in a JSON file; RoIData gives the same tops from a database that "
     "`ocaffe dataset` makes",
-    "GeneralTriplet": "it is a loss over classes; TripletLoss takes anchors, positive and negative samples",
+    "GeneralTriplet": "it is a loss on the distances of samples from classes; TripletLoss takes anchors, positive and negative samples",
     "GenerateAugmentationParameters": NO_FLOW_DATA,
-    "ImageGtData": "it reads images with true boxes of MS-CNN's lists; the deploy net needs an Input layer alone",
+    "ImageGtData": "it reads images and makes DetectionLoss's labels from MS-CNN's lists of boxes; give the net Input layers, or a Python layer",
     "ImgReader": NO_FLOW_DATA,
     "ImgWriter": "it writes a file; read the blob by Python, or use HDF5Output",
     "LocLoss": "it is a loss on the numbers of SpatialTransformer; remove it, and the rest of the net trains",
     "PFMWriter": "it writes a file; read the blob by Python, or use HDF5Output",
     "STLoss": "it is a loss on the numbers of SpatialTransformer; remove it, and the rest of the net trains",
-    "SegData": "it reads lists of images and label images, as DenseImageData does",
+    "SegData": "it reads an image and its label image from a list, scales them by scale_ratios and cuts them to a multiple of stride; DenseImageData "
+    "with batch_size: 1 reads the same list, without both",
 }
 
 

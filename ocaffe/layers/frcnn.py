@@ -29,7 +29,7 @@ PROPOSAL_TARGET = {"num_classes": "n_classes"}
 class FromFile(Configured):
     """Base: settings from the file that frcnn_param { config } names."""
 
-    names: Mapping[str, str]
+    keys: Mapping[str, str]
     refused: Sequence[str] = ()  # settings of the file that must be 0
     given: Mapping[str, str]
 
@@ -40,7 +40,7 @@ class FromFile(Configured):
         prefix = "test_" if self.phase == proto.TEST else ""
         values = dict(defaults)
         for key, default in defaults.items():
-            name = self.names.get(key, key).format(prefix)
+            name = self.keys.get(key, key).format(prefix)
             if name in self.given:
                 numbers = self._numbers(name)
                 values[key] = numbers if isinstance(default, list) else type(default)(numbers[0])
@@ -82,7 +82,7 @@ class FrcnnProposal(FromFile, Proposal):
 
     origin = "makefile/frcnn"
     message = "frcnn_param"
-    names = PROPOSAL
+    keys = PROPOSAL
     refused = ("test_soft_nms", "test_rpn_score_thresh")
 
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
@@ -102,7 +102,7 @@ class FrcnnAnchorTarget(FromFile, AnchorTarget):
 
     origin = "makefile/frcnn"
     message = "frcnn_param"
-    names = ANCHOR_TARGET
+    keys = ANCHOR_TARGET
 
 
 @register("FrcnnProposalTarget")
@@ -115,7 +115,7 @@ class FrcnnProposalTarget(FromFile, ProposalTarget):
 
     origin = "makefile/frcnn"
     message = "frcnn_param"
-    names = PROPOSAL_TARGET
+    keys = PROPOSAL_TARGET
 
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
         stage = self.param.proposal_target_param.stage

@@ -559,6 +559,40 @@ def discrepancy(x: Arrays, got: Arrays) -> Arrays:
     return {"loss": np.asarray(min(discrepancies(x, 3, 1.5), key=lambda value: abs(value - got["loss"])))}
 
 
+def same_size(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The convolution of N x C x H x W with 3 x 3 filters and a pad of 1."""
+    return convolve(np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)]), w, np.zeros(len(w)))
+
+
+def conv_lstm(x: Arrays, got: Arrays) -> Arrays:
+    """ConvLSTM by its formulas, for three steps. Parameters: W_x, W_h, b and three factors p, or those that a layer has."""
+    image, cont = x["x0"], x["x1"]
+    given = [x[f"y/{k}"] for k in range(6) if f"y/{k}" in x]
+    inputs = given.pop(0) if given[0].shape[1] == image.shape[2] else None
+    w, b, *peepholes = given
+    shape = (image.shape[1], len(w) // 4, *image.shape[3:])
+    h, c = (x[name][0] if name in x else np.zeros(shape) for name in ("x2", "x3"))
+    steps = []
+    for t in range(len(image)):
+        keep = cont[t][:, None, None, None]
+        z = same_size(h * keep, w) + b[:, None, None]
+        if inputs is not None:
+            z = z + same_size(image[t], inputs)
+        i, f, o, g = np.split(z, 4, 1)
+        for gate, p in zip((i, f, o), peepholes):
+            gate += p * c
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = keep * f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        steps.append(h)
+    return {"y": np.stack(steps), **({"h": h[None], "c": c[None]} if "x2" in x else {})}
+
+
+def sequences(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
+    """Three steps of two sequences; a second sequence begins in the second step."""
+    return lambda rng: {**normal(x0=(3, 2, 3, 4, 5), **shapes)(rng), "x1": np.array([[0, 1], [1, 0], [1, 1]])}
+
+
 def settings_file(**settings: float) -> Callable[[str], None]:
     """Return what writes a JSON file of makefile/frcnn. Its texts have line ends, and its anchors are those of SMALL."""
     values = {"feat_stride": "16", "anchors": ",\n".join(", ".join(str(float(number)) for number in row) for row in SMALL)}
@@ -729,4 +763,13 @@ CASES = [
          anchor_targets, prepare=settings_file(rpn_batchsize=100000, rpn_positive_overlap=0.7, rpn_clobber_positives=0)),
     Case("FrcnnProposalTarget", layer("FrcnnProposalTarget", "x0 x1", "rois labels targets inside outside", CONFIG), region_problem, proposal_targets,
          prepare=settings_file(n_classes=4, batch_size=-1, bg_thresh_lo=0.1, bbox_normalize_targets=1)),
+    Case("ConvLSTM", layer("ConvLSTM", "x0 x1", "y", "lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 }"), sequences(y_0=(8, 3, 3, 3), y_1=(8, 2, 3, 3),
+         y_2=(8,), y_3=(4, 5), y_4=(4, 5), y_5=(4, 5)), conv_lstm, ("x0", *(f"y/{k}" for k in range(6)))),
+    Case("ConvLSTM with states", layer("ConvLSTM", "x0 x1 x2 x3", "y h c", "recurrent_param { expose_hidden: true } "
+         'lstm_debug_param { disable_hadamard: true } lstm_conv_param { type: "hidden" num_output: 2 kernel_size: 3 pad: 1 } '
+         'lstm_conv_param { type: "input" num_output: 2 kernel_size: 3 pad: 1 }'),
+         sequences(x2=(1, 2, 2, 4, 5), x3=(1, 2, 2, 4, 5), y_0=(8, 3, 3, 3), y_1=(8, 2, 3, 3), y_2=(8,)), conv_lstm, ("x0", "x2", "x3", "y/0", "y/1", "y/2")),
+    Case("ConvLSTM without inputs", layer("ConvLSTM", "x0 x1 x2 x3", "y h c", "recurrent_param { expose_hidden: true } lstm_debug_param { ignore_x: true "
+         "axis_hadamard: 2 num_axes_hadamard: 3 } lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 }"), sequences(x2=(1, 2, 2, 4, 5), x3=(1, 2, 2, 4, 5),
+         y_0=(8, 2, 3, 3), y_1=(8,), y_2=(2, 4, 5), y_3=(2, 4, 5), y_4=(2, 4, 5)), conv_lstm, ("x2", "x3", *(f"y/{k}" for k in range(5)))),
 ]  # fmt: skip

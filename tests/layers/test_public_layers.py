@@ -86,6 +86,10 @@ pytestmark = pytest.mark.quick
         ("FrcnnProposal", 'frcnn_param { config: "none.json" }', ("1 18 4 4", "1 36 4 4", "1 3"), "the settings in none.json cannot be read"),
         ("FrcnnProposalTarget", "top: 'b' top: 'c' top: 'd' top: 'e'", ("3 5", "2 5"), "frcnn_param names no file"),
         ("FrcnnProposalTarget", "top: 'b' top: 'c' top: 'd' top: 'e' proposal_target_param { stage: 1 }", ("3 5", "2 5"), "stage: 1 } is not supported"),
+        ("ConvLSTM", "", ("3 2 3 4 4", "3 2"), "lstm_conv_param is given 0 times"),
+        ("ConvLSTM", "lstm_conv_param { num_output: 2 kernel_size: 3 }", ("3 2 3 4 4", "3 2"), "a convolution makes 2 x 2 pixels of 4 x 4"),
+        ("ConvLSTM", "lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 }", ("3 2 3 4 4", "3 2", "1 2 2 4 4"), "3 bottoms and 1 tops are given"),
+        ("ConvLSTM", "lstm_debug_param { expose: 'c_t=1' } lstm_conv_param { num_output: 2 kernel_size: 1 }", ("3 2 3 4 4", "3 2"), "has expose: 'c_t=1'"),
         ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
@@ -256,6 +260,23 @@ def test_mmd_loss(device: Device, fixed: bool) -> None:
 def test_settings_of_frcnn(tmp_path: pathlib.Path, settings: str, told: str) -> None:
     (tmp_path / "config.json").write_text(settings)
     assert told in refusal("FrcnnProposal", f'frcnn_param {{ config: "{tmp_path}/config.json" }}', "1 18 4 4", "1 36 4 4", "1 3")
+
+
+def test_conv_lstm_carries_its_states(device: Device) -> None:
+    """Two runs of one step each give the values of one run of two steps."""
+    values = []
+    for steps in (2, 1):
+        text = "".join(
+            f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ dim: {steps} dim: 2 {more} }} }} }} '
+            for k, more in enumerate(("dim: 3 dim: 4 dim: 5", ""))
+        )
+        conv = 'lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 weight_filler { type: "constant" value: 0.1 } }'
+        net = Net(parse(text + layer("ConvLSTM", "x0 x1", "y", conv), proto.NetParameter), proto.TEST, device=device)
+        x = np.random.default_rng(0).standard_normal((2, 2, 3, 4, 5))
+        runs = [np.array(net.forward(x0=x[t : t + steps], x1=np.ones((steps, 2)))["y"]).copy() for t in range(0, 2, steps)]
+        values.append(np.concatenate(runs))
+    np.testing.assert_allclose(values[1], values[0], atol=1e-5)
+    assert np.abs(values[0][1] - values[0][0]).max() > 0.01
 
 
 def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
