@@ -179,8 +179,8 @@ class ConvLSTM(Layer):
             peepholes = [graph.constant(graph.array(param).reshape(whole)) for param in self.params[-3:]]
 
         def convolved(g: ConvGeometry, x: str, filters: str, bias: str | None) -> str:
-            sizes = {"kernel_shape": g.kernel[1:], "strides": g.stride[1:], "dilations": g.dilation[1:], "pads": [*g.pad[1:], *g.pad[1:]]}
-            return graph.op("Conv", x, filters, bias, group=g.group, **{name: list(size) for name, size in sizes.items()})
+            kernel, stride, dilation, pad = (list(axes[1:]) for axes in (g.kernel, g.stride, g.dilation, g.pad))
+            return graph.op("Conv", x, filters, bias, group=g.group, kernel_shape=kernel, strides=stride, dilations=dilation, pads=pad * 2)
 
         keep, size = graph.op("Unsqueeze", cont, [2]), (outputs, h, w)
         if self.take_x:

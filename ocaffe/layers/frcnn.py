@@ -31,23 +31,23 @@ class FromFile(Configured):
 
     keys: Mapping[str, str]
     refused: Sequence[str] = ()  # settings of the file that must be 0
-    given: Mapping[str, str]
+    from_file: Mapping[str, str]  # the settings in the file
 
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
-        self.given = self._file()
+        self.from_file = self._file()
         for name in self.refused:
-            self.check(not float(self.given.get(name, 0)), f"the file sets {name}: {self.given.get(name)}, which is not supported", f"{name}: 0")
+            self.check(not float(self.from_file.get(name, 0)), f"the file sets {name}: {self.from_file.get(name)}, which is not supported", f"{name}: 0")
         prefix = "test_" if self.phase == proto.TEST else ""
         values = dict(defaults)
         for key, default in defaults.items():
             name = self.keys.get(key, key).format(prefix)
-            if name in self.given:
+            if name in self.from_file:
                 numbers = self._numbers(name)
                 values[key] = numbers if isinstance(default, list) else type(default)(numbers[0])
         return SimpleNamespace(**values)
 
     def cell_anchors(self, p: Any) -> np.ndarray:
-        if "anchors" not in self.given:
+        if "anchors" not in self.from_file:
             return super().cell_anchors(p)
         numbers = self._numbers("anchors")
         self.check(len(numbers) % 4 == 0, f"the file has {len(numbers)} numbers of anchors", "four for each anchor: x1, y1, x2, y2")
@@ -55,9 +55,9 @@ class FromFile(Configured):
 
     def _numbers(self, name: str) -> list[float]:
         try:
-            return [float(number) for number in str(self.given[name]).replace(",", " ").split()]
+            return [float(number) for number in str(self.from_file[name]).replace(",", " ").split()]
         except ValueError:
-            raise self.error(f"the file sets {name}: {self.given[name]!r}", "numbers with commas between them") from None
+            raise self.error(f"the file sets {name}: {self.from_file[name]!r}", "numbers with commas between them") from None
 
     def _file(self) -> dict[str, str]:
         path = self.param.frcnn_param.config
@@ -123,7 +123,7 @@ class FrcnnProposalTarget(FromFile, ProposalTarget):
         path = self.param.frcnn_param.config
         self.check(bool(path), "frcnn_param names no file, and the number of classes is in it", 'frcnn_param { config: "voc_config.json" }')
         p = super().read_settings(defaults)
-        if not float(self.given.get("bbox_normalize_targets", 1)):
+        if not float(self.from_file.get("bbox_normalize_targets", 1)):
             p.bbox_normalize_means, p.bbox_normalize_stds = [0.0] * 4, [1.0] * 4
         return p
 

@@ -52,7 +52,7 @@ def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("Convolutoin", "did you mean 'Convolution'"),
         ("convolution", "did you mean 'Convolution'"),
         ("FlowAugmentation", "'FlowAugmentation', a type of FlowNet\n  fix: it reads or changes pairs of images and flow; give the net Input layers"),
-        ("accum", "'accum', a type of FlowNet\n  fix: it joins images of several sizes; Resample to one size"),
+        ("accum", "'accum', a type of FlowNet\n  fix: it resizes images to one size, with aligned corners"),
         ("DenseCRF", "'DenseCRF', a type of DeepLab and PSPNet\n  fix: `ocaffe layers` lists"),
         ("Zyx", "ocaffe layers"),
     ],
