@@ -122,7 +122,6 @@ REFUSED: dict[str, Refused] = _table(
     ("InnerDistanceParameter", "update_center_only", Refused("happynear passes no gradient to the bottom", "propagate_down: false")),
     ("InterpParameter", "mode", Refused("deepdetect takes the nearest pixel", "an Upsample layer, which repeats pixels")),
     ("PoolingParameter", "blobs_lr blobs_a_min", Refused("happynear's deformation pooling learns a penalty of places", "pool: MAX without it")),
-    ("ROIPoolingParameter", "pad_ratio", Refused("mscnn enlarges each region by this share of its size", "remove it: regions are pooled as they are")),
     ("SoftmaxParameter", "scaling_temperature", Refused("deepdetect divides the scores by it", "a Power layer with scale: 1 / temperature before it")),
     ("SoftmaxParameter", "class_weight hard_ratio hard_mining_label cutting_point label_smooth_factor", Refused(
         "happynear's SoftmaxWithLoss weights classes, keeps the hardest samples, or smooths labels",

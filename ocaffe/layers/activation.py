@@ -141,6 +141,28 @@ class Clip(Activation):
         graph.op("Clip", bottoms[0], self.scalars["min"], self.scalars["max"], to=tops[0])
 
 
+@register("BReLU")
+class BReLU(Activation):
+    """y = x clamped to [minval, maxval], by default [0, 1]; the derivative at the bounds is 1.
+
+    The fork's GPU code equals its CPU code for these defaults alone; here the CPU code counts. Source: yanhuama/mycaffe, src/caffe/layers/brelu_layer.cpp.
+    """
+
+    origin = "DehazeNet forks (yanhuama/mycaffe)"
+    value = "fmin(fmax(x, minval), maxval)"
+    derivative = "x >= minval && x <= maxval"
+    fields = ("minval", "maxval")
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        tops = super().infer(*bottoms)
+        self.bounds = self.scalars["minval"], self.scalars["maxval"]
+        self.check(self.bounds[0] < self.bounds[1], f"minval is {self.bounds[0]:g}, maxval {self.bounds[1]:g}", "a minval below maxval")
+        return tops
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Clip", bottoms[0], self.scalars["minval"], self.scalars["maxval"], to=tops[0])
+
+
 @register("ELU")
 class ELU(Activation):
     """y = x for x > 0, else alpha (e^x - 1)."""

@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.regions.anchors import over, thin
 from ocaffe.kernels.expression.expression import reduce
-from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, check_rows, settings
+from ocaffe.layers.anchors import ANCHORS, Configured, check_anchors, check_one_image, check_rows
 from ocaffe.layers.base import register
 
 OVERLAPS = Kernel("anchor_target.overlaps", read("anchors"), read("truth"), read("info"), write("overlaps"))
@@ -31,7 +31,7 @@ DEFAULTS = ANCHORS | {
 
 
 @register("AnchorTarget")
-class AnchorTarget(WithoutGradient):
+class AnchorTarget(Configured):
     """Labels and box targets for the anchors of a region proposal network.
 
     An anchor is positive (1) if its overlap with a true box is at least positive_overlap (0.7), or is the largest overlap that this box has.
@@ -49,14 +49,14 @@ class AnchorTarget(WithoutGradient):
     tops = 4
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        p = self.settings = settings(self, DEFAULTS)
+        p = self.settings = self.read_settings(DEFAULTS)
         check_anchors(self, p)
         check_one_image(self, bottoms[0], 2, bottoms[2])
         check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
         self.check(p.batch_size > 0 and 0 <= p.fg_fraction <= 1, f"batch_size is {p.batch_size}, fg_fraction {p.fg_fraction}", "256 and 0.5")
         self.check(p.positive_weight < 1, f"positive_weight is {p.positive_weight}", "a number between 0 and 1, or -1 for one weight for all")
         self.check(len(p.bbox_inside_weights) == 4, f"bbox_inside_weights are {p.bbox_inside_weights}", "four numbers")
-        self.anchors = base_anchors(p.base_size, p.ratios, p.scales)
+        self.anchors = self.cell_anchors(p)
         height, width = bottoms[0][2:]
         count = len(self.anchors) * height * width
         self.check(count < MAX_ANCHORS, f"there are {count} anchors, at most {MAX_ANCHORS - 1} are possible", "a smaller image")

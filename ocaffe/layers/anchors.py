@@ -29,6 +29,18 @@ class WithoutGradient(Layer):
                 pointwise(rec, "y0 = 0", writes=[bottom.diff])
 
 
+class Configured(WithoutGradient):
+    """Base of the layers of a region proposal network, which have settings."""
+
+    def read_settings(self, defaults: Mapping[str, Any]) -> Any:
+        """Return the settings as attributes. `defaults` has the known ones."""
+        return settings(self, defaults)
+
+    def cell_anchors(self, p: Any) -> np.ndarray:
+        """Return the anchors of the first cell: x1, y1, x2, y2."""
+        return base_anchors(p.base_size, p.ratios, p.scales)
+
+
 def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
     """Return the layer's settings as attributes, read from proposal_param or from python_param { param_str }.
 

@@ -14,7 +14,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.nms import rank, suppress
 from ocaffe.kernels.detection.regions.anchors import over
 from ocaffe.kernels.rearrange.copy import copy
-from ocaffe.layers.anchors import ANCHORS, WithoutGradient, base_anchors, check_anchors, check_one_image, readers, settings
+from ocaffe.layers.anchors import ANCHORS, Configured, check_anchors, check_one_image, readers
 from ocaffe.layers.base import register
 from ocaffe.layers.detection_output import DetectionOutput, is_evaluated
 from ocaffe.layers.proposal_target import ProposalTarget
@@ -40,7 +40,7 @@ def skip_padding(rois: Blob) -> bool:
 
 
 @register("Proposal")
-class Proposal(WithoutGradient):
+class Proposal(Configured):
     """The boxes with the highest scores of a region proposal network after non-maximum suppression.
 
     The boxes are anchors moved by predicted deltas and clipped to the image. Boxes with a side below min_size pixels of the unscaled image are
@@ -58,11 +58,11 @@ class Proposal(WithoutGradient):
     extent_axis = 0
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        p = self.settings = settings(self, DEFAULTS[self.phase])
+        p = self.settings = self.read_settings(DEFAULTS[self.phase])
         scores, deltas, info = bottoms
         check_anchors(self, p)
         check_one_image(self, scores, 2, info)
-        self.anchors = base_anchors(p.base_size, p.ratios, p.scales)
+        self.anchors = self.cell_anchors(p)
         count = len(self.anchors)
         for index, (shape, values) in enumerate(((scores, 2 * count), (deltas, 4 * count))):
             wanted = (1, values, *scores[2:])

@@ -10,7 +10,7 @@ from ocaffe.ir.kernel import JOIN, Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.regions.anchors import over
-from ocaffe.layers.anchors import WithoutGradient, check_rows, readers, settings
+from ocaffe.layers.anchors import Configured, check_rows, readers
 from ocaffe.layers.base import register
 
 MATCH = Kernel("proposal_target.match", *reads("rois", "truth", "step"), *writes("kinds", "matches", "tickets"), can=JOIN)
@@ -44,7 +44,7 @@ def skip_padding(rois: Blob, labels: Blob) -> bool:
 
 
 @register("ProposalTarget")
-class ProposalTarget(WithoutGradient):
+class ProposalTarget(Configured):
     """A random sample of proposals and true boxes with labels and box targets, for training a detector.
 
     A candidate is foreground if its largest overlap with a true box is at least fg_thresh (0.5). It is background if this overlap is at least
@@ -64,7 +64,7 @@ class ProposalTarget(WithoutGradient):
     tops = 5
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        p = self.settings = settings(self, DEFAULTS)
+        p = self.settings = self.read_settings(DEFAULTS)
         self.check(p.num_classes >= 2, f"num_classes is {p.num_classes}", "param_str: \"'num_classes': 21\", the background among them")
         self.check(p.batch_size > 0 or p.batch_size == -1, f"batch_size is {p.batch_size}", "128, or -1 for all")
         self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction}", "a share from 0 to 1")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,8 +10,9 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import JOIN, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, LayerClass, register
 from ocaffe.layers.roi_pooling import check_regions, without_gradient
+from ocaffe.layers.roi_warping import GridAlign
 from ocaffe.onnx.graph import OnnxGraph
 
 FORWARD = Kernel("roi_align.forward", read("x"), read("roi"), write("y"), can=JOIN)
@@ -32,6 +34,10 @@ class ROIAlign(Layer):
 
     origin = "Huawei's HiSilicon and Ascend caffe.proto"
     bottoms = 2
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return GridAlign if param.HasField("roi_pooling_param") else cls
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms

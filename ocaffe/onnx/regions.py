@@ -46,8 +46,8 @@ def psroi_pooled(graph: OnnxGraph, bins: int, scale: float, x: Blob, rois: Blob,
 
 def _edges(graph: OnnxGraph, rows: str, first: int, bins: int, size: int, scale: float, shape: tuple[int, ...]) -> tuple[str, str]:
     """Return start and end of the bins along one axis as int64 of `shape`. Columns `first` and `first` + 2 hold the corners."""
-    start = graph.op("Mul", _rounded(graph, graph.part(rows, 1, first, first + 1)), scale)
-    end = graph.op("Mul", graph.op("Add", _rounded(graph, graph.part(rows, 1, first + 2, first + 3)), 1.0), scale)
+    start = graph.op("Mul", rounded(graph, graph.part(rows, 1, first, first + 1)), scale)
+    end = graph.op("Mul", graph.op("Add", rounded(graph, graph.part(rows, 1, first + 2, first + 3)), 1.0), scale)
     extent = graph.op("Div", graph.op("Max", graph.op("Sub", end, start), 0.1), float(bins))
 
     def edge(kind: str, number: int) -> str:
@@ -58,7 +58,7 @@ def _edges(graph: OnnxGraph, rows: str, first: int, bins: int, size: int, scale:
     return edge("Floor", 0), edge("Ceil", 1)
 
 
-def _rounded(graph: OnnxGraph, x: Value) -> str:
+def rounded(graph: OnnxGraph, x: Value) -> str:
     """Round halves away from zero; ONNX's Round rounds them to even. x + 0.5 would itself be rounded, so the fraction decides."""
     size = graph.op("Abs", x)
     whole = graph.op("Floor", size)
@@ -66,7 +66,7 @@ def _rounded(graph: OnnxGraph, x: Value) -> str:
     return graph.op("Mul", graph.op("Sign", x), graph.op("Add", whole, more))
 
 
-def roi_pooled(graph: OnnxGraph, bins: tuple[int, int], scale: float, x: Blob, rois: Blob, to: Blob) -> None:
+def roi_pooled(graph: OnnxGraph, bins: tuple[int, int], scale: float, x: Blob, rois: Value, to: Blob) -> None:
     """Write y (R x C x bins) from x (N x C x H x W) and rois (R x 5).
 
     The formulas of the bins are those of roi_pooling.cl. A table has the maxima of all windows whose sides are powers of 2, as rows of C values.
@@ -121,7 +121,7 @@ def _windows(graph: OnnxGraph, edges: tuple[str, str], starts: np.ndarray, size:
 
 def _pooled_edges(graph: OnnxGraph, rows: str, first: int, bins: int, size: int, scale: float, shape: tuple[int, ...]) -> tuple[str, str]:
     """Return start and end of ROIPooling's bins along one axis as int64 of `shape`. Columns `first` and `first` + 2 hold the corners."""
-    low, high = (graph.op("Clip", _rounded(graph, graph.op("Mul", graph.part(rows, 1, column, column + 1), scale)), -FAR, FAR)
+    low, high = (graph.op("Clip", rounded(graph, graph.op("Mul", graph.part(rows, 1, column, column + 1), scale)), -FAR, FAR)
                  for column in (first, first + 2))  # fmt: skip
     extent = graph.op("Max", graph.op("Add", graph.op("Sub", high, low), 1.0), 1.0)
     extent = _quotient(graph, extent, bins, KNOWN * size)

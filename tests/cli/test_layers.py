@@ -52,7 +52,7 @@ def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("Convolutoin", "did you mean 'Convolution'"),
         ("convolution", "did you mean 'Convolution'"),
         ("FlowAugmentation", "'FlowAugmentation', a type of FlowNet\n  fix: it reads or changes pairs of images and flow; give the net Input layers"),
-        ("brelu", "'brelu', a type of DehazeNet\n  fix: it keeps values between 0 and 1: Clip with clip_param"),
+        ("accum", "'accum', a type of FlowNet\n  fix: it resizes images to one size, with aligned corners"),
         ("DenseCRF", "'DenseCRF', a type of DeepLab and PSPNet\n  fix: `ocaffe layers` lists"),
         ("Zyx", "ocaffe layers"),
     ],

@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import json
+import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ocaffe.selftest.boxes import CELLS, IMAGE, SMALL, anchor_targets, proposal_targets, proposals, region_problem, roi_pool, score_maps, some_boxes
 from ocaffe.selftest.case import Arrays, Case, layer, normal
 from ocaffe.selftest.layers import convolve
 
@@ -387,6 +390,232 @@ def box_output(x: Arrays, kind: str) -> Arrays:
     return {"y": found[:, :5], "z": found}
 
 
+def regions(rng: np.random.Generator) -> Arrays:
+    """An image, and regions in it, across its borders, and of less than a pixel."""
+    x0 = rng.standard_normal((2, 3, 6, 7))
+    return {"x0": x0, "x1": np.array([[0, 1.3, 0.4, 9.1, 8.2], [1, 3.2, 2.7, 3.4, 2.9], [1, -3.3, -2.1, 5.2, 4.4], [0, 6.1, 5.3, 17.2, 16.9]])}
+
+
+def at(image: np.ndarray, row: float, column: float) -> np.ndarray:
+    """The values of C x H x W at a place; places outside are moved to the border."""
+    row, column = (min(max(place, 0), n - 1) for place, n in zip((row, column), image.shape[1:]))
+    r, c = int(row), int(column)
+    r2, c2 = min(r + 1, image.shape[1] - 1), min(c + 1, image.shape[2] - 1)
+    a, b = row - r, column - c
+    return (1 - a) * ((1 - b) * image[:, r, c] + b * image[:, r, c2]) + a * ((1 - b) * image[:, r2, c] + b * image[:, r2, c2])
+
+
+def warped_places(region: np.ndarray, index: tuple[int, int], bins: tuple[int, int]) -> list[float]:
+    corners = np.copysign(np.floor(np.abs(0.5 * region[1:]) + 0.5), region[1:])
+    return [corners[1 - k] + index[k] * max(corners[3 - k] - corners[1 - k], 0) / bins[k] for k in (0, 1)]
+
+
+def roi_warped(x: Arrays, got: Arrays) -> Arrays:
+    """MNC's ROIWarping by loops over bins, with 3 x 4 bins and the scale 0.5."""
+    image, y = x["x0"], np.zeros((4, 3, 3, 4))
+    for r, i, j in np.ndindex(4, 3, 4):
+        row, column = warped_places(x["x1"][r], (i, j), (3, 4))
+        if -0.5 <= row <= image.shape[2] - 0.5 and -0.5 <= column <= image.shape[3] - 0.5:
+            y[r, :, i, j] = at(image[int(x["x1"][r, 0])], row, column)
+    return {"y": y}
+
+
+def roi_aligned(x: Arrays, middle: bool) -> Arrays:
+    """ROIAlignment by loops over bins, with 3 x 4 bins and the scale 0.5. The values of a bin are one pixel apart, or one is in its middle."""
+    image, y = x["x0"], np.zeros((4, 3, 3, 4))
+    for r, i, j in np.ndindex(4, 3, 4):
+        edges = []
+        for k, (index, bins) in enumerate(((i, 3), (j, 4))):
+            low, high = 0.5 * x["x1"][r, 2 - k], 0.5 * x["x1"][r, 4 - k]
+            size = max(high - low + 1, 1) / bins
+            edges.append(np.clip([low + index * size, low + (index + 1) * size], 0, image.shape[2 + k] - middle))
+        rows, columns = ([np.mean(edge)] if middle else np.arange(*edge) for edge in edges)
+        values = [at(image[int(x["x1"][r, 0])], row, column) for row in rows for column in columns]
+        y[r, :, i, j] = np.mean(values, 0) if values else 0
+    return {"y": y}
+
+
+def with_margin(rows: np.ndarray) -> np.ndarray:
+    """Regions that are a quarter of their size wider and higher on each side."""
+    margin = (rows[:, 3:] - rows[:, 1:3] + 1) / 4
+    return np.concatenate([rows[:, :1], rows[:, 1:3] - margin, rows[:, 3:] + margin], 1)
+
+
+def grid_aligned(x: Arrays, got: Arrays) -> Arrays:
+    """MS-CNN's ROIAlign by loops over the corners of 3 x 4 bins, with the scale 0.5."""
+    image, y = x["x0"], np.zeros((4, 3, 4, 5))
+    for r, region in enumerate(with_margin(x["x1"])):
+        low, high = region[2:0:-1] / 2 - 0.5, region[4:2:-1] / 2 - 0.5
+        for i, j in np.ndindex(4, 5):
+            row, column = low + (high - low) * [i / 3, j / 4]
+            if -0.5 <= row <= image.shape[2] - 0.5 and -0.5 <= column <= image.shape[3] - 0.5:
+                y[r, :, i, j] = at(image[int(region[0])], row, column)
+    return {"y": y}
+
+
+def branch(rng: np.random.Generator) -> Arrays:
+    """A branch with two classes and the background in 3 x 4 cells of 8 pixels, with boxes of 24 pixels, and its labels; label 9 is ignored."""
+    x = {"x0": rng.standard_normal((2, 7, 3, 4)), "x1": np.zeros((2, 6, 3, 4))}
+    x["x0"][:, 3:] *= 0.1
+    x["x1"][:, 0] = rng.choice([0, 0, 0, 1, 2], (2, 3, 4))
+    x["x1"][0, 0, 0, :3] = 1, 2, 9
+    x["x1"][:, 1:3] = rng.uniform(0, 30, (2, 2, 3, 4))
+    x["x1"][:, 3:5] = rng.uniform(1, 40, (2, 2, 3, 4))
+    x["x1"][:, 5] = rng.uniform(0.2, 0.8, (2, 3, 4))
+    return x
+
+
+def detection_loss(x: Arrays, mode: str, overlaps: bool, shares: bool) -> np.ndarray:
+    """MS-CNN's DetectionLoss by loops, with bg_threshold 0.6, bg_multiple 1 and lambda 2: both numbers of the top."""
+    scores, truth = x["x0"].reshape(2, 7, 12), x["x1"].reshape(2, 6, 12)
+    kept: set[tuple[int, int]] = set()
+    for n in range(2):
+        free = [j for j in range(12) if truth[n, 0, j] == 0 and truth[n, 5, j] < 0.6]
+        for k in (1, 2) if mode == "bootstrap" else ():
+            count = max(4, int((truth[n, 0] == k).sum()))
+            kept |= {(n, j) for j in sorted(free, key=lambda j: -scores[n, k, j])[:count]}
+        if mode == "all":
+            kept |= {(n, j) for j in free}
+    positive = {(n, j) for n, j in np.ndindex(2, 12) if truth[n, 0, j] != 0}
+    weights = {(n, j): truth[n, 5, j] if overlaps and (n, j) in positive else 1.0 for n, j in positive | kept}
+    if shares:
+        total = {kind: sum(weights[cell] for cell in cells) for kind, cells in (("positive", positive), ("kept", kept))}
+        for cell in weights:
+            weights[cell] *= 0.5 * len(weights) / total["positive" if cell in positive else "kept"]
+    counted = [(n, j) for n, j in weights if truth[n, 0, j] != 9]
+    classes = 0.0
+    for n, j in counted:
+        values = np.exp(scores[n, :3, j])
+        classes -= weights[n, j] * np.log(values[int(truth[n, 0, j])] / values.sum()) / len(counted)
+    boxes, limits = 0.0, np.array([0.5, 0.5, np.log(2), np.log(2)])
+    cells = [(n, j) for n, j in positive if truth[n, 0, j] != 9]
+    mean, deviation = np.repeat(MEANS.reshape(2, 2).mean(1), 2), np.repeat(np.sqrt(DEVIATIONS.reshape(2, 2).prod(1)), 2)
+    for n, j in cells:
+        true = np.array([*(truth[n, 1:3, j] - (np.array([j % 4, j // 4]) + 0.5) * 8) / 24, *np.log(np.maximum(truth[n, 3:5, j], 2) / 24)])
+        d = np.clip(scores[n, 3:, j], (-limits - mean) / deviation, (limits - mean) / deviation) - (true - MEANS) / DEVIATIONS
+        boxes += 2 * np.where(abs(d) < 1, d * d / 2, abs(d) - 0.5).sum() / (4 * len(cells))
+    return np.array([classes + boxes, boxes])
+
+
+def detection_loss_case(mode: str, fields: str, *how: bool) -> Case:
+    text = f'sample_mode: "{mode}" cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 bg_threshold: 0.6 bg_multiple: 1 lambda: 2 {fields}'
+    net = layer("DetectionLoss", "x0 x1", "y", f"detection_loss_param {{ {text} }} loss_param {{ ignore_label: 9 }} {REGRESSION}")
+    return Case(f"DetectionLoss {mode}", net, branch, lambda x, got: {"y": detection_loss(x, mode, *how).reshape(1, 1, 1, 2)})
+
+
+def lse_margin(x: Arrays, margin: float, scale: float | None = None) -> Arrays:
+    """GlobalLSEMargin with the margin that the pass begins with; the first pass has 0. In TEST the margin stays."""
+    cosines, labels = x["x0"], x["x1"].astype(int)
+    scales = x.get("x2", np.full(len(labels), scale))
+    others = np.stack([np.delete(row, label) for row, label in zip(cosines, labels)])
+    own = np.take_along_axis(cosines, labels[:, None], 1)[:, 0]
+    lse = np.log(np.exp(scales[:, None] * others).sum(1)) / scales
+    margins = own - lse
+    place = margin or margins.mean()
+    for _ in range(1 if margin else 20):
+        last, place = place, margins[abs(margins - place) < 0.1].mean()
+        if abs(last - place) < 0.001:
+            break
+    margin = 0.9 * margin + 0.1 * place if margin else place
+    y = scales[:, None] * (cosines - max(margin, 0) * (np.arange(cosines.shape[1]) == labels[:, None]))
+    return {"y": y, "z": np.array([scales.mean(), own.mean(), lse.mean(), others.max(1).mean(), margin])}
+
+
+def cosines(rng: np.random.Generator) -> Arrays:
+    """Cosines of 8 samples in 4 classes; those of the labels' classes are near 0.7."""
+    x = {"x0": rng.uniform(-0.3, 0.3, (8, 4)), "x1": rng.integers(0, 4, 8).astype(float)}
+    np.put_along_axis(x["x0"], x["x1"].astype(int)[:, None], rng.uniform(0.6, 0.8, (8, 1)), 1)
+    return x
+
+
+def fixed_margin(x: Arrays, got: Arrays) -> Arrays:
+    own = np.arange(4) == x["x1"].astype(int)[:, None]
+    return {"y": x.get("x2", x["y/0"])[:, None] * (x["x0"] - 0.25 * own)}
+
+
+def discrepancies(x: Arrays, kernels: int, ratio: float) -> dict[float, Arrays]:
+    """The values of MMDLoss that two draws from two source and two target samples can have, each with the gradients of both bottoms."""
+    source, target = x["x0"], x["x1"]
+    every = np.concatenate([source, target])
+    pairs = ((every[:, None] - every) ** 2).sum(2)
+    numbers = 12 / pairs.sum() * float(ratio) ** (np.arange(kernels) - kernels // 2)
+
+    def one(matching: tuple[int, int]) -> tuple[float, Arrays]:
+        value, diffs = 0.0, {"x0": np.zeros_like(source), "x1": np.zeros_like(target)}
+        terms = [("x0", 0, "x0", 1, 1), ("x1", 0, "x1", 1, 1), *(("x0", i, "x1", j, -1) for i, j in enumerate(matching))]
+        for first, i, second, j, sign in terms:
+            d = x[first][i] - x[second][j]
+            parts = sign * np.exp(-numbers * (d @ d))
+            value += parts.sum()
+            diffs[first][i] += -2 * (numbers * parts).sum() * d
+            diffs[second][j] -= -2 * (numbers * parts).sum() * d
+        return value, diffs
+
+    ways = [one((0, 1)), one((1, 0))]
+    return {a[0] + b[0]: {name: (a[1][name] + b[1][name]) / 2 for name in x} for a, b in itertools.combinations_with_replacement(ways, 2)}
+
+
+def discrepancy(x: Arrays, got: Arrays) -> Arrays:
+    return {"loss": np.asarray(min(discrepancies(x, 3, 1.5), key=lambda value: abs(value - got["loss"])))}
+
+
+def same_size(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The convolution of N x C x H x W with 3 x 3 filters and a pad of 1."""
+    return convolve(np.pad(x, [(0, 0), (0, 0), (1, 1), (1, 1)]), w, np.zeros(len(w)))
+
+
+def conv_lstm(x: Arrays, got: Arrays) -> Arrays:
+    """ConvLSTM by its formulas, for three steps. Parameters: W_x, W_h, b and three factors p, or those that a layer has."""
+    image, cont = x["x0"], x["x1"]
+    given = [x[f"y/{k}"] for k in range(6) if f"y/{k}" in x]
+    inputs = given.pop(0) if given[0].shape[1] == image.shape[2] else None
+    w, b, *peepholes = given
+    shape = (image.shape[1], len(w) // 4, *image.shape[3:])
+    h, c = (x[name][0] if name in x else np.zeros(shape) for name in ("x2", "x3"))
+    steps = []
+    for t in range(len(image)):
+        keep = cont[t][:, None, None, None]
+        z = same_size(h * keep, w) + b[:, None, None]
+        if inputs is not None:
+            z = z + same_size(image[t], inputs)
+        i, f, o, g = np.split(z, 4, 1)
+        for gate, p in zip((i, f, o), peepholes):
+            gate += p * c
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = keep * f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        steps.append(h)
+    return {"y": np.stack(steps), **({"h": h[None], "c": c[None]} if "x2" in x else {})}
+
+
+def sequences(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], Arrays]:
+    """Three steps of two sequences; a second sequence begins in the second step."""
+    return lambda rng: {**normal(x0=(3, 2, 3, 4, 5), **shapes)(rng), "x1": np.array([[0, 1], [1, 0], [1, 1]])}
+
+
+def settings_file(**settings: float) -> Callable[[str], None]:
+    """Return what writes a JSON file of makefile/frcnn. Its texts have line ends, and its anchors are those of SMALL."""
+    values = {"feat_stride": "16", "anchors": ",\n".join(", ".join(str(float(number)) for number in row) for row in SMALL)}
+
+    def write(folder: str) -> None:
+        text = json.dumps(values | {name: str(value) for name, value in settings.items()}).replace("\\n", "\n")
+        pathlib.Path(folder, "config.json").write_text(text)
+
+    return write
+
+
+CONFIG = 'frcnn_param { config: "{folder}/config.json" }'
+
+
+def mask_resized(x: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    y = np.zeros((*x.shape[:2], *size))
+    for n, (i, j) in itertools.product(range(len(x)), np.ndindex(*size)):
+        row, column = i * x.shape[2] / size[0], j * x.shape[3] / size[1]
+        if row <= x.shape[2] - 0.5 and column <= x.shape[3] - 0.5:
+            y[n, :, i, j] = at(x[n], row, column)
+    return y
+
+
 CASES = [
     pooling_case("Pooling", "pooling_param { kernel_size: [2, 3, 2] stride: [2, 1, 2] pad: [0, 1, 1] }", (2, 3, 2), (2, 1, 2), (0, 1, 1)),
     pooling_case("Pooling", "pooling_param { kernel_size: 2 kernel_size: 3 stride: 2 stride: 1 }", (2, 3), (2, 1), (0, 0)),
@@ -501,4 +730,46 @@ CASES = [
     *(Case(f"BoxOutput {kind}", layer("BoxOutput", "x0 x1", "y z", f'box_output_param {{ nms_type: "{kind}" fg_thr: 0.2 iou_thr: 0.4 field_w: 24 field_h: 24 '
            f"field_w: 40 field_h: 40 downsample_rate: 8 downsample_rate: 16 max_nms_num: 20 max_post_nms_num: 5 }} {REGRESSION}"), branches,
            lambda x, got, kind=kind: box_output(x, kind), phase="TEST") for kind in ("IOU", "IOMU", "IOFU")),
+    Case("ROIWarping", layer("ROIWarping", "x0 x1", "y", "propagate_down: true propagate_down: false roi_warping_param { pooled_h: 3 pooled_w: 4 "
+         "spatial_scale: 0.5 }"), regions, roi_warped, ("x0",)),
+    Case("ROIAlignment steps", layer("ROIAlignment", "x0 x1", "y", "propagate_down: true propagate_down: false roi_alignment_param { pooled_h: 3 pooled_w: 4 "
+         "spatial_scale: 0.5 }"), regions, lambda x, got: roi_aligned(x, False), ("x0",)),
+    Case("ROIAlignment sampling_ratio", layer("ROIAlignment", "x0 x1", "y", "propagate_down: true propagate_down: false roi_alignment_param { pooled_h: 3 "
+         "pooled_w: 4 spatial_scale: 0.5 sampling_ratio: 1 }"), regions, lambda x, got: roi_aligned(x, True), ("x0",)),
+    Case("ROIAlign of MS-CNN", layer("ROIAlign", "x0 x1", "y", "propagate_down: true propagate_down: false roi_pooling_param { pooled_h: 3 pooled_w: 4 "
+         "spatial_scale: 0.5 pad_ratio: 0.25 }"), regions, grid_aligned, ("x0",)),
+    Case("ROIPooling pad_ratio", layer("ROIPooling", "x0 x1", "y", "propagate_down: true propagate_down: false roi_pooling_param { pooled_h: 5 pooled_w: 5 "
+         "spatial_scale: 0.25 pad_ratio: 0.25 }"), regions, lambda x, got: roi_pool({"x0": x["x0"], "x1": with_margin(x["x1"])}, got), ("x0",)),
+    *(Case(f"MaskResize {h} {w}", layer("MaskResize", "x0", "y", f"mask_resize_param {{ output_height: {h} output_width: {w} }}"), normal(x0=(2, 2, 4, 6)),
+           lambda x, got, size=(h, w): {"y": mask_resized(x["x0"], size)}, ("x0",)) for h, w in ((9, 12), (3, 2), (4, 6))),
+    Case("BReLU", layer("BReLU", "x0", "y"), normal(x0=(2, 30)), lambda x, got: {"y": np.clip(x["x0"], 0, 1)}, ("x0",)),
+    Case("BReLU with bounds", layer("BReLU", "x0", "y", "brelu_param { minval: -0.5 maxval: 0.75 }"), normal(x0=(2, 30)),
+         lambda x, got: {"y": np.clip(x["x0"], -0.5, 0.75)}, ("x0",)),
+    detection_loss_case("all", "iou_weighted: true", True, False),
+    detection_loss_case("bootstrap", "pos_neg_weighted: true", False, True),
+    Case("GlobalLSEMargin TRAIN, first", layer("GlobalLSEMargin", "x0 x1", "y z", "scale_param { max_value: 20 }"), cosines,
+         lambda x, got: lse_margin(x, 0, 20)),
+    Case("GlobalLSEMargin TRAIN, later", layer("GlobalLSEMargin", "x0 x1 x2", "y z"), lambda rng: {**cosines(rng), "x2": rng.uniform(9, 11, 8), "y/0": np.ones(
+         1), "y/1": np.array([0.45])}, lambda x, got: lse_margin(x, 0.45)),
+    Case("GlobalLSEMargin", layer("GlobalLSEMargin", "x0 x1", "y"), lambda rng: {**cosines(rng), "y/0": np.array([3.0]), "y/1": np.array([0.25])}, fixed_margin,
+         ("x0", "y/0"), phase="TEST"),
+    Case("GlobalLSEMargin with norms", layer("GlobalLSEMargin", "x0 x1 x2", "y"), lambda rng: {**cosines(rng), "x2": rng.uniform(2, 3, 8), "y/0": np.ones(1),
+         "y/1": np.array([0.25])}, fixed_margin, ("x0", "x2"), phase="TEST"),
+    Case("MMDLoss", layer("MMDLoss", "x0 x1", "loss", "mmd_param { kernel_num: 3 kernel_mul: 1.5 }"), normal(x0=(2, 3), x1=(2, 3)), discrepancy),
+    Case("FrcnnProposal", layer("FrcnnProposal", "x0 x1 x2", "rois scores", CONFIG), score_maps, proposals, phase="TEST",
+         prepare=settings_file(test_rpn_pre_nms_top_n=600, test_rpn_post_nms_top_n=100, test_rpn_nms_thresh=0.7, test_rpn_min_size=16)),
+    Case("FrcnnAnchorTarget", layer("FrcnnAnchorTarget", "x0 x1 x2", "labels targets inside outside", CONFIG), lambda rng: {
+         "x0": np.zeros((1, 2 * len(SMALL), *CELLS)), "x1": np.column_stack([some_boxes(rng, 5), rng.integers(1, 4, 5)]), "x2": np.array([[*IMAGE, 1.0]])},
+         anchor_targets, prepare=settings_file(rpn_batchsize=100000, rpn_positive_overlap=0.7, rpn_clobber_positives=0)),
+    Case("FrcnnProposalTarget", layer("FrcnnProposalTarget", "x0 x1", "rois labels targets inside outside", CONFIG), region_problem, proposal_targets,
+         prepare=settings_file(n_classes=4, batch_size=-1, bg_thresh_lo=0.1, bbox_normalize_targets=1)),
+    Case("ConvLSTM", layer("ConvLSTM", "x0 x1", "y", "lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 }"), sequences(y_0=(8, 3, 3, 3), y_1=(8, 2, 3, 3),
+         y_2=(8,), y_3=(4, 5), y_4=(4, 5), y_5=(4, 5)), conv_lstm, ("x0", *(f"y/{k}" for k in range(6)))),
+    Case("ConvLSTM with states", layer("ConvLSTM", "x0 x1 x2 x3", "y h c", "recurrent_param { expose_hidden: true } "
+         'lstm_debug_param { disable_hadamard: true } lstm_conv_param { type: "hidden" num_output: 2 kernel_size: 3 pad: 1 } '
+         'lstm_conv_param { type: "input" num_output: 2 kernel_size: 3 pad: 1 }'),
+         sequences(x2=(1, 2, 2, 4, 5), x3=(1, 2, 2, 4, 5), y_0=(8, 3, 3, 3), y_1=(8, 2, 3, 3), y_2=(8,)), conv_lstm, ("x0", "x2", "x3", "y/0", "y/1", "y/2")),
+    Case("ConvLSTM without inputs", layer("ConvLSTM", "x0 x1 x2 x3", "y h c", "recurrent_param { expose_hidden: true } lstm_debug_param { ignore_x: true "
+         "axis_hadamard: 2 num_axes_hadamard: 3 } lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 }"), sequences(x2=(1, 2, 2, 4, 5), x3=(1, 2, 2, 4, 5),
+         y_0=(8, 2, 3, 3), y_1=(8,), y_2=(2, 4, 5), y_3=(2, 4, 5), y_4=(2, 4, 5)), conv_lstm, ("x2", "x3", *(f"y/{k}" for k in range(5)))),
 ]  # fmt: skip

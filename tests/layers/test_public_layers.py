@@ -13,7 +13,7 @@ from ocaffe.formats.text import parse
 from ocaffe.io import array_to_blobproto
 from ocaffe.selftest.case import layer
 from ocaffe.selftest.layers import convolve
-from tests.layers.public_cases import downsampled, volume_pooled
+from tests.layers.public_cases import branch, detection_loss, detection_loss_case, discrepancies, downsampled, regions, volume_pooled, warped_places
 from tests.layers.test_fork_layers import refusal
 
 pytestmark = pytest.mark.quick
@@ -72,6 +72,25 @@ pytestmark = pytest.mark.quick
         ("DecodeBBox", "bbox_reg_param { bbox_mean: 0 bbox_std: 1 }", ("9 8", "9 5"), "bbox_mean is [0.0], bbox_std [1.0]"),
         ("BoxOutput", "", ("1 7 4 4",), "field_h is [] for 1 bottoms"),
         ("BoxOutput", 'box_output_param { field_h: 9 field_w: 9 downsample_rate: 8 nms_type: "MAX" }', ("1 7 4 4",), "nms_type is 'MAX'"),
+        ("ROIWarping", "roi_warping_param { pooled_h: 3 }", ("1 2 4 4", "3 5"), "pooled_h is 3, pooled_w 0"),
+        ("ROIAlignment", "roi_alignment_param { pooled_h: 3 pooled_w: 3 }", ("1 2 4 4", "3 4"), "bottom 1 is 3 x 4, it must be R x 5"),
+        ("ROIAlignment", "roi_alignment_param { pooled_h: 3 pooled_w: 3 sampling_ratio: 2 }", ("1 2 4 4", "3 5"), "sampling_ratio is 2"),
+        ("MaskResize", "mask_resize_param { output_height: 3 }", ("1 2 4 4",), "output_height is 3, output_width 0"),
+        ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 downsample_rate: 8 }", ("1 7 4 4", "1 6 4 4"), "field_h is 0"),
+        ("DetectionLoss", "detection_loss_param { cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 }", ("1 6 4 4", "1 6 4 4"), "and cls_num is 3"),
+        ("GlobalLSEMargin", "", ("3 4", "2"), "bottom 1 is 2, bottom 0 3 x 4"),
+        ("GlobalLSEMargin", "scale_param { min_value: 3 max_value: 2 }", ("3 4", "3"), "min_value is 3, max_value 2"),
+        ("MMDLoss", "", ("3 4", "2 5"), "bottom 0 is 3 x 4, bottom 1 2 x 5"),
+        ("MMDLoss", "", ("3 4", "1 4"), "bottom 0 is 3 x 4, bottom 1 1 x 4"),
+        ("MMDLoss", "mmd_param { kernel_num: 0 }", ("3 4", "3 4"), "kernel_num is 0"),
+        ("FrcnnProposal", 'frcnn_param { config: "none.json" }', ("1 18 4 4", "1 36 4 4", "1 3"), "the settings in none.json cannot be read"),
+        ("FrcnnProposalTarget", "top: 'b' top: 'c' top: 'd' top: 'e'", ("3 5", "2 5"), "frcnn_param names no file"),
+        ("FrcnnProposalTarget", "top: 'b' top: 'c' top: 'd' top: 'e' proposal_target_param { stage: 1 }", ("3 5", "2 5"), "stage: 1 } is not supported"),
+        ("ConvLSTM", "", ("3 2 3 4 4", "3 2"), "lstm_conv_param is given 0 times"),
+        ("ConvLSTM", "lstm_conv_param { num_output: 2 kernel_size: 3 }", ("3 2 3 4 4", "3 2"), "a convolution makes 2 x 2 pixels of 4 x 4"),
+        ("ConvLSTM", "lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 }", ("3 2 3 4 4", "3 2", "1 2 2 4 4"), "3 bottoms and 1 tops are given"),
+        ("ConvLSTM", "lstm_debug_param { expose: 'c_t=1' } lstm_conv_param { num_output: 2 kernel_size: 1 }", ("3 2 3 4 4", "3 2"), "has expose: 'c_t=1'"),
+        ("BReLU", "brelu_param { minval: 2 }", ("1 2",), "minval is 2, maxval 1"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
@@ -123,6 +142,141 @@ def test_no_box(device: Device) -> None:
     x[:, 1, 1, 1] = x[:, 1, 2, 2] = 3
     out = net.forward(x=x)
     assert np.array(out["z"]).shape == (2, 6, 1, 1) and np.array(out["z"])[0].ravel().tolist() == [0, 10, 10, 30, 30, 2]
+
+
+def test_gradient_of_warped_regions(device: Device) -> None:
+    """MNC's gradient of the corners: the slopes at each value, times the part of the region before or after it."""
+    text = "force_backward: true " + "".join(
+        f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ {shape} }} }} }} '
+        for k, shape in enumerate(("dim: 2 dim: 3 dim: 6 dim: 7", "dim: 4 dim: 5"))
+    )
+    text += layer("ROIWarping", "x0 x1", "y", "roi_warping_param { pooled_h: 3 pooled_w: 4 spatial_scale: 0.5 }")
+    net = Net(parse(text, proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x, dy = regions(rng), rng.standard_normal((4, 3, 3, 4)).astype(np.float32)
+    net.forward(**x)
+    net.blobs["y"].diff[...] = dy
+    net.backward()
+    wanted = np.zeros((4, 5))
+    for r, i, j in np.ndindex(4, 3, 4):
+        image = x["x0"][int(x["x1"][r, 0])]
+        places = warped_places(x["x1"][r], (i, j), (3, 4))
+        if not all(-0.5 <= place <= n - 0.5 for place, n in zip(places, image.shape[1:])):
+            continue
+        places = [min(max(place, 0), n - 1) for place, n in zip(places, image.shape[1:])]
+        h, w = (int(place) for place in places)
+        if h + 1 >= image.shape[1] or w + 1 >= image.shape[2]:
+            continue
+        b, a = places[0] - h, places[1] - w
+        corners = image[:, h : h + 2, w : w + 2]
+        slopes = ((corners[:, 1] - corners[:, 0]) @ [1 - a, a], (corners[:, :, 1] - corners[:, :, 0]) @ [1 - b, b])
+        for k in (0, 1):
+            low, high = (np.copysign(np.floor(abs(0.5 * c) + 0.5), c) for c in x["x1"][r, [2 - k, 4 - k]])
+            part = (places[k] - low) / max(high - low + 1, 1)
+            wanted[r, [2 - k, 4 - k]] += 0.5 * (slopes[k] @ dy[r, :, i, j]) * np.array([1 - part, part])
+    assert np.abs(wanted).max(0)[1:].min() > 0.1
+    np.testing.assert_allclose(net.blobs["x1"].diff, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["all", "bootstrap"])
+def test_gradient_of_detection_loss(device: Device, mode: str) -> None:
+    """The gradient of the first number by central differences; no output of the branch is at its limits."""
+    case = detection_loss_case(mode, "iou_weighted: true pos_neg_weighted: true", True, True)
+    x = {name: array.astype(np.float32) for name, array in branch(np.random.default_rng(0)).items()}
+    message = case.message(x, "")
+    message.force_backward = True
+    net = Net(message, proto.TRAIN, device=device)
+    net.forward(**x)
+    net.backward()
+    wanted, h = np.zeros(x["x0"].shape), 1e-5
+    for place in np.ndindex(*wanted.shape):
+        values = []
+        for sign in (1, -1):
+            moved = x["x0"].astype(float)
+            moved[place] += sign * h
+            values.append(detection_loss({**x, "x0": moved}, mode, True, True)[0])
+        wanted[place] = (values[0] - values[1]) / (2 * h)
+    np.testing.assert_allclose(net.blobs["x0"].diff, wanted, atol=1e-4)
+    assert np.abs(wanted).max() > 0.01
+
+
+@pytest.mark.parametrize("mode", ["random", "mixture"])
+def test_random_cells_of_detection_loss(device: Device, mode: str) -> None:
+    """Background cells are drawn anew in each pass; none has an overlap above the threshold, and cells with a class always count."""
+    text = "".join(
+        f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ dim: 2 dim: {channels} dim: 16 dim: 16 }} }} }} '
+        for k, channels in enumerate((7, 6))
+    )
+    text += layer("DetectionLoss", "x0 x1", "y", f'detection_loss_param {{ sample_mode: "{mode}" cls_num: 3 field_w: 24 field_h: 24 downsample_rate: 8 }}')
+    net = Net(parse("force_backward: true " + text, proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x = {"x0": rng.standard_normal((2, 7, 16, 16)), "x1": rng.uniform(0, 1, (2, 6, 16, 16))}
+    x["x1"][:, 0] = rng.choice([0] * 18 + [1, 2], (2, 16, 16))
+    positive, free = x["x1"][:, 0] > 0, (x["x1"][:, 0] == 0) & (x["x1"][:, 5] < 0.5)
+    seen = []
+    for _ in range(2):
+        net.forward(**x)
+        net.backward()
+        seen.append(np.abs(net.blobs["x0"].diff[:, :3]).sum(1) > 0)
+        kept = seen[-1] & ~positive
+        assert seen[-1][positive].all() and not (kept & ~free).any()
+        assert 0.15 < kept.sum() / (4 * positive.sum()) < 1
+    assert (seen[0] != seen[1]).any()
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_mmd_loss(device: Device, fixed: bool) -> None:
+    """Draws from two samples of each have three values, and the gradient belongs to the draws. fix_gamma keeps the kernels of the first pass."""
+    text = "".join(f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ dim: 2 dim: 3 }} }} }} ' for k in (0, 1))
+    text += layer("MMDLoss", "x0 x1", "y", f"loss_weight: 0.5 mmd_param {{ fix_gamma: {str(fixed).lower()} }}")
+    net = Net(parse("force_backward: true " + text, proto.NetParameter), proto.TRAIN, device=device)
+    rng = np.random.default_rng(0)
+    x = {name: rng.standard_normal((2, 3)) for name in ("x0", "x1")}
+    known, seen = discrepancies(x, 5, 2), set()
+    for _ in range(12):
+        value = float(np.array(net.forward(**x)["y"]))
+        net.backward()
+        nearest = min(known, key=lambda each: abs(each - value))
+        seen.add(nearest)
+        assert abs(nearest - value) < 1e-4
+        for name in x:
+            np.testing.assert_allclose(net.blobs[name].diff, 0.5 * known[nearest][name], atol=1e-5)
+    assert len(seen) > 1
+    larger = {name: 3 * array for name, array in x.items()}
+    value = float(np.array(net.forward(**larger)["y"]))
+    same = any(abs(value - each) < 1e-4 for each in discrepancies(larger, 5, 2))
+    assert same != fixed
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ('{"test_soft_nms": "1"}', "the file sets test_soft_nms: 1, which is not supported"),
+        ('{"anchors": "1, 2, 3"}', "the file has 3 numbers of anchors"),
+        ('{"feat_stride": "wide"}', "the file sets feat_stride: 'wide'"),
+        ("[1]", "cannot be read"),
+    ],
+)
+def test_settings_of_frcnn(tmp_path: pathlib.Path, settings: str, told: str) -> None:
+    (tmp_path / "config.json").write_text(settings)
+    assert told in refusal("FrcnnProposal", f'frcnn_param {{ config: "{tmp_path}/config.json" }}', "1 18 4 4", "1 36 4 4", "1 3")
+
+
+def test_conv_lstm_carries_its_states(device: Device) -> None:
+    """Two runs of one step each give the values of one run of two steps."""
+    values = []
+    for steps in (2, 1):
+        text = "".join(
+            f'layer {{ name: "x{k}" type: "Input" top: "x{k}" input_param {{ shape {{ dim: {steps} dim: 2 {more} }} }} }} '
+            for k, more in enumerate(("dim: 3 dim: 4 dim: 5", ""))
+        )
+        conv = 'lstm_conv_param { num_output: 2 kernel_size: 3 pad: 1 weight_filler { type: "constant" value: 0.1 } }'
+        net = Net(parse(text + layer("ConvLSTM", "x0 x1", "y", conv), proto.NetParameter), proto.TEST, device=device)
+        x = np.random.default_rng(0).standard_normal((2, 2, 3, 4, 5))
+        runs = [np.array(net.forward(x0=x[t : t + steps], x1=np.ones((steps, 2)))["y"]).copy() for t in range(0, 2, steps)]
+        values.append(np.concatenate(runs))
+    np.testing.assert_allclose(values[1], values[0], atol=1e-5)
+    assert np.abs(values[0][1] - values[0][0]).max() > 0.01
 
 
 def test_weights_of_c3d(device: Device, tmp_path: pathlib.Path) -> None:
