@@ -1,0 +1,73 @@
+"""What is before and after what in a net, for the tables."""
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.formats.filter import filter_net
+from ocaffe.graph.splits import insert_splits
+from ocaffe.layers.base import registry
+from tests.oracle.case import Case
+
+
+class Graph:
+    """The layers of a case after the rules and the splits, with the paths between them. A blob that is changed in place has one name and all paths."""
+
+    def __init__(self, case: Case) -> None:
+        state = proto.NetState(phase=case.phase, level=case.level, stage=case.stages)
+        try:
+            self.net = insert_splits(filter_net(case.built, state))
+        except Error:
+            self.net = case.built
+        self.layers = {layer.name: layer for layer in self.net.layer}
+        self.weighted = {top for layer in self.net.layer for top, weight in zip(layer.top, _weights(layer)) if weight}
+        self.learned = set()  # blobs with a learned parameter before them
+        for layer in self.net.layer:
+            rates = [spec.lr_mult for spec in layer.param]
+            learns = any((*rates, *[1.0] * (_parameters(case, layer) - len(rates))))
+            if learns or self.net.force_backward or any(bottom in self.learned for bottom in layer.bottom):
+                self.learned.update(layer.top)
+
+    def around(self, name: str) -> tuple[set[str], set[str]]:
+        """The names of the layers before and after a blob or layer, with those that make or read it."""
+        before: set[str] = set()
+        after: set[str] = set()
+        blobs = {name, *(self.layers[name].bottom if name in self.layers else ())}
+        for layer in reversed(self.net.layer):
+            if layer.name == name or blobs & set(layer.top):
+                before.add(layer.name)
+                blobs.update(layer.bottom)
+        blobs = {name, *(self.layers[name].top if name in self.layers else ())}
+        for layer in self.net.layer:
+            if layer.name == name or blobs & set(layer.bottom):
+                after.add(layer.name)
+                blobs.update(layer.top)
+        return before, after
+
+    def types_before(self, name: str) -> set[str]:
+        return {self.layers[layer].type for layer in self.around(name)[0]}
+
+    def types_after(self, name: str) -> set[str]:
+        return {self.layers[layer].type for layer in self.around(name)[1]}
+
+
+def _weights(layer: Any) -> list[float]:
+    return list(layer.loss_weight) or [1.0] * (layer.type in registry() and registry()[layer.type].is_loss)
+
+
+def _parameters(case: Case, layer: Any) -> int:
+    """The number of parameters that a solver can change."""
+    phase = proto.TRAIN if case.phase == "TRAIN" else proto.TEST
+    try:
+        made = registry()[layer.type].implementation(layer)(layer, phase)
+        made.infer(*(case.shapes[_unsplit(bottom)] for bottom in layer.bottom))
+        return sum(spec.learned for spec in made.parameters())
+    except (Error, KeyError):
+        return 0
+
+
+def _unsplit(blob: str) -> str:
+    """The name of the blob of which a Split layer made this one."""
+    return re.sub(r"_[^_]+_\d+_split_\d+$", "", blob)

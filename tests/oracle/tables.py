@@ -1,0 +1,170 @@
+"""Differences that are known. Each rule is a small predicate with its reason; what no rule names is a finding.
+
+VENDOR: layers whose code in the package tpu-mlir differs from BVLC's and the forks'. DOCUMENTED: what ocaffe does otherwise on purpose (docs/differences.md).
+ABORTS: nets that Caffe refuses and ocaffe runs. NOT_DRAWN and FORMS: what random nets leave out.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ocaffe import proto
+from tests.oracle import values
+from tests.oracle.case import Case
+from tests.oracle.graph import Graph
+from tests.oracle.judge import Finding
+
+GRADIENTS = ("diff", "parameter diff")
+VIEWS = ("Reshape", "Flatten", "Split", "Dropout")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`covers` says whether the rule explains a finding."""
+
+    name: str
+    reason: str
+    covers: Callable[[Case, Finding, Graph], bool]
+
+
+def place(finding: Finding) -> str:
+    """The blob or layer of a finding."""
+    return finding.name.rsplit("/", 1)[0] if finding.part.startswith("parameter") else finding.name
+
+
+# Rules of the vendor
+
+
+def wrong_gradient(case: Case, finding: Finding, graph: Graph) -> bool:
+    return finding.part in GRADIENTS and bool(graph.types_after(place(finding)) & {"Mish", "MatMul", "BN"})
+
+
+def keeps_the_first(case: Case, finding: Finding, graph: Graph) -> bool:
+    """Whether the finding is after a DetectionOutput whose first prior has a score of at most the threshold."""
+    for name in graph.around(place(finding))[0]:
+        layer = graph.layers[name]
+        if layer.type == "DetectionOutput" and layer.bottom[1] in case.inputs:
+            own, blob = layer.detection_output_param, layer.bottom[1]
+            shape = case.steps[finding.step].shapes.get(blob, case.shapes[blob])
+            scores = values.draw(case.inputs[blob], shape, case.seed, "input", blob, finding.step).reshape(shape[0], -1, own.num_classes)
+            if (np.delete(scores[:, 0], own.background_label_id, 1) <= own.confidence_threshold).any():
+                return True
+    return False
+
+
+def whole_window(case: Case, finding: Finding, graph: Graph) -> bool:
+    """Whether an AVE pooling, also one in SPP, is before the finding, or after that of a gradient. Double precision says that ocaffe is right."""
+    layers = graph.around(place(finding))[1 if finding.part in GRADIENTS else 0] | (graph.around(place(finding))[0] if finding.part in GRADIENTS else set())
+    average = proto.PoolingParameter.AVE
+    own = [graph.layers[name].spp_param if graph.layers[name].type == "SPP" else graph.layers[name].pooling_param for name in layers]
+    return not finding.verdict.startswith(("ocaffe", "caffe and")) and any(param.pool == average for param in own)
+
+
+VENDOR: Sequence[Rule] = (
+    Rule("gradient of Mish, MatMul and BN", "the package has no backward pass of MatMul and wrong ones of Mish and of BN's statistics", wrong_gradient),
+    Rule("first prior below the threshold", "the package keeps the first prior also where its score is not above confidence_threshold", keeps_the_first),
+    Rule("divisor of AVE", "the package divides by the whole window where it reaches beyond the padded image; BVLC clips the window", whole_window),
+)
+
+# Documented rules
+
+
+def unneeded(case: Case, finding: Finding, graph: Graph) -> bool:
+    """Caffe has the loss weight, or scratch values of HingeLoss, Scale and others, in diffs that no gradient needs; ocaffe has zeros."""
+    if finding.part != "diff" or np.any(finding.ocaffe):
+        return False
+    if not any(finding.name in layer.bottom for layer in graph.net.layer) and not any(layer.bottom for layer in graph.net.layer if finding.name in layer.top):
+        return True  # a diff that the script gave to the top of a data layer
+    leads = any(top in graph.weighted for layer in graph.around(finding.name)[1] for top in graph.layers[layer].top) or finding.name in graph.weighted
+    return finding.name not in graph.learned or not (leads or graph.net.force_backward)
+
+
+def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A layer works in place on a value that a backward pass reads, its own or that of the layer before, or on a view of a blob."""
+    if finding.verdict.startswith(("ocaffe", "caffe and")):
+        return False
+    changed = [layer for layer in graph.net.layer if set(layer.top) & set(layer.bottom)]
+    if finding.part in GRADIENTS:
+        return any(layer.name in graph.around(place(finding))[1] for layer in changed)
+    views = {bottom for layer in graph.net.layer if layer.type in VIEWS for bottom in layer.bottom}
+    return finding.part == "data" and bool(changed) and bool(graph.around(place(finding))[1] & {layer.name for layer in changed}) and bool(views)
+
+
+def identity_permute(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A Permute that changes no order shares its diff with its bottom, which takes it from a Reshape, Flatten or Split before."""
+    after = [graph.layers[name] for name in graph.around(place(finding))[1]]
+    same = any(layer.type == "Permute" and list(layer.permute_param.order) == list(range(len(layer.permute_param.order))) for layer in after)
+    return finding.part in GRADIENTS and same and finding.verdict.startswith("caffe off")
+
+
+def frozen_recurrent(case: Case, finding: Finding, graph: Graph) -> bool:
+    if finding.part != "parameter diff" or np.any(finding.ocaffe):
+        return False
+    name, index = finding.name.rsplit("/", 1)
+    layer = graph.layers[name]
+    return layer.type in ("LSTM", "RNN") and int(index) < len(layer.param) and layer.param[int(index)].lr_mult == 0
+
+
+def propagated_labels(case: Case, finding: Finding, graph: Graph) -> bool:
+    asked = any(layer.propagate_down for layer in graph.net.layer)
+    return finding.part == "refusal" and asked and "backpropagate to" in finding.caffe and "propagate_down" in finding.ocaffe
+
+
+def all_rows(case: Case, finding: Finding, graph: Graph) -> bool:
+    """The only reader of a DetectionOutput is a DetectionEvaluate: the top has all possible rows."""
+    readers = [layer.type for layer in graph.net.layer if finding.name in layer.bottom]
+    makers = [layer.type for layer in graph.net.layer if finding.name in layer.top]
+    return finding.part == "shape" and makers == ["DetectionOutput"] and readers == ["DetectionEvaluate"]
+
+
+def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
+    """Caffe writes a loss weight once, when the net is made. The diff of a blob that grows is 0 after that."""
+    grown = any(step.shapes for step in case.steps[: finding.step + 1])
+    after = graph.around(place(finding))[1]
+    weights = any(layer.loss_weight and layer.type not in ("Reduction",) for layer in (graph.layers[name] for name in after)) or place(finding) in graph.weighted
+    return finding.part in GRADIENTS and grown and weights and finding.verdict.startswith("caffe off")
+
+
+DOCUMENTED: Sequence[Rule] = (
+    Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded),
+    Rule("in place", "the gradient of a value that is changed in place is right in ocaffe, and views keep the value before the change", in_place),
+    Rule("identity Permute", "the diff does not reach the blob before a Reshape, Flatten or Split in Caffe", identity_permute),
+    Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
+    Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
+    Rule("rows of DetectionOutput", "where DetectionEvaluate is the only reader, the top has all possible rows", all_rows),
+    Rule("loss weights of blobs that grow", "Caffe loses the loss weight of a blob that grows", weight_of_grown),
+)
+
+ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs the net
+    r"filter_layer.*cannot backpropagate to filter index inputs": "force_backward: ocaffe gives the selector no gradient",
+    r"batch_reindex_layer.*Cannot backprop to index": "force_backward: ocaffe gives the index no gradient",
+    r"roi_pooling_layer.*Not Implemented Yet": "the package has the backward pass of ROIPooling for GPUs only",
+    r"recurrent_layer.*input number of timesteps changed": "ocaffe lets a reshape change the number of steps",
+    r"embed_layer.*Can't backpropagate to EmbedLayer input": "force_backward: ocaffe gives the indices no gradient",
+    r"AbsVal Layer does not allow in-place computation": "ocaffe's AbsVal can work in place",
+}
+
+NOT_DRAWN: Mapping[str, str] = {  # types of the package
+    "Data": "reads a database; golden cases have it", "ImageData": "reads files; golden cases have it", "MemoryData": "golden cases have it",
+    "Python": "runs code of the user", "Input": "is in every net",
+    "FrcnDetection": "the vendor's own", "Padding": "the vendor's own", "RetinaFaceDetection": "the vendor's own", "YoloDetection": "the vendor's own",
+    "Proposal": "other fields than those of the forks: it scales to net_input_h x net_input_w",
+    "Reorg": "another order of the values than darknet's, no backward pass, and a division by zero with reverse",
+}  # fmt: skip
+FORMS: Mapping[str, str] = {  # forms that are not drawn
+    "ROIPooling with another number of regions than images": "the package computes as many regions as there are images",
+    "Upsample and RegionLoss after a reshape": "the package keeps the first size of the image",
+    "DummyData with values other than 0": "the package fills it with zeros",
+    "EvalDetection with equal scores": "the fork's sort is not stable",
+    "Upsample with scale 1, Reverse with an axis below 0": "the package refuses them",
+}
+
+
+def explained(case: Case, finding: Finding, graph: Graph) -> str | None:
+    """The name of the rule that explains a finding, or None."""
+    if finding.part == "refusal" and finding.ocaffe == "runs":
+        return next((reason for pattern, reason in ABORTS.items() if re.search(pattern, finding.caffe)), None)
+    return next((rule.name for rule in (*VENDOR, *DOCUMENTED) if rule.covers(case, finding, graph)), None)
