@@ -226,7 +226,7 @@ class Draft:
         steps = [Step()]
         if self.chance(0.25):
             steps += [Step() for _ in range(self.pick(1, 2))]
-        elif self.chance(0.2) and not {"Upsample", "RegionLoss", "ROIPooling"} & set(self.net_types):  # tables.FORMS
+        elif self.chance(0.2) and not {"Upsample", "RegionLoss", "ROIPooling", "MatMul", "ContrastiveLoss"} & set(self.net_types):  # tables.FORMS
             steps += [self._resized() for _ in range(2)]
         return Case(
             self.seed, self.net, self.phase, self.inputs, self.weights, backward=gradients or self.chance(0.7), steps=steps, form=form,

@@ -1,7 +1,7 @@
 """Evaluate a net in double precision with PyTorch, with random errors of single precision if wanted. The spread of the results shows what rounding can do.
 
 Each rule computes the tops of a layer from its bottoms and parameters; PyTorch gives the gradients. The rules are written from Caffe's definitions, in the
-plainest way. Types without a rule are not arbitrated.
+plainest way. Values after a type without a rule are NaN.
 """
 from __future__ import annotations
 
@@ -21,13 +21,10 @@ from tests.oracle import values
 from tests.oracle.case import Case
 
 EPSILON = 2e-7  # relative error of an operation in single precision, with the sums inside of it
+WITHOUT_GRADIENT = ("Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "EvalDetection", "ContinuationIndicator", "DummyData")
 FLT_MIN = float(np.finfo(np.float32).tiny)
 Tensor = torch.Tensor
 Round = Callable[[Tensor], Tensor]
-
-
-class NoRule(Exception):
-    """A layer type without a rule."""
 
 
 class At:
@@ -70,8 +67,13 @@ class Evaluation:
                     owner.data = tensor.data  # the last layer that was filled counts
                     tensor = owner
                 self.parameters.setdefault(layer.name, []).append(tensor)
+        self.stopped, self.unknown, self.shapes = "", set[str](), shapes
         for step in range(len(case.steps)):
-            self._pass(step)
+            try:
+                self._pass(step)
+            except (RuntimeError, IndexError, ValueError, KeyError) as error:  # a pass that both programs refuse, or a form without a rule
+                self.stopped = f"pass {step} is not evaluated: {error}"
+                break
 
     def rounded(self, tensor: Tensor) -> Tensor:
         """The tensor with errors of single precision, in its values and in its gradient."""
@@ -81,6 +83,13 @@ class Evaluation:
         if tensor.requires_grad:
             tensor.register_hook(lambda grad: grad * (1 + EPSILON * torch.tensor(self.rng.standard_normal(tuple(grad.shape)))))
         return tensor
+
+    def _unknown(self, at: At) -> list[Tensor]:
+        """NaN for the tops of a type without a rule, and as the gradients of its bottoms if it has a backward pass."""
+        self.unknown.add(at.layer.type)
+        differentiable = [x for x in (*at.x, *at.p) if x.requires_grad] if at.layer.type not in WITHOUT_GRADIENT else []
+        zero = sum((x.sum() * 0 for x in differentiable), torch.zeros((), dtype=torch.float64))
+        return [torch.full(shape, torch.nan, dtype=torch.float64) * (1 + zero) for shape in at.kept["shapes"]]
 
     def _pass(self, step: int) -> None:
         case = self.case
@@ -102,13 +111,12 @@ class Evaluation:
                     drawn = values.draw(case.inputs[top], shapes[top], case.seed, "input", top, step)
                     tops.append(torch.tensor(drawn, dtype=torch.float64, requires_grad=True))
             else:
-                rule = RULES.get(layer.type)
-                if rule is None:
-                    raise NoRule(layer.type)
+                rule = RULES.get(layer.type, self._unknown)
                 bottoms = [self.rounded(blobs[name]) for name in layer.bottom]
                 parameters = [self.rounded(tensor) for tensor in self.parameters.get(layer.name, [])]
                 at = At(layer, case.phase == "TRAIN", bottoms, parameters, self.kept.setdefault(layer.name, {}), self.rounded)
                 at.kept["parameters"] = self.parameters.get(layer.name, [])
+                at.kept["shapes"] = [self.shapes[f"data {step}/{top}"] for top in layer.top]
                 tops = [self.rounded(top) for top in rule(at)]
             read.update(layer.bottom)
             is_loss = registry()[layer.type].is_loss
@@ -172,7 +180,7 @@ def sigmoid(at: At, x: Tensor) -> Tensor:
 
 def tanh_of_gate(at: At, x: Tensor) -> Tensor:
     """As Caffe's recurrent layers compute it: small values have few digits."""
-    return 2 * at.r(torch.sigmoid(2 * x)) - 1
+    return BySlope.apply(x, lambda x: 2 * at.r(torch.sigmoid(2 * x)) - 1, lambda y: 1 - y * y, at.r)
 
 
 # Rules. Each gets the layer and returns its tops.
@@ -226,39 +234,38 @@ def channels(x: Tensor, values: Tensor) -> Tensor:
     return values.reshape(1, -1, *[1] * (x.dim() - 2))
 
 
+def moments(at: At, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean and variance along axes, with kept axes. Each use of a value has errors of its own."""
+    mean = at.r(at.r(x).mean(axes, keepdim=True))
+    return mean, at.r((at.r(at.r(x) - mean) ** 2).mean(axes, keepdim=True))
+
+
 def batch_norm(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
-    x = x if x.dim() > 1 else x.reshape(-1, 1)
     use = own.use_global_stats if own.HasField("use_global_stats") else not at.train
     mean_sum, var_sum, factor = at.kept["parameters"]
-    axes = [axis for axis in range(x.dim()) if axis != 1]
     if use:
         share = 0.0 if float(factor.detach()) == 0 else 1 / factor.detach()
-        mean, var = mean_sum.detach() * share, var_sum.detach() * share
+        mean, var = channels(x, mean_sum.detach() * share), channels(x, var_sum.detach() * share)
     else:
-        mean = x.mean(axes)
-        var = (at.r(x - channels(x, at.r(mean))) ** 2).mean(axes)
+        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
         size, kept = x.numel() / x.shape[1], own.moving_average_fraction
         with torch.no_grad():
             factor.data = factor.data * kept + 1
-            mean_sum.data = mean_sum.data * kept + mean.detach()
-            var_sum.data = var_sum.data * kept + var.detach() * (size / (size - 1) if size > 1 else 1)
-    y = at.r(x - channels(x, at.r(mean))) / at.r(torch.sqrt(channels(x, at.r(var)) + own.eps))
-    return [y.reshape(at.x[0].shape)]
+            mean_sum.data = mean_sum.data * kept + mean.detach().reshape(-1)
+            var_sum.data = var_sum.data * kept + var.detach().reshape(-1) * (size / (size - 1) if size > 1 else 1)
+    return [at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))]
 
 
 def bn(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
     slope, offset = at.p[:2]
-    mean, var = (tensor.detach() for tensor in at.kept["parameters"][2:])
+    mean, var = (channels(x, tensor.detach()) for tensor in at.kept["parameters"][2:])
     if at.train and not own.frozen:
-        axes = [axis for axis in range(x.dim()) if axis != 1]
-        batch = x.mean(axes)
-        spread_ = (at.r(x - channels(x, at.r(batch))) ** 2).mean(axes)
-        for tensor, new in zip(at.kept["parameters"][2:], (batch, spread_)):
-            tensor.data = (tensor.data.reshape(-1) * own.momentum + new.detach() * (1 - own.momentum)).reshape(tensor.shape)
-        mean, var = batch, spread_
-    return [at.r(at.r(x - channels(x, at.r(mean))) / torch.sqrt(channels(x, at.r(var)) + own.eps)) * channels(x, slope) + channels(x, offset)]
+        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        for tensor, new in zip(at.kept["parameters"][2:], (mean, var)):
+            tensor.data = tensor.data * own.momentum + new.detach().reshape(tensor.shape) * (1 - own.momentum)
+    return [at.r(at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))) * channels(x, slope) + channels(x, offset)]
 
 
 def lrn(at: At) -> list[Tensor]:
@@ -274,21 +281,16 @@ def lrn(at: At) -> list[Tensor]:
 
 def mvn(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
-    axes = list(range(1 if own.across_channels else 2, x.dim()))
-    if not axes:  # one value in each group
-        centred = x - x
-    else:
-        centred = at.r(x - at.r(x.mean(axes, keepdim=True)))
-    if not own.normalize_variance:
-        return [centred]
-    variance = (centred**2).mean(axes, keepdim=True) if axes else centred**2
-    return [centred / at.r(torch.sqrt(at.r(variance)) + own.eps)]
+    x = x.reshape(*x.shape, *[1] * (4 - x.dim()))  # the top has four axes
+    mean, variance = moments(at, x, [1, 2, 3] if own.across_channels else [2, 3])
+    centred = at.r(at.r(x) - mean)
+    return [centred / at.r(torch.sqrt(variance) + own.eps) if own.normalize_variance else centred]
 
 
 def normalize(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
     axes = [1, 2, 3] if own.across_spatial else [1]
-    y = at.r(x / at.r(torch.sqrt(at.r((x * x).sum(axes, keepdim=True) + own.eps))))
+    y = at.r(at.r(x) / at.r(torch.sqrt(at.r((at.r(x) ** 2).sum(axes, keepdim=True) + own.eps))))
     return [y * (at.p[0] if own.channel_shared else channels(x, at.p[0].reshape(-1)))]
 
 
@@ -316,7 +318,7 @@ def convolution(at: At) -> list[Tensor]:
     own = at.own
     axes = at.x[0].dim() - 2
     if at.axis() != 1:
-        raise NoRule("Convolution with axis")
+        raise ValueError("Convolution with another axis has no rule")
     stride, pad = spatial(own, "stride", axes, 1), spatial(own, "pad", axes, 0)
     dilation = tuple(list(own.dilation) * axes if len(own.dilation) == 1 else list(own.dilation) or [1] * axes)
     weight, rest = at.p[0], at.p[1] if len(at.p) > 1 else None
@@ -371,7 +373,7 @@ def pooled(x: Tensor, own: Any, maximum: bool) -> Tensor:
 
 def pooling(at: At) -> list[Tensor]:
     if len(at.layer.top) > 1:
-        raise NoRule("Pooling with a mask")
+        raise ValueError("Pooling with a mask has no rule")
     return [pooled(at.x[0], at.own, at.own.pool == at.own.MAX)]
 
 
@@ -504,8 +506,8 @@ def rnn(at: At) -> list[Tensor]:
         part = part + rest[0].reshape(samples, -1) @ weights[2].T
     hidden, outputs = weights[-3], []
     for step in range(steps):
-        h = tanh_of_gate(at, part[step] + (h * keep[step][:, None]) @ hidden.T)
-        outputs.append(tanh_of_gate(at, h @ weights[-2].T + weights[-1]))
+        h = tanh(at, part[step] + (h * keep[step][:, None]) @ hidden.T)
+        outputs.append(tanh(at, h @ weights[-2].T + weights[-1]))
     at.kept["state"] = h.detach()
     return [torch.stack(outputs), *([h[None].detach()] if exposed else [])]
 

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error
@@ -15,7 +18,8 @@ from tests.oracle.case import Case
 class Graph:
     """The layers of a case after the rules and the splits, with the paths between them. A blob that is changed in place has one name and all paths."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, arrays: Mapping[str, np.ndarray]) -> None:
+        self.arrays = arrays  # Caffe's
         state = proto.NetState(phase=case.phase, level=case.level, stage=case.stages)
         try:
             self.net = insert_splits(filter_net(case.built, state))
@@ -25,8 +29,8 @@ class Graph:
         self.weighted = {top for layer in self.net.layer for top, weight in zip(layer.top, _weights(layer)) if weight}
         self.learned = set()  # blobs with a learned parameter before them
         for layer in self.net.layer:
-            rates = [spec.lr_mult for spec in layer.param]
-            learns = any((*rates, *[1.0] * (_parameters(case, layer) - len(rates))))
+            rates = [*(spec.lr_mult for spec in layer.param), *[1.0] * 10]
+            learns = any(rate for rate, learned in zip(rates, _parameters(case, layer)) if learned) and not layer.bn_param.frozen
             if learns or self.net.force_backward or any(bottom in self.learned for bottom in layer.bottom):
                 self.learned.update(layer.top)
 
@@ -57,15 +61,15 @@ def _weights(layer: Any) -> list[float]:
     return list(layer.loss_weight) or [1.0] * (layer.type in registry() and registry()[layer.type].is_loss)
 
 
-def _parameters(case: Case, layer: Any) -> int:
-    """The number of parameters that a solver can change."""
+def _parameters(case: Case, layer: Any) -> list[bool]:
+    """For each parameter whether a solver can change it."""
     phase = proto.TRAIN if case.phase == "TRAIN" else proto.TEST
     try:
         made = registry()[layer.type].implementation(layer)(layer, phase)
         made.infer(*(case.shapes[_unsplit(bottom)] for bottom in layer.bottom))
-        return sum(spec.learned for spec in made.parameters())
+        return [spec.learned for spec in made.parameters()]
     except (Error, KeyError):
-        return 0
+        return []
 
 
 def _unsplit(blob: str) -> str:

@@ -52,7 +52,7 @@ class Oracle:
         self.counts.arrays += len(caffe.arrays)
         self.counts.refused += caffe.refusal is not None and caffe.stage == ocaffe.stage
         self.counts.types.update(set(case.types))
-        arbiter, graph = Arbiter(case, caffe), Graph(case)
+        arbiter, graph = Arbiter(case, caffe), Graph(case, caffe.arrays)
         left, rules = [], set()
         for finding in compare(case, caffe, ocaffe):
             judged = arbiter.judged(finding)

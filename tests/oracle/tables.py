@@ -18,6 +18,7 @@ from tests.oracle.graph import Graph
 from tests.oracle.judge import Finding
 
 GRADIENTS = ("diff", "parameter diff")
+COMPARING = ("Accuracy", "ArgMax", "Pooling", "SPP", "Eltwise", "Threshold", "Clip", "ReLU", "ReLU6", "PReLU", "ELU", "BNLL", "ROIPooling", "HingeLoss")
 VIEWS = ("Reshape", "Flatten", "Split", "Dropout")
 
 
@@ -89,8 +90,21 @@ def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
     changed = [layer for layer in graph.net.layer if set(layer.top) & set(layer.bottom)]
     if finding.part in GRADIENTS:
         return any(layer.name in graph.around(place(finding))[1] for layer in changed)
-    views = {bottom for layer in graph.net.layer if layer.type in VIEWS for bottom in layer.bottom}
-    return finding.part == "data" and bool(changed) and bool(graph.around(place(finding))[1] & {layer.name for layer in changed}) and bool(views)
+    if finding.part in ("data", "output", "loss") and any(layer.type == "Eltwise" for layer in changed):
+        return True  # Caffe sets the top to 0 before it adds
+    seen = {finding.name, *(blob for name in graph.around(place(finding))[0] for blob in graph.layers[name].top)}
+    views = [layer for layer in graph.net.layer if layer.type in VIEWS and seen & set(layer.bottom)]
+    return any(layer.name in graph.around(view.name)[1] for layer in changed for view in views)
+
+
+def nan_order(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A layer that compares values gets NaN."""
+    for name in graph.around(place(finding))[0]:
+        layer = graph.layers[name]
+        values_ = [graph.arrays.get(f"data {finding.step}/{bottom}", np.zeros(0)) for bottom in layer.bottom]
+        if layer.type in COMPARING and any(np.isnan(array).any() for array in values_):
+            return True
+    return False
 
 
 def identity_permute(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -131,6 +145,7 @@ def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
 DOCUMENTED: Sequence[Rule] = (
     Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded),
     Rule("in place", "the gradient of a value that is changed in place is right in ocaffe, and views keep the value before the change", in_place),
+    Rule("comparisons with NaN", "which value is the larger one is not defined", nan_order),
     Rule("identity Permute", "the diff does not reach the blob before a Reshape, Flatten or Split in Caffe", identity_permute),
     Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
@@ -143,6 +158,7 @@ ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs
     r"batch_reindex_layer.*Cannot backprop to index": "force_backward: ocaffe gives the index no gradient",
     r"roi_pooling_layer.*Not Implemented Yet": "the package has the backward pass of ROIPooling for GPUs only",
     r"recurrent_layer.*input number of timesteps changed": "ocaffe lets a reshape change the number of steps",
+    r"infogain_loss_layer.*cannot backpropagate to infogain inputs": "force_backward: ocaffe gives the infogain matrix no gradient",
     r"embed_layer.*Can't backpropagate to EmbedLayer input": "force_backward: ocaffe gives the indices no gradient",
     r"AbsVal Layer does not allow in-place computation": "ocaffe's AbsVal can work in place",
 }
@@ -156,7 +172,7 @@ NOT_DRAWN: Mapping[str, str] = {  # types of the package
 }  # fmt: skip
 FORMS: Mapping[str, str] = {  # forms that are not drawn
     "ROIPooling with another number of regions than images": "the package computes as many regions as there are images",
-    "Upsample and RegionLoss after a reshape": "the package keeps the first size of the image",
+    "Upsample, RegionLoss, ROIPooling, MatMul and ContrastiveLoss after a reshape": "the package keeps the first size, or does not check it",
     "DummyData with values other than 0": "the package fills it with zeros",
     "EvalDetection with equal scores": "the fork's sort is not stable",
     "Upsample with scale 1, Reverse with an axis below 0": "the package refuses them",

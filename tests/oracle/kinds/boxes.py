@@ -69,7 +69,8 @@ def region_loss(net: Draft) -> None:
     images, boxes, classes, side, truths = grid(net, net.pick(1, 2, 5))
     fields = {"side": side, "num_class": classes, "num": boxes, "biases": [net.pick(0.5, 1, 2) for _ in range(2 * boxes)]}
     fields |= net.some(0.4, bias_match=[0, 1], rescore=[0, 1], thresh=[0.2, 0.6], object_scale=[1, 5], noobject_scale=[1, 0.5], class_scale=[1, 2], coord_scale=[1, 5])
-    net.add("RegionLoss", [net.data((images, boxes * (5 + classes), side, side)), truths], open=False, region_loss_param=fields)
+    predictions = net.input((images, boxes * (5 + classes), side, side), ("normal", 1.0))
+    net.add("RegionLoss", [predictions, truths], open=False, region_loss_param=fields)
 
 
 @kind("EvalDetection", weight=1)

@@ -22,7 +22,7 @@ FIELDS: dict[str, Callable[[Draft], dict[str, Any]]] = {
     "Threshold": lambda net: {"threshold_param": net.some(threshold=[0, 0.5, -1, 1])},
     "Power": lambda net: {"power_param": net.some(0.8, power=[0, 1, 2, 3, -1, 0.5, 1.5], scale=[0, 1, -2, 0.5], shift=[0, 1, -1, 3])},
     "Exp": lambda net: {"exp_param": net.some(base=[-1, 2, 0.5, 10], scale=[1, 0.1, -0.5, 0], shift=[0, 1, -1])},
-    "Log": lambda net: {"log_param": net.some(base=[-1, 2, 0.5, 10], scale=[1, 0.1, 2], shift=[0, 5, 20])},
+    "Log": lambda net: {"log_param": net.some(base=[-1, 2, 0.5, 10], scale=[1, 0.1, 2], shift=[5, 20, 20]) | net.some(0.2, shift=[0])},
 }
 
 
@@ -66,7 +66,7 @@ def broadcast(net: Draft, type: str) -> None:
 def batch_norm(net: Draft) -> None:
     fields = net.some(0.5, use_global_stats=[True, False], moving_average_fraction=[0.9, 0.5, 0, 1], eps=[1e-5, 1e-3, 0.1])
     statistics = [("normal", 1.0), ("positive", 3.0), ("constant", net.pick(1.0, 2.0, 0.5, 0.0))]
-    net.add("BatchNorm", [net.blob()], in_place=IN_PLACE, weights=statistics, batch_norm_param=fields)
+    net.add("BatchNorm", [net.blob(suits=lambda shape: len(shape) > 1)], in_place=IN_PLACE, weights=statistics, batch_norm_param=fields)
 
 
 @kind("BN")
