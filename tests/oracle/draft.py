@@ -170,9 +170,8 @@ class Draft:
                     spec.lr_mult, spec.decay_mult = self.pick(0.0, 0.0, 1.0, 2.0), self.pick(0.0, 1.0)
         if layer.bottom and self.chance(0.04):
             layer.propagate_down.extend(self.chance(0.5) for _ in layer.bottom)
-        if made.is_loss or (layer.type not in NO_GRADIENT and layer.top and self.chance(0.05)):
-            if self.chance(0.4):
-                layer.loss_weight.extend(self.pick(1.0, 0.5, 2.0, -1.0, 0.0) for _ in layer.top[: 1 if made.is_loss else None])
+        if self.chance(0.4 if made.is_loss else 0.02) and layer.top and layer.type not in (*NO_GRADIENT, "Parameter"):
+            layer.loss_weight.extend(self.pick(1.0, 0.5, 2.0, -1.0, 0.0) for _ in layer.top[: 1 if made.is_loss else None])
         self._rules(layer)
         return shapes
 
@@ -228,9 +227,10 @@ class Draft:
             steps += [Step() for _ in range(self.pick(1, 2))]
         elif self.chance(0.2) and not {"Upsample", "RegionLoss", "ROIPooling", "MatMul", "ContrastiveLoss"} & set(self.net_types):  # tables.FORMS
             steps += [self._resized() for _ in range(2)]
+        diffs = sorted(set(ends)) if self.net.force_backward else []
         return Case(
             self.seed, self.net, self.phase, self.inputs, self.weights, backward=gradients or self.chance(0.7), steps=steps, form=form,
-            stages=self.pick([], [], ["a"], ["a", "b"]), level=self.pick(0, 0, 0, 1), shapes=self.all_shapes, diffs=sorted(set(ends)) if self.net.force_backward else [],
+            stages=self.pick([], [], ["a"], ["a", "b"]), level=self.pick(0, 0, 0, 1), shapes=self.all_shapes, diffs=diffs,
         )  # fmt: skip
 
     @property

@@ -18,10 +18,12 @@ from ocaffe.formats.filter import filter_net
 from ocaffe.graph.splits import insert_splits
 from ocaffe.layers.base import param_field, registry
 from tests.oracle import values
-from tests.oracle.case import Case
+from tests.oracle.case import Case, is_value
 
 EPSILON = 2e-7  # relative error of an operation in single precision, with the sums inside of it
-WITHOUT_GRADIENT = ("Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "EvalDetection", "ContinuationIndicator", "DummyData")
+WITHOUT_GRADIENT = (
+    "Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "EvalDetection", "ContinuationIndicator", "DummyData",
+)  # fmt: skip
 FLT_MIN = float(np.finfo(np.float32).tiny)
 Tensor = torch.Tensor
 Round = Callable[[Tensor], Tensor]
@@ -104,6 +106,7 @@ class Evaluation:
         objective, loss = torch.zeros((), dtype=torch.float64), 0.0
         read: set[str] = set()
         weighted: set[str] = set()
+        whole = {name for name, spec in case.inputs.items() if not is_value(spec)}  # labels and other choices have no errors
         for layer in self.net.layer:
             if layer.type == "Input":
                 tops = []
@@ -112,12 +115,13 @@ class Evaluation:
                     tops.append(torch.tensor(drawn, dtype=torch.float64, requires_grad=True))
             else:
                 rule = RULES.get(layer.type, self._unknown)
-                bottoms = [self.rounded(blobs[name]) for name in layer.bottom]
+                whole.update(top for top in layer.top if layer.type == "Split" and layer.bottom[0] in whole)
+                bottoms = [blobs[name] if name in whole else self.rounded(blobs[name]) for name in layer.bottom]
                 parameters = [self.rounded(tensor) for tensor in self.parameters.get(layer.name, [])]
                 at = At(layer, case.phase == "TRAIN", bottoms, parameters, self.kept.setdefault(layer.name, {}), self.rounded)
                 at.kept["parameters"] = self.parameters.get(layer.name, [])
-                at.kept["shapes"] = [self.shapes[f"data {step}/{top}"] for top in layer.top]
-                tops = [self.rounded(top) for top in rule(at)]
+                at.kept["shapes"] = [self.shapes.get(f"data {step}/{top}", ()) for top in layer.top]
+                tops = [top if name in whole else self.rounded(top) for name, top in zip(layer.top, rule(at))]
             read.update(layer.bottom)
             is_loss = registry()[layer.type].is_loss
             for index, (name, top) in enumerate(zip(layer.top, tops)):
@@ -611,7 +615,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Mish": each(lambda at, x: x * torch.tanh(F.softplus(x, threshold=80))),
     "ReLU6": each(lambda at, x: x.clamp(0, 6)),
     "ReLU": each(lambda at, x: torch.where(x > 0, x, at.own.negative_slope * x)),
-    "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (torch.exp(x.clamp(max=0)) - 1))),
+    "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (at.r(torch.exp(x.clamp(max=0))) - 1))),
     "Swish": each(lambda at, x: x * torch.sigmoid(at.own.beta * x)),
     "Clip": each(lambda at, x: x.clamp(at.own.min, at.own.max)),
     "Threshold": each(lambda at, x: (x > at.own.threshold).double()),

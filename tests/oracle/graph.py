@@ -27,12 +27,30 @@ class Graph:
             self.net = case.built
         self.layers = {layer.name: layer for layer in self.net.layer}
         self.weighted = {top for layer in self.net.layer for top, weight in zip(layer.top, _weights(layer)) if weight}
-        self.learned = set()  # blobs with a learned parameter before them
+        self.learning: set[str] = set()  # layers with such a parameter
+        self.learned: set[str] = set()  # blobs with a learned parameter before them
         for layer in self.net.layer:
             rates = [*(spec.lr_mult for spec in layer.param), *[1.0] * 10]
             learns = any(rate for rate, learned in zip(rates, _parameters(case, layer)) if learned) and not layer.bn_param.frozen
+            if learns:
+                self.learning.add(layer.name)
             if learns or self.net.force_backward or any(bottom in self.learned for bottom in layer.bottom):
                 self.learned.update(layer.top)
+
+        self.needed = self._needed()  # blobs whose diffs a backward pass computes or reads
+
+    def _needed(self) -> set[str]:
+        wanted: set[str] = set()
+        needed: set[str] = set()
+        for layer in reversed(self.net.layer):
+            if not (set(layer.top) & (wanted | self.weighted) or (self.net.force_backward and layer.top)):
+                continue
+            asked = list(layer.propagate_down) or [True] * len(layer.bottom)
+            passed = [bottom for bottom, down in zip(layer.bottom, asked) if down and bottom in self.learned]
+            if passed or layer.name in self.learning:
+                wanted.update(passed)
+                needed.update(passed, layer.top if self.net.force_backward else set(layer.top) & (wanted | self.weighted))
+        return needed
 
     def around(self, name: str) -> tuple[set[str], set[str]]:
         """The names of the layers before and after a blob or layer, with those that make or read it."""

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.oracle import tables
 from tests.oracle.case import Case
@@ -18,11 +18,26 @@ class Counts:
     """What was run. `explained`: cases by the name of a rule of the tables."""
 
     nets: int = 0
+    solvers: int = 0
+    states: int = 0  # taken from the other program
+    specs: int = 0
     arrays: int = 0
     refused: int = 0  # by both programs
     rounding: int = 0  # arrays beyond the tolerance that double precision explains
     types: collections.Counter[str] = field(default_factory=collections.Counter)
     explained: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, other: Counts) -> None:
+        for name in ("nets", "solvers", "states", "specs", "arrays", "refused", "rounding"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.types.update(other.types)
+        self.explained.update(other.explained)
+
+    def line(self) -> str:
+        return (
+            f"{self.nets} nets of {len(self.types)} types, {self.solvers} solvers, {self.states} states taken over, {self.specs} specifications, "
+            f"{self.arrays:,} arrays; {self.refused} nets refused by both; rounding explains {self.rounding} arrays"
+        )
 
 
 class Oracle:
@@ -39,33 +54,30 @@ class Oracle:
         self.caffe.close()
         self.ocaffe.close()
 
-    def results(self, case: Case) -> tuple[Result, Result]:
-        results = self.caffe.run(case.order()), self.ocaffe.run(case.order())
+    def results(self, case: Case, **more: Any) -> tuple[Result, Result]:
+        results = self.caffe.run(case.order(**more)), self.ocaffe.run(case.order(**more))
         self.caffe.forget(results[0])
         self.ocaffe.forget(results[1])
         return results
 
-    def findings(self, case: Case) -> list[Finding]:
-        """What the two programs do differently, without rounding and without what the tables explain."""
-        caffe, ocaffe = self.results(case)
-        self.counts.nets += 1
-        self.counts.arrays += len(caffe.arrays)
-        self.counts.refused += caffe.refusal is not None and caffe.stage == ocaffe.stage
-        self.counts.types.update(set(case.types))
+    def findings(self, case: Case, counted: bool = True, **more: Any) -> list[Finding]:
+        """What the two programs do differently, without rounding and without what the tables explain. `more`: fields of the jobs."""
+        counts = self.counts if counted else Counts()
+        caffe, ocaffe = self.results(case, **more)
+        counts.nets += 1
+        counts.arrays += len(caffe.arrays)
+        counts.refused += caffe.refusal is not None and ocaffe.refusal is not None
+        counts.types.update(set(case.types))
         arbiter, graph = Arbiter(case, caffe), Graph(case, caffe.arrays)
         left, rules = [], set()
         for finding in compare(case, caffe, ocaffe):
             judged = arbiter.judged(finding)
             rule = judged and tables.explained(case, judged, graph)
             if judged is None:
-                self.counts.rounding += 1
+                counts.rounding += 1
             elif rule:
                 rules.add(rule)
             else:
                 left.append(judged)
-        self.counts.explained.update(rules)
+        counts.explained.update(rules)
         return left
-
-
-def first(findings: Sequence[Finding]) -> str:
-    return str(findings[0]) if findings else ""

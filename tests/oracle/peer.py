@@ -47,7 +47,7 @@ class Peer:
             self.environment.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # compilers take most of the time
         self.home = tempfile.mkdtemp(prefix=f"oracle-{program}-")
         self.jobs = 0
-        self.seconds = 0.0  # of processor time in jobs
+        self.used = 0.0  # processor time of jobs in seconds
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Peer:
@@ -80,8 +80,9 @@ class Peer:
             facts = json.loads(self._line(limit))
         except (TimeoutError, EOFError, BrokenPipeError) as error:
             self.stop()
-            facts = {"refusal": {"stage": _stage(folder), "error": type(error).__name__, "message": f"the process of {self.program} died or took over {limit:.0f} s"}}
-        self.seconds += facts.pop("seconds", 0.0)
+            message = f"the process of {self.program} died or took over {limit:.0f} s"
+            facts = {"refusal": {"stage": _stage(folder), "error": type(error).__name__, "message": message}}
+        self.used += facts.pop("seconds", 0.0)
         arrays = {}
         for path in sorted(pathlib.Path(folder).glob("*.npz")):
             with np.load(path) as part:

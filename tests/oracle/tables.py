@@ -18,7 +18,11 @@ from tests.oracle.graph import Graph
 from tests.oracle.judge import Finding
 
 GRADIENTS = ("diff", "parameter diff")
-COMPARING = ("Accuracy", "ArgMax", "Pooling", "SPP", "Eltwise", "Threshold", "Clip", "ReLU", "ReLU6", "PReLU", "ELU", "BNLL", "ROIPooling", "HingeLoss")
+UNDEFINED = (
+    "Accuracy", "ArgMax", "Pooling", "SPP", "Eltwise", "Threshold", "Clip", "ReLU", "ReLU6", "PReLU", "ELU", "BNLL", "ROIPooling", "HingeLoss",
+    "Normalize",
+)  # fmt: skip
+RECURRENT = ("LSTM", "RNN")  # with one step, the output and the last state share memory
 VIEWS = ("Reshape", "Flatten", "Split", "Dropout")
 
 
@@ -43,15 +47,16 @@ def wrong_gradient(case: Case, finding: Finding, graph: Graph) -> bool:
     return finding.part in GRADIENTS and bool(graph.types_after(place(finding)) & {"Mish", "MatMul", "BN"})
 
 
-def keeps_the_first(case: Case, finding: Finding, graph: Graph) -> bool:
-    """Whether the finding is after a DetectionOutput whose first prior has a score of at most the threshold."""
+def fills_with_the_first(case: Case, finding: Finding, graph: Graph) -> bool:
+    """Whether the finding is after a DetectionOutput with fewer scores above the threshold than top_k, in some class and image."""
     for name in graph.around(place(finding))[0]:
         layer = graph.layers[name]
         if layer.type == "DetectionOutput" and layer.bottom[1] in case.inputs:
             own, blob = layer.detection_output_param, layer.bottom[1]
             shape = case.steps[finding.step].shapes.get(blob, case.shapes[blob])
             scores = values.draw(case.inputs[blob], shape, case.seed, "input", blob, finding.step).reshape(shape[0], -1, own.num_classes)
-            if (np.delete(scores[:, 0], own.background_label_id, 1) <= own.confidence_threshold).any():
+            above = np.delete((scores > own.confidence_threshold).sum(1), own.background_label_id, 1)
+            if (above < min(own.nms_param.top_k, scores.shape[1])).any():
                 return True
     return False
 
@@ -66,7 +71,7 @@ def whole_window(case: Case, finding: Finding, graph: Graph) -> bool:
 
 VENDOR: Sequence[Rule] = (
     Rule("gradient of Mish, MatMul and BN", "the package has no backward pass of MatMul and wrong ones of Mish and of BN's statistics", wrong_gradient),
-    Rule("first prior below the threshold", "the package keeps the first prior also where its score is not above confidence_threshold", keeps_the_first),
+    Rule("first prior", "where fewer scores than top_k are above confidence_threshold, the package fills up with the first prior", fills_with_the_first),
     Rule("divisor of AVE", "the package divides by the whole window where it reaches beyond the padded image; BVLC clips the window", whole_window),
 )
 
@@ -79,30 +84,33 @@ def unneeded(case: Case, finding: Finding, graph: Graph) -> bool:
         return False
     if not any(finding.name in layer.bottom for layer in graph.net.layer) and not any(layer.bottom for layer in graph.net.layer if finding.name in layer.top):
         return True  # a diff that the script gave to the top of a data layer
-    leads = any(top in graph.weighted for layer in graph.around(finding.name)[1] for top in graph.layers[layer].top) or finding.name in graph.weighted
-    return finding.name not in graph.learned or not (leads or graph.net.force_backward)
+    return finding.name not in graph.needed
 
 
 def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
-    """A layer works in place on a value that a backward pass reads, its own or that of the layer before, or on a view of a blob."""
-    if finding.verdict.startswith(("ocaffe", "caffe and")):
-        return False
+    """A layer works in place on a value that a backward pass reads, its own or that of the layer before, or on memory that another blob shares in Caffe."""
     changed = [layer for layer in graph.net.layer if set(layer.top) & set(layer.bottom)]
-    if finding.part in GRADIENTS:
-        return any(layer.name in graph.around(place(finding))[1] for layer in changed)
-    if finding.part in ("data", "output", "loss") and any(layer.type == "Eltwise" for layer in changed):
+    before, after = graph.around(place(finding))
+    if any(layer.type == "Eltwise" and layer.name in before | after for layer in changed):
         return True  # Caffe sets the top to 0 before it adds
-    seen = {finding.name, *(blob for name in graph.around(place(finding))[0] for blob in graph.layers[name].top)}
+    finite = isinstance(finding.ocaffe, np.ndarray) and np.isfinite(finding.ocaffe).all()
+    if finite and finding.verdict.startswith(("ocaffe", "caffe and")):
+        return False
+    if finding.part in GRADIENTS:
+        is_view = any(layer.type in VIEWS and finding.name in layer.top for layer in graph.net.layer)
+        return any(layer.name in after or (is_view and layer.name in before) for layer in changed)
+    seen = {finding.name, *(blob for name in before for blob in graph.layers[name].top)}
     views = [layer for layer in graph.net.layer if layer.type in VIEWS and seen & set(layer.bottom)]
-    return any(layer.name in graph.around(view.name)[1] for layer in changed for view in views)
+    sharing = [*views, *(layer for layer in graph.net.layer if layer.type in RECURRENT and finding.name in layer.top)]
+    return any(layer.name in before for layer in changed) or any(layer.name in graph.around(other.name)[1] for layer in changed for other in sharing)
 
 
 def nan_order(case: Case, finding: Finding, graph: Graph) -> bool:
-    """A layer that compares values gets NaN."""
+    """A layer that compares values, or multiplies them by 0, gets NaN."""
     for name in graph.around(place(finding))[0]:
         layer = graph.layers[name]
         values_ = [graph.arrays.get(f"data {finding.step}/{bottom}", np.zeros(0)) for bottom in layer.bottom]
-        if layer.type in COMPARING and any(np.isnan(array).any() for array in values_):
+        if layer.type in UNDEFINED and any(np.isnan(array).any() for array in values_):
             return True
     return False
 
@@ -137,15 +145,15 @@ def all_rows(case: Case, finding: Finding, graph: Graph) -> bool:
 def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
     """Caffe writes a loss weight once, when the net is made. The diff of a blob that grows is 0 after that."""
     grown = any(step.shapes for step in case.steps[: finding.step + 1])
-    after = graph.around(place(finding))[1]
-    weights = any(layer.loss_weight and layer.type not in ("Reduction",) for layer in (graph.layers[name] for name in after)) or place(finding) in graph.weighted
+    after = [graph.layers[name] for name in graph.around(place(finding))[1]]
+    weights = any(layer.loss_weight and layer.type != "Reduction" for layer in after) or place(finding) in graph.weighted
     return finding.part in GRADIENTS and grown and weights and finding.verdict.startswith("caffe off")
 
 
 DOCUMENTED: Sequence[Rule] = (
     Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded),
     Rule("in place", "the gradient of a value that is changed in place is right in ocaffe, and views keep the value before the change", in_place),
-    Rule("comparisons with NaN", "which value is the larger one is not defined", nan_order),
+    Rule("NaN", "which value is the larger one is not defined, and BLAS makes 0 times NaN 0", nan_order),
     Rule("identity Permute", "the diff does not reach the blob before a Reshape, Flatten or Split in Caffe", identity_permute),
     Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
@@ -159,7 +167,11 @@ ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs
     r"roi_pooling_layer.*Not Implemented Yet": "the package has the backward pass of ROIPooling for GPUs only",
     r"recurrent_layer.*input number of timesteps changed": "ocaffe lets a reshape change the number of steps",
     r"infogain_loss_layer.*cannot backpropagate to infogain inputs": "force_backward: ocaffe gives the infogain matrix no gradient",
+    r"threshold_layer.*Not Implemented Yet": "ocaffe's Threshold passes no gradient",
+    r"blob size exceeds INT_MAX": "the package's ConvolutionDepthwise subtracts unsigned numbers where the window is larger than the image",
+    r"Found background label in the detection results": "ocaffe's DetectionEvaluate skips the background",
     r"embed_layer.*Can't backpropagate to EmbedLayer input": "force_backward: ocaffe gives the indices no gradient",
+    r"axis_index < num_axes\(\) \(0 vs. 0\) axis 0 out of range for 0-D Blob": "ocaffe's layers take blobs without axes",
     r"AbsVal Layer does not allow in-place computation": "ocaffe's AbsVal can work in place",
 }
 
@@ -167,6 +179,7 @@ NOT_DRAWN: Mapping[str, str] = {  # types of the package
     "Data": "reads a database; golden cases have it", "ImageData": "reads files; golden cases have it", "MemoryData": "golden cases have it",
     "Python": "runs code of the user", "Input": "is in every net",
     "FrcnDetection": "the vendor's own", "Padding": "the vendor's own", "RetinaFaceDetection": "the vendor's own", "YoloDetection": "the vendor's own",
+    "Lstm": "ocaffe takes sequences T x N x ..., the package flat ones",
     "Proposal": "other fields than those of the forks: it scales to net_input_h x net_input_w",
     "Reorg": "another order of the values than darknet's, no backward pass, and a division by zero with reverse",
 }  # fmt: skip
@@ -181,6 +194,6 @@ FORMS: Mapping[str, str] = {  # forms that are not drawn
 
 def explained(case: Case, finding: Finding, graph: Graph) -> str | None:
     """The name of the rule that explains a finding, or None."""
-    if finding.part == "refusal" and finding.ocaffe == "runs":
+    if finding.part == "refusal" and re.match(r"runs|refuses at forward [1-9]", finding.ocaffe):
         return next((reason for pattern, reason in ABORTS.items() if re.search(pattern, finding.caffe)), None)
     return next((rule.name for rule in (*VENDOR, *DOCUMENTED) if rule.covers(case, finding, graph)), None)

@@ -14,7 +14,8 @@ def prior_box(net: Draft) -> None:
     fields: dict[str, Any] = {"min_size": least}
     if net.chance(0.6):
         fields["max_size"] = [size + net.random.randint(1, 9) for size in least]
-    fields |= net.some(0.5, flip=[True, False], clip=[True, False], variance=[[0.1], list(VARIANCES)], offset=[0.5, 0, 0.3], aspect_ratio=[[2], [2, 3], [0.5, 1.5, 1]])
+    fields |= net.some(0.5, flip=[True, False], clip=[True, False], variance=[[0.1], list(VARIANCES)], offset=[0.5, 0, 0.3])
+    fields |= net.some(aspect_ratio=[[2], [2, 3], [0.5, 1.5, 1]])
     fields |= net.pick({}, {"img_h": 30, "img_w": 20}, {"img_size": 25}) | net.pick({}, {"step": 4}, {"step_h": 3, "step_w": 8.5})
     images = net.input((1, 3, net.random.randint(10, 40), net.random.randint(10, 40)))
     net.add("PriorBox", [net.blob(4), images], open=False, prior_box_param=fields)
@@ -68,7 +69,8 @@ def grid(net: Draft, boxes: int) -> tuple[int, int, int, int, str]:
 def region_loss(net: Draft) -> None:
     images, boxes, classes, side, truths = grid(net, net.pick(1, 2, 5))
     fields = {"side": side, "num_class": classes, "num": boxes, "biases": [net.pick(0.5, 1, 2) for _ in range(2 * boxes)]}
-    fields |= net.some(0.4, bias_match=[0, 1], rescore=[0, 1], thresh=[0.2, 0.6], object_scale=[1, 5], noobject_scale=[1, 0.5], class_scale=[1, 2], coord_scale=[1, 5])
+    fields |= net.some(0.4, bias_match=[0, 1], rescore=[0, 1], thresh=[0.2, 0.6], object_scale=[1, 5])
+    fields |= net.some(0.4, noobject_scale=[1, 0.5], class_scale=[1, 2], coord_scale=[1, 5])
     predictions = net.input((images, boxes * (5 + classes), side, side), ("normal", 1.0))
     net.add("RegionLoss", [predictions, truths], open=False, region_loss_param=fields)
 
@@ -77,6 +79,6 @@ def region_loss(net: Draft) -> None:
 def eval_detection(net: Draft) -> None:
     images, boxes, classes, side, truths = grid(net, 5)  # the fork has five anchors, whatever num_object says
     fields = {"side": side, "num_class": classes, "num_object": boxes, "biases": [1] * (2 * boxes), "nms": net.pick(0.3, 0.5)}
-    fields |= net.some(threshold=[0.3, 0.5], score_type=["OBJ", "PROB", "MULTIPLY"])
+    fields |= net.some(threshold=[0.3, 0.5], score_type=["OBJ", "MULTIPLY", "PROB"][: 2 + (classes > 1)])
     predictions = net.input((images, boxes * (5 + classes), side, side), ("normal", 1.0))  # no equal scores: the fork's sort is not stable
     net.add("EvalDetection", [predictions, truths], open=False, eval_detection_param=fields)

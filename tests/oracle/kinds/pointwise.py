@@ -84,14 +84,15 @@ def lrn(net: Draft) -> None:
 
 @kind("MVN")
 def mvn(net: Draft) -> None:
-    net.add("MVN", [net.blob(net.pick(2, 4, 4))], mvn_param=net.some(0.5, normalize_variance=[True, False], across_channels=[True, False], eps=[1e-9, 1e-3, 0.5]))
+    fields = net.some(0.5, normalize_variance=[True, False], across_channels=[True, False], eps=[1e-9, 1e-3, 0.5])
+    net.add("MVN", [net.blob(net.pick(2, 4, 4))], mvn_param=fields)
 
 
 @kind("Softmax")
 def softmax(net: Draft) -> None:
     name = net.blob()
-    axis = net.some(axis=[net.axis(len(net.shapes[name])), len(net.shapes[name])] if net.chance(0.05) else [net.axis(len(net.shapes[name]))])
-    net.add("Softmax", [name], in_place=0.1, softmax_param=axis | net.some(0.1, engine=["CAFFE"]))
+    axes = len(net.shapes[name])
+    net.add("Softmax", [name], in_place=0.1, softmax_param=net.some(axis=[net.axis(axes) if net.chance(0.95) else axes]) | net.some(0.1, engine=["CAFFE"]))
 
 
 @kind("Normalize")

@@ -50,13 +50,3 @@ def lstm_unit(net: Draft) -> None:
     samples, size = net.pick(1, 2, 3), net.pick(1, 2, 3)
     bottoms = [net.data((1, samples, size)), net.data((1, samples, 4 * size)), net.input((1, samples), ("bits", 0.6), "continues")]
     net.add("LSTMUnit", bottoms, 2)
-
-
-@kind("Lstm")
-def lstm_of_sequences(net: Draft) -> None:
-    steps, samples = net.pick(1, 2, 3), net.pick(1, 2)
-    bottoms = [net.data((steps * samples, net.pick(1, 3)))]
-    if net.chance(0.4):
-        bottoms.append(net.input((steps * samples,), ("bits", 0.7), "clip"))
-    fields = {"num_output": net.pick(1, 2), "batch_size": samples} | net.some(0.5, clipping_threshold=[0, 0.1])
-    net.add("Lstm", bottoms, lstm_param=fields)
