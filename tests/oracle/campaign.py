@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a part found, and the processor times of Caffe and of ocaffe in seconds."""
+    """The findings of a part, and the processor times of Caffe and of ocaffe in seconds."""
 
     reports: list[str]
     counts: Counts

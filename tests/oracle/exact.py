@@ -30,7 +30,7 @@ Round = Callable[[Tensor], Tensor]
 
 
 class At:
-    """A layer while it is evaluated: bottoms `x`, parameters `p`, its own message `own`, and what it keeps from pass to pass.
+    """A layer while it is evaluated: bottoms `x`, parameters `p`, its own message `own`, and `kept`, its values from pass to pass.
 
     `r` adds errors of single precision to a value inside of the layer.
     """

@@ -15,7 +15,7 @@ from tests.oracle.peer import VARIABLE, Peer, Result
 
 @dataclass
 class Counts:
-    """What was run. `explained`: cases by the name of a rule of the tables."""
+    """The numbers of a run. `explained`: cases by the name of a rule of the tables."""
 
     nets: int = 0
     solvers: int = 0
@@ -61,7 +61,7 @@ class Oracle:
         return results
 
     def findings(self, case: Case, counted: bool = True, **more: Any) -> list[Finding]:
-        """What the two programs do differently, without rounding and without what the tables explain. `more`: fields of the jobs."""
+        """The differences of the two programs, without rounding and without those that the tables explain. `more`: fields of the jobs."""
         counts = self.counts if counted else Counts()
         caffe, ocaffe = self.results(case, **more)
         counts.nets += 1

@@ -21,7 +21,7 @@ START, LIMIT = 120.0, 240.0  # seconds
 
 @dataclass
 class Result:
-    """What a job gave. `refusal`: stage, error and message, or None. `arrays`: '<part> <step>/<name>' -> values."""
+    """The outcome of a job. `refusal`: stage, error and message, or None. `arrays`: '<part> <step>/<name>' -> values."""
 
     refusal: dict[str, str] | None
     facts: dict[str, Any]

@@ -34,7 +34,7 @@ BETWEEN = (
 
 @dataclass(frozen=True)
 class Training:
-    """A solver, its net, and what it runs: iterations `first` to `last`, with a snapshot after `snapshot` iterations."""
+    """A solver, its net and its iterations, `first` to `last`, with a snapshot after `snapshot` iterations."""
 
     seed: int
     solver: str

@@ -115,6 +115,22 @@ def nan_order(case: Case, finding: Finding, graph: Graph) -> bool:
     return False
 
 
+def empty_window(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A pooling has a stride above its kernel. Its last window can be empty, and Caffe's backward pass then writes outside of the bottom (quirk 3)."""
+    own = [layer.pooling_param for layer in graph.net.layer if layer.type == "Pooling" and not layer.pooling_param.global_pooling]
+    sizes = [(p.kernel_size, p.kernel_h, p.kernel_w) for p in own]
+    steps = [(max(p.stride, p.stride_h, p.stride_w), min(filter(None, kernel), default=1)) for p, kernel in zip(own, sizes)]
+    broken = "corruption" in str(finding.caffe) or "free()" in str(finding.caffe) or finding.verdict.startswith("caffe off")
+    return any(stride > kernel for stride, kernel in steps) and broken and finding.part in ("refusal", *GRADIENTS)
+
+
+def sibling_weights(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A top with a loss weight is also read: the Split layer after it makes Caffe forget the weights of the layer's other tops."""
+    read = {bottom for layer in case.built.layer for bottom in layer.bottom}
+    forgets = any(sum(map(bool, layer.loss_weight)) > 1 and read & set(layer.top) for layer in case.built.layer)
+    return forgets and finding.part in ("loss", *GRADIENTS) and not finding.verdict.startswith(("ocaffe", "caffe and"))
+
+
 def identity_permute(case: Case, finding: Finding, graph: Graph) -> bool:
     """A Permute that changes no order shares its diff with its bottom, which takes it from a Reshape, Flatten or Split before."""
     after = [graph.layers[name] for name in graph.around(place(finding))[1]]
@@ -154,6 +170,8 @@ DOCUMENTED: Sequence[Rule] = (
     Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded),
     Rule("in place", "the gradient of a value that is changed in place is right in ocaffe, and views keep the value before the change", in_place),
     Rule("NaN", "which value is the larger one is not defined, and BLAS makes 0 times NaN 0", nan_order),
+    Rule("empty window of MAX", "Caffe's backward pass writes outside of the bottom", empty_window),
+    Rule("sibling loss weights", "Caffe forgets the loss weights of a layer's other tops where one of them is also read", sibling_weights),
     Rule("identity Permute", "the diff does not reach the blob before a Reshape, Flatten or Split in Caffe", identity_permute),
     Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
@@ -170,6 +188,7 @@ ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs
     r"threshold_layer.*Not Implemented Yet": "ocaffe's Threshold passes no gradient",
     r"blob size exceeds INT_MAX": "the package's ConvolutionDepthwise subtracts unsigned numbers where the window is larger than the image",
     r"Found background label in the detection results": "ocaffe's DetectionEvaluate skips the background",
+    r"batch_reindex_layer.*was greater than batch size": "ocaffe's BatchReindex gives NaN for an index out of range",
     r"embed_layer.*Can't backpropagate to EmbedLayer input": "force_backward: ocaffe gives the indices no gradient",
     r"axis_index < num_axes\(\) \(0 vs. 0\) axis 0 out of range for 0-D Blob": "ocaffe's layers take blobs without axes",
     r"AbsVal Layer does not allow in-place computation": "ocaffe's AbsVal can work in place",
