@@ -212,6 +212,11 @@ def log(at: At, x: Tensor) -> Tensor:
     return torch.log(own.shift + own.scale * x) / base
 
 
+def softmax(at: At, x: Tensor) -> Tensor:
+    powers = at.r(torch.exp(at.r(x) - x.detach().amax(at.axis(), keepdim=True)))
+    return at.r(powers) / at.r(at.r(powers).sum(at.axis(), keepdim=True))
+
+
 def prelu(at: At, x: Tensor) -> Tensor:
     slope = at.p[0] if at.own.channel_shared else at.p[0].reshape(-1, *[1] * (x.dim() - 2))
     return torch.where(x > 0, x, slope * x)
@@ -411,7 +416,8 @@ def cut(at: At) -> list[Tensor]:
 
 
 def flatten(at: At) -> list[Tensor]:
-    return [at.x[0].flatten(at.axis(), at.axis("end_axis"))]
+    first, last = at.axis(), at.axis("end_axis")
+    return [at.x[0].flatten(first, last) if first <= last else at.x[0].unsqueeze(first)]
 
 
 def reshape(at: At) -> list[Tensor]:
@@ -624,7 +630,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Log": each(log),
     "Dropout": each(lambda at, x: x),
     "PReLU": each(prelu),
-    "Softmax": each(lambda at, x: torch.softmax(x, at.axis())),
+    "Softmax": each(softmax),
     "Reverse": each(lambda at, x: x.flip(at.own.axis[0] if len(at.own.axis) else 0)),
     "Scale": scale, "Bias": bias, "BatchNorm": batch_norm, "BN": bn, "LRN": lrn, "MVN": mvn, "Normalize": normalize, "Eltwise": eltwise, "Axpy": axpy,
     "Convolution": convolution, "Deconvolution": convolution, "ConvolutionDepthwise": convolution, "Im2col": im2col, "Pooling": pooling, "SPP": spp,

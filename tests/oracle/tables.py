@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,11 @@ def unneeded(case: Case, finding: Finding, graph: Graph) -> bool:
     return finding.name not in graph.needed
 
 
+def shares(layer: Any) -> bool:
+    """Whether a layer's top shares memory with its bottom in Caffe."""
+    return layer.type in VIEWS or (layer.type in ("Slice", "Concat") and len(layer.top) == len(layer.bottom) == 1)
+
+
 def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
     """A layer works in place on a value that a backward pass reads, its own or that of the layer before, or on memory that another blob shares in Caffe."""
     changed = [layer for layer in graph.net.layer if set(layer.top) & set(layer.bottom)]
@@ -97,10 +103,10 @@ def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
     if finite and finding.verdict.startswith(("ocaffe", "caffe and")):
         return False
     if finding.part in GRADIENTS:
-        is_view = any(layer.type in VIEWS and finding.name in layer.top for layer in graph.net.layer)
+        is_view = any(shares(layer) and finding.name in layer.top for layer in graph.net.layer)
         return any(layer.name in after or (is_view and layer.name in before) for layer in changed)
     seen = {finding.name, *(blob for name in before for blob in graph.layers[name].top)}
-    views = [layer for layer in graph.net.layer if layer.type in VIEWS and seen & set(layer.bottom)]
+    views = [layer for layer in graph.net.layer if shares(layer) and seen & set(layer.bottom)]
     sharing = [*views, *(layer for layer in graph.net.layer if layer.type in RECURRENT and finding.name in layer.top)]
     return any(layer.name in before for layer in changed) or any(layer.name in graph.around(other.name)[1] for layer in changed for other in sharing)
 
@@ -163,7 +169,7 @@ def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
     grown = any(step.shapes for step in case.steps[: finding.step + 1])
     after = [graph.layers[name] for name in graph.around(place(finding))[1]]
     weights = any(layer.loss_weight and layer.type != "Reduction" for layer in after) or place(finding) in graph.weighted
-    return finding.part in GRADIENTS and grown and weights and finding.verdict.startswith("caffe off")
+    return finding.part in GRADIENTS and grown and weights and not finding.verdict.startswith("ocaffe")
 
 
 DOCUMENTED: Sequence[Rule] = (
