@@ -102,13 +102,14 @@ def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
     finite = isinstance(finding.ocaffe, np.ndarray) and np.isfinite(finding.ocaffe).all()
     if finite and finding.verdict.startswith(("ocaffe", "caffe and")):
         return False
-    if finding.part in GRADIENTS:
-        is_view = any(shares(layer) and finding.name in layer.top for layer in graph.net.layer)
-        return any(layer.name in after or (is_view and layer.name in before) for layer in changed)
+    is_view = any(shares(layer) and finding.name in layer.top for layer in graph.net.layer)
+    if finding.part in GRADIENTS and any(layer.name in after or (is_view and layer.name in before) for layer in changed):
+        return True
     seen = {finding.name, *(blob for name in before for blob in graph.layers[name].top)}
     views = [layer for layer in graph.net.layer if shares(layer) and seen & set(layer.bottom)]
     sharing = [*views, *(layer for layer in graph.net.layer if layer.type in RECURRENT and finding.name in layer.top)]
-    return any(layer.name in before for layer in changed) or any(layer.name in graph.around(other.name)[1] for layer in changed for other in sharing)
+    forward = finding.part not in GRADIENTS and any(layer.name in before for layer in changed)
+    return forward or any(layer.name in graph.around(other.name)[1] for layer in changed for other in sharing)
 
 
 def nan_order(case: Case, finding: Finding, graph: Graph) -> bool:
