@@ -196,6 +196,7 @@ ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs
     r"blob size exceeds INT_MAX": "the package's ConvolutionDepthwise subtracts unsigned numbers where the window is larger than the image",
     r"Found background label in the detection results": "ocaffe's DetectionEvaluate skips the background",
     r"batch_reindex_layer.*was greater than batch size": "ocaffe's BatchReindex gives NaN for an index out of range",
+    r"Cannot use legacy accessors on Blobs with > 4 axes": "ocaffe's layers take blobs of any number of axes",
     r"embed_layer.*Can't backpropagate to EmbedLayer input": "force_backward: ocaffe gives the indices no gradient",
     r"axis_index < num_axes\(\) \(0 vs. 0\) axis 0 out of range for 0-D Blob": "ocaffe's layers take blobs without axes",
     r"AbsVal Layer does not allow in-place computation": "ocaffe's AbsVal can work in place",

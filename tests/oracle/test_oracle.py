@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.oracle import peer, tables, values
+from tests.oracle import kinds, peer, tables, values
 from tests.oracle.case import Case, Step, read
 from tests.oracle.draft import KINDS, random_net
 from tests.oracle.graph import Graph
@@ -168,6 +168,7 @@ def oracle() -> Any:
 @pytest.mark.oracle
 @needs_caffe
 def test_every_type_of_caffe_is_drawn_or_has_a_reason(oracle: Any) -> None:
+    kinds.register()
     types = set(oracle.caffe.run({"kind": "types", "seed": 0}).facts["types"])
     assert types <= set(KINDS) | set(tables.NOT_DRAWN)
     assert set(tables.NOT_DRAWN) <= types
