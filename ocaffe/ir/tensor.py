@@ -60,7 +60,7 @@ class Ref:
 
     `value`: the content of a persistent Ref before the first run; a scalar fills it. `persist`: the planner gives a recyclable Ref memory of its own, as
     for blobs that a script reads and gradients that are summed over several passes. `slots` > 1 makes a ring: run number i uses copy i % slots.
-    `layout`, of a root: the order of its elements, which ocaffe/passes/layouts.py chooses. It changes neither the shape nor the size.
+    `layout`, of a root: the order of its elements, which ocaffe/passes/layouts.py chooses. The shape stays N, C, spatial axes.
     """
 
     name: str
@@ -159,6 +159,16 @@ class Ref:
 def widened(array: np.ndarray) -> np.ndarray:
     """bfloat16 values as floats."""
     return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def has_whole_blocks(ref: Ref, layout: Layout | None = None) -> bool:
+    """Whether a view of an image in blocks has whole blocks of all or some samples, so that it is an image in blocks itself. `layout`: default the root's."""
+    root = ref.root
+    block, pixels = (layout or root.layout).channels, math.prod(root.shape[2:])
+    if ref is root or (ref.shape == root.shape and not ref.root_offset):
+        return True
+    same = len(ref.shape) > 2 and math.prod(ref.shape[2:]) == pixels and ref.dtype == root.dtype
+    return same and ref.shape[1] % block == 0 and ref.root_offset % (block * pixels) == 0
 
 
 def split_axes(shape: Sequence[int], axis: int, end: int | None = None) -> tuple[int, int, int]:

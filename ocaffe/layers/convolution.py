@@ -12,6 +12,7 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
+from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.layers.base import Arity, Layer, ParamBlob, register
 from ocaffe.layers.window import FORKS, bounded, forked
 from ocaffe.onnx.graph import OnnxGraph
@@ -61,6 +62,19 @@ class Window:
     def extent(self) -> Axes:
         """The number of pixels that a window spans, per axis."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation))
+
+    def outputs(self, layer: Layer, image: Shape) -> tuple[Axes, Axes]:
+        """Return the number of windows per axis, and by how many pixels a single window reaches beyond the padded image, where it finds zeros.
+
+        It may do so by less than a stride, because Caffe's division rounds towards 0. Raises the layer's error if it reaches farther.
+        """
+        rooms = [size + 2 * pad - span for size, pad, span in zip(image, self.pad, self.extent())]
+        layer.check(
+            all(room > -stride for room, stride in zip(rooms, self.stride)),
+            f"the window spans {shape_text(self.extent())} pixels, more than the padded {shape_text(image)} image (pad {shape_text(self.pad)})",
+            "use a larger image, a smaller kernel or more padding",
+        )
+        return tuple(max(room, 0) // stride + 1 for room, stride in zip(rooms, self.stride)), tuple(max(-room, 0) for room in rooms)
 
 
 def padded(values: Axes, fill: int) -> Axes:
@@ -162,7 +176,7 @@ class Filters(Layer):
             raise graph.refused("it has no spatial axes", "an InnerProduct does the same")
         operands = [graph.parameter(parameter) for parameter in self.params]
         window = {
-            "kernel_shape": self.window.kernel, "strides": self.window.stride, "pads": self.window.pad * 2, "dilations": self.window.dilation,
+            "kernel_shape": self.window.kernel, "strides": self.window.stride, "pads": self.window.pad + self.onnx_ends(), "dilations": self.window.dilation,
             "group": self.geometry.group,
         }  # fmt: skip
         for bottom, top in zip(bottoms, tops):
@@ -174,6 +188,10 @@ class Filters(Layer):
                 y = graph.op("LeakyRelu" if self.slope else "Relu", y, to=top if self.samples else None, **relu)
             if not self.samples:
                 graph.reshape(y, to=top)
+
+    def onnx_ends(self) -> Axes:
+        """Return the padding behind the image."""
+        return self.window.pad
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         weight = self.params[0]
@@ -219,34 +237,47 @@ class Filters(Layer):
 
 @register("Convolution")
 class Convolution(Filters):
-    """Convolution over any number of spatial axes, with out = floor((in + 2 pad - extent) / stride) + 1 and extent = dilation (kernel - 1) + 1.
+    """Convolution over any number of spatial axes, with out = (in + 2 pad - extent) / stride + 1, rounded towards 0, and extent = dilation (kernel - 1) + 1.
 
     Every bottom gives one top, all with the same filters. Blobs: weight (num_output, channels / group, *kernel), bias (num_output).
     The axes before `axis` form the batch. With `relu: true` or `fuse_type: FUSED_CONV_RELU`, fields of forks, the layer ends with a ReLU.
     """
 
     def outputs(self, spatial: Shape) -> Axes:
-        window = self.window
-        extent = window.extent()
-        for size, pad, span in zip(spatial, window.pad, extent):
-            self.check(
-                size + 2 * pad >= span,
-                f"the window spans {shape_text(extent)} pixels, more than the padded {shape_text(spatial)} image (pad {shape_text(window.pad)})",
-                "use a larger image, a smaller kernel or more padding",
-            )
-        return tuple((n + 2 * p - e) // s + 1 for n, p, e, s in zip(spatial, window.pad, extent, window.stride))
+        out, self.beyond = self.window.outputs(self, spatial)
+        return out
 
     def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
+        size = tuple(pixels + more for pixels, more in zip(size, padded(self.beyond, 0)))
         return ConvGeometry(batch, channels, outputs, group, size, out, *self.steps(size))
 
+    def image(self, rec: Recorder, x: Ref) -> Ref:
+        """Return the bottom, with zeros behind it where a window reaches beyond the padded image."""
+        if not any(self.beyond):
+            return x
+        larger = self.larger(rec, x)
+        uncrop(rec, x, larger, [0] * len(x.shape))
+        return larger
+
+    def larger(self, rec: Recorder, x: Ref) -> Ref:
+        return rec.scratch("larger", (*x.shape[:2], *(size + more for size, more in zip(x.shape[2:], self.beyond))))
+
+    def onnx_ends(self) -> Axes:
+        return tuple(pad + more for pad, more in zip(self.window.pad, self.beyond))
+
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-        convolution.forward(rec, self.geometry, x, w, bias, y)
+        convolution.forward(rec, self.geometry, self.image(rec, x), w, bias, y)
 
     def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:
-        convolution.backward_data(rec, self.geometry, dy, w, dx)
+        if not any(self.beyond):
+            convolution.backward_data(rec, self.geometry, dy, w, dx)
+            return
+        larger = self.larger(rec, dx)
+        convolution.backward_data(rec, self.geometry, dy, w, larger)
+        crop(rec, larger, dx, [0] * len(dx.shape))
 
     def filter_gradient(self, rec: Recorder, x: Ref, dy: Ref, dw: Ref) -> None:
-        convolution.backward_filter(rec, self.geometry, x, dy, dw)
+        convolution.backward_filter(rec, self.geometry, self.image(rec, x), dy, dw)
 
 
 def _groups(channels: int, outputs: int) -> str:

@@ -15,7 +15,7 @@ from ocaffe.onnx.graph import OnnxGraph
 
 @register("Flatten")
 class Flatten(Layer):
-    """Merges the axes from `axis` to `end_axis` into one; no data moves."""
+    """Merges the axes from `axis` to `end_axis` into one; no data moves. An `end_axis` of `axis - 1` adds an axis of 1, as in Caffe."""
 
     moves_data = False
     inplace_top = False
@@ -23,7 +23,7 @@ class Flatten(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
         first, last = self.axis(param.axis, x), self.axis(param.end_axis, x, "end_axis")
-        self.check(first <= last, f"end_axis {last} is before axis {first} of bottom {shape_text(x)}", "end_axis at or after axis")
+        self.check(first <= last + 1, f"end_axis {last} is before axis {first} of bottom {shape_text(x)}", "end_axis at or after axis")
         self.first = first
         return [(*x[:first], math.prod(x[first : last + 1]), *x[last + 1 :])]
 

@@ -33,12 +33,7 @@ class Im2col(Layer):
         spatial = x[axis + 1 :]
         self.check(spatial, f"no axes follow axis {axis} of bottom {shape_text(x)}", "an image after the channel axis")
         w = Window(self, p, len(spatial))
-        out = tuple((n + 2 * pad - e) // s + 1 for n, pad, e, s in zip(spatial, w.pad, w.extent(), w.stride))
-        self.check(
-            min(out) > 0,
-            f"the window spans {shape_text(w.extent())} pixels, more than the padded {shape_text(spatial)} image (pad {shape_text(w.pad)})",
-            "use a larger image, a smaller kernel or more padding",
-        )
+        out, _ = w.outputs(self, spatial)
         self.columns, self.batch_axes = Columns(spatial, out, w.kernel, bounded(w.stride, spatial, w.pad), w.pad, w.dilation), axis
         return [(*x[:axis], x[axis] * math.prod(w.kernel), *out)]
 

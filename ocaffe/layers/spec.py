@@ -24,7 +24,7 @@ from ocaffe.errors import Error, NoSuchField, NoSuchTop, WrongType, WrongValue
 from ocaffe.layers.base import layer_type_list, param_field
 from ocaffe.proto import is_repeated
 
-Names = Mapping["Top | Function", str]
+Names = dict["Top | Function", str]
 
 
 class Function:
@@ -165,7 +165,6 @@ class _Builder:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.layers: OrderedDict[Function, Any] = OrderedDict()
-        self.automatic: dict[Function, str] = {}
         self.counts: Counter[str] = Counter()
         self.taken = set(names.values())
 
@@ -184,37 +183,21 @@ class _Builder:
 
     def message(self, function: Function) -> Any:
         layer = proto.LayerParameter(type=function.type_name)
-        layer.bottom.extend(self.top_name(given) for given in function.inputs)
-        layer.top.extend(layer.bottom if function.in_place else [self.top_name(top) for top in function.tops])
-        layer.name = self.name(function)
+        layer.bottom.extend(self.layers[given.fn].top[given.n] for given in function.inputs)
+        layer.top.extend(layer.bottom if function.in_place else [self.name(top, function) for top in function.tops])
+        automatic = self.name(function.tops[0] if function.tops else function, function)
+        layer.name = str(function.params.get("name", automatic))
         _fill_layer(layer, function.params)
         return layer
 
-    def name(self, function: Function) -> str:
-        """Return the layer's name: its field `name`, the name of its first named top, or an automatic name."""
-        if "name" in function.params:
-            return str(function.params["name"])
-        items: list[Top | Function] = [*function.tops, function]
-        named = [self.names[item] for item in items if item in self.names]
-        if named:
-            return named[0]
-        if function not in self.automatic:
-            while True:
-                self.counts[function.type_name] += 1
-                name = f"{function.type_name}{self.counts[function.type_name]}"
-                if name not in self.taken:
-                    break
-            self.automatic[function] = name
-        return self.automatic[function]
-
-    def top_name(self, top: Top) -> str:
-        """Return the name of a blob. In-place layers use the name of their bottom."""
-        while top.fn.in_place:
-            top = top.fn.inputs[0]
-        if top in self.names:
-            return self.names[top]
-        layer = self.name(top.fn)
-        return layer if top.n == 0 and layer not in self.names.values() else f"{layer}_{'abcdefghijklmnopqrstuvwxyz'[top.n % 26]}{top.n // 26 or ''}"
+    def name(self, item: Top | Function, function: Function) -> str:
+        """Return the given name of a top, or of a function without tops, or make one from the type and a count. A layer has the name of its first top."""
+        while item not in self.names:
+            self.counts[function.type_name] += 1
+            name = f"{function.type_name}{self.counts[function.type_name]}"
+            if name not in self.taken:
+                self.names[item] = name
+        return self.names[item]
 
 
 def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:

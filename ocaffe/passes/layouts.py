@@ -17,7 +17,7 @@ from ocaffe.ir.tensor import PLANES, Ref, Role, Shape
 from ocaffe.passes import layouts_cpu, layouts_gpu
 
 
-class Choice(Protocol):
+class Chosen(Protocol):
     """The images of a schedule that have their channels in blocks. It knows how launches run then, and how values are copied."""
 
     @property
@@ -39,43 +39,46 @@ class Choice(Protocol):
 
 def layouts(schedule: Schedule, target: Target) -> Schedule:
     """The schedule with channels in blocks where that is required or faster. Without such images it stays as it is."""
-    choice: Choice | None = (layouts_cpu if target.is_cpu else layouts_gpu).choose(schedule, target)
-    if choice is None:
+    chosen: Chosen | None = (layouts_cpu if target.is_cpu else layouts_gpu).choose(schedule, target)
+    if chosen is None:
         return schedule
-    for root in choice.roots:
+    for root in chosen.roots:
         root.layout = target.blocks
-    converter, result = _Converter(choice, target), Schedule()
+    converter, result = _Converter(chosen, target), Schedule()
     for launch in schedule:
         before, after = converter.around(launch)
-        result += [*before, *choice.run(launch), *after]
+        result += [*before, *chosen.run(launch), *after]
     return _without_unread(result)
 
 
 class _Converter:
     """Makes the copies around launches that do not know the layout of an operand."""
 
-    def __init__(self, choice: Choice, target: Target) -> None:
-        self._choice, self._target = choice, target
+    def __init__(self, chosen: Chosen, target: Target) -> None:
+        self._chosen, self._target = chosen, target
         self._copies: dict[Ref, dict[tuple[int, Shape, str], Ref]] = defaultdict(dict)  # root -> place -> its value in the other layout
 
     def around(self, launch: Launch) -> tuple[list[Launch], list[Launch]]:
-        """Let a launch access copies where it must. Return the launches that make them, and those that store what it writes."""
+        """Let a launch access copies where it must. Return the launches that make them, and those that store what it writes.
+
+        `Chosen.run` sees the copies: it gets the launch afterwards.
+        """
         before, after = [], []
         written = [ref.root for ref in launch.writes]
-        misfits = [index for index in range(len(launch.operands)) if not self._choice.fits(launch, index)]
+        misfits = [index for index in range(len(launch.operands)) if not self._chosen.fits(launch, index)]
         for index in misfits:
             operand = launch.operands[index]
-            ref, source = operand.ref, self._choice.copied(operand.ref)
+            ref, source = operand.ref, self._chosen.copied(operand.ref)
             copies, place = self._copies[ref.root], (source.root_offset, source.shape, launch.phase)  # no copy outlives forward
             other = copies.get(place) if operand.access is Access.READ else None
             if other is None:
                 other = self._other(source)
                 if operand.access is not Access.WRITE:
-                    before.append(self._choice.copy(source, other, launch))
+                    before.append(self._chosen.copy(source, other, launch))
             if operand.access is Access.READ:
                 copies[place] = other
             else:
-                after.append(self._choice.copy(other, source, launch))
+                after.append(self._chosen.copy(other, source, launch))
             launch.operands[index] = replace(operand, ref=other if source.shape == ref.shape else other.view(ref.shape))
         for root in written:
             self._copies.pop(root, None)

@@ -1,8 +1,8 @@
 """Layouts on CPUs: images between convolutions are [block][pixel][channel of the block], as oneDNN's nChw16c, where that is faster.
 
-A block is one vector. The channels of an image in blocks are a multiple of a block, so that the planner needs to know nothing. An operation says how it runs
-on blocks (`Can.in_blocks`). Expressions that treat all elements alike run either way. Images that outlive the run stay as they are. A launch without such a
-form reads a copy in Caffe's order.
+A block is one vector. An image whose last block is not full gets memory for whole blocks, which is another Ref. An operation says how it runs on blocks
+(`Can.in_blocks`). Expressions that treat all elements alike run either way. Images that outlive the run stay as they are. An operation that does not say how
+it runs on blocks reads a copy in Caffe's order, and so does one whose view of an image has no whole blocks.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ocaffe.ir.kernel import BIAS, Access, BlockedForm
 from ocaffe.ir.launch import Epilogue, Launch, Measure, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import FLOAT, PLANES, Ref, Role
+from ocaffe.ir.tensor import FLOAT, PLANES, Ref, Role, has_whole_blocks
 from ocaffe.kernels.convolution.blocks_cpu import channel_blocks_cpu
 from ocaffe.kernels.expression.expression import treats_alike
 
@@ -24,12 +24,12 @@ MIN_FLOPS_PER_BYTE = 100  # FLOPs of the convolutions that make an image, per by
 LAUNCH_BYTES = 1 << 16  # bytes that a core copies while it would start one more launch
 
 
-def choose(schedule: Schedule, target: Target) -> Choice | None:
+def choose(schedule: Schedule, target: Target) -> ChosenOnCpu | None:
     """The images in blocks; None if there is none. There is none in a net with backward, and none if shapes depend on data."""
     if target.blocks == PLANES or any(launch.phase != "forward" or isinstance(launch, Measure) for launch in schedule):
         return None
     images = _Images(schedule, Recorder(target, train=False, prepack_weights=True))
-    return Choice(images) if images.divided and any(images.form(launch) is not None for launch in schedule) else None
+    return ChosenOnCpu(images) if images.divided and any(images.form(launch) is not None for launch in schedule) else None
 
 
 class _Images:
@@ -70,13 +70,12 @@ class _Images:
         )  # fmt: skip
 
     def is_part(self, ref: Ref) -> bool:
-        """Whether a view consists of whole blocks of all or some samples of its root."""
-        root = ref.root
-        if ref is root or (ref.shape == root.shape and not ref.root_offset):
-            return True
-        pixels = math.prod(root.shape[2:])
-        same = len(ref.shape) == len(root.shape) == 4 and ref.shape[2:] == root.shape[2:] and ref.dtype == root.dtype
-        return same and ref.shape[1] % self.width == 0 and ref.root_offset % (self.width * pixels) == 0
+        """Whether a view consists of whole blocks of all or some samples of its root, with the same axes."""
+        return ref.shape[2:] == ref.root.shape[2:] and has_whole_blocks(ref, self.rec.target.blocks)
+
+    def copied(self, ref: Ref) -> Ref:
+        """The Ref that a copy in Caffe's order has: `ref`, or its root if `ref` has no whole blocks."""
+        return ref if self.is_part(ref) else ref.root
 
     def _right(self, root: Ref) -> bool:
         """Whether `root` may be in blocks, and should be, given the others."""
@@ -84,19 +83,20 @@ class _Images:
             return False
         if root.shape[1] % self.width and not all(ref.shape == root.shape for _, ref in self.readers[root]):
             return False
-        copied = {(ref.root_offset, ref.count) for launch, ref in self.readers[root] if self.needs_plain(launch, ref)}
+        sources = [self.copied(ref) for launch, ref in self.readers[root] if self.needs_plain(launch, ref)]
+        copied = {(ref.root_offset, ref.count) for ref in sources}
         return self.gain[root] >= MIN_FLOPS_PER_BYTE * sum(LAUNCH_BYTES + FLOAT.itemsize * count for _, count in copied)
 
     def either(self, ref: Ref) -> bool:
-        """Whether the memory is the same with blocks and without: one pixel per channel."""
-        return len(ref.shape) > 1 and ref.shape[1] % self.width == 0 and math.prod(ref.shape[2:]) == 1
+        """Whether the memory is the same with blocks and without: one pixel per channel, in Caffe's order."""
+        return ref.root not in self.divided and len(ref.shape) > 1 and ref.shape[1] % self.width == 0 and math.prod(ref.shape[2:]) == 1
 
     def runs(self, launch: Launch) -> bool:
         """Whether a launch writes its result in blocks."""
         form = self.form(launch)
         if form is None:
-            whole = all(operand.ref.root in self.divided and operand.ref.root.shape[1] % self.width == 0 for operand in launch.operands)
-            return whole and treats_alike(launch)
+            refs = [operand.ref for operand in launch.operands]
+            return treats_alike(launch) and all(ref.root in self.divided and ref.root.shape[1] % self.width == 0 and self.is_part(ref) for ref in refs)
         x, y = launch.reads[0], launch.writes[0]
         if not form.fills and any(ref.root in self.divided and ref.root.shape[1] % self.width for ref in (x, y)):
             return False
@@ -105,21 +105,21 @@ class _Images:
             return blocks or form.takes_plain or self.either(x)
         return blocks and not form.takes_plain and self.either(y)
 
-    def takes_blocks(self, launch: Launch) -> bool:
+    def reads_blocks(self, launch: Launch) -> bool:
         """Whether a launch that runs in its form for blocks reads its image in blocks."""
         form, x = self.form(launch), launch.reads[0]
         assert form is not None
-        return form.takes_blocks and (x.root in self.divided or (self.either(x) and not form.takes_plain))
+        return form.takes_blocks and ((x.root in self.divided and self.is_part(x)) or (self.either(x) and not form.takes_plain))
 
     def needs_plain(self, launch: Launch, ref: Ref) -> bool:
         """Whether a launch needs a copy of an image in Caffe's order."""
         if not self.runs(launch):
             return True
-        return self.form(launch) is not None and ref is launch.reads[0] and not self.takes_blocks(launch)
+        return self.form(launch) is not None and ref is launch.reads[0] and not self.reads_blocks(launch)
 
 
-class Choice:
-    """The images in blocks (layouts.Choice)."""
+class ChosenOnCpu:
+    """The images in blocks (layouts.Chosen)."""
 
     def __init__(self, images: _Images) -> None:
         self._images, self._rec = images, images.rec
@@ -132,7 +132,7 @@ class Choice:
         return not plain
 
     def copied(self, ref: Ref) -> Ref:
-        return ref if self._images.is_part(ref) else ref.root
+        return self._images.copied(ref)
 
     def copy(self, source: Ref, result: Ref, launch: Launch) -> Launch:
         self._rec.enter(launch.layer, launch.phase)
@@ -142,7 +142,7 @@ class Choice:
     def run(self, launch: Launch) -> list[Launch]:
         images = self._images
         form = images.form(launch) if images.runs(launch) else None
-        in_blocks = form is not None and images.takes_blocks(launch)
+        in_blocks = form is not None and images.reads_blocks(launch)
         launch.operands = [replace(each, ref=self._filled.get(each.ref.root, each.ref)) for each in launch.operands]
         if form is None:
             return [launch]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ocaffe.ir.kernel import SIGN, Access, Order
-from ocaffe.ir.launch import Call, Launch, Measure, Operand, Schedule
+from ocaffe.ir.launch import Call, CopyRegion, Launch, Measure, Operand, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BF16_ROLES, BLOCK, BLOCKS_GPU, FLOAT, Ref, Role
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
@@ -24,7 +24,7 @@ ROLES = BF16_ROLES | {Role.SCRATCH}  # scratch: the pixels that a strided convol
 Use = tuple[Launch, int]  # a launch and the index of its operand
 
 
-def choose(schedule: Schedule, target: Target) -> Choice | None:
+def choose(schedule: Schedule, target: Target) -> ChosenOnGpu | None:
     """The values in blocks; None if no convolution requires them."""
     if not any(launch.kernel.needs_blocks for launch in schedule):
         return None
@@ -42,12 +42,12 @@ def choose(schedule: Schedule, target: Target) -> Choice | None:
             wanted |= group
     wanted |= _companions(uses, wanted, free)
     can_change = {root: _may_change(root, uses[root], free, required) for root in uses}
-    roots = [root for root in uses if root in wanted and all(can_change.get(other, False) for other in _group(root, tied))]
-    return Choice(target, set(roots), required, free)
+    roots = [root for root in uses if root in wanted and all(can_change[other] for other in _group(root, tied))]
+    return ChosenOnGpu(target, set(roots), required, free)
 
 
-class Choice:
-    """The values in blocks (layouts.Choice). `required`: operands that must be in blocks. `free`: launches that know both layouts."""
+class ChosenOnGpu:
+    """The values in blocks (layouts.Chosen). `required`: operands that must be in blocks. `free`: launches that know both layouts."""
 
     def __init__(self, target: Target, roots: set[Ref], required: Mapping[Launch, Sequence[int]], free: set[Launch]) -> None:
         self._target, self.roots, self._required, self._free = target, roots, required, free
@@ -77,9 +77,9 @@ class Choice:
 
 
 def _required(schedule: Schedule) -> dict[Launch, list[int]]:
-    """Return the operands that must be in blocks: images, the mask of a fused ReLU backward, and with that the value from which its bits are packed.
+    """Return the operands that must be in blocks: images, and the mask of a fused ReLU backward. Bits of a mask are packed from a value in blocks.
 
-    A value with another shape is seen as the image that the launch writes.
+    A mask of another shape becomes a view in the shape of the image that the launch writes.
     """
     found: dict[Launch, list[int]] = {}
     packed: dict[Ref, Ref] = {}  # bits -> the image whose elements they mask
@@ -109,9 +109,9 @@ def _as_image(ref: Ref, image: Ref) -> Ref:
 
 
 def _companions(uses: Mapping[Ref, Sequence[Use]], wanted: set[Ref], free: set[Launch]) -> set[Ref]:
-    """Return values that only expressions use, one of them together with a wanted value: an expression of one order needs no transposition.
+    """Return values that only expressions use, one of them together with a wanted value. An expression whose operands have one layout transposes nothing.
 
-    A launch for both orders may use them, too, if it has no other operand in either, as a pooling of whole planes.
+    A launch that knows both layouts may use them, too, if no other operand has another order in blocks, as a pooling of whole planes.
     """
     found: set[Ref] = set()
 
@@ -158,9 +158,12 @@ def _group(root: Ref, tied: Iterable[set[Ref]]) -> set[Ref]:
     return next((group for group in tied if root in group), {root})
 
 
-def _may_change(root: Ref, uses: Iterable[Use], free: set[Launch], required: Mapping[Launch, Sequence[int]]) -> bool:
-    """Whether only launches of a run see the value, and every use of it is a range of whole blocks of channels, or a mask."""
-    if root.persistent or root.slots > 1:
+def _may_change(root: Ref, uses: Sequence[Use], free: set[Launch], required: Mapping[Launch, Sequence[int]]) -> bool:
+    """Whether only launches of a run see the value, and every use of it is a range of whole blocks of channels, or a mask.
+
+    A launch that writes a region of its operand, such as a copy of a Concat, must write it in place: a copy of the operand has no other values.
+    """
+    if root.persistent or root.slots > 1 or any(isinstance(launch.details, CopyRegion) and launch.operands[i].access is not Access.READ for launch, i in uses):
         return False
     if root.dtype != FLOAT:
         return all(launch in free or launch in required for launch, _ in uses)  # bits of a mask, or places of maxima

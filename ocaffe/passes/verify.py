@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ocaffe.ir.kernel import REDUCED, Access, Order
 from ocaffe.ir.launch import HOST, BeginExchange, CopyRegion, EndExchange, Launch, Operand, Schedule
-from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
+from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role, has_whole_blocks
 from ocaffe.kernels.expression.expression import Pointwise, Reduce, in_domain, treats_alike
 from ocaffe.passes.join_launches import may_join, may_lie_within
 
@@ -192,7 +192,8 @@ class _Check:
     def layouts(self, launch: Launch) -> None:
         blocked = [operand.ref.root.blocked for operand in launch.operands]
         alike = treats_alike(launch) and all(blocked)
-        in_blocks = launch.kernel.can.in_blocks is not None and any(blocked)  # with one layout for all operands
+        either = launch.kernel.can.in_blocks is not None and any(slot.order is Order.EITHER for slot in launch.kernel.slots)
+        in_blocks = either and any(blocked)  # with one layout for all operands
         for index, operand in enumerate(launch.operands):
             ref, slot = operand.ref, launch.slot(operand)
             order = Order.EITHER if alike or in_domain(launch, index) else Order.PLANES if slot is None else slot.order
@@ -200,6 +201,8 @@ class _Check:
                 order = Order.BLOCKS
             one_pixel = len(ref.shape) > 1 and math.prod(ref.shape[2:]) == 1 and ref.dtype in (FLOAT, BFLOAT)  # its memory is the same in both
             known = order is Order.EITHER or one_pixel or ref.root.blocked == (order is Order.BLOCKS)
+            if ref.root.blocked and not one_pixel and ref.dtype in (FLOAT, BFLOAT) and not has_whole_blocks(ref):
+                raise self.fail(launch, f"operand {operand.name}, {ref}, is a view of {ref.root}, and has no whole blocks of its channels")
             if not known:
                 have = "channels in blocks" if ref.root.blocked else "Caffe's order"
                 raise self.fail(launch, f"operand {operand.name}, {ref}, has {have}, which the kernel does not know")

@@ -58,8 +58,8 @@ def test_automatic_names() -> None:
     split = L.Slice(L.Concat(a, b), ntop=3)
     message = caffe.to_proto(*split, L.ReLU(a), L.ReLU(b))
     assert [layer.name for layer in message.layer] == ["DummyData1", "Concat1", "Slice1", "ReLU1", "ReLU2"]
-    assert list(message.layer[0].top) == ["DummyData1", "DummyData1_b"]
-    assert list(message.layer[2].top) == ["Slice1", "Slice1_b", "Slice1_c"]
+    assert list(message.layer[0].top) == ["DummyData1", "DummyData2"]
+    assert list(message.layer[2].top) == ["Slice1", "Slice2", "Slice3"]
     assert caffe.to_proto(L.ReLU(a)) == L.ReLU(a).to_proto()
 
 

@@ -49,6 +49,8 @@ def shapes(settings: str, *bottom: int) -> tuple[list[int], list[tuple[int, ...]
         ("num_output: 4 kernel_size: 3 filter_stride: 2", (2, 3, 9, 10), [2, 4, 5, 6], (4, 3, 3, 3)),
         ("num_output: 4 kernel_size: 3 filter_stride_h: 2 filter_stride_w: 4", (2, 3, 9, 10), [2, 4, 5, 2], (4, 3, 3, 3)),
         ("num_output: 4", (2, 3), [2, 4], (4, 3)),
+        ("num_output: 4 kernel_size: 3 stride: 2", (2, 3, 4, 2), [2, 4, 1, 1], (4, 3, 3, 3)),  # the window is a pixel larger: Caffe's division rounds to 0
+        ("num_output: 4 kernel_size: 5 stride: 4 pad: 1", (2, 3, 1), [2, 4, 1], (4, 3, 5)),
     ],
 )
 def test_shapes(settings: str, bottom: tuple[int, ...], top: list[int], weight: tuple[int, ...]) -> None:
@@ -76,6 +78,7 @@ def test_shapes(settings: str, bottom: tuple[int, ...], top: list[int], weight: 
         ("num_output: 3 kernel_size: 3 group: 2", (2, 4, 5, 5), "group 2 does not divide num_output 3"),
         ("num_output: 3 kernel_size: 3 group: 0", (2, 4, 5, 5), "group 0 does not divide the 4 input channels"),
         ("num_output: 2 kernel_size: 7 pad: 1", (2, 3, 9, 4), "the window spans 7 x 7 pixels, more than the padded 9 x 4 image (pad 1 x 1)"),
+        ("num_output: 2 kernel_size: 4 stride: 2", (2, 3, 4, 2), "the window spans 4 x 4 pixels, more than the padded 4 x 2 image"),
         ("num_output: 2 kernel_size: 3 dilation: 2", (2, 3, 5, 4), "the window spans 5 x 5 pixels"),
         ("num_output: 2 kernel_size: 3 dilation_h: 2 dilation_w: 2 dilation: 2", (2, 3, 5, 5), "dilation and dilation_h and dilation_w are both given"),
         ("num_output: 2 kernel_size: 3 filter_stride: 2 dilation: 2", (2, 3, 5, 5), "filter_stride and dilation are given"),
@@ -95,6 +98,33 @@ def test_refused(settings: str, bottom: tuple[int, ...], fact: str) -> None:
         layer_of(text(settings)).infer(bottom)
     assert fact in str(caught.value)
     assert "'conv' (Convolution)" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "image"),
+    [((3, 3), (2, 2), (0, 0), (4, 2)), ((5, 2), (3, 3), (1, 0), (1, 4)), ((4,), (4,), (0,), (1,)), ((2, 3, 5), (2, 2, 4), (0, 0, 0), (1, 3, 2))],
+)
+def test_windows_beyond_the_image(
+    device: Any, kind: str, group: int, kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...], image: tuple[int, ...]
+) -> None:
+    """A single window may be larger than the padded image. The result is that of an image with zeros behind it."""
+    rng = np.random.default_rng(len(kernel))
+    x, w, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 4, *image), (4, 4 // group, *kernel), (4,)))
+    beyond = [max(k - size - 2 * p, 0) for k, size, p in zip(kernel, image, pad)]
+    larger = np.pad(x, [(0, 0), (0, 0), *((0, more) for more in beyond)])
+    fields = " ".join(f"{name}: [{', '.join(map(str, sizes))}]" for name, sizes in (("kernel_size", kernel), ("stride", stride), ("pad", pad)))
+    layer = text(f"num_output: 4 group: {group} {fields}")
+    out = layer_of(layer).infer(larger.shape)[0]
+    dy = rng.standard_normal(out).astype(np.float32)
+    got, expected = (run(device, kind, layer, [image], [dy], params=[w, b]) for image in (x, larger))
+    close(got.tops[0], expected.tops[0], 1e-6)
+    dx = expected.diffs[0]
+    assert got.diffs[0] is not None and dx is not None
+    close(got.diffs[0], dx[(slice(None), slice(None), *(slice(size) for size in image))], 1e-6)
+    for a, b in zip(got.param_diffs, expected.param_diffs):
+        close(a, b, 1e-6)
 
 
 def test_bottoms_must_be_alike() -> None:

@@ -169,7 +169,9 @@ def test_crop_gives_its_size_no_gradient(device: Any, text: str, shape: Shape) -
 def windows(x: np.ndarray, kernel: Shape, stride: Shape, pad: Shape, dilation: Shape, axis: int) -> np.ndarray:
     """Compute Im2col in numpy."""
     axes = len(kernel)
-    x = np.pad(x, [(0, 0)] * (axis + 1) + [(p, p) for p in pad])
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilation)]
+    beyond = [max(span - n - 2 * p, 0) for n, p, span in zip(x.shape[axis + 1 :], pad, spans)]
+    x = np.pad(x, [(0, 0)] * (axis + 1) + [(p, p + more) for p, more in zip(pad, beyond)])
     out = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[axis + 1 :], kernel, stride, dilation)]
     taps = [x[(..., *(slice(t * d, t * d + (o - 1) * s + 1, s) for t, d, o, s in zip(tap, dilation, out, stride)))]
             for tap in np.ndindex(*kernel)]  # fmt: skip
@@ -185,6 +187,8 @@ def windows(x: np.ndarray, kernel: Shape, stride: Shape, pad: Shape, dilation: S
         ("kernel_h: 2 kernel_w: 3 stride: 2 dilation: 1 dilation: 2", (2, 2, 6, 8), (2, 3), (2, 2), (0, 0), (1, 2), 1, True),
         ("kernel_size: 3 stride: 2", (2, 2, 9), (3,), (2,), (0,), (1,), 1, True),
         ("kernel_size: 2 axis: 2 pad: 1 stride: 2", (2, 2, 3, 4, 5), (2, 2), (2, 2), (1, 1), (1, 1), 2, False),
+        ("kernel_size: 3 stride: 2", (2, 2, 4, 2), (3, 3), (2, 2), (0, 0), (1, 1), 1, True),  # a window larger than the image
+        ("kernel_size: 3 stride: 4 dilation: 2 pad: 1", (2, 2, 1, 2), (3, 3), (4, 4), (1, 1), (2, 2), 1, False),
         ("kernel_size: 2 pad: 0 pad: 1 pad: 0 pad: 1", (1, 2, 3, 3, 2, 3), (2,) * 4, (1,) * 4, (0, 1, 0, 1), (1,) * 4, 1, False),
     ],
 )
@@ -202,6 +206,12 @@ def test_im2col(
 def test_nearest(device: Any, kind: str, shape: Shape, scale: int) -> None:
     text = f"type: 'Upsample' bottom: 'x' upsample_param {{ scale: {scale} }}"
     check_moves(device, text, lambda x: x.repeat(scale, 2).repeat(scale, 3), shape, kind=kind, strided=True)
+
+
+def test_flatten_adds_an_axis() -> None:
+    """As in Caffe, an end_axis before the first axis by one merges nothing."""
+    for fields, shape in (("axis: 1 end_axis: 0", (2, 1, 3, 4)), ("axis: -1 end_axis: 1", (2, 3, 1, 4)), ("axis: 2 end_axis: 2", (2, 3, 4))):
+        assert list(layer_of(f"type: 'Flatten' flatten_param {{ {fields} }}").infer((2, 3, 4))) == [shape]
 
 
 # -- Reduction -----------------------------------------------------------------------------------------------------------------------------
@@ -231,6 +241,20 @@ def test_reduction(device: Any, kind: str, operation: str) -> None:
             result = run(device, kind, text, [x], [dy], held=held, strided=True)
             close(result.tops[0], y, 1e-5)
             close(result.diffs[0], c * slope(x) * dy.reshape(dy.shape + (1,) * (len(shape) - first)) + (held or 0), 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("operation", REDUCTIONS)
+@pytest.mark.parametrize("count", [3, 60, 300, 5000])
+def test_infinite_sums(device: Any, kind: str, operation: str, count: int) -> None:
+    """Infinite values, and sums that overflow, are infinity; infinities of both signs are NaN."""
+    x = np.ones((4, count), np.float32)
+    x[0, :2] = 3e38
+    x[1, 1] = np.inf
+    x[2, [0, -1]] = np.inf, -np.inf
+    (y,) = run(device, kind, f"type: 'Reduction' reduction_param {{ operation: {operation} axis: 1 }}", [x]).tops
+    assert np.isposinf(y[:2]).all() and y[3] == (1 if operation == "MEAN" else count)
+    assert np.isposinf(y[2]) if operation in ("ASUM", "SUMSQ") else np.isnan(y[2])
 
 
 # -- Parameter -----------------------------------------------------------------------------------------------------------------------------
@@ -293,12 +317,14 @@ def test_other_shapes(device: Any, text: str, move: Move, shapes: list[Shape], l
         ("type: 'Reorg' reorg_param { stride: 2 }", [(2, 6, 2, 2)], "stride 2 squared does not divide the 6 channels"),
         ("type: 'Reorg' reorg_param { stride: 2 }", [(2, 4, 3, 2)], "stride 2 does not divide the 3 x 2 pixels"),
         ("type: 'Reorg' reorg_param { stride: 2 }", [(2, 4)], "must be N x C x H x W"),
+        ("type: 'Flatten' flatten_param { axis: 2 end_axis: 0 }", [(2, 3, 4)], "end_axis 0 is before axis 2"),
         ("type: 'Tile'", [(2, 3)], "tiles is missing"),
         ("type: 'Tile' tile_param { tiles: 2 axis: 2 }", [(2, 3)], "axis 2 is outside the 2 axes"),
         ("type: 'Crop' crop_param { offset: 2 }", [(2, 3, 5, 5), (2, 3, 4, 4)], r"axis 2: offset 2 and size 4 \(bottom 1 is 2 x 3 x 4 x 4\) go beyond 5"),
         ("type: 'Crop' crop_param { axis: 1 offset: 2 offset: 1 }", [(2, 3, 5, 5), (2, 3, 4, 4)], "2 offsets for the 3 axes from axis 1 on"),
         ("type: 'Crop'", [(2, 3, 5, 5), (2, 3)], "bottom 0 is 2 x 3 x 5 x 5, bottom 1 is 2 x 3"),
         ("type: 'Im2col' convolution_param { kernel_size: 6 }", [(2, 3, 5, 5)], "the window spans 6 x 6 pixels, more than the padded 5 x 5 image"),
+        ("type: 'Im2col' convolution_param { kernel_size: 7 stride: 2 }", [(2, 3, 5, 5)], "the window spans 7 x 7 pixels"),
         ("type: 'Im2col' convolution_param { kernel_size: 6 }", [(2, 3)], "no axes follow axis 1"),
         ("type: 'Im2col'", [(2, 3, 5, 5)], "kernel_size is missing"),
         ("type: 'Reduction' reduction_param { operation: TOPK }", [(2, 3)], "TOPK"),

@@ -44,6 +44,10 @@ def layer(kind: str, bottoms: str, top: str, more: str = "") -> str:
     return f'layer {{ name: "{top}_{kind}" type: "{kind}" {bottom} top: "{top}" {more} }}'
 
 
+def pooling(name: str, bottom: str, height: int, width: int) -> str:
+    return layer("Pooling", bottom, name, f"pooling_param {{ kernel_h: {height} kernel_w: {width} stride_h: {height} stride_w: {width} }}")
+
+
 def relu(blob: str) -> str:
     return layer("ReLU", blob, blob)
 
@@ -87,6 +91,41 @@ NETS = {
         + layer("Eltwise", "b b2", "s") + layer("InnerProduct", "s", "y", PRODUCT),
     ),
 }  # fmt: skip
+VIEWS = {  # Reshape gives images channels or pixels that are no whole blocks of the image before
+    "channels from rows": (
+        (2, 64, 16, 16), conv("a", "x", 64, 5, pad=2) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 0 dim: 128 dim: 8 dim: 16 } }")
+        + conv("b", "r", 64, 5, pad=2) + conv("y", "b", 10, 1),
+    ),
+    "rows of text": (  # as in a net that reads lines of text
+        (1, 3, 32, 100), conv("a", "x", 32, 5, pad=2) + relu("a") + pooling("p", "a", 8, 2)
+        + layer("Reshape", "p", "r", "reshape_param { shape { dim: 0 dim: -1 dim: 1 dim: 50 } }") + conv("b", "r", 64, 5, pad=2) + relu("b")
+        + conv("y", "b", 10, 1),
+    ),
+    "an expression": (
+        (2, 64, 16, 16), conv("a", "x", 64, 5, pad=2) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 0 dim: 128 dim: 8 dim: 16 } }")
+        + layer("Eltwise", "r r", "q") + conv("b", "q", 64, 5, pad=2) + conv("y", "b", 10, 1),
+    ),
+    "pooling": (
+        (2, 64, 16, 16), conv("a", "x", 64, 5, pad=2) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 0 dim: 128 dim: 8 dim: 16 } }")
+        + layer("Pooling", "r", "p", "pooling_param { kernel_size: 3 stride: 2 }") + conv("y", "p", 10, 1),
+    ),
+    "more pixels": (
+        (2, 64, 16, 16), conv("a", "x", 64, 5, pad=2) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 0 dim: 64 dim: 8 dim: 32 } }")
+        + conv("b", "r", 64, 5, pad=2) + conv("y", "b", 10, 1),
+    ),
+    "more samples": (
+        (2, 64, 16, 16), conv("a", "x", 64, 5, pad=2) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 4 dim: 32 dim: 16 dim: 16 } }")
+        + conv("b", "r", 64, 5, pad=2) + conv("y", "b", 10, 1),
+    ),
+    "empty channels": (
+        (2, 64, 16, 16), conv("a", "x", 24, 5, pad=2) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 0 dim: 48 dim: 8 dim: 16 } }")
+        + conv("b", "r", 64, 5, pad=2) + conv("y", "b", 10, 1),
+    ),
+    "one pixel": (
+        (2, 64, 4, 4), conv("a", "x", 64, 3, pad=1) + layer("Reshape", "a", "r", "reshape_param { shape { dim: 0 dim: 1024 dim: 1 dim: 1 } }")
+        + conv("b", "r", 1024, 5, pad=4, group=1024) + conv("y", "b", 10, 1),
+    ),
+}  # fmt: skip
 PROGRAMS = {"Winograd": "winograd_blocked_cpu", "depthwise": "conv_depthwise_blocked_cpu", "pooling": "pooling_blocked_cpu"}
 
 
@@ -122,6 +161,15 @@ def test_results(name: str, own: Device, monkeypatch: pytest.MonkeyPatch) -> Non
     expected = result(plain)
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     np.testing.assert_array_equal(result(net), found)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_images(name: str, own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NETS, name, VIEWS[name])
+    found = result(made(name, own))
+    switch(monkeypatch, "fuse=0")
+    expected = result(made(name, own))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 def test_read_blobs_have_no_blocks(own: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,10 @@ def reshape(name: str, bottom: str, shape: tuple[int, ...]) -> str:
     return f'layer {{ name: "{name}" type: "Reshape" bottom: "{bottom}" top: "{name}" reshape_param {{ shape {{ {dims} }} }} }}'
 
 
+def concat(name: str, *bottoms: str) -> str:
+    return f'layer {{ name: "{name}" type: "Concat" ' + "".join(f'bottom: "{bottom}" ' for bottom in bottoms) + f'top: "{name}" }}'
+
+
 def response(name: str, bottom: str) -> str:
     return f'layer {{ name: "{name}" type: "LRN" bottom: "{bottom}" top: "{name}" lrn_param {{ local_size: 5 alpha: 0.5 }} }}'
 
@@ -105,6 +109,16 @@ NETS = {  # and the values that must be in blocks, at least
         + relu("b") + 'layer { name: "all" type: "Concat" bottom: "a" bottom: "b" top: "all" }' + convolution("c", "all", 16, 1, bias=True) + relu("c")
         + LOSS.replace("BOTTOM", "c"),
         {"c"},
+    ),
+    "copies": (  # Concat copies a bottom that is an input or its own bottom again
+        DATA.replace("dim: 3", "dim: 16") + convolution("c0", "data", 16, 3) + concat("twice", "c0", "c0") + convolution("c1", "twice", 16, 3)
+        + concat("all", "data", "c1") + convolution("c2", "all", 16, 1) + LOSS.replace("BOTTOM", "c2"),
+        {"c2"},
+    ),
+    "dense": (  # a Concat is a bottom of another one
+        DATA + convolution("c0", "data", 32, 3) + relu("c0") + convolution("a", "c0", 16, 1) + convolution("b", "c0", 16, 3) + concat("ab", "a", "b")
+        + concat("abc", "ab", "c0") + convolution("d", "ab", 16, 1) + concat("m", "abc", "d") + convolution("z", "m", 16, 3) + LOSS.replace("BOTTOM", "z"),
+        {"z"},
     ),
 }  # fmt: skip
 

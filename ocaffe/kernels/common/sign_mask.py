@@ -5,14 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ocaffe.ir.kernel import Access, Can, Kernel, read, write
+from ocaffe.ir.kernel import Access, Can, Kernel, Order, read, write
 from ocaffe.ir.launch import Call, Launch, Operand
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 
 EITHER_ORDER = Can(helper=True, in_blocks=lambda launch, layout: launch.call)
-PACK = Kernel("sign_mask.pack", read("x", bf16="SOURCE"), write("mask"), can=EITHER_ORDER)
-RELU_BACKWARD = Kernel("sign_mask.relu_backward", read("dy", bf16="SOURCE"), read("mask"), write("dx", bf16="RESULT"), can=EITHER_ORDER)
+PACK = Kernel("sign_mask.pack", read("x", bf16="SOURCE", order=Order.EITHER), write("mask", order=Order.EITHER), can=EITHER_ORDER)
+RELU_BACKWARD = Kernel(
+    "sign_mask.relu_backward",
+    read("dy", bf16="SOURCE", order=Order.EITHER),
+    read("mask", order=Order.EITHER),
+    write("dx", bf16="RESULT", order=Order.EITHER),
+    can=EITHER_ORDER,
+)
 CHUNK = 1024  # elements of a sample that share 32 words
 
 

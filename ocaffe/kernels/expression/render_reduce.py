@@ -179,7 +179,11 @@ class _Body:
             if self.what.op == "max":
                 self.source.add(f"{total} = fmax({total}, {run_of});")
                 continue
-            self.source.add("{", f"const {kind} term = {run_of} - {lost}, sum = {total} + term;", f"{lost} = (sum - {total}) - term;", f"{total} = sum;", "}")
+            # An infinite total has lost nothing: infinity minus infinity would make it NaN.
+            self.source.add(
+                "{", f"const {kind} term = {run_of} - {lost}, sum = {total} + term, error = (sum - {total}) - term;",
+                f"{lost} = select(({kind})(0.0f), error, isfinite(sum));", f"{total} = sum;", "}",
+            )  # fmt: skip
 
     def total(self, value: str, index: str = "") -> str:
         return f"total_{value}{index} - lost_{value}{index}" if self.what.op == "sum" else f"total_{value}{index}"

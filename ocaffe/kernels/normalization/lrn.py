@@ -38,8 +38,12 @@ def _in_blocks_cpu(launch: Launch, layout: Layout) -> BlockedForm | None:
     return BlockedForm(response.across_blocked) if possible else None
 
 
-FORWARD = Kernel("lrn.forward", read("x", bf16="SOURCE"), write("y", bf16="RESULT"), can=Can(in_blocks=in_blocks))
-BACKWARD = Kernel("lrn.backward", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), SIGN, write("dx", bf16="RESULT"), can=Can(in_blocks=in_blocks))
+FORWARD = Kernel("lrn.forward", read("x", bf16="SOURCE", order=Order.EITHER), write("y", bf16="RESULT", order=Order.EITHER), can=Can(in_blocks=in_blocks))
+BACKWARD = Kernel(
+    "lrn.backward",
+    read("x", bf16="SOURCE", order=Order.EITHER), read("dy", bf16="GIVEN", order=Order.EITHER), SIGN, write("dx", bf16="RESULT", order=Order.EITHER),
+    can=Can(in_blocks=in_blocks),
+)  # fmt: skip
 FORWARD_CPU = Kernel("lrn_cpu.forward", read("x"), write("y"), can=Can(join=True, in_blocks=_in_blocks_cpu))
 BACKWARD_CPU = Kernel("lrn_cpu.backward", read("x"), read("dy"), write("dx"), can=JOIN)
 FORWARD_BLOCKED_CPU = Kernel("lrn_blocked_cpu.forward", read("x", order=Order.BLOCKS), write("y", order=Order.BLOCKS), can=JOIN)

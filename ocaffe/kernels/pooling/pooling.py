@@ -92,16 +92,17 @@ class _Family(NamedTuple):
     def of(cls, file: str, can: Can, *, random: tuple[Slot, ...] = (), mask: tuple[Slot, ...] = ()) -> _Family:
         """`can`: the abilities of forward. `random`: operands for STOCHASTIC. `mask`: SIGN, if backward supports fused ReLU backward.
 
-        Kernels with such a mask also store bfloat16.
+        Kernels with such a mask also store bfloat16, and run on channels in blocks.
         """
-        source, result = ("SOURCE", "RESULT") if mask else ("", "")
-        x, y, index = read("x", bf16=source), write("y", bf16=result), read("index", optional=True)
+        source, result, order = ("SOURCE", "RESULT", Order.EITHER) if mask else ("", "", Order.PLANES)
+        x, y = read("x", bf16=source, order=order), write("y", bf16=result, order=order)
+        index, dy, dx = read("index", optional=True, order=order), read("dy", bf16=source, order=order), write("dx", bf16=result, order=order)
         with_index = can if mask else replace(can, in_blocks=None)  # CPUs have channels in blocks without backward alone
         backward = Can(in_blocks=with_index.in_blocks, scatters=True, join=can.join)
         return cls(
             Kernel(f"{file}.forward", x, y, can=can),
-            Kernel(f"{file}.forward_index", x, *random, y, write("index"), can=with_index),
-            Kernel(f"{file}.backward", read("dy", bf16=source), index, *mask, write("dx", bf16=result), can=backward),
+            Kernel(f"{file}.forward_index", x, *random, y, write("index", order=order), can=with_index),
+            Kernel(f"{file}.backward", dy, index, *mask, dx, can=backward),
         )
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from ocaffe.cl.program import OPTIONS, ProgramKey, options_of, program_text
 from ocaffe.ir.target import Target
+from ocaffe.kernels.convolution.dense_gpu.conv_gpu import window_step
+from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.kernels.matmul.families import FAMILIES, family_of
 from tests.portability.devices import DEVICES
@@ -40,13 +42,23 @@ def test_names_of_devices(names: tuple[str, str], row: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_tiles_are_possible(family: gemm_gpu.Family) -> None:
-    """The rules of kernels/matmul/tile_gpu.h and fetch_gpu.h, and AMD's 256 work-items."""
+    """The rules of docs/kernels.md, Adding a tile."""
     for tile in gemm_gpu.fma_tiles(family):
         lane_rows = tile.warp_rows // tile.item_rows
         assert tile.rows % tile.warp_rows == 0 and 32 % lane_rows == 0 and tile.columns % (32 // lane_rows * tile.item_columns) == 0
         assert tile.rows * tile.depth % (4 * tile.items) == tile.columns * tile.depth % (4 * tile.items) == 0
-        assert tile.items % tile.columns == 0 or tile.columns % tile.items == 0
+        assert all(tile.items % (lines // 4) == 0 for lines in (tile.rows, tile.columns, tile.depth))
+        assert tile.items % tile.columns == 0
         assert tile.items <= 256 and tile.local_memory <= 32 << 10
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 64])
+def test_a_step_has_whole_lines(channels: int) -> None:
+    """The work-items of a convolution fetch items / columns lines at a time, also if that is no power of two."""
+    one = (1, 1, 1)
+    g = ConvGeometry(2, channels, 16, 1, (1, 9, 9), (1, 9, 9), one, one, (0, 0, 0), one)
+    tile = gemm_gpu.Tile(96, 64, 4, 8, 32, 24)
+    assert tile.items // tile.columns == 3 and window_step(g, tile)[0] % 3 == 0
 
 
 @pytest.mark.parametrize("imitated", ["h100", "h100-bf16", "gpu"])

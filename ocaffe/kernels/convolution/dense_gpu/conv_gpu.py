@@ -148,7 +148,8 @@ def window_step(g: ConvGeometry, tile: Tile) -> tuple[int, int, int]:
     channels = 1
     while channels < min(8, g.group_channels) and 2 * channels * rows * taps <= WINDOW_STEP:
         channels *= 2
-    return max(channels, tile.items // tile.columns), rows, taps
+    lines = max(1, tile.items // tile.columns)  # of a step, that the work-items fetch together
+    return -(-channels // lines) * lines, rows, taps
 
 
 def tiles(target: Target, g: ConvGeometry, direction: str) -> list[Tile]:

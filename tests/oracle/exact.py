@@ -1,0 +1,643 @@
+"""Evaluate a net in double precision with PyTorch, with random errors of single precision if wanted. The spread of the results shows what rounding can do.
+
+Each rule computes the tops of a layer from its bottoms and parameters; PyTorch gives the gradients. The rules are written from Caffe's definitions, in the
+plainest way. Values after a type without a rule are NaN.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ocaffe import proto
+from ocaffe.formats.filter import filter_net
+from ocaffe.graph.splits import insert_splits
+from ocaffe.layers.base import param_field, registry
+from tests.oracle import values
+from tests.oracle.case import Case, is_value
+
+EPSILON = 2e-7  # relative error of an operation in single precision, with the sums inside of it
+WITHOUT_GRADIENT = (
+    "Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "EvalDetection", "ContinuationIndicator", "DummyData",
+)  # fmt: skip
+FLT_MIN = float(np.finfo(np.float32).tiny)
+Tensor = torch.Tensor
+Round = Callable[[Tensor], Tensor]
+
+
+class At:
+    """A layer while it is evaluated: bottoms `x`, parameters `p`, its own message `own`, and `kept`, its values from pass to pass.
+
+    `r` adds errors of single precision to a value inside of the layer.
+    """
+
+    def __init__(self, layer: Any, train: bool, bottoms: Sequence[Tensor], parameters: Sequence[Tensor], kept: dict[str, Any], r: Round) -> None:
+        self.layer, self.train, self.x, self.p, self.kept, self.r = layer, train, bottoms, parameters, kept, r
+        self.own = getattr(layer, param_field(layer.type), None)
+
+    def axis(self, name: str = "axis") -> int:
+        value = getattr(self.own, name)
+        return value + self.x[0].dim() if value < 0 else value
+
+
+class Evaluation:
+    """The arrays of one evaluation, keyed as those of the workers. `noise` is the seed of the errors; None for exact values."""
+
+    def __init__(self, case: Case, shapes: dict[str, tuple[int, ...]], noise: int | None = None) -> None:
+        state = proto.NetState(phase=case.phase, level=case.level, stage=case.stages)
+        self.case, self.net = case, insert_splits(filter_net(case.built, state))
+        self.rng = np.random.default_rng(noise) if noise is not None else None
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.arrays: dict[str, np.ndarray] = {}
+        owners: dict[str, Tensor] = {}
+        self.parameters: dict[str, list[Tensor]] = {}
+        for layer in self.net.layer:
+            for index in range(100):
+                key = f"parameter 0/{layer.name}/{index}"
+                if key not in shapes:
+                    break
+                specs = case.weights.get(layer.name, [])
+                drawn = values.draw(specs[index] if index < len(specs) else values.WEIGHTS, shapes[key], case.seed, "weights", layer.name, index)
+                shared = layer.param[index].name if index < len(layer.param) else ""
+                tensor = torch.tensor(drawn, dtype=torch.float64, requires_grad=True)
+                if shared:
+                    owner = owners.setdefault(shared, tensor)
+                    owner.data = tensor.data  # the last layer that was filled counts
+                    tensor = owner
+                self.parameters.setdefault(layer.name, []).append(tensor)
+        self.stopped, self.unknown, self.shapes = "", set[str](), shapes
+        for step in range(len(case.steps)):
+            try:
+                self._pass(step)
+            except (RuntimeError, IndexError, ValueError, KeyError) as error:  # a pass that both programs refuse, or a form without a rule
+                self.stopped = f"pass {step} is not evaluated: {error}"
+                break
+
+    def rounded(self, tensor: Tensor) -> Tensor:
+        """The tensor with errors of single precision, in its values and in its gradient."""
+        if self.rng is None:
+            return tensor
+        tensor = tensor * (1 + EPSILON * torch.tensor(self.rng.standard_normal(tuple(tensor.shape))))
+        if tensor.requires_grad:
+            tensor.register_hook(lambda grad: grad * (1 + EPSILON * torch.tensor(self.rng.standard_normal(tuple(grad.shape)))))
+        return tensor
+
+    def _unknown(self, at: At) -> list[Tensor]:
+        """NaN for the tops of a type without a rule, and as the gradients of its bottoms if it has a backward pass."""
+        self.unknown.add(at.layer.type)
+        differentiable = [x for x in (*at.x, *at.p) if x.requires_grad] if at.layer.type not in WITHOUT_GRADIENT else []
+        zero = sum((x.sum() * 0 for x in differentiable), torch.zeros((), dtype=torch.float64))
+        return [torch.full(shape, torch.nan, dtype=torch.float64) * (1 + zero) for shape in at.kept["shapes"]]
+
+    def _pass(self, step: int) -> None:
+        case = self.case
+        blobs: dict[str, Tensor] = {}
+        first: dict[str, Tensor] = {}  # the first value of each name: its gradient is what backward leaves in the blob
+        shapes = dict(case.shapes)
+        for change in case.steps[: step + 1]:
+            shapes.update(change.shapes)
+        for tensors in self.parameters.values():
+            for tensor in tensors:
+                tensor.grad = None
+        objective, loss = torch.zeros((), dtype=torch.float64), 0.0
+        read: set[str] = set()
+        weighted: set[str] = set()
+        whole = {name for name, spec in case.inputs.items() if not is_value(spec)}  # labels and other choices have no errors
+        for layer in self.net.layer:
+            if layer.type == "Input":
+                tops = []
+                for top in layer.top:
+                    drawn = values.draw(case.inputs[top], shapes[top], case.seed, "input", top, step)
+                    tops.append(torch.tensor(drawn, dtype=torch.float64, requires_grad=True))
+            else:
+                rule = RULES.get(layer.type, self._unknown)
+                whole.update(top for top in layer.top if layer.type == "Split" and layer.bottom[0] in whole)
+                bottoms = [blobs[name] if name in whole else self.rounded(blobs[name]) for name in layer.bottom]
+                parameters = [self.rounded(tensor) for tensor in self.parameters.get(layer.name, [])]
+                at = At(layer, case.phase == "TRAIN", bottoms, parameters, self.kept.setdefault(layer.name, {}), self.rounded)
+                at.kept["parameters"] = self.parameters.get(layer.name, [])
+                at.kept["shapes"] = [self.shapes.get(f"data {step}/{top}", ()) for top in layer.top]
+                tops = [top if name in whole else self.rounded(top) for name, top in zip(layer.top, rule(at))]
+            read.update(layer.bottom)
+            is_loss = registry()[layer.type].is_loss
+            for index, (name, top) in enumerate(zip(layer.top, tops)):
+                if top.requires_grad:
+                    top.retain_grad()
+                first.setdefault(name, top)
+                blobs[name] = top
+                read.discard(name)
+                weight = layer.loss_weight[index] if index < len(layer.loss_weight) else float(is_loss and index == 0)
+                if weight:
+                    weighted.add(name)
+                    objective = objective + weight * top.sum()
+                    loss += weight * float(top.detach().sum())
+        outputs = [name for name in blobs if name not in read]
+        for name in case.diffs:
+            if name in outputs and name not in weighted:
+                drawn = values.draw(values.NORMAL, tuple(blobs[name].shape), case.seed, "diff", name, step)
+                objective = objective + (blobs[name] * torch.tensor(drawn, dtype=torch.float64)).sum()
+        for name, tensor in blobs.items():
+            self.arrays[f"data {step}/{name}"] = tensor.detach().numpy().copy()
+            if name in outputs:
+                self.arrays[f"output {step}/{name}"] = tensor.detach().numpy().copy()
+        self.arrays[f"loss {step}/loss"] = np.array(loss)
+        if objective.requires_grad:
+            objective.backward()
+        for name, tensor in first.items():
+            if tensor.requires_grad and tensor.grad is not None:
+                self.arrays[f"diff {step}/{name}"] = tensor.grad.numpy().copy()
+            else:
+                self.arrays[f"diff {step}/{name}"] = np.zeros(tuple(tensor.shape))
+        for layer_name, tensors in self.parameters.items():
+            for index, tensor in enumerate(tensors):
+                self.arrays[f"parameter {step}/{layer_name}/{index}"] = tensor.detach().numpy().copy()
+                grad = tensor.grad.numpy().copy() if tensor.grad is not None else np.zeros(tuple(tensor.shape))
+                self.arrays[f"parameter diff {step}/{layer_name}/{index}"] = grad
+
+
+class BySlope(torch.autograd.Function):
+    """A function whose gradient is computed from its rounded value, as in single precision: near saturation that of tanh(x) is 1 - y^2 with few digits."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Round, slope: Round, r: Round) -> Tensor:
+        y = value(x)
+        ctx.save_for_backward(r(y.detach()))
+        ctx.slope = slope
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0] * ctx.slope(ctx.saved_tensors[0]), None, None, None
+
+
+def tanh(at: At, x: Tensor) -> Tensor:
+    return BySlope.apply(x, torch.tanh, lambda y: 1 - y * y, at.r)
+
+
+def sigmoid(at: At, x: Tensor) -> Tensor:
+    return BySlope.apply(x, torch.sigmoid, lambda y: y * (1 - y), at.r)
+
+
+def tanh_of_gate(at: At, x: Tensor) -> Tensor:
+    """As Caffe's recurrent layers compute it: small values have few digits."""
+    return BySlope.apply(x, lambda x: 2 * at.r(torch.sigmoid(2 * x)) - 1, lambda y: 1 - y * y, at.r)
+
+
+# Rules. Each gets the layer and returns its tops.
+
+
+def each(function: Callable[[At, Tensor], Tensor]) -> Callable[[At], list[Tensor]]:
+    return lambda at: [function(at, at.x[0])]
+
+
+def power(at: At, x: Tensor) -> Tensor:
+    own = at.own
+    inner = own.shift + own.scale * x
+    return inner**own.power if own.power != 1 else inner
+
+
+def exp(at: At, x: Tensor) -> Tensor:
+    own = at.own
+    base = math.log(own.base) if own.base != -1 else 1.0
+    return torch.exp(base * (own.shift + own.scale * x))
+
+
+def log(at: At, x: Tensor) -> Tensor:
+    own = at.own
+    base = math.log(own.base) if own.base != -1 else 1.0
+    return torch.log(own.shift + own.scale * x) / base
+
+
+def softmax(at: At, x: Tensor) -> Tensor:
+    powers = at.r(torch.exp(at.r(x) - x.detach().amax(at.axis(), keepdim=True)))
+    return at.r(powers) / at.r(at.r(powers).sum(at.axis(), keepdim=True))
+
+
+def prelu(at: At, x: Tensor) -> Tensor:
+    slope = at.p[0] if at.own.channel_shared else at.p[0].reshape(-1, *[1] * (x.dim() - 2))
+    return torch.where(x > 0, x, slope * x)
+
+
+def spread(at: At, operand: Tensor) -> Tensor:
+    """The operand of Scale or Bias in the axes of bottom 0."""
+    axis = at.axis() if operand.dim() else 0
+    return operand.reshape(*operand.shape, *[1] * (at.x[0].dim() - axis - operand.dim()))
+
+
+def scale(at: At) -> list[Tensor]:
+    rest = list(at.p)
+    operand = at.x[1] if len(at.x) > 1 else rest.pop(0)
+    y = at.x[0] * spread(at, operand)
+    return [y + spread(at, rest[0]) if at.own.bias_term else y]
+
+
+def bias(at: At) -> list[Tensor]:
+    return [at.x[0] + spread(at, at.x[1] if len(at.x) > 1 else at.p[0])]
+
+
+def channels(x: Tensor, values: Tensor) -> Tensor:
+    return values.reshape(1, -1, *[1] * (x.dim() - 2))
+
+
+def moments(at: At, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean and variance along axes, with kept axes. Each use of a value has errors of its own."""
+    mean = at.r(at.r(x).mean(axes, keepdim=True))
+    return mean, at.r((at.r(at.r(x) - mean) ** 2).mean(axes, keepdim=True))
+
+
+def batch_norm(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    use = own.use_global_stats if own.HasField("use_global_stats") else not at.train
+    mean_sum, var_sum, factor = at.kept["parameters"]
+    if use:
+        share = 0.0 if float(factor.detach()) == 0 else 1 / factor.detach()
+        mean, var = channels(x, mean_sum.detach() * share), channels(x, var_sum.detach() * share)
+    else:
+        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        size, kept = x.numel() / x.shape[1], own.moving_average_fraction
+        with torch.no_grad():
+            factor.data = factor.data * kept + 1
+            mean_sum.data = mean_sum.data * kept + mean.detach().reshape(-1)
+            var_sum.data = var_sum.data * kept + var.detach().reshape(-1) * (size / (size - 1) if size > 1 else 1)
+    return [at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))]
+
+
+def bn(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    slope, offset = at.p[:2]
+    mean, var = (channels(x, tensor.detach()) for tensor in at.kept["parameters"][2:])
+    if at.train and not own.frozen:
+        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        for tensor, new in zip(at.kept["parameters"][2:], (mean, var)):
+            tensor.data = tensor.data * own.momentum + new.detach().reshape(tensor.shape) * (1 - own.momentum)
+    return [at.r(at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))) * channels(x, slope) + channels(x, offset)]
+
+
+def lrn(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    size = own.local_size
+    if own.norm_region == own.ACROSS_CHANNELS:
+        padded = F.pad(x * x, (0, 0, 0, 0, size // 2, size // 2))
+        sums = sum(padded[:, offset : offset + x.shape[1]] for offset in range(size))
+        return [x / at.r(at.r(own.k + own.alpha / size * sums) ** own.beta)]
+    pooled = average(x * x, (size, size), (1, 1), ((size - 1) // 2,) * 2, x.shape[2:])
+    return [x / at.r(at.r(1 + own.alpha * pooled) ** own.beta)]
+
+
+def mvn(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    x = x.reshape(*x.shape, *[1] * (4 - x.dim()))  # the top has four axes
+    mean, variance = moments(at, x, [1, 2, 3] if own.across_channels else [2, 3])
+    centred = at.r(at.r(x) - mean)
+    return [centred / at.r(torch.sqrt(variance) + own.eps) if own.normalize_variance else centred]
+
+
+def normalize(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    axes = [1, 2, 3] if own.across_spatial else [1]
+    y = at.r(at.r(x) / at.r(torch.sqrt(at.r((at.r(x) ** 2).sum(axes, keepdim=True) + own.eps))))
+    return [y * (at.p[0] if own.channel_shared else channels(x, at.p[0].reshape(-1)))]
+
+
+def eltwise(at: At) -> list[Tensor]:
+    own, y = at.own, at.x[0]
+    if own.operation == own.SUM:
+        return [sum(weight * x for weight, x in zip(own.coeff or [1.0] * len(at.x), at.x))]
+    for x in at.x[1:]:
+        y = y * x if own.operation == own.PROD else torch.where(y > x, y, x)
+    return [y]
+
+
+def spatial(own: Any, name: str, axes: int, default: int) -> tuple[int, ...]:
+    """A size for each axis of the image."""
+    stem = name.removesuffix("_size")
+    if axes == 2 and (own.HasField(f"{stem}_h") or own.HasField(f"{stem}_w")):
+        return getattr(own, f"{stem}_h"), getattr(own, f"{stem}_w")
+    given = getattr(own, name)
+    listed = list(given) if hasattr(given, "extend") else [given] if own.HasField(name) else []
+    listed = listed or [default]
+    return tuple(listed * axes if len(listed) == 1 else listed)
+
+
+def convolution(at: At) -> list[Tensor]:
+    own = at.own
+    axes = at.x[0].dim() - 2
+    if at.axis() != 1:
+        raise ValueError("Convolution with another axis has no rule")
+    stride, pad = spatial(own, "stride", axes, 1), spatial(own, "pad", axes, 0)
+    dilation = tuple(list(own.dilation) * axes if len(own.dilation) == 1 else list(own.dilation) or [1] * axes)
+    weight, rest = at.p[0], at.p[1] if len(at.p) > 1 else None
+    backwards = at.layer.type == "Deconvolution"
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d) if backwards else (F.conv1d, F.conv2d, F.conv3d)
+    group = at.x[0].shape[1] if at.layer.type == "ConvolutionDepthwise" else own.group
+    if backwards:
+        return [function[axes - 1](x, weight, rest, stride, pad, 0, group, dilation) for x in at.x]
+    return [function[axes - 1](x, weight, rest, stride, pad, dilation, group) for x in at.x]
+
+
+def im2col(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    kernel = spatial(own, "kernel_size", 2, 1)
+    stride, pad, dilation = spatial(own, "stride", 2, 1), spatial(own, "pad", 2, 0), spatial(own, "dilation", 2, 1) if len(own.dilation) else (1, 1)
+    columns = F.unfold(x, kernel, dilation, pad, stride)
+    sizes = [(size + 2 * p - (d * (k - 1) + 1)) // s + 1 for size, p, d, k, s in zip(x.shape[2:], pad, dilation, kernel, stride)]
+    return [columns.reshape(x.shape[0], -1, *sizes)]
+
+
+def windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], outputs: Sequence[int], empty: float) -> Tensor:
+    """The values of each window: N x C x outputs x kernel, with `empty` outside of the image."""
+    far = [max((count - 1) * s - p + k - size, 0) for count, s, p, k, size in zip(outputs, stride, pad, kernel, x.shape[2:])]
+    x = F.pad(x, (pad[1], far[1], pad[0], far[0]), value=empty)
+    x = x.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1])
+    return x[:, :, : outputs[0], : outputs[1]]
+
+
+def average(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], outputs: Sequence[int]) -> Tensor:
+    """AVE pooling. The divisor counts the padding, but nothing beyond it."""
+    sums = windows(x, kernel, stride, pad, outputs, 0.0).sum((4, 5))
+    lengths = []
+    for count, k, s, p, size in zip(outputs, kernel, stride, pad, x.shape[2:]):
+        lengths.append(torch.tensor([min(o * s - p + k, size + p) - (o * s - p) for o in range(count)], dtype=torch.float64))
+    return sums / (lengths[0][:, None] * lengths[1][None, :])
+
+
+def pooled(x: Tensor, own: Any, maximum: bool) -> Tensor:
+    image = x.shape[2:]
+    kernel = tuple(image) if own.global_pooling else spatial(own, "kernel_size", 2, 1)
+    stride, pad = spatial(own, "stride", 2, 1), spatial(own, "pad", 2, 0)
+    up = own.round_mode == own.CEIL and own.ceil_mode
+    outputs = []
+    for size, k, s, p in zip(image, kernel, stride, pad):
+        room = size + 2 * p - k
+        count = (-(-room // s) if up else room // s) + 1
+        outputs.append(count - 1 if any(pad) and (count - 1) * s >= size + p else count)
+    if maximum:
+        return windows(x, kernel, stride, pad, outputs, -float(np.finfo(np.float32).max)).amax((4, 5))
+    return average(x, kernel, stride, pad, outputs)
+
+
+def pooling(at: At) -> list[Tensor]:
+    if len(at.layer.top) > 1:
+        raise ValueError("Pooling with a mask has no rule")
+    return [pooled(at.x[0], at.own, at.own.pool == at.own.MAX)]
+
+
+def spp(at: At) -> list[Tensor]:
+    x, parts = at.x[0], []
+    for level in range(at.own.pyramid_height):
+        bins = 2**level
+        own = proto.PoolingParameter()
+        for name, size in zip("hw", x.shape[2:]):
+            kernel = math.ceil(size / bins)
+            setattr(own, f"kernel_{name}", kernel)
+            setattr(own, f"stride_{name}", kernel)
+            setattr(own, f"pad_{name}", (kernel * bins - size + 1) // 2)
+        parts.append(pooled(x, own, at.own.pool == at.own.MAX).reshape(x.shape[0], -1))
+    return [torch.cat(parts, 1)]
+
+
+def upsample(at: At) -> list[Tensor]:
+    return [at.x[0].repeat_interleave(at.own.scale or 1, 2).repeat_interleave(at.own.scale or 1, 3)]
+
+
+def concat(at: At) -> list[Tensor]:
+    return [torch.cat(list(at.x), at.own.concat_dim if at.own.HasField("concat_dim") else at.axis())]
+
+
+def cut(at: At) -> list[Tensor]:
+    axis = at.own.slice_dim if at.own.HasField("slice_dim") else at.axis()
+    size = at.x[0].shape[axis]
+    points = list(at.own.slice_point) or [size // len(at.layer.top) * number for number in range(1, len(at.layer.top))]
+    return [at.x[0].narrow(axis, start, end - start) for start, end in zip([0, *points], [*points, size])]
+
+
+def flatten(at: At) -> list[Tensor]:
+    first, last = at.axis(), at.axis("end_axis")
+    return [at.x[0].flatten(first, last) if first <= last else at.x[0].unsqueeze(first)]
+
+
+def reshape(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    first = own.axis if own.axis >= 0 else own.axis + x.dim() + 1
+    last = x.dim() if own.num_axes == -1 else first + own.num_axes
+    sizes = [x.shape[first + number] if size == 0 else size for number, size in enumerate(own.shape.dim)]
+    if -1 in sizes:
+        rest = math.prod(size for size in (*x.shape[:first], *sizes, *x.shape[last:]) if size != -1)
+        sizes[sizes.index(-1)] = x.numel() // rest
+    return [x.reshape(*x.shape[:first], *sizes, *x.shape[last:])]
+
+
+def permute(at: At) -> list[Tensor]:
+    order = list(at.own.order)
+    return [at.x[0].permute(*order, *(axis for axis in range(at.x[0].dim()) if axis not in order))]
+
+
+def tile(at: At) -> list[Tensor]:
+    return [torch.cat([at.x[0]] * at.own.tiles, at.axis())]
+
+
+def reduction(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    axes = tuple(range(at.axis(), x.dim()))
+    value = {own.SUM: lambda: x.sum(axes), own.ASUM: lambda: x.abs().sum(axes), own.SUMSQ: lambda: (x * x).sum(axes), own.MEAN: lambda: x.mean(axes)}
+    return [own.coeff * value[own.operation]()]
+
+
+def crop(at: At) -> list[Tensor]:
+    x, axis, offsets = at.x[0], at.axis(), list(at.own.offset)
+    for number in range(axis, x.dim()):
+        offset = 0 if not offsets else offsets[0] if len(offsets) == 1 else offsets[number - axis]
+        x = x.narrow(number, offset, at.x[1].shape[number])
+    return [x]
+
+
+def shuffle(at: At) -> list[Tensor]:
+    x, group = at.x[0], at.own.group
+    return [x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape)]
+
+
+def rows(at: At) -> list[Tensor]:
+    return [at.x[0][at.x[1].detach().long()]]
+
+
+def filtered(at: At) -> list[Tensor]:
+    chosen = at.x[-1].detach() != 0
+    return [x[chosen] for x in at.x[:-1]]
+
+
+def inner_product(at: At) -> list[Tensor]:
+    own, x, axis = at.own, at.x[0], at.axis()
+    flat = x.reshape(*x.shape[:axis], -1)
+    y = flat @ (at.p[0] if own.transpose else at.p[0].T)
+    return [y + at.p[1] if own.bias_term else y]
+
+
+def embed(at: At) -> list[Tensor]:
+    y = at.p[0][at.x[0].detach().long()]
+    return [y + at.p[1] if at.own.bias_term else y]
+
+
+def lstm(at: At) -> list[Tensor]:
+    x, keep = at.x[0], at.x[1].detach()
+    steps, samples, size = x.shape[0], x.shape[1], at.own.num_output
+    rest = list(at.x[2:])
+    exposed = at.own.expose_hidden
+    states = [rest.pop(-2)[0], rest.pop(-1)[0]] if exposed else at.kept.get("states") or [torch.zeros(samples, size, dtype=torch.float64)] * 2
+    if exposed:
+        states = [state.detach() for state in states]
+    weights = list(at.p)
+    gates_x = x.reshape(steps, samples, -1) @ weights[0].T + weights[1]
+    if rest:
+        gates_x = gates_x + rest[0].reshape(samples, -1) @ weights[2].T
+    h, c = states
+    outputs = []
+    for step in range(steps):
+        on = keep[step][:, None]
+        i, f, o, g = (gates_x[step] + (h * on) @ weights[-1].T).chunk(4, 1)
+        c = sigmoid(at, f) * (c * on) + sigmoid(at, i) * tanh_of_gate(at, g)
+        h = sigmoid(at, o) * tanh_of_gate(at, c)
+        outputs.append(h)
+    at.kept["states"] = [h.detach(), c.detach()]
+    return [torch.stack(outputs), *([h[None].detach(), c[None].detach()] if exposed else [])]
+
+
+def rnn(at: At) -> list[Tensor]:
+    x, keep = at.x[0], at.x[1].detach()
+    steps, samples, size = x.shape[0], x.shape[1], at.own.num_output
+    rest, weights = list(at.x[2:]), list(at.p)
+    exposed = at.own.expose_hidden
+    h = rest.pop(-1)[0].detach() if exposed else at.kept.get("state", torch.zeros(samples, size, dtype=torch.float64))
+    part = x.reshape(steps, samples, -1) @ weights[0].T + weights[1]
+    if rest:
+        part = part + rest[0].reshape(samples, -1) @ weights[2].T
+    hidden, outputs = weights[-3], []
+    for step in range(steps):
+        h = tanh(at, part[step] + (h * keep[step][:, None]) @ hidden.T)
+        outputs.append(tanh(at, h @ weights[-2].T + weights[-1]))
+    at.kept["state"] = h.detach()
+    return [torch.stack(outputs), *([h[None].detach()] if exposed else [])]
+
+
+def lstm_unit(at: At) -> list[Tensor]:
+    previous, gates, keep = at.x[0], at.x[1], at.x[2].detach()[..., None]
+    i, f, o, g = gates.chunk(4, 2)
+    c = sigmoid(at, f) * (previous * keep) + sigmoid(at, i) * tanh_of_gate(at, g)
+    return [c, sigmoid(at, o) * tanh_of_gate(at, c)]
+
+
+def divisor(at: At, mode: int, all: int, valid: int, samples: int) -> float:
+    loss = at.layer.loss_param
+    if not loss.HasField("normalization") and loss.HasField("normalize"):
+        mode = loss.VALID if loss.normalize else loss.BATCH_SIZE
+    elif loss.HasField("normalization"):
+        mode = loss.normalization
+    return max(1.0, {loss.FULL: all, loss.VALID: valid, loss.BATCH_SIZE: samples, loss.NONE: 1}[mode])
+
+
+def by_class(at: At, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The scores as positions x classes, the labels, and which of these count."""
+    x, labels = at.x[0], at.x[1].detach().reshape(-1).long()
+    flat = x.movedim(axis, -1).reshape(-1, x.shape[axis])
+    loss = at.layer.loss_param
+    counts = labels != loss.ignore_label if loss.HasField("ignore_label") else torch.ones_like(labels, dtype=torch.bool)
+    return flat, labels, counts
+
+
+def softmax_loss(at: At) -> list[Tensor]:
+    axis = at.layer.softmax_param.axis
+    axis += at.x[0].dim() if axis < 0 else 0
+    flat, labels, counts = by_class(at, axis)
+    logs = at.r(torch.log_softmax(at.r(flat), 1))
+    values_ = -logs[torch.arange(len(labels)), torch.where(counts, labels, 0)]
+    total = (values_.clamp(max=-math.log(FLT_MIN)).detach() + values_ - values_.detach())[counts].sum()
+    positions = len(labels)
+    return [total / divisor(at, at.layer.loss_param.VALID, positions, int(counts.sum()), math.prod(at.x[0].shape[:axis]))]
+
+
+def infogain(at: At) -> list[Tensor]:
+    axis = at.axis()
+    flat, labels, counts = by_class(at, axis)
+    gains = at.x[2].detach().reshape(flat.shape[1], -1)[torch.where(counts, labels, 0)]
+    total = -(gains * at.r(torch.log_softmax(at.r(flat), 1)))[counts].sum()
+    return [total / divisor(at, at.layer.loss_param.VALID, len(labels), int(counts.sum()), math.prod(at.x[0].shape[:axis]))]
+
+
+def multinomial(at: At) -> list[Tensor]:
+    flat, labels = at.x[0].reshape(at.x[0].shape[0], -1), at.x[1].detach().reshape(-1).long()
+    return [-torch.log(flat[torch.arange(len(labels)), labels]).sum() / len(labels)]
+
+
+def sigmoid_loss(at: At) -> list[Tensor]:
+    x, labels, loss = at.x[0], at.x[1].detach(), at.layer.loss_param
+    counts = labels.long() != loss.ignore_label if loss.HasField("ignore_label") else torch.ones_like(labels, dtype=torch.bool)
+    total = F.binary_cross_entropy_with_logits(x, labels, reduction="none")[counts].sum()
+    return [total / divisor(at, loss.BATCH_SIZE, x.numel(), int(counts.sum()), x.shape[0])]
+
+
+def hinge(at: At) -> list[Tensor]:
+    x = at.x[0].reshape(at.x[0].shape[0], -1)
+    sign = torch.ones_like(x)
+    sign[torch.arange(len(x)), at.x[1].detach().reshape(-1).long()] = -1
+    margins = torch.relu(1 + sign * x)
+    return [(margins if at.own.norm == at.own.L1 else margins**2).sum() / len(x)]
+
+
+def contrastive(at: At) -> list[Tensor]:
+    own = at.own
+    squares = ((at.x[0] - at.x[1]) ** 2).reshape(len(at.x[0]), -1).sum(1)
+    apart = torch.relu(own.margin - squares) if own.legacy_version else torch.relu(own.margin - torch.sqrt(squares)) ** 2
+    same = at.x[2].detach().reshape(-1).long() != 0
+    return [torch.where(same, squares, apart).sum() / (2 * len(squares))]
+
+
+def axpy(at: At) -> list[Tensor]:
+    return [at.x[0].reshape(*at.x[0].shape[:2], 1, 1) * at.x[1] + at.x[2]]
+
+
+def interp(at: At) -> list[Tensor]:
+    own, x = at.own, at.x[0]
+    if own.pad_beg or own.pad_end:
+        x = x[:, :, -own.pad_beg : x.shape[2] + own.pad_end, -own.pad_beg : x.shape[3] + own.pad_end]
+    sizes = []
+    for size, given in zip(x.shape[2:], (own.height, own.width)):
+        shrunk = (size - 1) // own.shrink_factor + 1
+        sizes.append(given if own.HasField("height") else shrunk + (shrunk - 1) * (own.zoom_factor - 1))
+    return [F.interpolate(x, sizes, mode="bilinear", align_corners=True)]
+
+
+def parameter(at: At) -> list[Tensor]:
+    return [at.p[0]]
+
+
+RULES: dict[str, Callable[[At], list[Tensor]]] = {
+    "AbsVal": each(lambda at, x: x.abs()),
+    "BNLL": each(lambda at, x: torch.where(x > 0, x, 0.0) + torch.log1p(torch.exp(-x.abs()))),
+    "Sigmoid": each(sigmoid),
+    "TanH": each(tanh),
+    "Mish": each(lambda at, x: x * torch.tanh(F.softplus(x, threshold=80))),
+    "ReLU6": each(lambda at, x: x.clamp(0, 6)),
+    "ReLU": each(lambda at, x: torch.where(x > 0, x, at.own.negative_slope * x)),
+    "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (at.r(torch.exp(x.clamp(max=0))) - 1))),
+    "Swish": each(lambda at, x: x * torch.sigmoid(at.own.beta * x)),
+    "Clip": each(lambda at, x: x.clamp(at.own.min, at.own.max)),
+    "Threshold": each(lambda at, x: (x > at.own.threshold).double()),
+    "Power": each(power),
+    "Exp": each(exp),
+    "Log": each(log),
+    "Dropout": each(lambda at, x: x),
+    "PReLU": each(prelu),
+    "Softmax": each(softmax),
+    "Reverse": each(lambda at, x: x.flip(at.own.axis[0] if len(at.own.axis) else 0)),
+    "Scale": scale, "Bias": bias, "BatchNorm": batch_norm, "BN": bn, "LRN": lrn, "MVN": mvn, "Normalize": normalize, "Eltwise": eltwise, "Axpy": axpy,
+    "Convolution": convolution, "Deconvolution": convolution, "ConvolutionDepthwise": convolution, "Im2col": im2col, "Pooling": pooling, "SPP": spp,
+    "Interp": interp, "Upsample": upsample, "Concat": concat, "Slice": cut, "Split": lambda at: [at.x[0].clone() for _ in at.layer.top],
+    "Silence": lambda at: [], "Flatten": flatten, "Reshape": reshape, "Permute": permute, "Tile": tile, "Reduction": reduction, "Crop": crop,
+    "ShuffleChannel": shuffle, "BatchReindex": rows, "Filter": filtered, "Parameter": parameter, "InnerProduct": inner_product, "Embed": embed,
+    "MatMul": lambda at: [at.x[0] @ at.x[1].T], "LSTM": lstm, "RNN": rnn, "LSTMUnit": lstm_unit, "SoftmaxWithLoss": softmax_loss, "InfogainLoss": infogain,
+    "MultinomialLogisticLoss": multinomial, "SigmoidCrossEntropyLoss": sigmoid_loss,
+    "EuclideanLoss": lambda at: [((at.x[0] - at.x[1]) ** 2).sum() / (2 * at.x[0].shape[0])], "HingeLoss": hinge, "ContrastiveLoss": contrastive,
+}  # fmt: skip

@@ -1,0 +1,95 @@
+"""What is before and after what in a net, for the tables."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.formats.filter import filter_net
+from ocaffe.graph.splits import insert_splits
+from ocaffe.layers.base import registry
+from tests.oracle.case import Case
+
+
+class Graph:
+    """The layers of a case after the rules and the splits, with the paths between them. A blob that is changed in place has one name and all paths."""
+
+    def __init__(self, case: Case, arrays: Mapping[str, np.ndarray]) -> None:
+        self.arrays = arrays  # Caffe's
+        state = proto.NetState(phase=case.phase, level=case.level, stage=case.stages)
+        try:
+            self.net = insert_splits(filter_net(case.built, state))
+        except Error:
+            self.net = case.built
+        self.layers = {layer.name: layer for layer in self.net.layer}
+        self.weighted = {top for layer in self.net.layer for top, weight in zip(layer.top, _weights(layer)) if weight}
+        self.learning: set[str] = set()  # layers with such a parameter
+        self.learned: set[str] = set()  # blobs with a learned parameter before them
+        for layer in self.net.layer:
+            rates = [*(spec.lr_mult for spec in layer.param), *[1.0] * 10]
+            learns = any(rate for rate, learned in zip(rates, _parameters(case, layer)) if learned) and not layer.bn_param.frozen
+            if learns:
+                self.learning.add(layer.name)
+            if learns or self.net.force_backward or any(bottom in self.learned for bottom in layer.bottom):
+                self.learned.update(layer.top)
+
+        self.needed = self._needed()  # blobs whose diffs a backward pass computes or reads
+
+    def _needed(self) -> set[str]:
+        wanted: set[str] = set()
+        needed: set[str] = set()
+        for layer in reversed(self.net.layer):
+            if not (set(layer.top) & (wanted | self.weighted) or (self.net.force_backward and layer.top)):
+                continue
+            asked = list(layer.propagate_down) or [True] * len(layer.bottom)
+            passed = [bottom for bottom, down in zip(layer.bottom, asked) if down and bottom in self.learned]
+            if passed or layer.name in self.learning:
+                wanted.update(passed)
+                needed.update(passed, layer.top if self.net.force_backward else set(layer.top) & (wanted | self.weighted))
+        return needed
+
+    def around(self, name: str) -> tuple[set[str], set[str]]:
+        """The names of the layers before and after a blob or layer, with those that make or read it."""
+        before: set[str] = set()
+        after: set[str] = set()
+        blobs = {name, *(self.layers[name].bottom if name in self.layers else ())}
+        for layer in reversed(self.net.layer):
+            if layer.name == name or blobs & set(layer.top):
+                before.add(layer.name)
+                blobs.update(layer.bottom)
+        blobs = {name, *(self.layers[name].top if name in self.layers else ())}
+        for layer in self.net.layer:
+            if layer.name == name or blobs & set(layer.bottom):
+                after.add(layer.name)
+                blobs.update(layer.top)
+        return before, after
+
+    def types_before(self, name: str) -> set[str]:
+        return {self.layers[layer].type for layer in self.around(name)[0]}
+
+    def types_after(self, name: str) -> set[str]:
+        return {self.layers[layer].type for layer in self.around(name)[1]}
+
+
+def _weights(layer: Any) -> list[float]:
+    return list(layer.loss_weight) or [1.0] * (layer.type in registry() and registry()[layer.type].is_loss)
+
+
+def _parameters(case: Case, layer: Any) -> list[bool]:
+    """For each parameter whether a solver can change it."""
+    phase = proto.TRAIN if case.phase == "TRAIN" else proto.TEST
+    try:
+        made = registry()[layer.type].implementation(layer)(layer, phase)
+        made.infer(*(case.shapes[_unsplit(bottom)] for bottom in layer.bottom))
+        return [spec.learned for spec in made.parameters()]
+    except (Error, KeyError):
+        return []
+
+
+def _unsplit(blob: str) -> str:
+    """The name of the blob of which a Split layer made this one."""
+    return re.sub(r"_[^_]+_\d+_split_\d+$", "", blob)

@@ -1,0 +1,158 @@
+"""Compare two results of one case. Differences that rounding explains are no findings; double precision decides that (`exact`)."""
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tests.oracle.case import Case, is_value
+from tests.oracle.peer import Result
+
+TOLERANCE = 1e-4  # of the largest magnitude of an array
+SAMPLES = 8  # evaluations with errors of single precision
+REACH = 16.0  # times their spread: what rounding explains
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference. `part` is a part of the arrays, or 'refusal', 'layers', 'types', 'outputs', 'names', 'shape', 'files', 'text'."""
+
+    part: str
+    step: int
+    name: str
+    caffe: Any
+    ocaffe: Any
+    error: float = float("inf")  # relative to the largest magnitude
+    verdict: str = ""  # of the arbitration
+
+    @property
+    def key(self) -> str:
+        return f"{self.part} {self.step}/{self.name}"
+
+    def __str__(self) -> str:
+        where = f"{self.part}, pass {self.step}, {self.name}" if self.name else self.part
+        size = f", {self.error:.2g} of the largest magnitude" if np.isfinite(self.error) else ""
+        return f"{where}{size}: caffe {_short(self.caffe)}; ocaffe {_short(self.ocaffe)}" + (f" ({self.verdict})" if self.verdict else "")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {np.array2string(value.ravel()[:6], precision=6, separator=' ')}"
+    return str(value)[:600]
+
+
+def difference(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference relative to the largest finite magnitude; infinity if values are infinite or NaN in different places."""
+    if not (np.array_equal(np.isnan(a), np.isnan(b)) and np.array_equal(a[np.isinf(a)], b[np.isinf(b)]) and np.array_equal(np.isinf(a), np.isinf(b))):
+        return float("inf")
+    finite = np.isfinite(a)
+    if not finite.any():
+        return 0.0
+    x, y = a[finite].astype(np.float64), b[finite].astype(np.float64)
+    return float(np.abs(x - y).max() / max(np.abs(x).max(), np.abs(y).max(), 1e-30))
+
+
+def _compare_arrays(caffe: Mapping[str, np.ndarray], ocaffe: Mapping[str, np.ndarray], unread: set[str]) -> list[Finding]:
+    found = []
+    for key, a in caffe.items():
+        head, name = key.split("/", 1)
+        part, step = head.rsplit(" ", 1)
+        if part == "diff" and (name in unread or any(name.startswith(f"{blob}_") and name[len(blob) :].count("_split_") for blob in unread)):
+            continue
+        b = ocaffe.get(key)
+        if b is None or a.shape != b.shape:
+            found.append(Finding("shape", int(step), name, a.shape, "nothing" if b is None else b.shape))
+        elif (error := difference(a, b)) > TOLERANCE:
+            found.append(Finding(part, int(step), name, a, b, error))
+    return found
+
+
+def compare(case: Case, caffe: Result, ocaffe: Result) -> list[Finding]:
+    """The differences, before arbitration. Where both refuse at one stage, the arrays before it are compared."""
+    found = []
+    early = caffe.refusal and ocaffe.refusal and caffe.stage in ("build", "load", "forward 0")  # ocaffe may refuse before any value is computed
+    if caffe.stage != ocaffe.stage and not early:
+        found.append(Finding("refusal", _step(caffe.stage), "", _refusal(caffe), _refusal(ocaffe)))
+    elif ocaffe.refusal and ocaffe.refusal["error"] != "Error":
+        found.append(Finding("refusal", _step(caffe.stage), "", _refusal(caffe), _refusal(ocaffe)))  # an exception that is not ocaffe's
+    for fact in ("layers", "types", "outputs"):
+        if fact in caffe.facts and fact in ocaffe.facts and caffe.facts[fact] != ocaffe.facts[fact]:
+            found.append(Finding(fact, 0, "", caffe.facts[fact], ocaffe.facts[fact]))
+    unread = {name for name, spec in case.inputs.items() if not is_value(spec)}
+    arrays = caffe.arrays if caffe.stage == ocaffe.stage == "end" else {key: array for key, array in caffe.arrays.items() if key in ocaffe.arrays}
+    found += _compare_arrays(arrays, ocaffe.arrays, unread)
+    passes = {finding.step for finding in found if finding.part == "data"}  # there the loss says nothing new
+    return [finding for finding in found if finding.part != "loss" or finding.step not in passes]
+
+
+def _refusal(result: Result) -> str:
+    return f"refuses at {result.stage}: {result.refusal['error']}: {result.refusal['message']}" if result.refusal else "runs"
+
+
+def _step(stage: str) -> int:
+    number = re.search(r"\d+$", stage)
+    return int(number.group()) if number else 0
+
+
+class Arbiter:
+    """Double precision for one case. Evaluations are made when the first finding needs them."""
+
+    def __init__(self, case: Case, caffe: Result) -> None:
+        self.case, self.shapes = case, {key: array.shape for key, array in caffe.arrays.items()}
+        self._exact: Mapping[str, np.ndarray] | None = None
+        self._samples: list[Mapping[str, np.ndarray]] = []
+        self.reason = ""
+
+    def _evaluate(self) -> None:
+        from tests.oracle import exact
+
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            first = exact.Evaluation(self.case, self.shapes)
+            self._exact, self.reason, self.unknown = first.arrays, first.stopped, ", ".join(sorted(first.unknown))
+            self._samples = [exact.Evaluation(self.case, self.shapes, noise).arrays for noise in range(SAMPLES)]
+
+    def value(self, finding: Finding) -> tuple[np.ndarray, np.ndarray] | None:
+        """The exact array of a finding and how far rounding moves each element, or None."""
+        if self._exact is None:
+            self._evaluate()
+        assert self._exact is not None
+        exact = self._exact.get(finding.key)
+        if exact is None or exact.shape != np.shape(finding.caffe) or any(finding.key not in sample for sample in self._samples):
+            self.reason = self.reason or "no exact value"
+            return None
+        if self.unknown and np.isnan(exact).any():
+            self.reason = f"no rule in double precision: {self.unknown}"
+            return None
+        with np.errstate(all="ignore"):
+            spread = np.max([np.abs(sample[finding.key] - exact) for sample in self._samples], axis=0)
+        return exact, spread
+
+    def judged(self, finding: Finding) -> Finding | None:
+        """The finding with a verdict, or None if rounding explains it."""
+        if not isinstance(finding.caffe, np.ndarray):
+            return finding
+        value = self.value(finding)
+        if value is None:
+            return replace(finding, verdict=self.reason)
+        exact, spread = value
+        with np.errstate(all="ignore"):
+            largest = np.abs(exact[np.isfinite(exact)]).max(initial=0)
+            reach = TOLERANCE * largest + REACH * np.where(np.isfinite(spread), spread, np.inf) + 1e-37
+            wrong = [name for name, array in (("caffe", finding.caffe), ("ocaffe", finding.ocaffe)) if not _within(array, exact, reach)]
+            apart = not _within(finding.caffe, finding.ocaffe.astype(np.float64), reach)
+        if not wrong or not apart:
+            return None
+        where = int(np.nanargmax(np.abs(np.nan_to_num(finding.caffe.astype(float)) - np.nan_to_num(finding.ocaffe.astype(float)))))
+        return replace(finding, verdict=f"{' and '.join(wrong)} off; exact {exact.ravel()[where]:.8g}, caffe {finding.caffe.ravel()[where]:.8g}, "
+                       f"ocaffe {finding.ocaffe.ravel()[where]:.8g}, rounding {spread.ravel()[where]:.2g}")  # fmt: skip
+
+
+def _within(array: np.ndarray, exact: np.ndarray, reach: np.ndarray) -> bool:
+    """Whether all values are within reach of the exact ones. At the end of the range of single precision anything is right."""
+    beyond = ~np.isfinite(exact) | (np.abs(exact) > 1e37) | np.isinf(reach)
+    return bool(np.all(beyond | (np.abs(array.astype(np.float64) - exact) <= reach)))

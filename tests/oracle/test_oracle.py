@@ -1,0 +1,224 @@
+"""The oracle against a real Caffe (marker oracle), and its parts without one."""
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.oracle import kinds, peer, tables, values
+from tests.oracle.case import Case, Step, read
+from tests.oracle.draft import KINDS, random_net
+from tests.oracle.graph import Graph
+from tests.oracle.judge import Arbiter, Finding, compare, difference
+from tests.oracle.peer import VARIABLE, Peer, Result
+from tests.oracle.shrink import shrink, unread
+from tests.oracle.solvers import POLICIES, TYPES, random_training
+from tests.oracle.specs import random_script
+
+pytest.importorskip("torch")  # double precision (exact.py)
+
+CAFFE = os.environ.get(VARIABLE, "")
+needs_caffe = pytest.mark.skipif(not CAFFE or not shutil.which(CAFFE), reason=f"${VARIABLE} does not name a Python that can import caffe")
+NET = """force_backward: true
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 3] } } }
+layer { name: "t" type: "TanH" bottom: "x" top: "t" } layer { name: "i" type: "InnerProduct" bottom: "t" top: "y" inner_product_param { num_output: 2 } }"""
+
+
+def case_of(text: str = NET, **fields: Any) -> Case:
+    shapes = {"x": (2, 3), "t": (2, 3), "y": (2, 2)}
+    return Case(1, read(text), "TRAIN", {"x": ("normal", 1.0)}, shapes=shapes, **fields)
+
+
+# Parts
+
+
+def test_a_seed_gives_one_net() -> None:
+    for seed in range(12):
+        assert random_net(seed).order() == random_net(seed).order()
+        assert random_script(seed) == random_script(seed) and random_training(seed) == random_training(seed)
+
+
+def test_random_nets_have_all_kinds() -> None:
+    drawn = {kind for seed in range(400) for kind in random_net(seed).types}
+    assert drawn >= set(KINDS)
+    trainings = [random_training(seed).solver for seed in range(120)]
+    assert all(any(f'"{name}"' in text for text in trainings) for name in (*TYPES, *POLICIES))
+
+
+@pytest.mark.parametrize("name", sorted(values.DISTRIBUTIONS))
+def test_values_depend_on_the_key_alone(name: str) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {
+        "normal": (1.0,), "ties": (0.5,), "positive": (2.0,), "constant": (3.0,), "integers": (0, 4), "labels": (0, 4, 255), "bits": (0.5,), "listed": (1, 2),
+        "priors": (0.1, 0.1, 0.2, 0.2), "rois": (2, 9), "truths": (2, 3), "detections": (2, 3), "region": (3,),
+    }  # fmt: skip
+    shape = {"priors": (1, 2, 8), "rois": (3, 5), "truths": (3, 8), "detections": (3, 7), "region": (3, 5)}.get(name, (4, 6))
+    spec = (name, *arguments.get(name, ()))
+    first = values.draw(spec, shape, 7, "input", "x", 0)
+    assert first.dtype == np.float32 and first.shape == shape
+    assert np.array_equal(first, values.draw(list(spec), list(shape), 7, "input", "x", 0))
+    assert name in ("constant", "listed") or not np.array_equal(first, values.draw(spec, shape, 8, "input", "x", 0))
+
+
+def result(**arrays: np.ndarray) -> Result:
+    return Result(None, {}, {key.replace("__", " ").replace("_of_", "/"): array for key, array in arrays.items()})
+
+
+def test_differences() -> None:
+    one = np.array([1.0, 2.0], np.float32)
+    assert difference(one, one) == 0 and difference(one, one * 1.001) == pytest.approx(0.001, rel=0.01)
+    assert difference(one, np.array([1.0, np.nan], np.float32)) == np.inf
+    assert difference(np.array([np.inf, 1.0]), np.array([np.inf, 1.0])) == 0 and difference(np.array([np.inf]), np.array([-np.inf])) == np.inf
+    found = compare(case_of(), result(data__0_of_t=one), result(data__0_of_t=one * 1.001))
+    assert [(finding.part, finding.step, finding.name) for finding in found] == [("data", 0, "t")]
+    assert [finding.part for finding in compare(case_of(), result(data__0_of_t=one), result(data__0_of_t=one[:1]))] == ["shape"]
+
+
+def test_refusals() -> None:
+    def refused(stage: str, error: str = "Error") -> Result:
+        return Result({"stage": stage, "error": error, "message": ""}, {})
+
+    ran = Result(None, {})
+    assert [finding.part for finding in compare(case_of(), refused("build"), ran)] == ["refusal"]
+    assert compare(case_of(), refused("forward 0"), refused("build")) == []  # both refuse before a value is computed
+    assert [finding.part for finding in compare(case_of(), refused("backward 0"), refused("build"))] == ["refusal"]
+    assert [finding.part for finding in compare(case_of(), refused("build"), refused("build", "KeyError"))] == ["refusal"]  # ocaffe must raise its own Error
+
+
+def exact_arrays(case: Case) -> dict[str, np.ndarray]:
+    from tests.oracle.exact import Evaluation
+
+    shapes: dict[str, tuple[int, ...]] = {"parameter 0/i/0": (2, 3), "parameter 0/i/1": (2,)}
+    return {key: array.astype(np.float32) for key, array in Evaluation(case, shapes).arrays.items()}
+
+
+def test_arbitration_tells_rounding_from_a_fault() -> None:
+    case = case_of(diffs=("y",))
+    arrays = exact_arrays(case)
+    arbiter, right = Arbiter(case, Result(None, {}, arrays)), arrays["data 0/y"]
+    assert arbiter.judged(Finding("data", 0, "y", right, right * np.float32(1 + 1e-7), 1e-7)) is None
+    judged = arbiter.judged(Finding("data", 0, "y", right, right * np.float32(1.01), 0.01))
+    assert judged is not None and judged.verdict.startswith("ocaffe off")
+    judged = arbiter.judged(Finding("diff", 0, "x", arrays["diff 0/x"] + 1, arrays["diff 0/x"], 1.0))
+    assert judged is not None and judged.verdict.startswith("caffe off")
+
+
+def test_exact_values_are_those_of_ocaffe() -> None:
+    case = case_of(diffs=("y",))
+    with Peer("ocaffe") as program:
+        got = program.run(case.order())
+    assert got.refusal is None
+    exact = exact_arrays(case)
+    for key in ("data 0/y", "output 0/y", "parameter diff 0/i/0", "parameter diff 0/i/1", "diff 0/t"):
+        assert difference(got.arrays[key], exact[key]) < 1e-5, key
+
+
+def test_rules_do_not_cover_a_plain_difference() -> None:
+    case = case_of()
+    graph = Graph(case, {})
+    array = np.ones((2, 2), np.float32)
+    for part, name in (("data", "y"), ("data", "t"), ("parameter diff", "i/0"), ("shape", "y")):
+        for verdict in ("", "caffe off", "ocaffe off"):
+            finding = Finding(part, 0, name, array, array + 1, 0.5, verdict)
+            assert tables.explained(case, finding, graph) is None, (part, name)
+    assert tables.explained(case, Finding("refusal", 0, "", "refuses at build: signal 6: F x.cpp] Check failed", "runs"), graph) is None
+
+
+def test_a_diff_that_no_gradient_needs_is_explained() -> None:
+    loss = NET.removeprefix("force_backward: true") + ' layer { name: "e" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "l" }'
+    case = case_of(loss)
+    finding = Finding("diff", 0, "l", np.array(1.0, np.float32), np.array(0.0, np.float32), 1.0)
+    assert tables.explained(case, finding, Graph(case, {})) == "diffs that no gradient needs"
+
+
+def test_shrink_keeps_what_is_needed() -> None:
+    case = case_of(steps=[Step(), Step()])
+
+    def test(smaller: Case) -> list[Finding]:
+        return [Finding("data", 0, "y", 1, 2)] if "InnerProduct" in smaller.types else []
+
+    small = shrink(case, test, "data")
+    assert small.types == ["Input", "InnerProduct"] and len(small.steps) == 1
+    assert unread(small).types == small.types and small.inputs == {"t": ("normal", 1.0)}
+
+
+def test_a_worker_that_dies_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Peer("ocaffe") as program:
+        order = case_of().order()
+        assert program.run(order).refusal is None
+        late = program.run(order, limit=0.0)
+        assert late.refusal is not None and late.refusal["error"] == "TimeoutError"
+        assert program.run(order).refusal is None  # another process
+
+
+# With a real Caffe
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Any:
+    from tests.oracle.oracle import Oracle
+
+    with Oracle() as both:
+        yield both
+
+
+@pytest.mark.oracle
+@needs_caffe
+def test_every_type_of_caffe_is_drawn_or_has_a_reason(oracle: Any) -> None:
+    kinds.register()
+    types = set(oracle.caffe.run({"kind": "types", "seed": 0}).facts["types"])
+    assert types <= set(KINDS) | set(tables.NOT_DRAWN)
+    assert set(tables.NOT_DRAWN) <= types
+
+
+@pytest.mark.oracle
+@needs_caffe
+def test_nets(oracle: Any) -> None:
+    found = {seed: str(findings[0]) for seed in range(100) if (findings := oracle.findings(random_net(seed)))}
+    assert found == {} and oracle.counts.nets >= 100 and oracle.counts.arrays > 1000
+
+
+@pytest.mark.oracle
+@needs_caffe
+@pytest.mark.parametrize("what", ["solvers", "specs"])
+def test_solvers_and_specs(oracle: Any, what: str) -> None:
+    from tests.oracle import solvers, specs
+
+    run: Callable[[int], list[Finding]] = (
+        (lambda seed: solvers.findings(oracle, random_training(seed))) if what == "solvers" else (lambda seed: specs.findings(oracle, seed))
+    )
+    assert {seed: str(findings[0]) for seed in range(20) if (findings := run(seed))} == {}
+
+
+@pytest.mark.oracle
+@needs_caffe
+@pytest.mark.parametrize("fault, what", [("pooling", "nets"), ("bias", "nets"), ("rate", "solvers")])
+def test_planted_faults_are_found(fault: str, what: str) -> None:
+    from tests.oracle.campaign import Part, run_part
+
+    outcome = run_part(Part(what, range(1000), fault=fault, most=1))
+    assert len(outcome.reports) == 1
+
+
+@pytest.mark.oracle
+@needs_caffe
+def test_a_net_file_with_weights(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.oracle.__main__ import main
+
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    assert main([str(path)]) == 0
+    with Peer("caffe", CAFFE) as program:
+        saved = program.run(case_of(backward=False).order(save=True))
+        assert main([str(path), os.path.join(saved.folder, "net.caffemodel")]) == 0
+    assert "arrays compared, 0 differ" in capsys.readouterr().out
+
+
+def test_missing_caffe_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.oracle.__main__ import main
+
+    monkeypatch.delenv(peer.VARIABLE, raising=False)
+    assert main(["--seeds", "0:1"]) == 2 and VARIABLE in capsys.readouterr().err
