@@ -332,7 +332,8 @@ def test_yolo_counts_no_background(here: pathlib.Path) -> None:
 )
 def test_first_losses(losses: list[float], began: int, new: bool, words: list[str]) -> None:
     parameter = object()
-    graph = SimpleNamespace(nodes=[SimpleNamespace(layer=SimpleNamespace(type="MultiBoxLoss"))], params=[parameter])
+    layer = SimpleNamespace(type="MultiBoxLoss", param=proto.LayerParameter(type="MultiBoxLoss"))
+    graph = SimpleNamespace(nodes=[SimpleNamespace(layer=layer, tops=[SimpleNamespace(loss_weight=1)])], params=[parameter])
     watched = FirstLosses(proto.SolverParameter(base_lr=0.1), graph, set() if new else {id(parameter)})  # type: ignore[arg-type]
     told = [text for iteration, loss in enumerate(losses, began) for text in watched.add(loss, iteration)]
     assert len(told) == len(words) and all(text.startswith(word) for text, word in zip(told, words)), told

@@ -294,7 +294,7 @@ def test_a_run_from_the_best_snapshot_goes_on_exactly(device: Any) -> None:
 def test_refused(device: Any, extra: str, told: str) -> None:
     with pytest.raises(Error, match=told) as caught:
         make(device, extra)
-    assert caught.value.fix and caught.value.place == "solver.prototxt"
+    assert caught.value.fix and str(caught.value.place) == "solver.prototxt"
 
 
 def test_best_output_without_tests(device: Any, tmp_path: pathlib.Path) -> None:
