@@ -138,3 +138,11 @@ def test_rate_after_the_last_iteration() -> None:
     rate = LearningRate(parse('base_lr: 0.01 lr_policy: "step" gamma: 3 stepsize: 1 max_iter: 30', proto.SolverParameter, "solver"))
     with pytest.raises(Error, match="the learning rate of iteration 5000 is inf"):
         rate(5000)
+
+
+def test_a_negative_rate_is_that_of_caffe() -> None:
+    """Only a min_lr that is set limits the rate."""
+    text = 'base_lr: -0.1 lr_policy: "poly" power: 1 max_iter: 2 '
+    assert [LearningRate(parse(text, proto.SolverParameter, "solver"))(iteration)[0] for iteration in (0, 1)] == pytest.approx([-0.1, -0.05])
+    with pytest.raises(Error, match=r"min_lr is 0\.1, base_lr -0\.1"):
+        LearningRate(parse(text + "min_lr: 0.1", proto.SolverParameter, "solver"))
