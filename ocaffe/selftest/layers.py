@@ -171,6 +171,51 @@ def aligned(x: Arrays, got: Arrays) -> Arrays:
     return {"y": interpolated(x["x0"], images.astype(int), places)}
 
 
+def region_middles(x: Arrays, got: Arrays) -> Arrays:
+    """ROIAlignment with one value in the middle of each of 2 x 3 bins, for regions inside the image."""
+    images, *corners = (values[:, None, None] for values in x["x1"].T)
+    rows, columns = np.meshgrid((np.arange(2) + 0.5) / 2, (np.arange(3) + 0.5) / 3, indexing="ij")
+    places = np.stack([corners[1] + rows * (corners[3] - corners[1] + 1), corners[0] + columns * (corners[2] - corners[0] + 1)], -1)
+    return {"y": interpolated(x["x0"], images.astype(int), places)}
+
+
+def correlated(x: Arrays, pad: int, reach: int, step: int, jump: int, kernel: int, columns: Sequence[int] | None = None, subtract: bool = False) -> np.ndarray:
+    """FlowNet's Correlation by loops over displacements and pixels. `columns` are the displacements of Correlation1D."""
+    a, b = x["x0"], x["x1"]
+    rows_pad = 0 if columns is not None else pad
+    n, _, height, width = a.shape
+    border = reach + kernel  # more zeros, so that no window leaves the arrays
+    a, b = (np.pad(each, [(0, 0), (0, 0), (rows_pad + border,) * 2, (pad + border,) * 2]) for each in (a, b))
+    radius, steps = kernel // 2, reach // jump
+    up = 0 if columns is not None else reach
+    size = [-(-(extent + 2 * p - 2 * (far + radius)) // step) for extent, p, far in ((height, rows_pad, up), (width, pad, reach))]
+    moves = [(p * jump, o * jump) for p in ([0] if columns is not None else range(-steps, steps + 1)) for o in (columns or range(-steps, steps + 1))]
+    y = np.zeros((n, len(moves), *size))
+    for d, (down, across) in enumerate(moves):
+        for i, j in np.ndindex(*size):
+            top, left = i * step + up + border, j * step + reach + border
+            one = a[:, :, top : top + kernel, left : left + kernel]
+            two = b[:, :, top + down : top + down + kernel, left + across : left + across + kernel]
+            y[:, d, i, j] = (np.abs(one - two) if subtract else one * two).mean((1, 2, 3))
+    return y
+
+
+def attended(x: Arrays, size: tuple[int, int], collect: bool, normal: bool, factor: float) -> np.ndarray:
+    """PSANet's attention by loops over pairs of pixels."""
+    image, mask = x["x0"], x["x1"]
+    n, _, height, width = image.shape
+    matrix = np.zeros((n, height * width, height * width))
+    for (h, w), (i, j) in itertools.product(np.ndindex(height, width), np.ndindex(*size)):
+        r, c = h + i - size[0] // 2, w + j - size[1] // 2
+        if 0 <= r < height and 0 <= c < width:
+            own, other = h * width + w, r * width + c
+            row, column = (other, own) if collect else (own, other)
+            matrix[:, row, column] = mask[:, i * size[1] + j, h, w]
+    if normal:
+        matrix = np.exp(matrix) / np.exp(matrix).sum(1, keepdims=True)
+    return (image.reshape(n, -1, height * width) @ matrix / factor).reshape(image.shape)
+
+
 def batch_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
     axes = (0, *range(2, x.ndim))
     return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
@@ -388,6 +433,20 @@ def cases() -> list[Case]:
             "aligned regions", layer("ROIAlign", "x0 x1", "y", "propagate_down: true propagate_down: false "
             "roi_align_param { pooled_h: 2 pooled_w: 3 sampling_ratio: 1 }"),
             lambda rng: {"x0": rng.standard_normal((2, 3, 9, 10)), "x1": np.array([[1, 1, 0, 7, 6], [0, 2.5, 1, 8.5, 7.5]])}, aligned, ("x0",),
+        ),
+        Case(
+            "values of regions", layer("ROIAlignment", "x0 x1", "y", "propagate_down: true propagate_down: false "
+            "roi_alignment_param { pooled_h: 2 pooled_w: 3 sampling_ratio: 1 }"),
+            lambda rng: {"x0": rng.standard_normal((2, 3, 9, 10)), "x1": np.array([[1, 1, 0, 7, 6], [0, 2.5, 1, 7.5, 6.5]])}, region_middles, ("x0",),
+        ),
+        Case(
+            "correlation", layer("Correlation", "x0 x1", "y", "correlation_param { pad: 2 kernel_size: 1 max_displacement: 2 stride_1: 1 stride_2: 1 }"),
+            normal(x0=(2, 3, 6, 7), x1=(2, 3, 6, 7)), lambda x, got: {"y": correlated(x, 2, 2, 1, 1, 1)}, ("x0", "x1"),
+        ),
+        Case(
+            "attention", layer("PointwiseSpatialAttention", "x0 x1", "y", "pointwise_spatial_attention_param { psa_type: DISTRIBUTE "
+            "is_softmax: true attention_mask_height: 3 attention_mask_width: 5 }"),
+            normal(x0=(2, 3, 3, 4), x1=(2, 15, 3, 4)), lambda x, got: {"y": attended(x, (3, 5), False, True, 15)}, ("x0", "x1"),
         ),
         Case(
             "upsample", layer("Upsample", "x0", "y", "upsample_param { scale: 2 }"), normal(x0=(2, 5, 7, 9)),

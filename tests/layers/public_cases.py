@@ -4,14 +4,14 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ocaffe.selftest.boxes import CELLS, IMAGE, SMALL, anchor_targets, proposal_targets, proposals, region_problem, roi_pool, score_maps, some_boxes
 from ocaffe.selftest.case import Arrays, Case, layer, normal
-from ocaffe.selftest.layers import convolve
+from ocaffe.selftest.layers import attended, convolve, correlated
 
 
 def volume_pooled(x: np.ndarray, kernel: tuple[int, ...], stride: tuple[int, ...], pad: tuple[int, ...]) -> np.ndarray:
@@ -124,27 +124,6 @@ def with_gaps(rng: np.random.Generator) -> Arrays:
     x = rng.standard_normal((1, 2, 7, 9))
     x[0, 0, 2, 2:4] = x[0, 1, 3, 5] = np.nan
     return {"x0": x}
-
-
-def correlated(x: Arrays, pad: int, reach: int, step: int, jump: int, kernel: int, columns: Sequence[int] | None = None, subtract: bool = False) -> np.ndarray:
-    """FlowNet's Correlation by loops over displacements and pixels. `columns` are the displacements of Correlation1D."""
-    a, b = x["x0"], x["x1"]
-    rows_pad = 0 if columns is not None else pad
-    n, _, height, width = a.shape
-    border = reach + kernel  # more zeros, so that no window leaves the arrays
-    a, b = (np.pad(each, [(0, 0), (0, 0), (rows_pad + border,) * 2, (pad + border,) * 2]) for each in (a, b))
-    radius, steps = kernel // 2, reach // jump
-    up = 0 if columns is not None else reach
-    size = [-(-(extent + 2 * p - 2 * (far + radius)) // step) for extent, p, far in ((height, rows_pad, up), (width, pad, reach))]
-    moves = [(p * jump, o * jump) for p in ([0] if columns is not None else range(-steps, steps + 1)) for o in (columns or range(-steps, steps + 1))]
-    y = np.zeros((n, len(moves), *size))
-    for d, (down, across) in enumerate(moves):
-        for i, j in np.ndindex(*size):
-            top, left = i * step + up + border, j * step + reach + border
-            one = a[:, :, top : top + kernel, left : left + kernel]
-            two = b[:, :, top + down : top + down + kernel, left + across : left + across + kernel]
-            y[:, d, i, j] = (np.abs(one - two) if subtract else one * two).mean((1, 2, 3))
-    return y
 
 
 def correlation_case(kind: str, fields: str, *how: Any) -> Case:
@@ -301,21 +280,6 @@ def drawn(x: Arrays, got: Arrays) -> Arrays:
     chance = 1 / (1 + np.exp(-2 * x["x1"]))
     even = abs(kept.mean() - chance.mean()) < 0.1
     return {"y": x["x0"] * kept * (chance.shape[1] / chance.sum(1))[:, None, None] if even else np.full(x["x0"].shape, np.nan)}
-
-
-def attended(x: Arrays, size: tuple[int, int], collect: bool, normal: bool, factor: float) -> np.ndarray:
-    """PSANet's attention by loops over pairs of pixels."""
-    image, mask = x["x0"], x["x1"]
-    n, _, height, width = image.shape
-    matrix = np.zeros((n, height * width, height * width))
-    for (h, w), (i, j) in itertools.product(np.ndindex(height, width), np.ndindex(*size)):
-        r, c = h + i - size[0] // 2, w + j - size[1] // 2
-        if 0 <= r < height and 0 <= c < width:
-            own, other = h * width + w, r * width + c
-            matrix[(slice(None), *((other, own) if collect else (own, other)))] = mask[:, i * size[1] + j, h, w]
-    if normal:
-        matrix = np.exp(matrix) / np.exp(matrix).sum(1, keepdims=True)
-    return (image.reshape(n, -1, height * width) @ matrix / factor).reshape(image.shape)
 
 
 def attention_case(fields: str, size: tuple[int, int], *how: Any) -> Case:

@@ -103,7 +103,7 @@ def reshape(dims, extra=""):
         (reshape([6], "axis: 1 num_axes: 2"), (2, 6), "reach beyond the 2 axes"),
         (reshape([6], "num_axes: -2"), (2, 6), "num_axes is -2"),
         (reshape([6], "pixelshuffler: 2"), (2, 6), "pixelshuffler"),
-        ("type: 'Flatten' flatten_param { axis: 2 end_axis: 1 }", (2, 3, 4), "end_axis 1 is before axis 2"),
+        ("type: 'Flatten' flatten_param { axis: 2 end_axis: 0 }", (2, 3, 4), "end_axis 0 is before axis 2"),
         ("type: 'Flatten' flatten_param { axis: 3 }", (2, 3, 4), "axis 3 is outside"),
     ],
 )
