@@ -100,10 +100,10 @@ class DetectionLoss(Layer):
         pointwise(rec, text, reads=[*self._box_reads(rec, bottoms[0].data, truth), gradient], writes=writes, scalars=self._scalars())
 
     def _part(self, ref: Ref, first: int, count: int) -> Ref:
-        return ref.view((ref.shape[0], count, self.cells), first * self.cells, ref.dense_stride)
+        return ref.view((ref.shape[0], count, self.cells), first * self.cells, ref.batch_stride)
 
     def _plane(self, ref: Ref, number: int) -> Ref:
-        return ref.view((ref.shape[0], self.cells), number * self.cells, ref.dense_stride)
+        return ref.view((ref.shape[0], self.cells), number * self.cells, ref.batch_stride)
 
     def _label(self) -> str:
         return "label = fmin(trunc(x1), 1)" if self.own().objectness else "label = trunc(x1)"

@@ -38,7 +38,7 @@ def padded(rec: Recorder, rois: Ref, ratio: float) -> Ref:
     regions = rois.shape[0]
     wider = rec.scratch("padded", (regions, 5))
     text = "w = (x3 - x1 + 1) * ratio; h = (x4 - x2 + 1) * ratio; y0 = x0; y1 = x1 - w; y2 = x2 - h; y3 = x3 + w; y4 = x4 + h"
-    columns = [[ref.view((regions,), k, 5) for k in range(5)] for ref in (rois, wider)]
+    columns = [[ref.view((regions,), k, ref.batch_stride) for k in range(5)] for ref in (rois, wider)]
     pointwise(rec, text, reads=columns[0], writes=columns[1], scalars={"ratio": ratio})
     return wider
 

@@ -47,7 +47,7 @@ class RegionValues(Layer):
     def _corners(self, rec: Recorder, rois: Ref) -> list[Read]:
         """Return the reads x0 .. x5 of an expression over R x points: x1, y1, x2, y2, and the row and column of a bin."""
         regions = rois.shape[0]
-        corners: list[Read] = [(rois.view((regions, 1), k, 5), 0) for k in range(1, 5)]
+        corners: list[Read] = [(rois.view((regions, 1), k, rois.batch_stride), 0) for k in range(1, 5)]
         return [*corners, *((rec.constant(name, self.index[k]), 1) for k, name in enumerate(("rows", "columns")))]
 
     def _bins(self, rec: Recorder, rois: Ref, x: Shape) -> Ref:

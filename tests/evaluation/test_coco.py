@@ -67,7 +67,7 @@ def test_crowds() -> None:
 
 def test_without_pycocotools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
-    with pytest.raises(Error, match=r"pycocotools cannot be imported.*\n(.*\n)*.*pip install 'ocaffe\[coco\]'"):
+    with pytest.raises(Error, match=r"pycocotools cannot be imported.*\n(.*\n)*.*pip install pycocotools"):
         coco_scores(Boxes())
 
 

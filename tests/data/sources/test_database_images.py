@@ -302,7 +302,9 @@ def test_contradictions_and_what_is_not_supported(raws: str) -> None:
     assert "give crop_size, or crop_h and crop_w" in str(failure(lambda: source(raws, 1, transform={"crop_size": 4, "crop_h": 4, "crop_w": 4})).fix)
     assert "crop_h 4, crop_w 0" in failure(lambda: source(raws, 1, transform={"crop_h": 4})).fact
     assert failure(lambda: source(raws, 1, transform={"max_distort": 3})).fact.startswith("transform_param field 'max_distort' is not supported here: TSN")
-    assert failure(lambda: source(raws, 1, shuffle_buffer_size=3)).fact == "data_param field 'shuffle_buffer_size' is not supported here"
+    assert failure(lambda: source(raws, 1, shuffle_buffer_size=3)).fact == (
+        "data_param field 'shuffle_buffer_size' is not supported here: ParseNet shuffles the records within a buffer"
+    )
     source(raws, 1, transform={"max_distort": 1}, cache=True, prefetch=9)  # the default value, and settings that change no result
 
 
