@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -71,10 +71,20 @@ class DenseStager:
             yield layout, buffer[begin : begin + layout.nbytes]
             begin += layout.nbytes
 
+    def files_of(self, names: Names) -> Sequence[str]:
+        """Return the files of a sample: an image, and its labels."""
+        return names
+
+    def check_size(self, shape: Shape3) -> None:
+        """Raise Error for an image that the transformation does not take."""
+        if shape != self.checked:
+            self.transform.check(*shape)
+            self.checked = shape
+
     def open(self, names: Names) -> Pair:
-        """Read both files of a pair. Raise Error with the name of a file, without a line."""
+        """Read the files of a sample. Raise Error with the name of a file, without a line."""
         files, shapes = [], []
-        for name, color in zip(names, (self.color, Color.GRAY)):
+        for name, color in zip(self.files_of(names), (self.color, Color.GRAY)):
             with named(name):
                 file = read_image(name, self.transform.max_pixels)
                 channels, *size = file.shape(color)
@@ -83,12 +93,10 @@ class DenseStager:
                 height, width = self.resized or size
                 files.append(file)
                 shapes.append((channels, height, width))
-                if shapes[0] != self.checked:
-                    self.transform.check(*shapes[0])
-                    self.checked = shapes[0]
+                self.check_size(shapes[0])
                 if shapes[-1][1:] != shapes[0][1:]:
                     raise Error(f"the labels are {shape_text(shapes[1][1:])}, the image {shape_text(shapes[0][1:])}", fix="labels as large as the image")
-        return Pair((files[0], files[1]), shapes[0])
+        return Pair((files[0], files[-1]), shapes[0])
 
     def write(self, frame: Frame, chunk: Chunk, buffer: np.ndarray) -> Result:
         """Write the images and labels of a chunk, and their rows of the tables, to the buffer of the batch. Raise Error."""

@@ -1,7 +1,7 @@
 """Stages images with label images as DeepLab and PSPNet do: scaled at random, padded at the bottom and right, cropped and mirrored alike."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,9 +13,7 @@ from ocaffe.data.changes.transform import HEIGHT, WIDTH, Layout, X, Y
 from ocaffe.data.decoding.decode import Color, decoded
 from ocaffe.data.dice import Dice
 from ocaffe.data.effort import COPY, DECODE, DISK, Laps
-from ocaffe.data.stagers.crew import Large
 from ocaffe.data.stagers.dense_stager import DenseStager, Frame, Names, Pair, Shape3, named
-from ocaffe.data.stores.text_list import read_image
 from ocaffe.errors import Error, shape_text
 
 F = np.float32
@@ -45,26 +43,17 @@ class SegStager(DenseStager):
     tops: int = 2
 
     def layouts(self, shape: Shape3) -> list[Layout]:
-        """Return the layouts of the consecutive parts of a block for samples of `shape`: images, labels, sizes."""
+        """Return the layouts of the consecutive regions of a batch buffer for samples of `shape`: images, labels, sizes."""
         bytes_ = np.dtype(np.uint8)
         images = Layout(self.batch, *shape, bytes_, False, 0)
         return [images, replace(images, channels=1), Layout(self.batch, 1, 1, 2, np.dtype(np.float32), False, 0)][: self.tops]
 
-    def open(self, names: Names) -> Pair:
-        """Read the file of an image and that of its labels, if it has one. Raise Error with the name of a file, without a line."""
-        files, sizes = [], []
-        for name, color in zip(names[: 2 if self.label_type == PIXEL else 1], (self.color, Color.GRAY)):
-            with named(name):
-                file = read_image(name, self.transform.max_pixels)
-                channels, *size = file.shape(color)
-                if self.largest is not None and size[0] * size[1] > self.largest:
-                    raise Large(f"it has {size[0] * size[1]:,} pixels")
-                height, width = self.resized or size
-                files.append(file)
-                sizes.append((channels, height, width))
-                if sizes[-1][1:] != sizes[0][1:]:
-                    raise Error(f"the labels are {shape_text(sizes[1][1:])}, the image {shape_text(sizes[0][1:])}", fix="labels as large as the image")
-        return Pair((files[0], files[-1]), sizes[0])
+    def files_of(self, names: Names) -> Sequence[str]:
+        """Return the file of an image, and that of its labels, if it has one."""
+        return names[: 2 if self.label_type == PIXEL else 1]
+
+    def check_size(self, shape: Shape3) -> None:
+        """Any size is right: a smaller image is pasted into the crop."""
 
     def cut(self, frame: Frame, n: int, shape: Shape3) -> Cut:
         """Return the part of an image of `shape` that sample number n of a batch shows."""
