@@ -177,7 +177,8 @@ def varying(graph: Graph, message: Any, options: Options) -> dict[Blob, dict[int
     for node, twin in zip(graph.nodes, other.nodes):
         for top, same in zip(node.tops, twin.tops):
             if len(top.shape) != len(same.shape):
-                raise node.layer.error(f"its top has {len(top.shape)} axes for a batch of {batch}, {len(same.shape)} for {2 * batch}")
+                fact = f"its top has {len(top.shape)} axes for a batch of {batch}, {len(same.shape)} for {2 * batch}"
+                raise node.layer.error(fact, "export it without --dynamic-batch")
             axes = {i: symbols.get((a, b), "") for i, (a, b) in enumerate(zip(top.shape, same.shape)) if a != b}
             if axes:
                 result[top] = axes

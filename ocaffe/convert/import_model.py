@@ -183,7 +183,7 @@ def _refuse_text(graph: Graph) -> None:
         for name in node.inputs:
             if name in graph.constants and is_text(graph.constants[name]):
                 fact = f"its input '{name}' is text; a Caffe layer computes numbers"
-                raise Error(fact, place=graph.place, layer=node.title, fix="--cut-at with the name of a tensor before it")
+                raise Error(fact, place=graph.place, layer=node.title, fix=f"--cut-at=TENSOR with a tensor before '{node.outputs[0]}'")
 
 
 def _refuse(graph: Graph) -> None:
@@ -197,7 +197,7 @@ def _refuse(graph: Graph) -> None:
         raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut-at with the name of a tensor before them")
     for output in graph.outputs:
         if output in graph.constants:
-            raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="name another output")
+            raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="--cut-at=TENSOR with a tensor that depends on them")
 
 
 def is_training(message: Any) -> bool:
@@ -245,7 +245,8 @@ def _check_axis(net: Builder, node: Any) -> None:
     axis, tensor = node.attributes.get("axis", 0), node.input(0)
     if tensor in net.graph.types:
         shape = net.graph.shape(tensor)
-        net.check(node, -len(shape) - 1 <= axis <= len(shape), f"axis {axis} of '{tensor}', which is {shape_text(shape)}", "export it again")
+        fact = f"its axis is {axis}, and its input '{tensor}' is {shape_text(shape)}"
+        net.check(node, -len(shape) - 1 <= axis <= len(shape), fact, "export the model with an axis of this input")
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

@@ -91,7 +91,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "three tensors": (
         lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = Einsum<equation="ij,ij,jk->ik">(x, x, z) }'),
         "two tensors with one letter"),
-    "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "a division by 0"),
+    "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "it divides a tensor by 0"),
     "antialias": (
         lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y) '
                       '{ y = Resize<antialias=1, mode="linear">(x, , , s) }', s=np.array([1, 3, 4, 4], np.int64)), "antialias 1 is not supported"),
@@ -100,40 +100,43 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         "the model uses the indices of the maxima"),
     "bias along the batch": (
         lambda: parse(HEAD + "(float[3, 5] x) => (float[3, 3] y) { y = Gemm(x, w, c) }", w=np.ones((5, 3), np.float32), c=np.ones((3, 1), np.float32)),
-        "C is 3 x 1, a row of 3 values is expected"),
+        "its bias (input C) is 3 x 1, a row of 3 values is expected"),
     "slopes of columns": (
         lambda: parse(HEAD + "(float[2, 4, 4, 4] x) => (float[2, 4, 4, 4] y) { y = PRelu(x, s) }", s=np.ones(4, np.float32)),
-        "slopes of 4 for 2 x 4 x 4 x 4"),
+        "its slopes are 4 for 2 x 4 x 4 x 4"),
     "index behind the axis": (
-        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)), "index [7] of an axis of 4"),
+        lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)),
+        "an index is 7, and axis 1 has 4 values"),
     "two bounds for one": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
     "axis that does not exist": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = Softmax<axis=-144115188075855873>(x) }"),
-        "axis -144115188075855873 of 'x', which is 2 x 8"),
+        "its axis is -144115188075855873, and its input 'x' is 2 x 8"),
     **{f"recurrent: {message}": (
         lambda attributes=attributes, inputs=inputs: parse(
             HEAD + f"(float[4, 2, 3] x) => (float[4, 1, 2, 2] y) {{ y = LSTM<hidden_size=2{attributes}>(x, w, r{inputs}) }}",
             w=np.ones((1, 8, 3), np.float32), r=np.ones((1, 8, 2), np.float32), n=np.full(2, 3, np.int32), p=np.ones((1, 6), np.float32)), message)
        for attributes, inputs, message in (
-           ("", ", , n", "sequence_lens: sequences of different lengths"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "clip or input_forget"),
-           (', activations=["Relu", "Tanh", "Tanh"]', "", "activations Relu, Tanh, Tanh"),
+           ("", ", , n", "its input sequence_lens gives"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "it has clip 3 and input_forget 0"),
+           (', activations=["Relu", "Tanh", "Tanh"]', "", "its activations are Relu, Tanh, Tanh"),
        )},
     "cubic grid": (
-        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<mode="bicubic">(x, g) }'), "mode 'bicubic'"),
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<mode="bicubic">(x, g) }'),
+        "its mode is 'bicubic'"),
     "reflected grid": (
         lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<padding_mode="reflection">(x, g) }'),
-        "padding_mode 'reflection'"),
+        "its padding_mode is 'reflection'"),
     "maxima of regions": (
-        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'), "mode 'max'"),
+        lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'),
+        "its mode is 'max'"),
     "floats as integers": (
-        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "the net has a cast to integers"),
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "it casts to integers"),
     "scale of a layer norm": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = LayerNormalization(x, s) }", s=np.ones((8, 4), np.float32)),
-        "a scale or bias of 8 x 4 for 8"),
+        "its scale or bias is 8 x 4, the normalized axes are 8"),
     "scale of a group norm": (
         lambda: parse('<ir_version: 8, opset_import: ["": 21]> net (float[2, 8, 4] x) => (float[2, 8, 4] y) { y = GroupNormalization<num_groups=2>(x, s, s) }',
-                      s=np.ones(5, np.float32)), "groups, scale and bias are [2, 5, 5] for 8 channels"),
+                      s=np.ones(5, np.float32)), "it has 2 groups, 5 values of scale and 5 of bias; each must divide the 8 channels"),
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
 }  # fmt: skip
@@ -267,3 +270,16 @@ def test_an_input_of_no_type(tmp_path: Path) -> None:
 def test_an_attribute_outside_the_range(tmp_path: Path, size: int) -> None:
     model = parse(HEAD + f"(float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ y = LRN<size={size}>(x) }}")
     assert "its attributes are outside the range of Caffe's LRN" in refused(saved(tmp_path, model))
+
+
+def test_the_remedy_names_the_tensors_before_the_operator(tmp_path: Path) -> None:
+    """The part that they end can be converted."""
+    path = saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Relu(x) b = Sigmoid(x) y = Pow(a, b) }"))
+    fix = refused(path).partition("fix: ")[2]
+    assert fix == "--cut-at=a,b converts the part before it"
+    convert(path, tmp_path / "net.prototxt", tmp_path / "net.caffemodel", outputs=["a", "b"])
+    assert 'type: "Sigmoid"' in (tmp_path / "net.prototxt").read_text()
+
+
+def test_the_first_operator_has_no_tensor_before_it(tmp_path: Path) -> None:
+    assert "fix: export the model without this operator" in refused(saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Pow(x, x) }")))

@@ -57,7 +57,8 @@ class Builder:
         if not tensor:
             return default
         if tensor not in self.graph.constants:
-            raise self.error(node, f"input {index} ('{tensor}') is computed by the net; a Caffe layer needs a constant there")
+            fact = f"input {index} ('{tensor}') is computed by the net; a Caffe layer needs a constant there"
+            raise self.error(node, fact, "export the model with a constant for this input")
         return self.graph.constants[tensor]
 
     def setting(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
@@ -72,7 +73,7 @@ class Builder:
         value = self.setting(node, attribute, index, default)
         if not isinstance(value, list):
             return value
-        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is expected", "export it again")
+        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is expected", f"export the model with one value for {attribute}")
         return value[0]
 
     def shape(self, blob: str) -> Shape:
@@ -128,7 +129,8 @@ class Builder:
         try:
             param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), propagate_down=list(propagate), **own)
         except ValueError as problem:  # the field is unsigned, or has fewer bits
-            raise self.error(node, f"its attributes are outside the range of Caffe's {kind}: {problem} in {fields}", "correct the model") from None
+            fact = f"its attributes are outside the range of Caffe's {kind}: {problem} in {fields}"
+            raise self.error(node, fact, "export it with values in that range") from None
         for _ in blobs if not learn else ():
             param.param.add(**FROZEN)
         layer = registry()[kind].implementation(param)(param, proto.TEST)
@@ -136,12 +138,13 @@ class Builder:
             shapes = layer.infer(*(self.shapes[blob] for blob in bottoms))
             wanted = [tuple(blob.shape) for blob in layer.parameters()]
         except Error as problem:
-            raise self.error(node, f"as a Caffe layer of type {kind}: {problem.fact}", problem.fix) from None
+            raise self.error(node, f"as a Caffe layer of type {kind}: {problem.fact}", problem.fix or "") from None
         given = [tuple(blob.shape) for blob in blobs]
         self.graph.budget.spend(sum(4 * blob.size for blob in blobs))  # one value may be repeated for the whole blob
         if wanted != given:
             texts = [", ".join(map(shape_text, shapes)) or "none" for shapes in (given, wanted)]
-            raise self.error(node, f"its weights are {texts[0]}; its input of {shape_text(self.shapes[bottoms[0]])} needs {texts[1]}", "export it again")
+            fact = f"its weights are {texts[0]}; its input of {shape_text(self.shapes[bottoms[0]])} needs {texts[1]}"
+            raise self.error(node, fact, "export the model with weights of that shape")
         self.message.layer.append(param)
         self.shapes.update(zip(tops, map(tuple, shapes)))
         if blobs:
@@ -175,10 +178,15 @@ class Builder:
         """Make an existing blob the value of an output of the node."""
         self.same[node.outputs[output]] = blob
 
-    def error(self, node: Node, fact: str, fix: str | None = None) -> Error:
-        return Error(fact, place=self.graph.place, layer=node.title, fix=fix)
+    def error(self, node: Node, fact: str, fix: str = "") -> Error:
+        """Return the error of a node. Its remedy also names the tensors that end the net before the node. They hold floats, as Caffe's blobs do."""
+        before = [tensor for tensor in dict.fromkeys(node.inputs) if tensor in self.graph.types and tensor not in self.graph.inputs]
+        floats = [tensor for tensor in before if self.graph.types[tensor].tensor_type.elem_type in FLOATS]
+        cut = f"--cut-at={','.join(floats)} converts the part before it" if floats else "--cut-at=TENSOR with a tensor of floats before it" if before else ""
+        cut = cut or ("" if fix else "export the model without this operator")
+        return Error(fact, place=self.graph.place, layer=node.title, fix="; ".join(text for text in (fix, cut) if text))
 
-    def check(self, node: Node, condition: object, fact: str, fix: str | None = None) -> None:
+    def check(self, node: Node, condition: object, fact: str, fix: str = "") -> None:
         if not condition:
             raise self.error(node, fact, fix)
 

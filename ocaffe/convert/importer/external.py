@@ -77,7 +77,7 @@ def _plain(tensor: Any, location: str, folder: Path, place: str) -> Path:
     if Path(os.path.realpath(file)) != Path(whole, location):
         raise _wrong(tensor, f"is in '{shown}', which is a link", place, copy)
     if not os.path.lexists(file):
-        raise _wrong(tensor, f"is in '{shown}', which is missing", place, f"put it into {folder}")
+        raise _wrong(tensor, f"is in '{shown}', which is missing", place, f"copy it into the folder {folder}")
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
         raise _wrong(tensor, f"is in '{shown}', which is not a plain file", place)
@@ -93,5 +93,5 @@ def _number(tensor: Any, told: dict[str, str], key: str, default: int, place: st
     return int(value)
 
 
-def _wrong(tensor: Any, fact: str, place: str, fix: str = "export it again") -> Error:
+def _wrong(tensor: Any, fact: str, place: str, fix: str = "copy the model again with the files of its data, or export it again") -> Error:
     return Error(f"the data of tensor '{tensor.name}' {fact}", place=place, fix=fix)

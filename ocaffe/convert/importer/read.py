@@ -28,7 +28,7 @@ def read_model(path: str | Path) -> Any:
     place = str(path)
     head = open_head(path, "an ONNX model")
     if is_hdf5(head):
-        raise Error("is an HDF5 file, not an ONNX model", place=place)
+        raise Error("is an HDF5 file, not an ONNX model", place=place, fix="give a file that ends in .onnx; `ocaffe convert --summary FILE` shows an HDF5 file")
     try:
         model = onnx.load(place, format="protobuf", load_external_data=False)
     except (DecodeError, ValueError) as problem:
@@ -72,9 +72,9 @@ def opset_of(model: Any, place: str) -> int:
     newest = defs.onnx_opset_version()
     versions = [item.version for item in model.opset_import if item.domain in DOMAINS]
     if not versions:
-        raise Error("does not say which opset its operators are of", place=place, fix="export it again")
+        raise Error("does not say which opset its operators are of", place=place, fix="export it with a given opset, for example opset_version=17 in PyTorch")
     if len(set(versions)) > 1:
-        raise Error(f"is of opsets {' and '.join(map(str, versions))}", place=place, fix="export it again")
+        raise Error(f"is of opsets {' and '.join(map(str, versions))}, one is expected", place=place, fix="export it with one opset, for example 17")
     if not OLDEST <= versions[0] <= newest:
         fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
         raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)
@@ -91,7 +91,8 @@ def _inlined(model: Any, place: str) -> Any:
     try:
         return inliner.inline_local_functions(model)
     except (checker.ValidationError, ValueError, RuntimeError) as problem:
-        raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix="export it again") from None
+        fix = "export it without functions, in PyTorch with dynamo=False"
+        raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix=fix) from None
 
 
 def _expanded(nodes: Any, bodies: dict[tuple[str, ...], Any], sizes: dict[tuple[str, ...], float], depth: int = 0) -> float:
@@ -118,7 +119,8 @@ def _refuse_unknown(model: Any, opset: int, place: str) -> None:
     """Refuse standard operators that the opset lacks. Operators of other domains are reported later, because they have no rule."""
     for node in model.graph.node:
         if node.domain in DOMAINS and not defs.has(node.op_type, opset, ""):
-            raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')", place=place, fix="export it again")
+            fact = f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')"
+            raise Error(fact, place=place, fix="export it with another opset, for example opset_version=17 in PyTorch")
 
 
 def _line(problem: Exception) -> str:

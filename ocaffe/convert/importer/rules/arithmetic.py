@@ -26,7 +26,7 @@ SAME = {"Add": {"scale": 2.0}, "Mul": {"power": 2.0}}  # both operands are the s
 @operator(*NUMBERS)
 def binary(net: Builder, node: Node) -> None:
     first, second = (net.is_constant(node, index) for index in (0, 1))
-    net.check(node, node.op != "Div" or net.is_float(node, int(first)), "it divides whole numbers and drops the rest", "--cut_at with a tensor before it")
+    net.check(node, node.op != "Div" or net.is_float(node, int(first)), "it divides whole numbers and drops the rest")
     if not first and not second:
         _tensors(net, node)
         return
@@ -39,14 +39,14 @@ def binary(net: Builder, node: Node) -> None:
 
 def _number(net: Builder, node: Node, x: str, value: float, number_first: bool) -> None:
     fields = NUMBERS[node.op][number_first]
-    net.check(node, fields is not None, f"{value:g} to the power of a tensor", "--cut-at with a tensor before it")
-    net.check(node, node.op != "Div" or value != 0, "a division by 0" if not number_first else "0 divided by a tensor")
+    net.check(node, fields is not None, f"it computes {value:g} to the power of a tensor; Caffe's Power has the exponent constant")
+    net.check(node, node.op != "Div" or value != 0, "it divides a tensor by 0" if not number_first else "it divides 0 by a tensor")
     net.layer(node, "Power", [x], fields(value))
 
 
 def _array(net: Builder, node: Node, x: str, values: np.ndarray, values_first: bool) -> None:
     """Add a Bias or Scale over the constant's axes. It is frozen unless the constant was an initializer: exporters write parameters so."""
-    net.check(node, node.op != "Pow", f"a power of {values.size} exponents", "--cut-at with a tensor before it")
+    net.check(node, node.op != "Pow", f"its exponent has {values.size} values; Caffe's Power has one")
     wanted = net.output_shape(node)
     if net.shape(x) != wanted:
         x = repeat(net, node, x, wanted, "wide")
@@ -75,7 +75,7 @@ def _span(values: np.ndarray, wanted: Shape) -> tuple[int, np.ndarray]:
 
 def _tensors(net: Builder, node: Node) -> None:
     a, b = net.bottom(node, 0), net.bottom(node, 1)
-    net.check(node, node.op != "Pow", "a power of two tensors", "--cut-at with a tensor before it")
+    net.check(node, node.op != "Pow", "its exponent is computed by the net; Caffe's Power has the exponent constant")
     if a == b and node.op in SAME:
         net.layer(node, "Power", [a], SAME[node.op])
         return

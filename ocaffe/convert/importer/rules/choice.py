@@ -38,7 +38,8 @@ def identity(net: Builder, node: Node) -> None:
         net.graph.constants[zero] = np.zeros(1)
         compare(net, Node("Xor", [node.inputs[0], zero], node.outputs, name=node.name))
         return
-    net.check(node, target in FLOATS or source not in FLOATS, "the net has a cast to integers", "apply the cast to the output of the net")
+    fix = "remove the cast from the model, and apply it to the output of the net"
+    net.check(node, target in FLOATS or source not in FLOATS, "it casts to integers, and Caffe's blobs hold floats", fix)
     net.alias(node, net.bottom(node))
 
 

@@ -28,7 +28,8 @@ def pool(net: Builder, node: Node) -> None:
     are then multiplied by window size / ONNX's divisor.
     """
     x = net.bottom(node)
-    net.check(node, len(node.outputs) == 1 or not node.outputs[1], "the model uses the indices of the maxima, which ONNX counts over the whole batch")
+    fact = "the model uses the indices of the maxima, which ONNX counts over the whole batch, and Caffe in each plane"
+    net.check(node, len(node.outputs) == 1 or not node.outputs[1], fact)
     image, wanted = net.shape(x)[2:], net.output_shape(node)[2:]
     windows = Windows.read(net, node, image, node.get("kernel_shape"))
     if set(windows.kernel) == {1} and wanted == image and windows.symmetric and not any(windows.begin):
@@ -98,10 +99,11 @@ def reduce(net: Builder, node: Node) -> None:
     shape = net.shape(x)
     given = net.setting(node, "axes", 1)
     if not given and node.get("noop_with_empty_axes"):
-        net.check(node, node.op in KEEPING, "noop_with_empty_axes", "name the axes")
+        fact = "noop_with_empty_axes is 1, and no axes are given: the operator computes a function and reduces nothing"
+        net.check(node, node.op in KEEPING, fact, "export the model with axes")
         net.alias(node, x)
         return
-    net.check(node, node.op != "ReduceMean" or net.is_float(node), "it divides whole numbers and drops the rest", "--cut_at with a tensor before it")
+    net.check(node, node.op != "ReduceMean" or net.is_float(node), "it divides whole numbers and drops the rest")
     axes = sorted(axis % len(shape) for axis in (given or range(len(shape))))
     if node.op in METHODS and axes == list(range(2, len(shape))) and len(axes) in (2, 3):
         _whole_image(net, node, METHODS[node.op])

@@ -102,11 +102,15 @@ def _direction(net: Builder, node: Node, kind: Kind, bottoms: list[str], fields:
 def _check(net: Builder, node: Node, kind: Kind, directions: int) -> None:
     """Refuse the forms that the layers do not compute."""
     given = [name if isinstance(name, str) else name.decode() for name in node.get("activations", [])]
-    net.check(node, given in ([], kind.activations * directions), f"activations {', '.join(given)}", f"{', '.join(kind.activations)} for each direction")
-    net.check(node, not node.get("clip") and not node.get("input_forget"), "clip or input_forget", "--cut-at with a tensor before it")
-    net.check(node, not node.get("layout"), "layout 1: the batch comes before the time steps", "layout 0")
-    net.check(node, not node.input(4), "sequence_lens: sequences of different lengths in a batch", "sequences of one length, without sequence_lens")
-    net.check(node, not node.input(7), "peepholes (input P)", "--cut-at with a tensor before it")
+    fact = f"its activations are {', '.join(given)}; Caffe's {node.op} computes {', '.join(kind.activations)}"
+    net.check(node, given in ([], kind.activations * directions), fact, "export the model with these activations")
+    fact = f"it has clip {node.get('clip', 0):g} and input_forget {node.get('input_forget', 0)}; Caffe's {node.op} has neither"
+    net.check(node, not node.get("clip") and not node.get("input_forget"), fact, "export the model without both")
+    fact = "its layout is 1, so the batch comes before the time steps; a Caffe layer takes the time steps first"
+    net.check(node, not node.get("layout"), fact, "export the model with layout 0")
+    fact = "its input sequence_lens gives the sequences of a batch different lengths"
+    net.check(node, not node.input(4), fact, "export the model for sequences of one length, without sequence_lens")
+    net.check(node, not node.input(7), f"it has peepholes (input P), which Caffe's {node.op} lacks", "export the model without peepholes")
 
 
 def _is_zero(net: Builder, tensor: str) -> bool:

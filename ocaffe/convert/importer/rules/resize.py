@@ -36,7 +36,8 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def resize(net: Builder, node: Node) -> None:
     x, wanted = net.bottom(node), net.output_shape(node)
     shape = net.shape(x)
-    net.check(node, len(shape) == 4 and shape[:2] == wanted[:2], f"{shape_text(shape)} to {shape_text(wanted)}; a Caffe layer resizes rows and columns")
+    fact = f"it resizes {shape_text(shape)} to {shape_text(wanted)}; a Caffe layer resizes the rows and columns of N x C x H x W"
+    net.check(node, len(shape) == 4 and shape[:2] == wanted[:2], fact)
     rows, columns = (_matrix(net, node, axis, shape[axis], wanted[axis]) for axis in (2, 3))
     factor = wanted[2] // shape[2]
     if all(np.array_equal(matrix, np.eye(len(matrix))) for matrix in (rows, columns) if matrix.shape[0] == matrix.shape[1]) and shape == wanted:
