@@ -2,7 +2,8 @@
 
 Run it as a file and never import it: `python hdf5_child.py SYS_PATH SECONDS`, SYS_PATH as JSON. It imports nothing from ocaffe, so it starts fast.
 Each line of stdin is a request, JSON with `path` and one of `list`, `attributes` and `read`. Each answer is a line of JSON, and for `read`
-the bytes of the array or their place in the file. A file that is refused or damaged gives `{"problem": text}`.
+the bytes of the array or their place in the file. A file that is refused gives `{"problem": text, "fix": remedy}`, a damaged one
+`{"damage": text}`.
 
 A file can name other files: external links, external storage, virtual datasets and plugins of filters. They are refused, because a file
 from elsewhere could copy the user's other files into the output, or select code that is then loaded.
@@ -22,14 +23,20 @@ LARGEST_RATIO = 1032
 UNPACKED, USUAL_RATIO = 256 << 20, 50  # limits of a dataset that is read whole: bytes, and times its stored bytes. Trained weights shrink little
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # deflate, shuffle, fletcher32, szip, nbit, scaleoffset; h5py's lzf. They are built in
 MAX_LINKS = 16  # soft links on the way to one object
+OWN_VALUES = "make a file that has all values in itself, as numbers or text"
 MAX_DEPTH = 64  # of groups in groups
 MAX_TEXT = 1 << 20  # bytes
 MAX_PIECES = 4096  # of an answer
+PLUGIN = "set HDF5_PLUGIN_PATH to the folder of the plugin, or write the dataset again with compression='gzip'"
 NO_H5PY = 77  # exit status
 
 
 class Refused(Exception):
-    """The request cannot be answered; the text is a fact about the file."""
+    """The request cannot be answered. The text is a fact about the file, and `fix` the remedy."""
+
+    def __init__(self, fact: str, fix: str = OWN_VALUES) -> None:
+        super().__init__(fact)
+        self.fix = fix
 
 
 class Reader:
@@ -77,7 +84,7 @@ class Reader:
             if isinstance(link, self.h5py.SoftLink):
                 links += 1
                 if links > MAX_LINKS:
-                    raise Refused(f"'{name}' goes through more than {MAX_LINKS} links")
+                    raise Refused(f"'{name}' goes through more than {MAX_LINKS} links", "write the dataset itself under this name")
                 item = self.file if link.path.startswith("/") else item
                 parts += _parts(link.path)
             elif isinstance(link, self.h5py.HardLink):
@@ -91,7 +98,7 @@ class Reader:
         """Return the kind, shape and type of each member of a group."""
         group = self.find(name)
         if not isinstance(group, self.h5py.Group):
-            raise Refused(f"'{name}' is not a group")
+            raise Refused(f"'{name}' is not a group", "make the file again, as Caffe or ocaffe writes it")
         return {"members": {key: self.member(f"{name.rstrip('/')}/{key}") for key in group}}
 
     def member(self, name: str) -> dict[str, Any]:
@@ -103,9 +110,9 @@ class Reader:
                 return {"kind": "other"}
             return {"kind": "dataset", "shape": item.shape, "dtype": item.dtype.str, "type": str(item.dtype)}
         except Refused as problem:
-            return {"kind": "other", "problem": str(problem)}
+            return {"kind": "other", "problem": str(problem), "fix": problem.fix}
         except KeyError:
-            return {"kind": "other", "problem": f"'{name}' is a link to nothing"}
+            return {"kind": "other", "problem": f"'{name}' is a link to nothing", "fix": "remove the link, or write the dataset itself under this name"}
 
     def attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of a group that are text or one number."""
@@ -120,15 +127,15 @@ class Reader:
         """Return rows of a dataset, or all of it. Plain bytes are not read: the answer has their places."""
         data = self.find(name)
         if not isinstance(data, self.h5py.Dataset):
-            raise Refused(f"'{name}' is not a dataset")
+            raise Refused(f"'{name}' is not a dataset", "make the file again, with a dataset under this name")
         if data.shape is None:
-            raise Refused(f"dataset '{name}' is empty")
+            raise Refused(f"dataset '{name}' is empty", "write values into it")
         self.check_storage(name, data, whole=not rows)
         if data.dtype.kind not in "fiu":
             return {"text": self.text(name, data)}, None
         first, last = rows or (0, data.shape[0] if data.shape else 1)
         if rows and (not data.shape or last > data.shape[0]):
-            raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed")
+            raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed", "do not change the file while it is read")
         shape = (last - first, *data.shape[1:]) if data.shape else ()
         answer = {"dtype": data.dtype.str, "shape": shape}
         pieces = _pieces(data, first, last) if shape else None
@@ -142,7 +149,7 @@ class Reader:
     def text(self, name: str, data: Any) -> str:
         """Return the value of a dataset of one string."""
         if self.h5py.check_string_dtype(data.dtype) is None or data.size != 1 or data.nbytes > MAX_TEXT:
-            raise Refused(f"dataset '{name}' is of type {data.dtype}, not of numbers")
+            raise Refused(f"dataset '{name}' is of type {data.dtype}, not of numbers", "store it as float32")
         value = data[...].reshape(-1)[0]
         return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
@@ -156,13 +163,15 @@ class Reader:
         filters = [settings.get_filter(i) for i in range(settings.get_nfilters())]
         for number, _, _, text in filters:
             if number not in FILTERS and not os.environ.get("HDF5_PLUGIN_PATH"):
-                raise Refused(f"dataset '{name}' is compressed by filter {number} ({_clean(text)}), a plugin, and HDF5_PLUGIN_PATH is not set")
+                raise Refused(f"dataset '{name}' is compressed by filter {number} ({_clean(text)}), a plugin, and HDF5_PLUGIN_PATH is not set", PLUGIN)
         stored, chunk = data.id.get_storage_size(), math.prod(data.chunks or ()) * data.dtype.itemsize
         held = min(stored, os.path.getsize(self.path)) * (1 if data.chunks is None else LARGEST_RATIO)
         if max(data.nbytes, chunk if stored else 0) > held:
-            raise Refused(f"dataset '{name}' claims {data.nbytes:,} bytes, but {stored:,} are stored in a file of {os.path.getsize(self.path):,}")
+            fact = f"dataset '{name}' claims {data.nbytes:,} bytes, but {stored:,} are stored in a file of {os.path.getsize(self.path):,}"
+            raise Refused(fact, "copy the file again, or make it again")
         if whole and data.nbytes > max(UNPACKED, USUAL_RATIO * stored):
-            raise Refused(f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // stored} times its {stored:,} bytes in the file")
+            fact = f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // stored} times its {stored:,} bytes in the file"
+            raise Refused(fact, "write the dataset without compression")
 
 
 def _parts(name: str) -> list[str]:
@@ -233,9 +242,9 @@ def main() -> None:
         try:
             answer, array = reader.answer(json.loads(line))
         except Refused as problem:
-            answer = {"problem": str(problem)}
+            answer = {"problem": str(problem), "fix": problem.fix}
         except MemoryError:
-            answer = {"problem": "its values do not fit into memory"}
+            answer = {"problem": "its values do not fit into memory", "fix": "a smaller file, or a machine with more memory"}
         except Exception as problem:  # h5py raises many classes for damaged files: OSError, RuntimeError, KeyError, ValueError, TypeError, ...
             answer = {"damage": (str(problem).strip().splitlines() or [type(problem).__name__])[0]}
         out.write(json.dumps(answer).encode() + b"\n")

@@ -19,19 +19,22 @@ from ocaffe.ir.tensor import Shape
 NO_H5PY = 77  # exit status of hdf5_child.py
 CHILD = Path(__file__).with_name("hdf5_child.py")
 SECONDS = 5.0
-OWN_VALUES = "make a file that has all values in itself, as numbers or text"
-_AGAIN = "copy the file again, or make it again"
+AGAIN = "copy the file again, or make it again"
 _PIPE = 1 << 20  # bytes of the pipe that values come through; the system's default of 64 KiB halves the rate
 
 
 class Member(NamedTuple):
-    """A member of a group. `kind` is group, dataset or other; `problem` says why another one is refused. `id` is equal for links to one group."""
+    """A member of a group. `kind` is group, dataset or other; `problem` says why another one is refused.
+
+    `fix` has the remedy. `id` is equal for links to one group.
+    """
 
     kind: str
     shape: Shape = ()
     dtype: np.dtype[Any] = np.dtype(np.float32)
     id: str = ""
     problem: str = ""
+    fix: str = ""
 
 
 class Hdf5Files:
@@ -63,7 +66,7 @@ class Hdf5Files:
         """Return the members of a group, in the file's order. The file stays open with `keep`."""
         answer = self._ask(path, list=group, keep=keep)
         return {
-            name: Member(item["kind"], tuple(item.get("shape") or ()), _dtype(item), item.get("id", ""), item.get("problem", ""))
+            name: Member(item["kind"], tuple(item.get("shape") or ()), _dtype(item), item.get("id", ""), item.get("problem", ""), item.get("fix", ""))
             for name, item in answer["members"].items()
         }
 
@@ -78,7 +81,7 @@ class Hdf5Files:
         """
         answer = self._ask(path, read=dataset, rows=rows and (rows.start, rows.stop))
         if "text" in answer:
-            raise Error(f"dataset '{dataset}' is text, not numbers", place=str(path))
+            raise Error(f"dataset '{dataset}' is text, not numbers", place=str(path), fix="store it as float32")
         shape, dtype = tuple(answer["shape"]), np.dtype(answer["dtype"])
         fits = out is not None and out.flags.c_contiguous and (out.shape, out.dtype) == (shape, dtype)
         array = out if out is not None and fits else np.empty(shape, dtype)
@@ -98,7 +101,7 @@ class Hdf5Files:
         """Return the text of a dataset of one string."""
         answer = self._ask(path, read=dataset, rows=None)
         if "text" not in answer:
-            raise Error(f"dataset '{dataset}' is not text", place=str(path))
+            raise Error(f"dataset '{dataset}' is not text", place=str(path), fix=AGAIN)
         return answer["text"]
 
     def _ask(self, path: str | Path, **request: Any) -> dict[str, Any]:
@@ -110,12 +113,12 @@ class Hdf5Files:
             child.stdin.flush()
             line = child.stdout.readline()
         if not line.endswith(b"\n"):
-            raise Error(self._death(), place=str(path), fix=_AGAIN)
+            raise self._death(path)
         answer: dict[str, Any] = json.loads(line)
         if "problem" in answer:
-            raise Error(answer["problem"], place=str(path), fix=OWN_VALUES)
+            raise Error(answer["problem"], place=str(path), fix=answer["fix"])
         if "damage" in answer:
-            raise Error(f"cannot be read as HDF5, it may be truncated: {answer['damage']}", place=str(path), fix=_AGAIN)
+            raise Error(f"cannot be read as HDF5, it may be truncated: {answer['damage']}", place=str(path), fix=AGAIN)
         return answer
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -129,18 +132,20 @@ class Hdf5Files:
             _widen(self._child.stdout)
         return self._child
 
-    def _death(self) -> str:
-        """Return how the child ended, after it ended by itself."""
+    def _death(self, path: str | Path) -> Error:
+        """Return the error that says how the child ended, after it ended by itself."""
         assert self._child is not None
         status = self._child.wait()
         self.close()
         if status == NO_H5PY:
-            return "HDF5 files need the package h5py, which cannot be imported"
+            return Error("HDF5 files need the package h5py, which cannot be imported", place=str(path), fix="pip install h5py")
+        how = f"the process that reads it ended with status {status}"
         if status == -getattr(signal, "SIGPROF", 0):
-            return "cannot be read as HDF5: HDF5's library does not come to an end, so the file is damaged"
-        with contextlib.suppress(ValueError):
-            return f"cannot be read as HDF5: HDF5's library crashed ({signal.Signals(-status).name}), so the file is damaged"
-        return f"cannot be read as HDF5: the process that reads it ended with status {status}"
+            how = "HDF5's library does not come to an end, so the file is damaged"
+        else:
+            with contextlib.suppress(ValueError):
+                how = f"HDF5's library crashed ({signal.Signals(-status).name}), so the file is damaged"
+        return Error(f"cannot be read as HDF5: {how}", place=str(path), fix=AGAIN)
 
 
 def _dtype(item: dict[str, Any]) -> np.dtype[Any]:
@@ -152,7 +157,7 @@ def _fill(stream: Any, raw: np.ndarray, path: str | Path) -> None:
     while done < len(view):
         count = stream.readinto(view[done:])
         if not count:
-            raise Error(f"ends {len(view) - done:,} bytes before the end of its values: it is truncated", place=str(path), fix=_AGAIN)
+            raise Error(f"ends {len(view) - done:,} bytes before the end of its values: it is truncated", place=str(path), fix=AGAIN)
         done += count
 
 

@@ -116,22 +116,22 @@ def huge_number(file: h5py.File, secret: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make, fact",
+    "make, fact, fix",
     [
-        (external_storage, "the values of dataset '/data/ip/0' are in '{}', outside the file"),
-        (external_link, "'/data/ip/0' is a link to '{}' outside the file"),
-        (link_to_external_link, "'/data/ip/0' is a link to '{}' outside the file"),
-        (virtual, "dataset '/data/ip/0' is virtual"),
-        (plugin, "dataset '/data/ip/0' is compressed by filter 32001"),
-        (never_written, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 0 are stored"),
-        (few_of_its_chunks, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 4,096 are stored"),
-        (zeros_that_unpack, "dataset '/data/ip/0' unpacks to 272,629,760 bytes, 1"),
-        (references, "dataset '/data/ip/0' is of type object, not of numbers"),
-        (huge_number, "layer 'ip' has a blob of number 1000000000"),
+        (external_storage, "the values of dataset '/data/ip/0' are in '{}', outside the file", "all values in itself"),
+        (external_link, "'/data/ip/0' is a link to '{}' outside the file", "all values in itself"),
+        (link_to_external_link, "'/data/ip/0' is a link to '{}' outside the file", "all values in itself"),
+        (virtual, "dataset '/data/ip/0' is virtual", "all values in itself"),
+        (plugin, "dataset '/data/ip/0' is compressed by filter 32001", "set HDF5_PLUGIN_PATH"),
+        (never_written, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 0 are stored", "copy the file again"),
+        (few_of_its_chunks, "dataset '/data/ip/0' claims 4,398,046,511,104 bytes, but 4,096 are stored", "copy the file again"),
+        (zeros_that_unpack, "dataset '/data/ip/0' unpacks to 272,629,760 bytes, 1", "without compression"),
+        (references, "dataset '/data/ip/0' is of type object, not of numbers", "store it as float32"),
+        (huge_number, "layer 'ip' has a blob of number 1000000000", "number the datasets"),
     ],
 )
 def test_refused(
-    tmp_path: pathlib.Path, secret: pathlib.Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[h5py.File, pathlib.Path], None], fact: str
+    tmp_path: pathlib.Path, secret: pathlib.Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[h5py.File, pathlib.Path], None], fact: str, fix: str
 ) -> None:
     monkeypatch.delenv("HDF5_PLUGIN_PATH", raising=False)
     path = tmp_path / "a.caffemodel.h5"
@@ -139,7 +139,7 @@ def test_refused(
         make(file, secret)
     with pytest.raises(Error) as caught:
         read_weights_hdf5(path)
-    assert fact.format(secret) in caught.value.fact and caught.value.place == str(path)
+    assert fact.format(secret) in caught.value.fact and caught.value.place == str(path) and fix in str(caught.value.fix)
 
 
 def test_groups_that_contain_each_other(tmp_path: pathlib.Path) -> None:

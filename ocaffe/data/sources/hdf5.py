@@ -10,7 +10,7 @@ import numpy as np
 from ocaffe.data.source import FILES, RECORDS, BatchInfo, Source, permutation
 from ocaffe.data.sources.floats import FloatLayout
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.formats.hdf5_files import OWN_VALUES, Hdf5Files, Member
+from ocaffe.formats.hdf5_files import Hdf5Files, Member
 from ocaffe.formats.nearby import MissingPath, elsewhere
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
@@ -29,7 +29,7 @@ class Hdf5Source(Source):
         super().__init__(place, layer)
         with self.located():
             if not param.batch_size:
-                raise Error("batch_size is 0", fix="batch_size of at least 1")
+                raise Error("batch_size is 0", fix="batch_size: 32, or another number of 1 or more")
             self.names = list(names)
             self.shuffle = bool(param.shuffle)
             self.files = _listed(param.source)
@@ -153,7 +153,7 @@ class _File:
         members = self._files.members(self.path, folder)
         data = members.get(leaf)
         if data is not None and data.problem:
-            raise Error(data.problem, place=self.path, fix=OWN_VALUES)
+            raise Error(data.problem, place=self.path, fix=data.fix)
         if data is None or data.kind != "dataset":
             present = ", ".join(f"'{key}'" for key in members)
             raise Error(f"{self.path} has no dataset '{name}' for the top of that name; it has {present or 'none'}", fix="name the tops like datasets")
