@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import lmdb
 
 from ocaffe import proto
-from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Damaged, Forward, LmdbFile, Snapshot, Spot
+from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Changed, Damaged, Forward, LmdbFile, Snapshot, Spot
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
@@ -216,7 +216,7 @@ class _Lmdb(Database):
                 return Snapshot(self._file, found, self._slot is not None)
             assert self._slot is not None
             self._slot.renew()  # others committed twice since the slot was taken, and the file names the last two transactions
-        raise Damaged("other processes change it without pause")
+        raise Changed("other processes change it without pause")
 
     def cursor(self, random: bool) -> Cursor:
         return _LmdbCursor(self._snapshot, random)

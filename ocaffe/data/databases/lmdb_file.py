@@ -47,6 +47,12 @@ class Changed(Damaged):
     fix = "run again, and let no process write the database meanwhile"
 
 
+class Foreign(Damaged):
+    """The file is sound, and not of the kind of Caffe's databases."""
+
+    fix = "make the database again on this kind of machine, for example by `ocaffe convert_imageset`"
+
+
 class Meta(NamedTuple):
     """A state of the database: a transaction and the tree that it committed."""
 
@@ -80,7 +86,7 @@ class LmdbFile:
         self._path, self.page_size, identity = state
         self._open()
         if self._identity() != identity:
-            raise Damaged("data.mdb was replaced while it was read")
+            raise Changed("data.mdb was replaced while it was read")
 
     def _identity(self) -> tuple[int, int]:
         status = os.fstat(self._descriptor)
@@ -133,9 +139,9 @@ def _meta(page: bytes) -> Meta:
     """Parse a meta page."""
     magic, version, *rest = _META.unpack_from(page, _HEAD)
     if magic != _MAGIC:
-        raise Damaged("it is not an LMDB file of this kind of machine")
+        raise Foreign("it is not an LMDB file of this kind of machine")
     if version != _VERSION:
-        raise Damaged(f"its format has version {version}, and Caffe's databases have version {_VERSION}")
+        raise Foreign(f"its format has version {version}, and Caffe's databases have version {_VERSION}")
     size, depth, entries, root, last, transaction = rest[2], rest[12], rest[16], rest[17], rest[18], rest[19]
     if size not in _PAGE_SIZES or depth > _MAX_DEPTH or entries > last * size or (entries and not 1 < root <= last):
         raise Damaged(f"its meta page is damaged: pages of {size} bytes, {last + 1} pages, depth {depth}, {entries} records")
