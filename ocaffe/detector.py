@@ -111,7 +111,8 @@ class Detector(ImageNet):
             y, x, bottom, right = box.astype(int)
             part = im[y:bottom, x:right]
         if not part.size:
-            raise WrongValue(f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}")
+            raise WrongValue(f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}",
+                             fix="give ymin < ymax and xmin < xmax inside the image, in pixels")
         if not self.context_pad:
             return part
         whole = np.array(np.broadcast_to(self.crop_mean, (*self.size, self.channels)), np.float32)

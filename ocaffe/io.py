@@ -62,7 +62,7 @@ def _image_file(file: str | BinaryIO) -> Iterator[None]:
             yield
     except Error as problem:
         kind = NoSuchFile if isinstance(file, (str, os.PathLike)) and not os.path.exists(file) else UnreadableFile
-        raise kind(problem.fact, place=str(file), fix=problem.fix) from None
+        raise kind(problem.fact, place=str(file), fix=problem.fix or "correct the name, or replace the file") from None
 
 
 def _content(file: str | BinaryIO) -> bytes:
@@ -82,7 +82,7 @@ def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1,
     Raises Error for another interp_order, and for other axes.
     """
     if interp_order not in (0, 1):
-        raise WrongValue(f"interp_order is {interp_order}", place="resize_image", fix="0 (nearest) or 1 (bilinear)")
+        raise WrongValue(f"interp_order is {interp_order}", place="resize_image", fix="interp_order=0 for nearest, or interp_order=1 for bilinear")
     image = np.asarray(im, np.float32)
     new_size = tuple(int(new) for new in new_dims)
     if image.ndim != 3 or not image.size or new_size[2:] not in ((), image.shape[2:]) or len(new_size) < 2 or min(new_size) < 1:
@@ -324,7 +324,7 @@ def datum_to_array(datum: Any) -> np.ndarray:
                 gray = image.mode in ("1", "L", "LA", "I;16")
                 pixels = np.asarray(image.convert("L" if gray else "RGB"), np.uint8)
         except Error as problem:
-            raise WrongValue(f"the encoded image of a Datum cannot be decoded: {problem.fact}", fix=problem.fix) from None
+            raise WrongValue(f"the encoded image of a Datum cannot be decoded: {problem.fact}", fix=problem.fix or "encode it again, as JPEG or PNG") from None
         return pixels[None] if gray else np.ascontiguousarray(pixels[..., ::-1].transpose(2, 0, 1))
     try:
         return datum_message_to_array(datum)

@@ -153,7 +153,7 @@ def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -
             place=str(path),
             fix="copy or download it again",
         )
-    return Error(f"is damaged, or is not {what}: {problem.fact} at byte {problem.at:,}", place=str(path))
+    return Error(f"is damaged, or is not {what}: {problem.fact} at byte {problem.at:,}", place=str(path), fix="copy or download it again")
 
 
 def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:

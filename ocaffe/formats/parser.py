@@ -88,7 +88,7 @@ class Parser:
         """Parse the fields of `message` up to and including the token `close`. `path` ends in a dot or is empty."""
         descriptor = message.DESCRIPTOR
         if depth > _MAX_DEPTH:
-            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep")
+            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep", fix="look for a brace that is not closed")
         while True:
             if self.token.kind == "end" and close == "end":
                 break
@@ -100,14 +100,15 @@ class Parser:
             self.accept(";", ",")
         for name in _required(descriptor):
             if not message.HasField(name):
-                raise self.error(f"{descriptor.name} needs the field {name!r}", opening)
+                raise self.error(f"{descriptor.name} needs the field {name!r}", opening, f"add {name}: ...")
 
     def not_a_field(self, descriptor: Descriptor, path: str, close: str, opening: Token) -> Error:
         if self.token.kind == "end":
-            return self.error(f"the message {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}", opening)
+            fact = f"the message {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}"
+            return self.error(fact, opening, f"add {close} where the message ends")
         if self.token.text in ("}", ">"):
             return self.error(f"{self.token.text!r} closes a message that was not opened", fix="count the braces of the layers above")
-        return self.error(f"expected a field of {descriptor.name}, found {self.shown()}")
+        return self.error(f"expected a field of {descriptor.name}, found {self.shown()}", fix="write NAME: VALUE, or NAME { ... }")
 
     def field(self, message: Any, path: str, depth: int) -> None:
         name = self.advance()
@@ -120,7 +121,8 @@ class Parser:
         repeated = is_repeated(field)
         is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
         if not self.accept(":") and not (is_message and self.token.text in ("{", "<", "[")):
-            raise self.error(f"expected {'a message in braces' if is_message else ':'} after {name.text!r}, found {self.shown()}")
+            fix = f"write {name.text} {{ ... }}" if is_message else f"write {name.text}: VALUE"
+            raise self.error(f"expected {'a message in braces' if is_message else ':'} after {name.text!r}, found {self.shown()}", fix=fix)
         several, keeps_first = LISTS.get((descriptor.name, field.name), ("", False))
         if several and (self.token.text == "[" or message.HasField(field.name) or getattr(message, several)):
             self.listed(message, field, descriptor.fields_by_name[several], path, name, depth)
@@ -130,10 +132,11 @@ class Parser:
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
             raise self.error(
-                f"{descriptor.name} has {name.text!r} only once, but it appears again" + (f" (first on line {before})" if before else ""), name
-            )
+                f"{descriptor.name} has {name.text!r} only once, but it appears again" + (f" (first on line {before})" if before else ""), name,
+                "remove one of the two",
+            )  # fmt: skip
         if self.token.kind == "symbol" and self.token.text == "[" and not repeated:
-            raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name)
+            raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name, f"write {name.text}: VALUE")
         self.values(message, field, path, name, depth)
 
     def listed(self, message: Any, field: Any, several: Any, path: str, name: Token, depth: int) -> None:
@@ -157,7 +160,7 @@ class Parser:
             if self.accept("]"):
                 return
             if not self.accept(","):
-                raise self.error(f"expected ',' or ']' in the list of {name.text!r}, found {self.shown()}")
+                raise self.error(f"expected ',' or ']' in the list of {name.text!r}, found {self.shown()}", fix=f"write {name.text}: [1, 2]")
 
     def value(self, message: Any, field: Any, path: str, start: Token, depth: int) -> None:
         """Parse one value of `field` and add it to `message`."""
@@ -217,7 +220,7 @@ class Parser:
             number = -number if negative else number
             low, high = _INTEGERS[kind]
             if not low <= number <= high:
-                raise self.error(f"{field.name!r} is {number}, outside {low} to {high}", start)
+                raise self.error(f"{field.name!r} is {number}, outside {low} to {high}", start, f"a number from {low} to {high}")
             return number
         value = self.floating(token)
         if value is None:
@@ -268,7 +271,7 @@ class Parser:
             try:
                 return int(text, 8)
             except ValueError:
-                raise self.error(f"{text} begins with 0, so it is octal, but has a digit 8 or 9", token) from None
+                raise self.error(f"{text} begins with 0, so it is octal, but has a digit 8 or 9", token, f"write {text.lstrip('0')}") from None
         return int(text)
 
     def floating(self, token: Token) -> float | None:
@@ -308,7 +311,7 @@ class Parser:
     def skip(self, start: Token, depth: int) -> None:
         """Skip one value: a message, a list or a scalar."""
         if depth > _MAX_DEPTH:
-            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep")
+            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep", fix="look for a brace that is not closed")
         opening = self.accept("{", "<", "[")
         if opening == "[":
             while not self.accept("]"):
@@ -317,7 +320,8 @@ class Parser:
         elif opening:
             while not self.accept(_CLOSING[opening]):
                 if self.token.kind != "name":
-                    raise self.error(f"expected a field or {_CLOSING[opening]!r} in the message of {start.text!r}, found {self.shown()}")
+                    raise self.error(f"expected a field or {_CLOSING[opening]!r} in the message of {start.text!r}, found {self.shown()}",
+                                     fix=f"write NAME: VALUE, or add {_CLOSING[opening]} where the message ends")
                 self.advance()
                 self.accept(":")
                 self.skip(start, depth + 1)
@@ -328,7 +332,7 @@ class Parser:
         else:
             self.accept("-")
             if self.token.kind not in ("name", "number"):
-                raise self.error(f"expected the value of {start.text!r}, found {self.shown()}")
+                raise self.error(f"expected the value of {start.text!r}, found {self.shown()}", fix=f"write {start.text}: VALUE")
             self.advance()
 
     def tell(self, warning: str) -> None:

@@ -91,13 +91,15 @@ def unescape(token: Token, source: Source) -> bytes:
         if octal or hexadecimal:
             value = int(octal, 8) if octal else int(hexadecimal, 16)
             if value > 255:
-                raise Error(f"the escape \\{octal.decode()} is larger than a byte", place=source.place(token.at))
+                fact = f"the escape \\{octal.decode()} is {value}, larger than a byte"
+                raise Error(fact, place=source.place(token.at), fix="write \\\\ for a backslash, or an octal number from \\0 to \\377")
             return bytes([value])
         if short or long:
             try:
                 return chr(int(short or long, 16)).encode()
             except (ValueError, OverflowError, UnicodeEncodeError):
-                raise Error(f"invalid Unicode escape {match.group().decode()}", place=source.place(token.at)) from None
+                fact = f"the Unicode escape {match.group().decode()} stands for no character"
+                raise Error(fact, place=source.place(token.at), fix="write the character itself, and save the file as UTF-8") from None
         if simple not in _SIMPLE:
             raise Error(
                 f"unknown escape \\{simple.decode(errors='replace')} in a string",

@@ -98,6 +98,7 @@ def _fold_padding(net: Any) -> None:
                     f"the padding layer {source.layer.name!r} feeds a layer of type {layer.layer.type!r}; it must have one bottom and "
                     "one top and feed a conv or pool layer with one bottom",
                     place=_place(net, layer),
+                    fix="remove the padding layer, and give pad to a conv or pool layer behind it",
                 )
             layer.layer.pad = source.layer.pad
             layer.bottom[index] = source.bottom[0]

@@ -127,7 +127,7 @@ def map_file(path: str | Path) -> Span:
         with open(path, "rb") as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as problem:
-        raise Error(f"cannot be read: {problem}", place=str(path)) from None
+        raise Error(f"cannot be read: {problem}", place=str(path), fix="correct its permissions, or copy it again") from None
     return Span(data, 0, len(data))
 
 
