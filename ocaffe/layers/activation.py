@@ -156,7 +156,8 @@ class BReLU(Activation):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         self.bounds = self.scalars["minval"], self.scalars["maxval"]
-        self.check(self.bounds[0] < self.bounds[1], f"minval is {self.bounds[0]:g}, maxval {self.bounds[1]:g}", "a minval below maxval")
+        fact = f"minval is {self.bounds[0]:g}, maxval {self.bounds[1]:g}"
+        self.check(self.bounds[0] < self.bounds[1], fact, "minval: 0 maxval: 1, or another minval below maxval")
         return tops
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -290,7 +291,7 @@ class _Logarithmic(Activation):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         base = self.scalars.pop("base")
-        self.check(base > 0 or base == -1, f"base {base:g} is not positive", "leave base out for e")
+        self.check(base > 0 or base == -1, f"base {base:g} is not positive", "remove base; without it the base is e")
         self.scalars["rate"] = self.rate(1.0 if base == -1 else math.log(base))
         return tops
 
@@ -318,7 +319,7 @@ class Log(_Logarithmic):
     derivative = "rate * scale / (shift + scale * x)"
 
     def rate(self, log_base: float) -> float:
-        self.check(log_base != 0, "base 1 has no logarithm", "leave base out for e")
+        self.check(log_base != 0, "base 1 has no logarithm", "remove base; without it the base is e")
         return 1 / log_base
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -53,7 +53,8 @@ class AnchorTarget(Configured):
         check_anchors(self, p)
         check_one_image(self, bottoms[0], 2, bottoms[2])
         check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
-        self.check(p.batch_size > 0 and 0 <= p.fg_fraction <= 1, f"batch_size is {p.batch_size}, fg_fraction {p.fg_fraction}", "256 and 0.5")
+        fact = f"batch_size is {p.batch_size}, fg_fraction {p.fg_fraction}"
+        self.check(p.batch_size > 0 and 0 <= p.fg_fraction <= 1, fact, "batch_size 256 and fg_fraction 0.5, as in py-faster-rcnn")
         self.check(p.positive_weight < 1, f"positive_weight is {p.positive_weight}", "a number between 0 and 1, or -1 for one weight for all")
         self.check(len(p.bbox_inside_weights) == 4, f"bbox_inside_weights are {p.bbox_inside_weights}", "four numbers")
         self.anchors = self.cell_anchors(p)

@@ -85,7 +85,8 @@ def check_anchors(layer: Layer, p: Any) -> None:
     for name in ("ratios", "scales"):
         given = getattr(p, name)
         layer.check(given and min(given) > 0, f"{name} are {given}", "at least one, each above 0")
-    layer.check(p.feat_stride > 0 and p.base_size > 0, f"feat_stride is {p.feat_stride}, base_size {p.base_size}", "both above 0: 16 for VGG16")
+    fact = f"feat_stride is {p.feat_stride}, base_size {p.base_size}"
+    layer.check(p.feat_stride > 0 and p.base_size > 0, fact, "feat_stride 16 and base_size 16, as for VGG16")
 
 
 def check_rows(layer: Layer, bottom: int, shape: Shape, what: str) -> None:

@@ -36,7 +36,7 @@ class ArgMax(Layer):
         else:
             choice, what = x[self.along], f"axis {self.along} of bottom {shape_text(x)} has"
             top = (*x[: self.along], p.top_k, *x[self.along + 1 :])
-        self.check(1 <= p.top_k <= choice, f"top_k is {p.top_k}, {what} {choice} values", f"top_k from 1 to {choice}")
+        self.check(1 <= p.top_k <= choice, f"top_k is {p.top_k}, {what} {choice} values", f"top_k: 1, or another number up to {choice}")
         return [top]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -35,7 +35,7 @@ class AssistedExcitation(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, boxes, mean = bottoms
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         fits = boxes[:1] == x[:1] and boxes[-1:] == (5,) and len(boxes) > 2
         self.check(fits, f"bottom 1 is {shape_text(boxes)}, bottom 0 {shape_text(x)}", "boxes N x 1 x 300 x 5: class, centre x, centre y, width, height")
         self.check(mean == (x[0], 1, *x[2:]), f"bottom 2 is {shape_text(mean)}, bottom 0 {shape_text(x)}", f"{shape_text((x[0], 1, *x[2:]))}")

@@ -5,7 +5,7 @@ import functools
 import importlib
 import pathlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,7 +32,7 @@ class Layer(AbstractLayer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         """Write the ONNX nodes that compute `tops`; called after infer. Raises the layer's error if ONNX cannot express the layer."""
-        raise graph.refused(f"{self.type}: no ONNX rule yet")
+        raise graph.refused(f"ocaffe has no ONNX operators for the type {self.type}")
 
     # -- help --------------------------------------------------------------------------------------------------------
 
@@ -41,6 +41,27 @@ class Layer(AbstractLayer):
         fact = f"{what} {axis} is outside the {len(shape)} axes of bottom {shape_text(shape)}"
         self.check(-len(shape) <= axis < len(shape), fact, f"{what} from 0 to {len(shape) - 1}; -1 is the last one" if shape else "a bottom with axes")
         return axis + len(shape) if axis < 0 else axis
+
+    def check_axes(self, shape: Shape, form: str, bottom: int = 0, values: bool = False) -> None:
+        """Raise the layer's error unless a bottom of this shape has the axes of `form`: "N x C x H x W", or "N x C x .." for two or more.
+
+        `values`: no axis may be 0.
+        """
+        axes = form.removesuffix(" x ..").count(" x ") + 1
+        more = max(0, axes - len(shape))
+        dims = [0] * min(len(shape), axes - 1) + ([1] * more or [-1]) if shape else [1] * axes
+        fits = len(shape) >= axes if form.endswith("..") else len(shape) == axes
+        fix = f"a Reshape layer before it: reshape_param {{ shape {{ {' '.join(f'dim: {dim}' for dim in dims)} }} }}"
+        self.check(fits, f"bottom {bottom} is {shape_text(shape)}, it must be {form}", fix)
+        self.check(not values or 0 not in shape, f"bottom {bottom} is {shape_text(shape)}, an axis of it is 0", "a bottom with values")
+
+    def no_gradient(self, propagate: Sequence[bool], bottoms: Mapping[int, str]) -> None:
+        """Raise the layer's error if the net needs the diff of a bottom that has none. `bottoms` names the values of each such bottom, such as labels."""
+        for bottom, what in bottoms.items():
+            if propagate[bottom]:
+                fix = " ".join(f"propagate_down: {str(wanted and index not in bottoms).lower()}" for index, wanted in enumerate(propagate))
+                asks = "a layer before that bottom, propagate_down or force_backward asks for it"
+                raise self.error(f"there is no gradient for {what} (bottom {bottom}); {asks}", fix)
 
     def own(self) -> Any:
         """Return the layer's parameter message: `pooling_param` for `Pooling`."""

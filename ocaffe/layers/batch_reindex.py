@@ -23,7 +23,8 @@ class BatchReindex(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, numbers = bottoms
-        self.check(len(numbers) == 1, f"bottom 1 is {shape_text(numbers)}, it must have one axis: numbers of samples", "add a Reshape layer before it")
+        fact = f"bottom 1 is {shape_text(numbers)}, it must have one axis: numbers of samples"
+        self.check(len(numbers) == 1, fact, "a Reshape layer before bottom 1: reshape_param { shape { dim: -1 } }")
         self.check(x, "bottom 0 has no axes", "a bottom of N x ...")
         return [(numbers[0], *x[1:])]
 
@@ -37,7 +38,7 @@ class BatchReindex(Layer):
         graph.op("Gather", bottoms[0], graph.cast(bottoms[1], np.int64), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for the numbers (bottom 1)", "propagate_down: false, or numbers from a data layer")
+        self.no_gradient(propagate, {1: "the numbers"})
         if propagate[0]:
             assert tops[0].diff is not None and bottoms[0].diff is not None
             gather_adjoint(rec, tops[0].diff, bottoms[1].data, bottoms[0].diff)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -18,7 +17,6 @@ from ocaffe.onnx.graph import OnnxGraph
 
 RUNNING = ("slope_filler", "bias_filler", "momentum", "eps", "frozen", "engine")  # fields of PSPNet's and TSN's BN
 FRESH = ("scale_filler", "shift_filler", "bn_mode")  # fields of SegNet's BN
-PARSENET = ("var_eps", "moving_average", "decay", "across_spatial")
 
 
 @register("BN")
@@ -46,8 +44,7 @@ class BN(ChannelNorm):
             param.bn_param.bn_mode = proto.BNParameter.LEARN
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        running, fresh, parsenet = (_given(self.param, names) for names in (RUNNING, FRESH, PARSENET))
-        self.check(not parsenet, f"bn_param {{ {', '.join(parsenet)} }} (ParseNet's) is not supported", "PSPNet's or SegNet's fields")
+        running, fresh = (_given(self.param, names) for names in (RUNNING, FRESH))
         self.check(
             running or fresh,
             "bn_param does not say whether PSPNet's BN or SegNet's is meant",
@@ -58,7 +55,7 @@ class BN(ChannelNorm):
             f"bn_param has fields of PSPNet's BN ({', '.join(running)}) and of SegNet's ({', '.join(fresh)})",
             f"remove {' and '.join(fresh)}, or {' and '.join(running)}",
         )
-        self.check(len(bottoms[0]) >= 2, f"bottom 0 is {shape_text(bottoms[0])}, BN needs a channel axis", "N x C or more axes")
+        self.check_axes(bottoms[0], "N x C x ..")
         return super().infer(*bottoms)
 
     def blob(self, filler: Any, learned: bool = True) -> ParamBlob:

@@ -29,7 +29,7 @@ class CenterLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, labels = bottoms
         p = self.own()
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of classes")
+        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 10, or another number of classes")
         axis = self.axis(p.axis, x)
         self.rows, self.features, self.classes = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
         check_batch(self, x, labels)
@@ -50,7 +50,7 @@ class CenterLoss(Layer):
         reduce(rec, "v0 = x0 * x0", reads=[self.difference], writes=[tops[0].data], axes=[0, 1], finish="y0 = v0 / n", scalars=n)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         centers = self.params[0].diff
         if centers is not None:
             labels = bottoms[1].data.view((self.rows,))

@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -27,7 +26,7 @@ class ChannelNorm(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, it must be N x C x ..", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x ..")
         self.shape, self.single = (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))
         return [(x[0], 1, *x[2:])]
 

@@ -69,5 +69,5 @@ def legacy_axis(layer: Layer, legacy: str, shape: Shape) -> int:
     param = layer.own()
     if not param.HasField(legacy):
         return layer.axis(param.axis, shape)
-    layer.check(not param.HasField("axis"), f"axis and {legacy} are given", "remove the latter")
+    layer.check(not param.HasField("axis"), f"axis and {legacy} are given", f"remove {legacy}")
     return layer.axis(getattr(param, legacy), shape, legacy)

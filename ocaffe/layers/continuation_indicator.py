@@ -32,7 +32,8 @@ class ContinuationIndicator(Layer):
         if bottoms:
             self.check(not batch, f"batch_size is {batch}, and bottom 0 is {shape_text(bottoms[0])}: the batch size is given twice", "remove one of them")
             batch = bottoms[0][self.axis(p.axis, bottoms[0])]
-        self.check(p.time_step > 0 and batch > 0, f"time_step is {p.time_step}, batch_size {batch}", "give both, 1 or more; a bottom can give the batch size")
+        fix = "time_step: 20 batch_size: 32, or other numbers of 1 or more; a bottom can give the batch size"
+        self.check(p.time_step > 0 and batch > 0, f"time_step is {p.time_step}, batch_size {batch}", fix)
         return [(p.time_step, batch)]
 
     def force_backward(self, bottom: int) -> bool:

@@ -51,7 +51,7 @@ class ContrastiveLoss(Layer):
         )  # fmt: skip
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[2], "there is no gradient for similarities", "propagate_down: true  propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {2: "similarities"})
         n, c = bottoms[0].shape[:2]
         writes = [(sign, bottom.diff.view((n, c))) for sign, bottom, wanted in zip(("", "-"), bottoms, propagate) if wanted and bottom.diff is not None]
         if not writes:

@@ -83,7 +83,7 @@ class ConvLSTM(Layer):
         self.check(out == size, f"a convolution makes {shape_text(out)} pixels of {shape_text(size)}", "a pad that keeps the size: 2 for kernel_size 5")
         outputs = 4 * self.units
         fits = param.group > 0 and channels % param.group == 0 and outputs % param.group == 0
-        self.check(fits, f"group {param.group} does not divide {channels} and {outputs} channels", "a group that does")
+        self.check(fits, f"group {param.group} does not divide {channels} and {outputs} channels", "group: 1, or another number that divides both")
         plane = (1, size[0], size[1])
         kernel, stride, pad, dilation = ((lead, *pair) for lead, pair in ((1, window.kernel), (1, window.stride), (0, window.pad), (1, window.dilation)))
         return ConvGeometry(batch, channels, outputs, param.group, plane, plane, kernel, stride, pad, dilation)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ class ConvLSTM(Layer):
             graph.op("Unsqueeze", state, [0], to=top)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for the sequence indicators (bottom 1)", "propagate_down: false, or an Input")
+        self.no_gradient(propagate, {1: "the sequence indicators"})
         assert tops[0].diff is not None
         rows, shape = self.steps * self.sequences, (self.sequences, *self.image)
         dc, product = rec.scratch("dc", shape), rec.scratch("product.diff", shape, role=Role.DIFF)

@@ -36,7 +36,7 @@ class Window:
         word = "filter_stride" if holes else "dilation"
         self.dilation = self._read(layer, param, axes, word, word, 1)
         for field, values in (("kernel_size", self.kernel), ("stride", self.stride), ("dilation", self.dilation)):
-            layer.check(all(values), f"{field} is {shape_text(values)}", f"{field} must be positive")
+            layer.check(all(values), f"{field} is {shape_text(values)}", f"{field}: 1, or a larger number")
 
     @staticmethod
     def _read(layer: Layer, param: Any, axes: int, field: str, stem: str, default: int | None) -> Axes:
@@ -103,7 +103,7 @@ class Filters(Layer):
         axis = self.axis(param.axis, x)
         channels, spatial = x[axis], x[axis + 1 :]
         outputs, group = self.counts(channels)
-        self.check(outputs > 0, "num_output is missing or 0", "give num_output, the number of filters")
+        self.check(outputs > 0, "num_output is missing or 0", "num_output: 64, or another number of filters")
         self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels", _groups(channels, outputs))
         self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}", _groups(channels, outputs))
         self.slope = self.merged_relu()
@@ -144,13 +144,10 @@ class Filters(Layer):
             f"fuse_type: {names.Name(param.fuse_type)} (of the OpenCL fork) is not supported",
             "remove it and add the layers that it merges; a ReLU is merged anyway",
         )
-        self.check(param.fusion_type == param.NONE_FUSION, "fusion_type: SUM_FUSION (Intel's) is not supported", "remove it and add an Eltwise layer")
-        self.check(not param.coeff, "coeff (Intel's, of fusion_type) is not supported", "remove it and add an Eltwise layer")
-        self.check(not param.HasField("eltwise_param"), "eltwise_param (of the OpenCL fork) is not supported", "remove it and add an Eltwise layer")
         if param.relu and param.fuse_type == param.FUSED_CONV_RELU:
-            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, but two forks use them for the same ReLU", "remove one")
+            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, but two forks use them for the same ReLU", "remove fuse_type")
         slope = param.negative_slope if param.relu else param.relu_param.negative_slope if param.fuse_type == param.FUSED_CONV_RELU else None
-        self.check(slope is None or slope >= 0, f"the negative_slope of the merged ReLU is {slope}", "a slope of at least 0, or a ReLU layer")
+        self.check(slope is None or slope >= 0, f"the negative_slope of the merged ReLU is {slope}", "negative_slope: 0, or a larger number")
         return slope
 
     def parameters(self) -> Sequence[ParamBlob]:

@@ -33,9 +33,9 @@ class Correlation(Layer):
         fits = len(x) == 4 and x == other and 0 not in x
         self.check(fits, f"bottom 0 is {shape_text(x)}, bottom 1 {shape_text(other)}", "two images N x C x H x W of one shape")
         self.check(p.kernel_size % 2 == 1, f"kernel_size is {p.kernel_size}", "an odd kernel_size; 1 is usual")
-        self.check(min(p.stride_1, p.stride_2) > 0, f"stride_1 is {p.stride_1}, stride_2 {p.stride_2}", "both at least 1")
-        self.check(self.lines or not p.single_direction, f"single_direction is {p.single_direction}", "Correlation1D, or no single_direction")
-        self.check(-1 <= p.single_direction <= 1, f"single_direction is {p.single_direction}", "-1 (left), 0 or 1 (right)")
+        self.check(min(p.stride_1, p.stride_2) > 0, f"stride_1 is {p.stride_1}, stride_2 {p.stride_2}", "stride_1: 1 stride_2: 1, or larger numbers")
+        self.check(self.lines or not p.single_direction, f"single_direction is {p.single_direction}", 'remove single_direction, or use type: "Correlation1D"')
+        self.check(-1 <= p.single_direction <= 1, f"single_direction is {p.single_direction}", "single_direction: -1 (left), 0 (both) or 1 (right)")
         pads, reach = ((0, p.pad), (0, p.max_displacement)) if self.lines else ((p.pad, p.pad), (p.max_displacement, p.max_displacement))
         radius, steps = p.kernel_size // 2, p.max_displacement // p.stride_2
         out = tuple(-(-(n + 2 * pad - 2 * (far + radius)) // p.stride_1) for n, pad, far in zip(x[2:], pads, reach))

@@ -49,7 +49,7 @@ class CosineMargin(Layer):
         return {name: value for name, value in self.scalars.items() if name in text}
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         assert tops[0].diff is not None and bottoms[0].diff is not None
         dy, dx = tops[0].diff.view(self.grid), bottoms[0].diff.view(self.grid)
         text, more = self.slope()
@@ -111,7 +111,7 @@ class AdaCosAddmScale(CosineMargin):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         classes = float(self.own().num_classes)
-        self.check(classes > 2, f"num_classes is {classes:g}", "the number of classes, 3 or more")
+        self.check(classes > 2, f"num_classes is {classes:g}", "num_classes: 10, or another number of classes from 3 on")
         self.start = math.sqrt(2) * math.log(classes - 1)
         return tops
 

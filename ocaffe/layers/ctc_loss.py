@@ -71,7 +71,7 @@ class WarpCTCLoss(Layer):
         return bottom.data.view((bottom.count,)) if lengths else bottom.data.view((shape[0], bottom.count // max(1, shape[0])))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not any(propagate[1:]), "there is no gradient for labels", "propagate_down: true, then false for the other bottoms")
+        self.no_gradient(propagate, dict.fromkeys(range(1, len(propagate)), "labels"))
         if propagate[0]:
             assert tops[0].diff is not None and bottoms[0].diff is not None
             x, dx = (ref.view(self.scores) for ref in (bottoms[0].data, bottoms[0].diff))

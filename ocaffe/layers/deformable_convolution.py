@@ -40,11 +40,11 @@ class DeformableConvolution(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, offsets) = self.own(), bottoms
-        self.check(len(x) == 4 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W", values=True)
         self.groups = p.deformable_group if p.HasField("deformable_group") else 4
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of filters")
+        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 64, or another number of filters")
         for name, count, of in (("group", p.group, x[1]), ("group", p.group, p.num_output), ("deformable_group", self.groups, x[1])):
-            self.check(count > 0 and of % count == 0, f"{name} {count} does not divide {of} channels", f"a {name} that does")
+            self.check(count > 0 and of % count == 0, f"{name} {count} does not divide {of} channels", f"{name}: 1, or another number that divides {of}")
         self.window = window = Window(self, p, 2)
         out = tuple((n + 2 * b - e) // s + 1 for n, b, e, s in zip(x[2:], window.pad, window.extent(), window.stride))
         self.check(min(out) > 0, f"the window spans {shape_text(window.extent())} pixels of {shape_text(x[2:])}", "a larger image, or a smaller kernel")

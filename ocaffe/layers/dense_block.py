@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob, Parameter
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
@@ -46,9 +45,8 @@ class DenseBlock(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         self.check(p.numTransition > 0 and p.growthRate > 0, f"numTransition is {p.numTransition}, growthRate {p.growthRate}", "give both, 1 or more")
-        self.check(not p.use_dropout, "denseblock_param { use_dropout: true } is not supported", "remove it, or write the dense block as layers with Dropout")
         self.training = self.phase == proto.TRAIN
         self.transitions = [[*self.plan(number, x)] for number in range(p.numTransition)]
         return [(x[0], self.width(p.numTransition, x), *x[2:])]

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import register
 from ocaffe.layers.convolution import Convolution
@@ -28,7 +27,7 @@ class ConvolutionDepthwise(Convolution):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it, or use Convolution with group")
+        self.check_axes(x, "N x C x H x W")
         self.check(self.axis(self.own().axis, x) == 1, f"axis is {self.own().axis}, the channels are axis 1", "remove axis")
         return super().infer(*bottoms)
 

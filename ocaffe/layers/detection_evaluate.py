@@ -47,8 +47,8 @@ class DetectionEvaluate(Layer):
         for i, (shape, columns, source) in enumerate(zip(bottoms, (7, 8), ("DetectionOutput", "AnnotatedData's second top"))):
             fits = len(shape) == 4 and shape[:2] == (1, 1) and shape[3] == columns
             self.check(fits, f"bottom {i} is {shape_text(shape)}, it must be 1 x 1 x n x {columns}", f"the rows of {source}")
-        self.check(p.num_classes > 0, f"num_classes is {p.num_classes}", "the number of classes, the background among them")
-        self.check(p.overlap_threshold > 0, f"overlap_threshold is {p.overlap_threshold:g}", "an overlap above 0: 0.5")
+        self.check(p.num_classes > 0, f"num_classes is {p.num_classes}", "num_classes: 21, or another number of classes with the background")
+        self.check(p.overlap_threshold > 0, f"overlap_threshold is {p.overlap_threshold:g}", "overlap_threshold: 0.5, or another overlap above 0")
         if p.name_size_file and self._sizes is None:
             resize = p.resize_param
             given = not p.HasField("resize_param") or min(resize.height, resize.width) > 0

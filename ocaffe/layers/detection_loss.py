@@ -44,10 +44,11 @@ class DetectionLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, truth) = self.own(), bottoms
         for name in ("cls_num", "field_h", "field_w", "downsample_rate"):
-            self.check(getattr(p, name) > 0, f"{name} is {getattr(p, name)}", f"a {name} above 0")
+            self.check(getattr(p, name) > 0, f"{name} is {getattr(p, name)}", f"a {name} above 0, for example {name}: 8")
         self.check(p.coord_num == BOX, f"coord_num is {p.coord_num}", "coord_num: 4; the fork reads four numbers of a box")
         self.check(not p.objectness or p.cls_num == 2, f"objectness is true, cls_num {p.cls_num}", "cls_num: 2, background and object")
-        self.check(p.field_whr > 1 and p.field_xyr > 0, f"field_whr is {p.field_whr:g}, field_xyr {p.field_xyr:g}", "above 1, and above 0")
+        fact = f"field_whr is {p.field_whr:g}, field_xyr {p.field_xyr:g}"
+        self.check(p.field_whr > 1 and p.field_xyr > 0, fact, "a field_whr above 1, and a field_xyr above 0")
         fits = len(x) == 4 and 0 not in x and x[1] == p.cls_num + BOX and truth[:1] == x[:1] and truth[1:2] >= (BOX + 2,) and truth[2:] == x[2:]
         wanted = "N x (cls_num + 4) x H x W, and N x 6 x H x W: class, x, y, width, height, overlap"
         self.check(fits, f"bottom 0 is {shape_text(x)}, bottom 1 {shape_text(truth)}, and cls_num is {p.cls_num}", wanted)
@@ -86,7 +87,7 @@ class DetectionLoss(Layer):
         pointwise(rec, "y0 = x0 + x1; y1 = x1", reads=list(terms), writes=[tops[0].data.view((), k) for k in (0, 1)])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         if not propagate[0]:
             return
         assert tops[0].diff is not None

@@ -23,7 +23,7 @@ NOTHING = np.array([[0, *[-1] * 6]], np.float32)  # the row of an image without 
 
 def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, classes: int, own_boxes: bool) -> int:
     """Return the number of priors. Raise the layer's error unless locations, confidences, priors and classes fit together."""
-    layer.check(classes > 0, f"num_classes is {classes}", "the number of classes, the background among them")
+    layer.check(classes > 0, f"num_classes is {classes}", "num_classes: 21, or another number of classes with the background")
     fits = len(priors) == 3 and priors[1] == 2 and priors[2] % 4 == 0
     layer.check(fits, f"bottom 2 is {shape_text(priors)}, it must be 1 x 2 x 4P", "the top of PriorBox, or of a Concat of several along axis 2")
     count = priors[2] // 4
@@ -40,7 +40,7 @@ def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, clas
 def check_regions(layer: Layer, bottoms: Sequence[Shape]) -> int:
     """Return the number of regions. Raise the layer's error unless the predictions for them and the number of classes fit together."""
     (loc, conf, rois, info), classes = bottoms, layer.own().num_classes
-    layer.check(classes > 0, f"num_classes is {classes}", "the number of classes, the background among them")
+    layer.check(classes > 0, f"num_classes is {classes}", "num_classes: 21, or another number of classes with the background")
     check_rows(layer, 2, rois, "R x 5: image, x1, y1, x2, y2")
     count = rois[0]
     widths = (4, 8) if layer.own().share_location else (4 * classes,)
@@ -84,8 +84,8 @@ class DetectionOutput(Layer):
         loc, conf, priors, *info = bottoms
         count = check_regions(self, bottoms) if info else check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
         nms = p.nms_param
-        self.check(nms.nms_threshold >= 0, f"nms_threshold is {nms.nms_threshold:g}", "an overlap of 0 or more: 0.45")
-        self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "above 0, at most 1: 1 leaves nms_threshold as it is")
+        self.check(nms.nms_threshold >= 0, f"nms_threshold is {nms.nms_threshold:g}", "nms_threshold: 0.45, or another overlap of 0 or more")
+        self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "eta: 1, which leaves nms_threshold as it is, or another number above 0 and below 1")
         size = f"input_width is {p.input_width}, input_height {p.input_height}"
         self.check(min(p.input_width, p.input_height) > 0, size, "1 or more: the size of the image in pixels, if the priors are in pixels")
         if p.save_output_param.output_directory or p.visualize:

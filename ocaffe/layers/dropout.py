@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
@@ -34,7 +33,7 @@ class Dropout(Layer):
         scale_train, sample_weights_test = self.settings()
         self.ratio = float(self.own().dropout_ratio)
         kept = 1 - self.ratio
-        self.check(0 <= self.ratio < 1, f"dropout_ratio {self.ratio:g} is outside [0, 1)", f"0.5 drops half of the {self.dropped}")
+        self.check(0 <= self.ratio < 1, f"dropout_ratio {self.ratio:g} is outside [0, 1)", f"dropout_ratio: 0.5, which drops half of the {self.dropped}")
         self.training = self.phase == proto.TRAIN or sample_weights_test
         self.scale = (1 / kept if scale_train else 1.0) if self.training else (1.0 if scale_train else kept)
         self.moves_data = self.training or self.scale != 1
@@ -82,7 +81,7 @@ class SpatialDropout(Dropout):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         shapes = super().infer(*bottoms)
-        self.check(len(bottoms[0]) >= 2, f"bottom 0 is {shape_text(bottoms[0])}, SpatialDropout needs a channel axis", "N x C or more axes")
+        self.check_axes(bottoms[0], "N x C x ..")
         return shapes
 
     def apply(self, rec: Recorder, x: Ref, y: Ref) -> None:

@@ -25,8 +25,8 @@ class Embed(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the length of a row")
-        self.check(p.input_dim > 0, "input_dim is missing or 0", "give input_dim, the number of rows")
+        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 64, or another length of a row")
+        self.check(p.input_dim > 0, "input_dim is missing or 0", "input_dim: 1000, or another number of rows")
         self.check(x, "bottom 0 has no axes", "a batch of numbers")
         return [(*x, p.num_output)]
 
@@ -49,7 +49,7 @@ class Embed(Layer):
             graph.op("Add", y, bias[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[0], "there is no gradient for the numbers (bottom 0)", "propagate_down: false, or numbers from a data layer")
+        self.no_gradient(propagate, {0: "the numbers"})
         table, dy = self.params[0].diff, tops[0].diff
         assert dy is not None
         if table is not None:

@@ -158,7 +158,7 @@ class SmoothL1Loss(Distance):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         sigma = float(self.own().sigma)
-        self.check(sigma != 0, "sigma is 0", "a sigma other than 0; 1 is usual")
+        self.check(sigma != 0, "sigma is 0", "sigma: 1, or another number other than 0")
         self.scalars["sigma2"] = sigma * sigma
         self.difference = "x2 * (x0 - x1)" if len(bottoms) > 2 else "x0 - x1"
         return tops

@@ -46,7 +46,7 @@ class EvalDetection(Layer):
         check_grid(self, 0, x, p.num_object, p.num_class, "num_object and num_class")
         self.check(x[2:] == (p.side, p.side), f"bottom 0 is {shape_text(x)}, side is {p.side}", f"side: {x[2]}, and a square image")
         check_biases(self, p.biases, p.num_object, f"num_object: {p.num_object}")
-        self.check(p.nms < 0 or 0 < p.nms <= 1, f"nms is {p.nms:g}", "an overlap above 0, at most 1: 0.45; or -1")
+        self.check(p.nms < 0 or 0 < p.nms <= 1, f"nms is {p.nms:g}", "nms: 0.45, or another overlap above 0 and at most 1; -1 keeps all boxes")
         self.has_rows, self.most = check_labels(self, x, label, p.num_class)
         grid = Grid(pairs(p.biases[: 2 * p.num_object], p.side, p.side), p.side, p.side)
         self.detection = YoloDetection((grid,), p.num_class, False, LEAST, below(p.nms) if p.nms >= 0 else None, p.score_type)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -27,8 +26,8 @@ class ExpMax(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) >= 2 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x ..", "add a Reshape layer before it")
-        self.check(p.base == -1 or p.base > 0, f"base is {p.base:g}", "a base above 0, or -1 for e")
+        self.check_axes(x, "N x C x ..", values=True)
+        self.check(p.base == -1 or p.base > 0, f"base is {p.base:g}", "base: -1 for e, or a number above 0")
         log = 1.0 if p.base == -1 else math.log(p.base)
         self.rate, self.factor = log * p.scale, math.exp(log * p.shift)
         self.shape, self.largest = (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))

@@ -63,7 +63,7 @@ class Filter(Layer):
             graph.op("Compress", bottom, chosen, to=top, axis=0)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[-1], f"there is no gradient for the selector (bottom {len(tops)})", "propagate_down: false, or a selector from a data layer")
+        self.no_gradient(propagate, {len(tops): "the selector"})
         for top, bottom, wanted in zip(tops, bottoms, propagate):
             if not wanted:
                 continue

@@ -28,7 +28,7 @@ class FlowLoss(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) >= 2 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x ..", values=True)
         if len(bottoms) == 2:
             self.check(bottoms[1] == x, f"bottom 0 is {shape_text(x)}, bottom 1 {shape_text(bottoms[1])}", "two bottoms of one shape")
         self.shape = (x[0], x[1], math.prod(x[2:]))
@@ -105,7 +105,7 @@ class LpqLoss(FlowLoss):
         fix = "one p and one q, and a solver for each part of the training"
         self.check(len(own.p) == len(own.q) == 1 and starts in ([], [0]), fact, fix)
         self.p, self.q, self.shift_p, self.shift_q = own.p[0], own.q[0], own.p_epsilon, own.q_epsilon
-        self.check(self.p > 0 and self.q > 0, f"p is {self.p:g}, q {self.q:g}", "both above 0")
+        self.check(self.p > 0 and self.q > 0, f"p is {self.p:g}, q {self.q:g}", "p: 1 q: 1, or other numbers above 0")
         self.check(self.shift_p >= 0 and self.shift_q >= 0, f"p_epsilon is {self.shift_p:g}, q_epsilon {self.shift_q:g}", "both at least 0")
 
 

@@ -56,7 +56,7 @@ class Gathered(Layer):
         gather(rec, self._rows(bottoms[0].data, self.rows), self.numbers, self._rows(tops[0].data, self.base.size))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for the indices (bottom 1)", "propagate_down: false, or indices from a data layer")
+        self.no_gradient(propagate, {1: "the indices"})
         if propagate[0]:
             assert tops[0].diff is not None and bottoms[0].diff is not None
             gather_adjoint(rec, self._rows(tops[0].diff, self.base.size), self.numbers, self._rows(bottoms[0].diff, self.rows))

@@ -98,7 +98,7 @@ class GlobalLSEMargin(Layer):
         graph.reshape(moved, (-1, *tops[0].shape[1:]), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         assert tops[0].diff is not None
         dy, y, single = tops[0].diff.view(self.grid), tops[0].data.view(self.grid), (self.grid[0], 1)
         scale = self.params[0]

@@ -31,7 +31,7 @@ class GridSample(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, grid = bottoms
-        self.check(len(x) == 4 and min(x[2:]) > 0, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W", values=True)
         fits = len(grid) == 4 and grid[0] == x[0] and grid[3] == 2
         self.check(fits, f"bottom 1 is {shape_text(grid)}, bottom 0 {shape_text(x)}", f"places {x[0]} x h x w x 2")
         return [(x[0], x[1], *grid[1:3])]

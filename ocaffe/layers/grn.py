@@ -4,7 +4,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -26,8 +25,8 @@ class GRN(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, bias = bottoms[0], float(self.own().bias)
-        self.check(len(x) >= 2 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x ..", "add a Reshape layer before it")
-        self.check(bias >= 0, f"bias is {bias:g}", "a bias of at least 0")
+        self.check_axes(x, "N x C x ..", values=True)
+        self.check(bias >= 0, f"bias is {bias:g}", "bias: 0, or a larger number")
         self.bias, self.shape, self.single = bias, (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))
         return [x]
 

@@ -118,7 +118,7 @@ class GRU(Recurrent):
     # -- backward ----------------------------------------------------------------------------------------------------
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for the sequence indicators (bottom 1)", "propagate_down: false, or an Input")
+        self.no_gradient(propagate, {1: "the sequence indicators"})
         assert tops[0].diff is not None
         state = (self.sequences, self.units)
         # The gradient of h' is direct + the products. `of_reset`: the gradient of r h'.

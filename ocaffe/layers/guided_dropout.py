@@ -34,7 +34,7 @@ class GuidedDropout(Layer):
         p, (x, guidance) = self.own(), bottoms
         fits = len(x) >= 2 and math.prod(guidance) == math.prod(x[:2]) and guidance[:1] == x[:1]
         self.check(fits, f"bottom 1 is {shape_text(guidance)}, bottom 0 {shape_text(x)}", f"guidance {shape_text(x[:2])}")
-        self.check(p.type in TYPES, f"type is '{p.type}'", " or ".join(TYPES))
+        self.check(p.type in TYPES, f"type is '{p.type}'", " or ".join(f'type: "{name}"' for name in TYPES))
         self.shape = (x[0], x[1], math.prod(x[2:]))
         self.random = p.type == "stochastic"
         self.active = not self.random or self.phase == proto.TRAIN

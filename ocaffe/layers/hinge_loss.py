@@ -52,7 +52,7 @@ class LabelledScores(Layer):
 
     def spread(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool], slope: str) -> None:
         """Record the scores' diff: `slope` times the loss weight, divided by the batch size."""
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         if not propagate[0]:
             return
         assert tops[0].diff is not None and bottoms[0].diff is not None

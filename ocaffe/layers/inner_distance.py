@@ -29,14 +29,14 @@ class InnerDistance(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of centres")
+        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 10, or another number of centres")
         self.check(p.HasField("bias_term"), "bias_term is missing", "bias_term: false, or true")
-        self.check(p.distance_type in ("L1", "L2"), f"distance_type is {p.distance_type!r}", "L1 or L2")
+        self.check(p.distance_type in ("L1", "L2"), f"distance_type is {p.distance_type!r}", 'distance_type: "L2", or "L1"')
         axis = self.axis(p.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
         self.weights: Shape = (self.inputs, self.outputs) if p.transpose else (self.outputs, self.inputs)
         self.normalized = bool(p.normalize) and len(bottoms) == 1
-        self.check(not (self.normalized and p.transpose), "normalize and transpose are given", "one of them: the fork normalizes rows only")
+        self.check(not (self.normalized and p.transpose), "normalize and transpose are given", "remove transpose; the fork normalizes rows only")
         self.check(p.bias_term or len(bottoms) < 3, "3 bottoms are given, and bias_term is false", "two bottoms, or bias_term: true")
         self.check(not p.bias_term or len(bottoms) != 2, "2 bottoms are given, and bias_term is true", "the bias as bottom 2, or bias_term: false")
         for i, (given, wanted) in enumerate(zip(bottoms[1:], (self.weights, (self.outputs,))), 1):

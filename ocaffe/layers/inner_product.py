@@ -26,9 +26,7 @@ class InnerProduct(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, (x,) = self.own(), bottoms
-        self.check(param.num_output > 0, "num_output is missing or 0", "give num_output")
-        self.check(not param.relu, "inner_product_param { relu } (Intel's) is not supported", "remove it and add a ReLU layer, which is merged anyway")
-        self.check(not param.normalize, "inner_product_param { normalize } (of a fork) is not supported", "remove it and add a Normalize layer")
+        self.check(param.num_output > 0, "num_output is missing or 0", "num_output: 10, or another number of outputs")
         self.first = axis = self.axis(param.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
         self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing", "a bottom with values, or a smaller axis")

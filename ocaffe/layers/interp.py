@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -26,14 +25,14 @@ class Interp(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         self.check(p.pad_beg <= 0 and p.pad_end <= 0, f"pad_beg is {p.pad_beg}, pad_end {p.pad_end}", "pads that are 0 or negative (they crop)")
         part = x[2] + p.pad_beg + p.pad_end, x[3] + p.pad_beg + p.pad_end
         self.check(min(part) > 0, f"pad_beg {p.pad_beg} and pad_end {p.pad_end} leave nothing of the {x[2]} x {x[3]} image", "pads nearer to 0")
         for name in ("shrink_factor", "zoom_factor"):
-            self.check(getattr(p, name) >= 1, f"{name} is {getattr(p, name)}", "1 or more")
+            self.check(getattr(p, name) >= 1, f"{name} is {getattr(p, name)}", f"{name}: 1, or a larger number")
         outputs = self.outputs(part)
-        self.check(min(outputs) > 0, f"height is {p.height}, width {p.width}", "1 or more")
+        self.check(min(outputs) > 0, f"height is {p.height}, width {p.width}", "height: 1 width: 1, or larger numbers")
         self.resampling = Resampling(-p.pad_beg, part, outputs)
         self.moves_data = not (outputs == part == x[2:])
         return [(*x[:2], *outputs)]

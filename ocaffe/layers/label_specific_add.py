@@ -39,7 +39,7 @@ class LabelMargin(Layer):
         return [(bottoms[1].data.view((self.grid[0], 1)), 0), (numbers, 1)]
 
     def no_label_gradient(self, propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
 
 
 @register("LabelSpecificAdd")

@@ -41,7 +41,7 @@ def normalizer(layer: Layer, outer: int, inner: int, default: int | None = None)
     layer.check(
         chosen != mode.PRE_FIXED or loss.pre_fixed_normalizer > 0,
         f"pre_fixed_normalizer is {loss.pre_fixed_normalizer:g}, the loss cannot be divided by it",
-        "a positive pre_fixed_normalizer",
+        "pre_fixed_normalizer: 1, or another positive number",
     )
     return divisor[chosen]
 
@@ -93,7 +93,7 @@ def label_bottom(layer: Layer, classes: int) -> dict[int, LabelRange]:
 def label_smoothing(layer: Layer) -> float:
     """Return label_smoothing: the share of each target that is spread evenly over all classes."""
     share = float(layer.param.loss_param.label_smoothing)
-    layer.check(0 <= share < 1, f"label_smoothing is {share:g}", "a share of the target: 0 or more and less than 1, for example 0.1")
+    layer.check(0 <= share < 1, f"label_smoothing is {share:g}", "label_smoothing: 0.1, or another share of 0 or more and less than 1")
     return share
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -26,10 +25,8 @@ class LRN(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
-        self.check(param.local_size % 2 == 1, f"local_size is {param.local_size}, LRN takes odd values only", "an odd local_size")
-        fused = param.fuse_type != param.UNFUSED or param.HasField("pooling_param")
-        self.check(not fused, "lrn_param { fuse_type, pooling_param } (a fork's) is not supported", "add a Pooling layer")
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check(param.local_size % 2 == 1, f"local_size is {param.local_size}, LRN takes odd values only", "local_size: 5, or another odd number")
+        self.check_axes(x, "N x C x H x W")
         self.across = param.norm_region == param.ACROSS_CHANNELS
         self.response = Response(param.local_size, param.alpha, param.beta, param.k)
         return [x]

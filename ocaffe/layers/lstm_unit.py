@@ -69,7 +69,7 @@ class LSTMUnit(Layer):
         cell(graph, graph.split(x, [None] * GATES, 2, [self.units] * GATES), graph.values[before], graph.op("Unsqueeze", cont, [2]), tops)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[2], "there is no gradient for the sequence indicators (bottom 2)", "propagate_down: false, or an Input")
+        self.no_gradient(propagate, {2: "the sequence indicators"})
         writes: list[Ref] = []
         names: list[str] = []
         for bottom, wanted, values in zip(bottoms, propagate, (["d_before"], ["d_i", "d_f", "d_o", "d_g"])):

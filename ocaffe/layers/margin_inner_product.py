@@ -93,7 +93,7 @@ class MarginInnerProduct(Layer):
         return [self.products, (self.norms, 0), (labels, 0), (numbers, 1), (tops[1].data.view(()), 0)]
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         assert tops[0].diff is not None
         dy, x = tops[0].diff.view((self.rows, self.outputs)), bottoms[0].data.view((self.rows, self.inputs))
         weight = self.params[0]
@@ -163,7 +163,7 @@ class LargeMarginInnerProduct(MarginInnerProduct):
         pointwise(rec, text, reads=[*self.operands(rec, bottoms, tops), (self.lengths, 1)], writes=[y])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         assert tops[0].diff is not None
         dy, x, weights = tops[0].diff.view((self.rows, self.outputs)), bottoms[0].data.view((self.rows, self.inputs)), self._weights(bottoms)
         dx = rec.diff_of(bottoms[0]).view(x.shape) if propagate[0] else None

@@ -31,7 +31,8 @@ class Mean(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
         self.check(len(self.param.top) == len(bottoms), f"{len(bottoms)} bottoms and {len(self.param.top)} tops", "one top for each bottom")
-        self.check(bool(p.value) != p.HasField("file"), f"{len(p.value)} value and {'a' if p.file else 'no'} file are given", "value, or file")
+        fact = f"{len(p.value)} value and {'a' if p.file else 'no'} file are given"
+        self.check(bool(p.value) != p.HasField("file"), fact, 'give value, such as value: 104, or file: "mean.binaryproto"')
         try:
             mean = read_blobproto(p.file) if p.file else np.array(p.value, np.float32).reshape(1, -1, 1, 1)
         except Error as problem:

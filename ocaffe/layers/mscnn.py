@@ -127,7 +127,8 @@ class BoxOutput(Layer):
             given = list(getattr(p, name))
             self.check(len(given) == len(bottoms) and min(given) > 0, f"{name} is {given} for {len(bottoms)} bottoms", f"one {name} above 0 for each bottom")
         self.check(p.nms_type in SUPPRESSIONS, f"nms_type is '{p.nms_type}'", f"one of {', '.join(SUPPRESSIONS)}")
-        self.check(p.field_whr > 1 and p.field_xyr > 0, f"field_whr is {p.field_whr:g}, field_xyr {p.field_xyr:g}", "above 1, and above 0")
+        fact = f"field_whr is {p.field_whr:g}, field_xyr {p.field_xyr:g}"
+        self.check(p.field_whr > 1 and p.field_xyr > 0, fact, "a field_whr above 1, and a field_xyr above 0")
         self.normal = normal(self)
         most = bottoms[0][0] * sum(math.prod(x[2:]) for x in bottoms)
         count = most if self.extent is None else self.extent[0]

@@ -14,8 +14,6 @@ from ocaffe.layers.base import Layer, register
 from ocaffe.layers.detection_output import check_predictions
 from ocaffe.layers.loss import COUNTED, normalization, refuse_smoothing
 
-PROPAGATE = "propagate_down: true  propagate_down: true  propagate_down: false  propagate_down: false"
-
 
 @register("MultiBoxLoss")
 class MultiBoxLoss(Layer):
@@ -42,7 +40,6 @@ class MultiBoxLoss(Layer):
         self.labels = {3: LabelRange(self.title, 1 << 31 if p.map_object_to_agnostic else p.num_classes, excluded=p.background_label_id)}
         if p.map_object_to_agnostic:
             self.check(p.num_classes == 2, f"map_object_to_agnostic with num_classes {p.num_classes}", "num_classes: 2, background and object")
-        self.check(not p.ignore_difficult_gt, "ignore_difficult_gt (NVIDIA's) is not supported", "remove it; use_difficult_gt: false drops them")
         mode = proto.LossParameter
         divisors = {mode.FULL: loc[0] * count, mode.VALID: COUNTED, mode.BATCH_SIZE: loc[0], mode.NONE: 1}
         refuse_smoothing(self)
@@ -69,7 +66,8 @@ class MultiBoxLoss(Layer):
             fact = f"do_neg_mining is {str(p.do_neg_mining).lower()}, mining_type is {name}"
             self.check(p.do_neg_mining == mines, fact, "remove do_neg_mining; mining_type: NONE mines nothing")
         self.check(not mines or p.share_location, f"mining_type is {name}, but share_location is false", "mining_type: NONE, or share_location: true")
-        self.check(p.mining_type != HARD_EXAMPLE or p.sample_size > 0, f"sample_size is {p.sample_size}", "the number of priors per image that are trained: 64")
+        fix = "sample_size: 64, or another number of priors of an image that are trained"
+        self.check(p.mining_type != HARD_EXAMPLE or p.sample_size > 0, f"sample_size is {p.sample_size}", fix)
 
     def force_backward(self, bottom: int) -> bool:
         return bottom < 2
@@ -80,8 +78,7 @@ class MultiBoxLoss(Layer):
         self.losses = self.box.forward(rec, loc, conf, priors, self.truth, tops[0].data)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        for i, what in ((2, "priors"), (3, "true boxes")):
-            self.check(not propagate[i], f"there is no gradient for {what}", PROPAGATE)
+        self.no_gradient(propagate, {2: "priors", 3: "true boxes"})
         loc, conf, priors, _ = bottoms
         weight = tops[0].diff
         assert weight is not None

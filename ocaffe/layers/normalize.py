@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
@@ -39,8 +38,7 @@ class Normalize(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check(not self.param.HasField("normalize_param"), "norm_param and normalize_param are given", "norm_param is SSD's, with a learned scale")
-        self.check(p.fix_scale, "norm_param { fix_scale: false } (ParseNet's) is not supported", "remove it: the scale is learned if its lr_mult is not 0")
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, Normalize needs a channel axis", "N x C or more axes")
+        self.check_axes(x, "N x C x ..")
         self.planes = split_axes(x, 1)  # images, channels, positions
         self.axes = (1, 2) if p.across_spatial else (1,)
         self.norms: Shape = (self.planes[0], 1, 1 if p.across_spatial else self.planes[2])
@@ -99,8 +97,6 @@ class NormalizeOnly(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.param.normalize_param
         self.check(p.normalize_type in self.forms, f"normalize_type is {p.normalize_type!r}", f"one of {', '.join(self.forms)}")
-        for name in ("fix_gradient", "bp_norm"):
-            self.check(not getattr(p, name), f"normalize_param {{ {name}: true }} is not supported", f"remove {name}")
         self.term, self.norm, self.slope = self.forms[p.normalize_type]
         top = four_axes(self, bottoms[0])
         self.norms: Shape = (top[0], 1, *top[2:])

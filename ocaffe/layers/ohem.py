@@ -87,7 +87,7 @@ class SmoothL1LossOHEM(Layer):
             reduce(rec, text, reads=reads, writes=[tops[1].data], axes=[1])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not any(propagate[2:]), "there is no gradient for weights", "propagate_down: false for bottom 2")
+        self.no_gradient(propagate, dict.fromkeys(range(2, len(propagate)), "weights"))
         reads, text = self.operands(bottoms)
         assert tops[0].diff is not None
         for bottom, wanted, sign in zip(bottoms, propagate, (1, -1)):
@@ -116,7 +116,7 @@ class BoxAnnotatorOHEM(WithoutGradient):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         rois, *singles, weights = bottoms
         check_rows(self, 0, rois, "R x 5: image, x1, y1, x2, y2")
-        self.check(self.own().roi_per_img > 0, "roi_per_img is 0", "128")
+        self.check(self.own().roi_per_img > 0, "roi_per_img is 0", "roi_per_img: 128, or another number of regions of an image")
         for index, shape in enumerate(singles, 1):
             fact = f"bottom {index} is {shape_text(shape)}, bottom 0 is {shape_text(rois)}"
             self.check(shape[:1] == rois[:1] and math.prod(shape) == rois[0], fact, "one value for each region")

@@ -23,7 +23,7 @@ class PassThrough(Permuted):
         p, x = self.own(), bottoms[0]
         h, w = p.block_height, p.block_width
         self.check(h > 0 and w > 0, f"block_height is {h}, block_width {w}", "give both: 2 in YOLOv2 and YOLOv5")
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         fits = x[2] % h == 0 and x[3] % w == 0
         self.check(fits, f"cells of {h} x {w} do not divide the {x[2]} x {x[3]} pixels of bottom {shape_text(x)}", "an image size that they divide")
         channels = x[1] * h * w

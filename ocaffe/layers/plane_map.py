@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -27,7 +26,7 @@ class MappedPlanes(Layer):
 
     def image(self, x: Shape) -> tuple[int, int]:
         """Return the height and width of the bottom."""
-        self.check(len(x) == 4 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W", values=True)
         return x[2], x[3]
 
     def plan(self, x: Shape, rows: np.ndarray, columns: np.ndarray) -> Sequence[Shape]:

@@ -34,9 +34,9 @@ class PointwiseSpatialAttention(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, mask) = self.own(), bottoms
-        self.check(len(x) == 4 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W", values=True)
         given = p.HasField("attention_mask_height"), p.HasField("attention_mask_width")
-        self.check(given[0] == given[1], "only one of attention_mask_height and attention_mask_width is given", "both, or none")
+        self.check(given[0] == given[1], "only one of attention_mask_height and attention_mask_width is given", "give both, or none of them")
         size = (p.attention_mask_height, p.attention_mask_width) if given[0] else (2 * x[2] - 1, 2 * x[3] - 1)
         self.check(all(n % 2 for n in size), f"the mask is {shape_text(size)}", "odd attention_mask_height and attention_mask_width")
         wanted = (x[0], size[0] * size[1], *x[2:])

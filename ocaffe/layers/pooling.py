@@ -16,8 +16,6 @@ from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.onnx.pooling import pooled
 from ocaffe.support import log
 
-UNDEFINED = {"bin_size": "ParseNet's", "bin_h": "ParseNet's", "bin_w": "ParseNet's", "torch_pooling": "NVCaffe's"}
-
 
 @register("Pooling")
 class Pooling(Layer):
@@ -36,14 +34,12 @@ class Pooling(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
         method = param.PoolMethod.Name(param.pool)
-        for name, fork in UNDEFINED.items():
-            self.check(not getattr(param, name), f"pooling_param {{ {name} }} ({fork}) is not supported", f"remove {name}")
         axis = self.axis(param.axis, x)
         image = x[axis + 1 :]
         self.check(
             len(image) in (2, 3),
             f"bottom 0 is {shape_text(x)} with channels in axis {axis}, it must be N x C x H x W or N x C x D x H x W",
-            "add a Reshape layer before it",
+            "a Reshape layer before it, such as reshape_param { shape { dim: 0 dim: 0 dim: 0 dim: -1 } }",
         )
         window = Window.read(self, param, image)
         kernel, pad, picture = axes_text(window.kernel), axes_text(window.pad), " x ".join(map(str, image))
@@ -102,7 +98,7 @@ class Pooling(Layer):
         elif mask is None:
             graph.reshape(pooled(graph, self.pool, graph.reshape(bottoms[0], shape)), to=tops[0])
         else:
-            raise graph.refused("a mask of pooling along axes that are not the usual ones")
+            raise graph.refused(f"it has a mask as second top and pools with axis {self.own().axis}, where ONNX has no mask")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(

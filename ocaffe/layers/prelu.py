@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -24,7 +23,7 @@ class PReLU(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, PReLU needs a channel axis", "N x C or more axes")
+        self.check_axes(x, "N x C x ..")
         self.shape = () if self.own().channel_shared else (x[1],)
         self.others = [d for d in range(len(x)) if d != 1 or not self.shape]
         return [x]

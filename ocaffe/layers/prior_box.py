@@ -100,22 +100,23 @@ class PriorBox(Layer):
         """Return 1, then the given ratios, each followed by its inverse if `flip` is set. Duplicate ratios are dropped, duplicate inverses are not."""
         result = [np.float32(1)]
         for ratio in map(np.float32, p.aspect_ratio):
-            self.check(ratio > 0, f"aspect_ratio is {ratio:g}", "width / height, above 0")
+            self.check(ratio > 0, f"aspect_ratio is {ratio:g}", "aspect_ratio: 2, or another ratio width / height above 0")
             if all(abs(ratio - other) >= SAME for other in result):
                 result += [ratio, np.float32(1) / ratio] if p.flip else [ratio]
         return result
 
     def _variance(self, p: Any) -> Sequence[float]:
         given = list(p.variance) or [0.1]
-        self.check(len(given) in (1, 4) and min(given) > 0, f"variance is {given}", "one value, or four: each above 0")
+        self.check(len(given) in (1, 4) and min(given) > 0, f"variance is {given}", "variance: 0.1, or four numbers above 0")
         return given * (4 // len(given))
 
     def _pair(self, both: str, height: str, width: str) -> tuple[float, float] | None:
         """Return (height, width), which are given as one value or as two. Return None if they are not given."""
         p = self.own()
         own = p.HasField(height) or p.HasField(width)
-        self.check(not (p.HasField(both) and own), f"{both} is given, and {height} or {width} too", f"{both}, or {height} and {width}")
+        self.check(not (p.HasField(both) and own), f"{both} is given, and {height} or {width} too", f"remove {both}, or remove {height} and {width}")
         values = (getattr(p, height), getattr(p, width)) if own else (getattr(p, both),) * 2
         given = own or p.HasField(both)
-        self.check(not given or min(values) > 0, f"{both} is {values[0]:g} x {values[1]:g} (height x width)", "both above 0")
+        fact = f"{both} is {values[0]:g} x {values[1]:g} (height x width)"
+        self.check(not given or min(values) > 0, fact, f"{both} above 0, in pixels")
         return values if given else None

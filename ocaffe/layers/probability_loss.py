@@ -88,7 +88,7 @@ class ProbabilityLoss(Layer):
         )  # fmt: skip
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not any(propagate[1:]), "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, dict.fromkeys(range(1, len(propagate)), "labels"))
         if not propagate[0]:
             return
         assert tops[0].diff is not None and bottoms[0].diff is not None
@@ -200,13 +200,14 @@ class InfogainLoss(ProbabilityLoss):
         return int(self.own().axis)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(not self.param.loss_param.HasField("normalize"), "loss_param { normalize } is refused, as in Caffe", "normalization: VALID or BATCH_SIZE")
+        self.check(not self.param.loss_param.HasField("normalize"), "loss_param { normalize } is refused, as in Caffe", "normalization: VALID, or BATCH_SIZE")
         tops = super().infer(*bottoms)
         classes = self.folded[1]
         if len(bottoms) > 2:
             shape = bottoms[2]
         else:
-            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }", "give one of the two")
+            fix = 'add the matrix H as third bottom, or infogain_loss_param { source: "H.binaryproto" }'
+            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }", fix)
             try:
                 self.matrix = np.asarray(read_blobproto(pathlib.Path(self.own().source)), np.float32)
             except (Error, OSError) as problem:

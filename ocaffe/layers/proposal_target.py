@@ -66,8 +66,8 @@ class ProposalTarget(Configured):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.settings = self.read_settings(DEFAULTS)
         self.check(p.num_classes >= 2, f"num_classes is {p.num_classes}", "param_str: \"'num_classes': 21\", the background among them")
-        self.check(p.batch_size > 0 or p.batch_size == -1, f"batch_size is {p.batch_size}", "128, or -1 for all")
-        self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction}", "a share from 0 to 1")
+        self.check(p.batch_size > 0 or p.batch_size == -1, f"batch_size is {p.batch_size}", "batch_size 128, or -1 for all boxes")
+        self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction}", "fg_fraction 0.25, or another share from 0 to 1")
         for name in ("bbox_normalize_means", "bbox_normalize_stds", "bbox_inside_weights"):
             self.check(len(getattr(p, name)) == 4, f"{name} are {getattr(p, name)}", "four numbers")
         self.box_normal = box_normal(p.bbox_normalize_means, p.bbox_normalize_stds, 2 if p.agnostic else int(p.num_classes))

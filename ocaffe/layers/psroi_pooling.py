@@ -26,7 +26,8 @@ class PSROIPooling(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        self.check(p.output_dim > 0 and p.group_size > 0, f"output_dim is {p.output_dim}, group_size {p.group_size}", "both at least 1")
+        fact = f"output_dim is {p.output_dim}, group_size {p.group_size}"
+        self.check(p.output_dim > 0 and p.group_size > 0, fact, "output_dim: 21 group_size: 7, as in R-FCN for 21 classes")
         check_regions(self, x, rois)
         channels = p.output_dim * p.group_size**2
         fact = f"bottom 0 has {x[1]} channels, output_dim {p.output_dim} and group_size {p.group_size} need {channels}"

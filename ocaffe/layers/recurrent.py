@@ -47,7 +47,7 @@ class Recurrent(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x, cont = self.own(), *bottoms[:2]
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of hidden units")
+        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 256, or another number of hidden units")
         self.check(len(x) >= 3, f"bottom 0 is {shape_text(x)}", "T x N x ...: time steps, sequences, inputs of a step")
         self.check(cont == x[:2], f"bottom 1 (cont) is {shape_text(cont)}, bottom 0 {shape_text(x)}", f"cont {shape_text(x[:2])}, one number for each step")
         self.steps, self.sequences, self.inputs, self.units = *x[:2], math.prod(x[2:]), p.num_output
@@ -210,7 +210,7 @@ class Recurrent(Layer):
 
         `product` (N, D) is the gradient of W_h's operand in step t + 1. It is None for the last step.
         """
-        self.check(not propagate[1], "there is no gradient for the sequence indicators (bottom 1)", "propagate_down: false, or an Input")
+        self.no_gradient(propagate, {1: "the sequence indicators"})
         product = rec.scratch("product", (self.sequences, self.units))
         for t in reversed(range(self.steps)):
             if t + 1 < self.steps:

@@ -23,8 +23,8 @@ class Reorg(Permuted):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         s = p.stride
-        self.check(s > 0, "stride is missing or 0", "give stride: 2 in YOLOv2")
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check(s > 0, "stride is missing or 0", "stride: 2, as in YOLOv2")
+        self.check_axes(x, "N x C x H x W")
         n, c, h, w = x
         self.check(c % (s * s) == 0, f"stride {s} squared does not divide the {c} channels of bottom {shape_text(x)}", "another stride")
         fits = h % s == 0 and w % s == 0

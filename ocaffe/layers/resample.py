@@ -62,7 +62,7 @@ class Resample(Resized):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.type != p.AREA, "type is AREA, which FlowNet refuses too", "LINEAR, CUBIC or NEAREST")
+        self.check(p.type != p.AREA, "type is AREA, which FlowNet refuses too", "type: LINEAR, CUBIC or NEAREST")
         image, size = self.sizes(bottoms)
         steps = [np.float32(n) / np.float32(m) for n, m in zip(image, size)]
         smooth = bool(p.antialias) and max(steps) > 1

@@ -28,7 +28,6 @@ class Reshape(Layer):
         param, x = self.own(), bottoms[0]
         dims, rank, count = list(param.shape.dim), len(x), math.prod(x)
         bottom, wanted = f"bottom {shape_text(x)}", f"shape {shape_text(dims)}"
-        self.check(param.pixelshuffler == 1, "reshape_param { pixelshuffler } (Intel's) is not supported", "remove pixelshuffler")
         start = param.axis if param.axis >= 0 else param.axis + rank + 1
         self.check(0 <= start <= rank, f"axis {param.axis} is outside the {rank} axes of {bottom}", f"axis from {-rank - 1} to {rank}")
         self.check(param.num_axes >= -1, f"num_axes is {param.num_axes}", "num_axes of at least 0, or -1 for all that follow")

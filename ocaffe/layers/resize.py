@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -30,7 +29,7 @@ class Resize(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         sizes = (p.height, p.width)
         fact, fix = f"height is {p.height}, width {p.width}", "give both, 1 or more; or is_pyramid_test: true and the scales"
         if p.is_pyramid_test:

@@ -60,5 +60,5 @@ class Flip(Reversed):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         return self.plan(x, [axis for axis, flipped in ((2, p.flip_height), (3, p.flip_width)) if flipped])

@@ -41,7 +41,7 @@ class ROIAlign(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "both at least 1: 7 for Mask R-CNN")
+        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "pooled_h: 7 pooled_w: 7, as in Mask R-CNN")
         self.check(p.roi_end_mode == 0, f"roi_end_mode is {p.roi_end_mode}", "roi_end_mode 0; the meaning of others is not published")
         check_regions(self, x, rois)
         return [(rois[0], x[1], p.pooled_h, p.pooled_w)]

@@ -30,7 +30,7 @@ class RegionValues(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "both at least 1: 14 for MNC")
+        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "pooled_h: 14 pooled_w: 14, as in MNC")
         check_regions(self, x, rois)
         self.counts = (p.pooled_h + self.more, p.pooled_w + self.more)
         self.index = np.indices(self.counts, np.float32).reshape(2, -1)

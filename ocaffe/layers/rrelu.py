@@ -27,7 +27,7 @@ class RReLU(Layer):
         p = self.own()
         lower, upper = float(p.lb), float(p.ub)
         self.check(p.HasField("lb") and p.HasField("ub"), "rrelu_param has no lb or no ub", "give both bounds: rrelu_param { lb: 3 ub: 8 }")
-        self.check(upper > lower and lower * upper > 0, f"lb is {lower:g}, ub {upper:g}", "lb below ub, with the same sign")
+        self.check(upper > lower and lower * upper > 0, f"lb is {lower:g}, ub {upper:g}", "lb: 3 ub: 8, or another lb below ub with the same sign")
         self.training = self.phase == proto.TRAIN
         mean = (upper - lower) / (math.log(abs(upper)) - math.log(abs(lower)))
         self.scalars = {"lower": lower, "width": upper - lower} if self.training else {"mean": mean}

@@ -54,7 +54,7 @@ class SigmoidCrossEntropyLoss(Layer):
         )  # fmt: skip
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for targets", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "targets"})
         if not propagate[0]:
             return
         shape = bottoms[0].shape or (1,)

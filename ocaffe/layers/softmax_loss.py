@@ -76,7 +76,7 @@ class SoftmaxWithLoss(Layer):
         )
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "labels"})
         if not propagate[0]:
             return
         assert tops[0].diff is not None and bottoms[0].diff is not None

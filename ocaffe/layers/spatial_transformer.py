@@ -39,9 +39,9 @@ class SpatialTransformer(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, theta) = self.own(), bottoms
-        self.check(len(x) == 4 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
-        self.check(p.transform_type == "affine", f"transform_type is '{p.transform_type}'", "affine; the fork has no other")
-        self.check(p.sampler_type == "bilinear", f"sampler_type is '{p.sampler_type}'", "bilinear; the fork has no other")
+        self.check_axes(x, "N x C x H x W", values=True)
+        self.check(p.transform_type == "affine", f"transform_type is '{p.transform_type}'", 'transform_type: "affine"; the fork has no other')
+        self.check(p.sampler_type == "bilinear", f"sampler_type is '{p.sampler_type}'", 'sampler_type: "bilinear"; the fork has no other')
         self.fixed = {k: float(getattr(p, name)) for k, name in enumerate(NAMES) if p.HasField(name)}
         self.free = [k for k in range(len(NAMES)) if k not in self.fixed]
         fits = theta[:1] == x[:1] and math.prod(theta[1:]) == len(self.free)

@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
@@ -25,8 +24,9 @@ class SPP(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
-        self.check(p.pyramid_height >= 1, f"pyramid_height is {p.pyramid_height}", "the number of levels: 3 pools into 1, 4 and 16 bins")
+        self.check_axes(x, "N x C x H x W")
+        fix = "pyramid_height: 3, which pools into 1, 4 and 16 bins, or another number of levels"
+        self.check(p.pyramid_height >= 1, f"pyramid_height is {p.pyramid_height}", fix)
         self.draws = p.pool == p.STOCHASTIC and self.phase == proto.TRAIN
         self.channels = x[1]
         self.levels = [self.level(1 << level, (x[2], x[3])) for level in range(p.pyramid_height)]

@@ -22,7 +22,7 @@ class Tile(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.tile_axis = self.axis(p.axis, x)
-        self.check(p.tiles > 0, "tiles is missing or not positive", "give tiles, the number of copies")
+        self.check(p.tiles > 0, "tiles is missing or not positive", "tiles: 2, or another number of copies")
         self.moves_data = p.tiles > 1
         return [(*x[: self.tile_axis], x[self.tile_axis] * p.tiles, *x[self.tile_axis + 1 :])]
 

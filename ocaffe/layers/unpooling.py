@@ -85,7 +85,8 @@ class Windows(Layer):
         """Return the height and width of the top, and set kernel, stride and pad."""
         p = self.own()
         self.kernel, self.stride, self.pad = (setting(self, name, self.prefix) for name in ("kernel_size", "stride", "pad"))
-        self.check(min(*self.kernel, *self.stride) > 0, f"the kernel is {pair_text(self.kernel)}, the stride {pair_text(self.stride)}", "both at least 1")
+        fact = f"the kernel is {pair_text(self.kernel)}, the stride {pair_text(self.stride)}"
+        self.check(min(*self.kernel, *self.stride) > 0, fact, "a kernel and a stride of at least 1")
         self.check(self.prefix or self.pad == (0, 0), f"pad is {pair_text(self.pad)}, which DeconvNet refuses too", "remove pad")
         if not self.prefix and any(p.HasField(name) for name in ("unpool_size", "unpool_h", "unpool_w")):
             return setting(self, "unpool_size")

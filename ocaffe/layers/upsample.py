@@ -38,7 +38,7 @@ class Upsample(Layer):
 
     def image(self, x: Shape) -> tuple[int, int]:
         """Return the height and width of the bottom."""
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         return x[2], x[3]
 
 
@@ -62,7 +62,8 @@ def whole_factors(layer: Upsample) -> tuple[int, int]:
     pair = [value for _, value in found] or [1]
     both = found[0][0] in FORMS[0] + FORMS[3] if found else True
     layer.check(both or len(found) == 2, f"{found[0][0] if found else ''} is given alone", "one factor for rows, and one for columns")
-    layer.check(all(value > 0 and value == int(value) for value in pair), f"{'scale' if both else found[0][0]} is {pair[0]:g}", "a scale of at least 1")
+    name = "scale" if both else found[0][0]
+    layer.check(all(value > 0 and value == int(value) for value in pair), f"{name} is {pair[0]:g}", f"{name}: 2, or another whole number of at least 1")
     return int(pair[0]), int(pair[-1])
 
 
@@ -117,14 +118,14 @@ class Unpooling(Upsample):
         x, mask = bottoms
         self.check(x == mask, f"bottom 0 is {shape_text(x)}, the mask (bottom 1) is {shape_text(mask)}", "the mask of the Pooling layer of this size")
         size = self.size(self.image(x))
-        self.check(min(size) > 0, f"the top would be {shape_text(size)} pixels", "other sizes")
+        self.check(min(size) > 0, f"the top would be {shape_text(size)} pixels", "upsample_h and upsample_w of at least 1, or a smaller pad_out_h or pad_out_w")
         return [(*x[:2], *size)]
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
         """Return the height and width of the top."""
         p = self.own()
         for one, other in (("upsample_h", "upsample_w"), ("scale_h", "scale_w")):
-            self.check(p.HasField(one) == p.HasField(other), f"only one of {one} and {other} is given", "both")
+            self.check(p.HasField(one) == p.HasField(other), f"only one of {one} and {other} is given", f"give both {one} and {other}")
         if p.HasField("upsample_h"):
             return p.upsample_h, p.upsample_w
         both = p.scale if p.HasField("scale") else 2

@@ -33,7 +33,7 @@ class Sampled(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, places = bottoms
-        self.check(len(x) == 4 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W", values=True)
         wanted = (x[0], 2, *x[2:])
         self.check(places == wanted, f"bottom 1 is {shape_text(places)}, bottom 0 {shape_text(x)}", f"bottom 1 as {shape_text(wanted)}: columns and rows")
         return [x]
@@ -131,7 +131,7 @@ class Grid(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) == 4, f"bottom 0 is {shape_text(x)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check_axes(x, "N x C x H x W")
         return [(x[0], 2, *x[2:])]
 
     def force_backward(self, bottom: int) -> bool:

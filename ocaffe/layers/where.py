@@ -33,7 +33,7 @@ class Where(Layer):
         pointwise(rec, "y0 = x0 != 0 ? x1 : x2", reads=reads([bottom.data for bottom in bottoms], y.shape), writes=[y])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[0], "there is no gradient for the condition (bottom 0)", "propagate_down: false, or a condition from a Compare layer")
+        self.no_gradient(propagate, {0: "the condition"})
         assert tops[0].diff is not None
         for bottom, wanted, text in zip(bottoms[1:], propagate[1:], ("x1 != 0 ? x0 : 0", "x1 != 0 ? 0 : x0")):
             if wanted:

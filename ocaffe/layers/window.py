@@ -136,8 +136,8 @@ def forked(layer: Layer, param: Any, axes: int, field: str, plain: list[int]) ->
 def _read(layer: Layer, param: Any, image: Axes, both: str, high: str, wide: str) -> Axes:
     """Return one value per axis, from one field for all axes, one field for each, or a fork's form. Only the kernel has no default."""
     single, pair, several = param.HasField(both), (param.HasField(high), param.HasField(wide)), list(getattr(param, f"{both}_3d"))
-    layer.check(not (single and any(pair)), f"{both} and {high} or {wide} are given", f"either {both}, or {high} and {wide}")
-    layer.check(not (single and several), f"{both} and {both}_3d are given", "give one of the two")
+    layer.check(not (single and any(pair)), f"{both} and {high} or {wide} are given", f"remove {both}, or remove {high} and {wide}")
+    layer.check(not (single and several), f"{both} and {both}_3d are given", f"remove {both}_3d")
     fork = forked(layer, param, len(image), both, [getattr(param, both)] if single else several)
     if fork is not None:
         layer.check(not any(pair), f"{high} or {wide} is given beside a fork's form of {both}", f"remove {high} and {wide}")

@@ -67,7 +67,7 @@ class YoloOutputLayer(Layer):
     detection: YoloDetection
 
     def check_thresholds(self, nms_threshold: float) -> None:
-        self.check(0 < nms_threshold <= 1, f"nms_threshold is {nms_threshold:g}", "an overlap above 0, at most 1: 0.45")
+        self.check(0 < nms_threshold <= 1, f"nms_threshold is {nms_threshold:g}", "nms_threshold: 0.45, or another overlap above 0 and at most 1")
 
     def listed(self, images: int) -> Sequence[Shape]:
         """Return the shape of the top."""
@@ -99,7 +99,7 @@ class YoloLossLayer(Layer):
         self.differences = self.loss.forward(rec, bottoms[0].data, bottoms[1].data, tops[0].data)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for true boxes", "propagate_down: true  propagate_down: false")
+        self.no_gradient(propagate, {1: "true boxes"})
         if propagate[0]:
             weight = tops[0].diff
             assert weight is not None and bottoms[0].diff is not None

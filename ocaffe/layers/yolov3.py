@@ -34,7 +34,7 @@ class Yolov3(YoloLossLayer):
         p, (x, label) = self.own(), bottoms
         refuse_smoothing(self)
         check_grid(self, 0, x, p.num, p.num_class, "num and num_class")
-        self.check(p.anchors_scale > 0, "anchors_scale is 0", "the pixels of a cell: 32")
+        self.check(p.anchors_scale > 0, "anchors_scale is 0", "anchors_scale: 32, or another number of pixels of a cell")
         self.check(len(p.mask) >= p.num, f"mask has {len(p.mask)} anchors, num is {p.num}", "as many anchors in mask as num")
         mask = tuple(p.mask[: p.num])
         check_biases(self, p.biases, max(mask) + 1, f"mask: {max(mask)}")

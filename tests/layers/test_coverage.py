@@ -96,5 +96,5 @@ def test_the_script_on_the_page_runs() -> None:
 def test_a_layer_without_a_rule_for_onnx_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry()["TanH"], "onnx", Layer.onnx)
     text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } } ' + layer("TanH", "x", "y")
-    with pytest.raises(Error, match="TanH: no ONNX rule yet"):
+    with pytest.raises(Error, match="no ONNX operators for the type TanH"):
         export(parse(text, proto.NetParameter, "net"))

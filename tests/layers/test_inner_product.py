@@ -66,9 +66,3 @@ def test_backward_does_what_is_asked_for(device: Any) -> None:
     assert part.diffs == [None]
     gemms = [sum(launch.what in ("gemm_cpu.gemm", "gemm_few_cpu.few") for launch in result.rec.launches) for result in (whole, part)]
     assert gemms == [3, 2]
-
-
-@pytest.mark.parametrize("field", ["relu: true", "normalize: true"])
-def test_fields_of_forks_are_refused(field: str) -> None:
-    with pytest.raises(Error, match=f"{field.split(':')[0]} .*not supported"):
-        layer_of(f'name: "l" type: "InnerProduct" inner_product_param {{ num_output: 2 {field} }}').infer((3, 4))

@@ -102,7 +102,6 @@ def test_nothing_is_saved(device, kind, region):
     [
         ("local_size: 4", (1, 2, 3, 4), "local_size is 4, LRN takes odd values only"),
         ("", (2, 3), "bottom 0 is 2 x 3"),
-        ("fuse_type: FUSED_POOL_MAX", (1, 2, 3, 4), "fuse_type"),
     ],
 )
 def test_errors(text, shape, fact):

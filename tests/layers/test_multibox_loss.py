@@ -191,7 +191,6 @@ SHAPES = [(2, 8), (2, 6), (1, 2, 8), (1, 1, 3, 8)]
         ("multibox_loss_param { num_classes: 3 share_location: false }", [(2, 24), *SHAPES[1:]], "mining_type is MAX_NEGATIVE, but share_location is false"),
         ("multibox_loss_param { num_classes: 3 mining_type: HARD_EXAMPLE sample_size: 0 }", SHAPES, "sample_size is 0"),
         ("multibox_loss_param { num_classes: 3 map_object_to_agnostic: true }", SHAPES, "map_object_to_agnostic with num_classes 3"),
-        ("multibox_loss_param { num_classes: 3 ignore_difficult_gt: true }", SHAPES, "ignore_difficult_gt"),
         ("multibox_loss_param { num_classes: 3 } loss_param { normalization: PRE_FIXED }", SHAPES, "PRE_FIXED"),
     ],
 )

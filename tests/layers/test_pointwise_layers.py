@@ -183,10 +183,10 @@ def test_mistakes(text: str, fact: str) -> None:
 @pytest.mark.parametrize(
     "text, shapes, fact",
     [
-        ("type: 'PReLU'", [(4,)], "bottom 0 is 4, PReLU needs a channel axis"),
+        ("type: 'PReLU'", [(4,)], "bottom 0 is 4, it must be N x C x .."),
         ("type: 'Axpy'", [(4, 3), (4, 3, 5), (4, 3, 6)], "bottom 2 is 4 x 3 x 6, bottom 1 is 4 x 3 x 5"),
         ("type: 'Axpy'", [(4, 2), (4, 3, 5), (4, 3, 5)], "bottom 0 is 4 x 2, for bottom 1 of 4 x 3 x 5 it must be 4 x 3"),
-        ("type: 'SpatialDropout'", [(4,)], "bottom 0 is 4, SpatialDropout needs a channel axis"),
+        ("type: 'SpatialDropout'", [(4,)], "bottom 0 is 4, it must be N x C x .."),
         ("type: 'Eltwise'", [(4, 3), (4, 2)], "bottom 1 is 4 x 2, bottom 0 is 4 x 3"),
         ("type: 'Eltwise' eltwise_param { operation: PROD coeff: 1 coeff: 2 }", [(4, 3), (4, 3)], "coeff weights a sum only"),
         ("type: 'Eltwise' eltwise_param { coeff: 1 }", [(4, 3), (4, 3)], "1 coeff for 2 bottoms"),

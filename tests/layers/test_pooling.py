@@ -213,8 +213,6 @@ def test_stochastic_test_phase_is_the_expectation(device, kind):
         ("kernel_h: 2 kernel_w: 2", (1, 1, 6, 6, 6), "kernel_h and kernel_w are given for 3 spatial axes"),
         ("global_pooling: true kernel_size_3d: 2", (1, 1, 6, 6, 6), "kernel_size_3d exclude each other"),
         ("kernel_size: 2", (1, 1, 6, 6, 6, 6), "bottom 0 is 1 x 1 x 6 x 6 x 6 x 6 with channels in axis 1"),
-        ("kernel_size: 2 bin_size: 3", (1, 1, 6, 6), "bin_size .* .ParseNet's. is not supported"),
-        ("kernel_size: 2 torch_pooling: true", (1, 1, 6, 6), "torch_pooling .* .NVCaffe's. is not supported"),
     ],
 )
 def test_errors(text, shape, fact):

@@ -102,7 +102,6 @@ def reshape(dims, extra=""):
         (reshape([6], "axis: -4"), (2, 6), "axis -4 is outside the 2 axes"),
         (reshape([6], "axis: 1 num_axes: 2"), (2, 6), "reach beyond the 2 axes"),
         (reshape([6], "num_axes: -2"), (2, 6), "num_axes is -2"),
-        (reshape([6], "pixelshuffler: 2"), (2, 6), "pixelshuffler"),
         ("type: 'Flatten' flatten_param { axis: 2 end_axis: 0 }", (2, 3, 4), "end_axis 0 is before axis 2"),
         ("type: 'Flatten' flatten_param { axis: 3 }", (2, 3, 4), "axis 3 is outside"),
     ],

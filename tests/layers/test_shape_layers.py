@@ -312,7 +312,7 @@ def test_other_shapes(device: Any, text: str, move: Move, shapes: list[Shape], l
         (permute_text(1, 1), [(2, 3, 4)], "order 1, 1 names an axis twice"),
         ("type: 'ShuffleChannel' shuffle_channel_param { group: 4 }", [(2, 6, 3)], "group 4 does not divide the 6 channels"),
         ("type: 'ShuffleChannel' shuffle_channel_param { group: 0 }", [(2, 6, 3)], "group 0 does not divide"),
-        ("type: 'ShuffleChannel'", [(2,)], "needs a channel axis"),
+        ("type: 'ShuffleChannel'", [(2,)], "must be N x C x .."),
         ("type: 'Reorg'", [(2, 4, 2, 2)], "stride is missing"),
         ("type: 'Reorg' reorg_param { stride: 2 }", [(2, 6, 2, 2)], "stride 2 squared does not divide the 6 channels"),
         ("type: 'Reorg' reorg_param { stride: 2 }", [(2, 4, 3, 2)], "stride 2 does not divide the 3 x 2 pixels"),
