@@ -295,7 +295,7 @@ def open_device(info: DeviceInfo, math: str | None = None, kind: str | None = No
 def _math(math: str | None) -> str:
     math = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
     if math not in MATHS:
-        raise Error(f"--math is '{math}'", fix=f"one of {', '.join(MATHS)}")
+        raise Error(f"--math is '{math}'", fix=f"--math with one of {', '.join(MATHS)}")
     return math
 
 
@@ -360,7 +360,7 @@ def choose(
     Where there is no GPU, `default` overrides `gpu`, so that old shell scripts with `-gpu 0` run unchanged.
     """
     if spec and gpu:
-        raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="give one of them")
+        raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="leave out --device, or --gpu")
     if gpu and not (default and not gpus(devices)):
         return _usable(_by_gpu_number(devices, gpu))
     if gpu:

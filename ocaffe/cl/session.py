@@ -291,7 +291,7 @@ class Session:
         fix = f"lower batch_size to {100 * share:.0f} % of what it is" if share > 0.01 else "use a device with more memory"
         raise NoRoom(
             f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)} free\n"
-            f"  parameters, history and staging {size_text(fixed)}, recycled slabs {size_text(arena)}; largest: {names}",
+            f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(arena)}; largest: {names}",
             fix=fix,
         )
 

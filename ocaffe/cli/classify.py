@@ -139,7 +139,7 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
         try:
             array = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as problem:
-            raise Error(f"cannot be read as .npy: {problem}", place=path) from None
+            raise Error(f"cannot be read as .npy: {problem}", place=path, fix="write it with numpy.save, or give an image file or a folder") from None
         array = array[None] if array.ndim == 3 else array
         return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):

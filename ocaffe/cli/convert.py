@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if idle:
         raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
     if not options.tolerance >= 0:
-        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="0 or more")
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="--tolerance 1e-4, or another number of 0 or more")
     return convert(options) or 0
 
 
@@ -74,7 +74,7 @@ def _summary(options: argparse.Namespace) -> int:
     from ocaffe.tools.file_summary import summarize
 
     if options.files:
-        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="one of both")
+        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="leave out --summary, or the files")
     print("\n".join(summarize(options.summary)))
     return 0
 
@@ -161,9 +161,9 @@ def export_onnx(options: argparse.Namespace) -> None:
     *inputs, target = options.files
     net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
     if options.verify_in and options.verify_in not in RUNTIMES:
-        raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"one of {', '.join(RUNTIMES)}")
+        raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"--verify-in with one of {', '.join(RUNTIMES)}")
     if options.verify_in and options.verify is None:
-        raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="one of both")
+        raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="leave out --noverify")
     wanted = Options(
         opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
         raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,

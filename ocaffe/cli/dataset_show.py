@@ -52,11 +52,11 @@ def main(argv: Sequence[str]) -> int:
     device_flags(parser)
     options = parser.parse(argv)
     if options.count < 1:
-        raise Error(f"--count is {options.count}", place=f"ocaffe {NAME}", fix="a number of images, at least 1")
+        raise Error(f"--count is {options.count}", place=f"ocaffe {NAME}", fix="--count 32, or another number of 1 or more images")
     if options.label_count < 0:
-        raise Error(f"--label-count is {options.label_count}", place=f"ocaffe {NAME}", fix="a number of labels, 0 or more")
+        raise Error(f"--label-count is {options.label_count}", place=f"ocaffe {NAME}", fix="--label-count 1, or another number of 0 or more labels")
     if not options.out.lower().endswith(".png"):
-        raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix="a name that ends in .png")
+        raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix="--out sheet.png, or another name that ends in .png")
     log.quiet()
     boxed = is_annotated(options.source)
     found = augmented(options, _BOXES if boxed else _IMAGES) if options.augment else stored_boxes(options) if boxed else stored(options)
@@ -98,7 +98,7 @@ def _boxed(record: bytes) -> Sample:
     try:
         annotated = proto.AnnotatedDatum.FromString(record)
     except DecodeError:
-        raise Error("it is not an AnnotatedDatum") from None
+        raise Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
     datum, rows = annotated.datum, Boxes.of(annotated).rows(0)
     if datum.encoded:
         return planes(open_image(datum.data), Color.COLOR), rows

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     if len(blobs) != len(databases):
         raise Error(f"{len(blobs)} blobs ({options.blobs}), {len(databases)} databases ({options.databases})", place=COMMAND, fix="give one for each")
     if options.batches < 1:
-        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="at least 1")
+        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="10, or another number of 1 or more batches")
     net_message = read_net(options.model)
     with contextlib.ExitStack() as stack:
         device = _device(options)
@@ -71,7 +71,8 @@ def extract(net: Net, writers: dict[str, Writer], batches: int) -> None:
 
 def _append(name: str, values: np.ndarray, writer: Writer) -> None:
     if not 1 <= values.ndim <= 4:
-        raise Error(f"blob '{name}' is {shape_text(values.shape)}, and a record has up to three axes", place=COMMAND, fix="add a Reshape layer")
+        fix = "a Reshape layer behind it: reshape_param { shape { dim: 0 dim: 0 dim: 0 dim: -1 } }"
+        raise Error(f"blob '{name}' is {shape_text(values.shape)}, and a record has up to three axes", place=COMMAND, fix=fix)
     for row in values.reshape(values.shape + (1,) * (4 - values.ndim)):
         writer.put(b"%010d" % writer.count, array_to_datum(np.asarray(row, np.float32)).SerializeToString())
         if writer.count % _REPORT_EVERY == 0:

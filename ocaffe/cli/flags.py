@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         if not equals or action is None or action.nargs != 0:
             return arg
         if value.lower() not in _TRUTH:
-            self.error(f"{name}: '{value}' is neither true nor false")
+            self.error(f"{name}: '{value}' is neither true nor false; {name}=true and {name}=false are possible")
         return f"--{'' if _TRUTH[value.lower()] == action.const else 'no'}{action.dest}"
 
     def error(self, message: str) -> NoReturn:

@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("delimiter", ",", "delimiter between columns")
     options = parser.parse(argv)
     if len(options.delimiter) != 1:
-        raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="one character")
+        raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="--delimiter=, or another single character")
     log = read_log(options.logfile_path)
     name = os.path.join(options.output_dir, os.path.basename(options.logfile_path))
     for path, rows in ((f"{name}.train", log.train), (f"{name}.test", log.test)):

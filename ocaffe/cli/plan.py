@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     if bool(options.solver) == bool(options.model):
         raise Error("give a solver or a model", place="ocaffe plan", fix="--solver FILE or --model FILE")
     if options.dump and options.dump not in STAGES:
-        raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"one of {', '.join(STAGES)}")
+        raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"--dump with one of {', '.join(STAGES)}")
     log.quiet()
     with assumed_data() as data:
         whole = _plan_solver(options, data) if options.solver else _plan_net(options, data)

@@ -92,13 +92,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         if getattr(options, flag.replace("-", "_")) and len(listed(options)) > 1:
             raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device")
     if options.ap_version not in VERSIONS:
-        raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"one of {', '.join(VERSIONS)}")
+        raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"--ap-version with one of {', '.join(VERSIONS)}")
     if options.scores and not os.path.isdir(os.path.dirname(options.scores) or "."):
         raise Error(f"--scores is {options.scores}, and there is no such folder", place="ocaffe test", fix="make the folder first")
     if options.iterations is None:
         options.iterations = open_annotated(options.imdb).entries if options.imdb else ITERATIONS
     if options.iterations < 1:
-        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="at least 1")
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="--iterations 50, or another number of 1 or more")
     return options
 
 

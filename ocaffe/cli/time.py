@@ -68,9 +68,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     state_flags(parser)
     options = parser.parse(argv)
     if options.iterations < 1:
-        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="at least 1")
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="--iterations 50, or another number of 1 or more")
     if options.phase not in ("", "TRAIN", "TEST"):
-        raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="TRAIN or TEST")
+        raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="--phase TRAIN, or --phase TEST")
     return options
 
 
@@ -173,7 +173,7 @@ def profile_net(options: argparse.Namespace, stack: contextlib.ExitStack) -> Net
 def profile_solver(options: argparse.Namespace, stack: contextlib.ExitStack) -> NetProfile:
     """Profile whole training iterations, without tests and snapshots."""
     if options.model:
-        raise Error("--model and --solver are both given", place="ocaffe time", fix="give one of them with --profile")
+        raise Error("--model and --solver are both given", place="ocaffe time", fix="leave out --model; the solver names the net")
     param = read_solver(options.solver, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     for field in SILENT:
         param.ClearField(field)

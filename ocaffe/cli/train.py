@@ -80,7 +80,8 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
     """Train on the device of this rank. Without `watch`, the flags of `options` choose the output."""
     auto = options.snapshot == "auto"
     if options.snapshot and options.weights and not auto:
-        raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix="give one of them")
+        fix = "leave out --weights to resume, or --snapshot to start a new training"
+        raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix=fix)
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
     notes: list[str] = []
     param = _solver(path, options, notes.append)

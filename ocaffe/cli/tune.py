@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     state_flags(parser)
     options = parser.parse(argv)
     if options.solver and options.model:
-        raise Error("--model and --solver are both given", place="ocaffe tune", fix="give one of them, or none for the zoo")
+        raise Error("--model and --solver are both given", place="ocaffe tune", fix="leave out --model; the solver names the net")
     log.quiet()
     info = _device(options)
     if options.reset:
@@ -76,7 +76,7 @@ def _reset(target: Target) -> None:
     try:
         path.unlink()
     except OSError as reason:
-        raise Error(f"cannot be removed: {reason.strerror}", place=str(path)) from reason
+        raise Error(f"cannot be removed: {reason.strerror}", place=str(path), fix="correct the permissions of its folder") from reason
     print(f"removed {path}")
 
 

@@ -32,9 +32,9 @@ class Transport(Exchange, Protocol):
 def make_exchange(name: str, bits: int, session: Session, world: World) -> Transport | None:
     """Return the exchange for the ranks, by one of TRANSPORTS and the bits of a value that ranks send each other. None for one rank."""
     if bits not in BITS:
-        raise Error(f"--gradient-bits is {bits}", fix=f"one of {', '.join(map(str, BITS))}")
+        raise Error(f"--gradient-bits is {bits}", fix=f"--gradient-bits with one of {', '.join(map(str, BITS))}")
     if name not in TRANSPORTS:
-        raise Error(f"--exchange is '{name}'", fix=f"one of {', '.join(TRANSPORTS)}")
+        raise Error(f"--exchange is '{name}'", fix=f"--exchange with one of {', '.join(TRANSPORTS)}")
     if not world.several:
         return None
     problem = "" if name == "mpi" else "it sends floats of 32 bits" if bits == 16 else _why_no_nccl(session, world)

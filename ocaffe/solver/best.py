@@ -62,7 +62,7 @@ def best_faults(param: Any, tests: Sequence[Graph]) -> Iterator[Fault]:
     found = next((names[name] for names in outputs if name in names), None)
     if found is None:
         known = ", ".join(dict.fromkeys(name for names in outputs for name in names)) or "none"
-        yield Fault("best_output", f"best_output is '{name}', the outputs of the TEST nets are: {known}", "name one of them")
+        yield Fault("best_output", f"best_output is '{name}', the outputs of the TEST nets are: {known}", "set best_output to one of these outputs")
     elif found.count != 1:
         yield Fault("best_output", f"best_output '{name}' is {shape_text(found.shape)}, not one number", "name an output with one value")
 

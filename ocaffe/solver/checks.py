@@ -62,7 +62,7 @@ def _numbers(param: Any) -> Iterator[Fault]:
     for name, (low, high) in RANGES.items():
         value = getattr(param, name)
         if not low <= value < high:
-            yield Fault(name, f"{name} is {value:g}", f"{low:g} or more" + (f" and less than {high:g}" if high <= 1 else ""))
+            yield Fault(name, f"{name} is {value:g}", f"{name}: {low:g}, or a larger number" + (f" below {high:g}" if high <= 1 else ""))
 
 
 def _choices(param: Any) -> Iterator[Fault]:

@@ -27,7 +27,7 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
         fact = f"{len(given)} train nets given ({', '.join(given) or 'none'})"
         raise Error(fact, place=file, fix="give exactly one of net, net_param, train_net, train_net_param")
     if param.test_iter and param.test_interval <= 0:
-        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="set test_interval to a positive number")
+        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="test_interval: 500, or another number above 0")
     generic = getattr(param, given[0])
     named = f"{given[0]} file: {generic}" if isinstance(generic, str) else given[0]
     sources: list[tuple[str, Any]] = [("test_net_param", message) for message in param.test_net_param]

@@ -190,12 +190,13 @@ def _shape(solver: Any) -> Iterator[Fault]:
         yield Fault("min_lr", f"min_lr is {solver.min_lr:g}, base_lr {solver.base_lr:g}", "min_lr: 0, or another number up to base_lr")
     if solver.rampup_interval and solver.warmup_iter:
         fact = f"rampup_interval is {solver.rampup_interval} (NVCaffe's quadratic warm-up), warmup_iter {solver.warmup_iter} (Intel's linear one)"
-        yield Fault("rampup_interval", fact, "keep one of them")
+        yield Fault("rampup_interval", fact, "remove rampup_interval, or warmup_iter")
     if solver.warmup_iter < 0 or (POLICIES[solver.lr_policy].in_all and solver.warmup_iter >= solver.max_iter):
-        yield Fault("warmup_iter", f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", "a warm-up shorter than the training")
+        yield Fault("warmup_iter", f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", "warmup_iter: 0, or another number below max_iter")
     if not (0 < solver.onecycle_rise < 1 and solver.onecycle_div > 0 and solver.onecycle_final_div > 0):
         fact = f"onecycle_rise is {solver.onecycle_rise:g}, onecycle_div {solver.onecycle_div:g}, onecycle_final_div {solver.onecycle_final_div:g}"
-        yield Fault("onecycle_rise", fact, "a rise between 0 and 1, and positive divisors")
+        fix = "onecycle_rise: 0.3 onecycle_div: 25 onecycle_final_div: 10000, or another rise between 0 and 1 and divisors above 0"
+        yield Fault("onecycle_rise", fact, fix)
 
 
 def _stages(solver: Any) -> Iterator[Fault]:
@@ -204,7 +205,7 @@ def _stages(solver: Any) -> Iterator[Fault]:
         yield Fault("lr_policy", fact, "a stagelr, and a stageiter that ends it, for each stage")
     if solver.lr_policy == "sgdr" and not (solver.p_mult > 0 and max(solver.period, solver.max_iter) > 0):
         fact = f"lr_policy 'sgdr' has period {solver.period}, p_mult {solver.p_mult:g}"
-        yield Fault("period" if solver.p_mult > 0 else "p_mult", fact, "a period of 1 or more, and a positive p_mult")
+        yield Fault("period" if solver.p_mult > 0 else "p_mult", fact, "period: 1000 p_mult: 2, or another period of 1 or more and a p_mult above 0")
 
 
 def _last_step(solver: Any) -> int:

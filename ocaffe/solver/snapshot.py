@@ -126,7 +126,7 @@ def newest(prefix: str) -> str | None:
         try:
             state = load_state(path)
             if not state.learned_net:
-                raise Error("the state names no weights", place=path)
+                raise Error("the state names no weights", place=path, fix="give the .caffemodel of the same iteration to --weights")
             for weights in state.weights:
                 read_weights(weights)
         except Error as problem:

@@ -53,7 +53,7 @@ def _changing_faults(solver: Any) -> Iterator[Fault]:
     for name, choices in {"momentum_policy": ("fixed", "poly", "opt"), "weight_decay_policy": ("fixed", "poly")}.items():
         yield from unknown_choice(solver, name, choices)
         if getattr(solver, name) == "poly" and solver.max_iter < 1:
-            yield Fault(name, f"{name} is 'poly', and max_iter is {solver.max_iter}", "set max_iter")
+            yield Fault(name, f"{name} is 'poly', and max_iter is {solver.max_iter}", "max_iter: 10000, or another number of 1 or more")
     if solver.momentum_policy != "fixed" and solver.type != "SGD":
         fact = f"momentum_policy is '{solver.momentum_policy}', and the type is {solver.type}: NVCaffe applies it with SGD only, and ignores it else"
         yield Fault("momentum_policy", fact, 'remove momentum_policy, or type: "SGD"')
@@ -61,7 +61,7 @@ def _changing_faults(solver: Any) -> Iterator[Fault]:
 
 def _adaptive_faults(solver: Any) -> Iterator[Fault]:
     if solver.larc and solver.local_lr_auto:
-        yield Fault("larc", "larc (NVCaffe's) and local_lr_auto (Intel's) are both set", "keep one of them")
+        yield Fault("larc", "larc (NVCaffe's) and local_lr_auto (Intel's) are both set", "remove larc, or local_lr_auto")
     for name in ("larc", "local_lr_auto"):
         if getattr(solver, name) and solver.type != "SGD":
             fact = f"{name} is set, and the type is {solver.type}: the forks apply it with SGD only, and ignore it else"

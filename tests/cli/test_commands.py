@@ -253,7 +253,7 @@ BAD = {
     ),
     "corrupt record": (corrupt_record, ["--solver", "files/solver.prototxt"], r"(?s)lmdb_raw.*00000001"),
     "snapshot and weights": (
-        lambda: None, ["--solver", "files/solver.prototxt", "--snapshot", "a.solverstate", "--weights", "b.caffemodel"], r"one of them",
+        lambda: None, ["--solver", "files/solver.prototxt", "--snapshot", "a.solverstate", "--weights", "b.caffemodel"], r"leave out --weights to resume",
     ),
     "caffemodel as snapshot": (lambda: None, ["--solver", "files/solver.prototxt", "--snapshot", "files/train_iter_8.caffemodel"], r"caffemodel"),
     "wrong flag": (lambda: None, ["--solver", "files/solver.prototxt", "--gpus", "0"], r"--gpus"),

@@ -115,7 +115,7 @@ class Augmentation(Transform):
             if self.crop is None:
                 raise Error("random_resized_crop is set without crop_size", fix="set crop_size: the size of the samples")
         if len(param.resize_param) > 1:
-            raise Error(f"{len(param.resize_param)} resize_param are given", fix="give one")
+            raise Error(f"{len(param.resize_param)} resize_param are given", fix="keep one resize_param, and remove the others")
         self.resized: tuple[int, int] | None = None
         self.resize_prob = 0.0
         for resize in param.resize_param if self.sizing is None else ():
@@ -126,7 +126,7 @@ class Augmentation(Transform):
             if 0 < self.resize_prob < 1 and self.crop is None:
                 raise Error(f"resize_param has prob {self.resize_prob:g} without crop_size: samples have different sizes", fix="set crop_size, or prob: 1")
         if self.patch and self.resized:
-            raise Error("random_resized_crop and resize_param both set the size", fix="keep one of them")
+            raise Error("random_resized_crop and resize_param both set the size", fix="remove random_resized_crop, or resize_param")
 
     def _read_moves(self, param: Any, train: bool) -> None:
         move = param.affine

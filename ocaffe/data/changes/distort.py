@@ -153,10 +153,10 @@ def check_distortion(param: Any) -> None:
     for name in ("contrast", "saturation"):
         low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
         if getattr(param, f"{name}_prob") > 0 and not 0 <= low <= high:
-            raise Error(f"distort_param has {name}_lower {low:g} and {name}_upper {high:g}", fix="0 <= lower <= upper")
+            raise Error(f"distort_param has {name}_lower {low:g} and {name}_upper {high:g}", fix=f"0 <= {name}_lower <= {name}_upper")
     for name in ("brightness", "hue"):
         if getattr(param, f"{name}_delta") < 0:
-            raise Error(f"distort_param has {name}_delta {getattr(param, f'{name}_delta'):g}", fix="0 or more")
+            raise Error(f"distort_param has {name}_delta {getattr(param, f'{name}_delta'):g}", fix=f"{name}_delta: 0, or a larger number")
 
 
 # -- noise
@@ -167,7 +167,7 @@ def check_noise(param: Any) -> None:
     if param.convert_to_lab and not param.all_effects:
         raise Error("noise_param convert_to_lab is not supported (in SSD itself it reads floats as bytes)", fix="remove it")
     if param.all_effects and not 0 <= param.prob <= 1:
-        raise Error(f"noise_param has prob {param.prob:g}", fix="a probability: 0 to 1")
+        raise Error(f"noise_param has prob {param.prob:g}", fix="prob: 0.1, or another probability from 0 to 1")
     if (param.saltpepper or (param.all_effects and param.saltpepper_param.fraction)) and not param.saltpepper_param.value:
         raise Error("noise_param saltpepper has no value", fix="saltpepper_param { fraction: 0.05 value: 255 }")
 

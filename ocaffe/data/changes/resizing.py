@@ -35,7 +35,7 @@ class Resizing:
     def check(self, batch: int) -> None:
         """Raise Error for settings that are wrong for batches of this size."""
         if not (self.param.height and self.param.width):
-            raise Error(f"resize_param has height {self.param.height} and width {self.param.width}", fix="set both")
+            raise Error(f"resize_param has height {self.param.height} and width {self.param.width}", fix="height: 300 width: 300, or other sizes above 0")
         if self.param.resize_mode == _FIT_SMALL and batch > 1:
             raise Error(f"resize_mode FIT_SMALL_SIZE with batch_size {batch}: images differ in size", fix="batch_size: 1, or another resize_mode")
 

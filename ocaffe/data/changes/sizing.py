@@ -72,7 +72,7 @@ def sizing_of(param: Any, crop: Size | None, train: bool) -> Sizing | None:
     others = ["resize_param"] * bool(len(param.resize_param)) + ["random_resized_crop"] * param.HasField("random_resized_crop")
     groups = [*intel, *nvcaffe[:1], *others]
     if (intel or nvcaffe) and len(groups) > 1:
-        raise Error(f"{' and '.join(groups)} all set the size", fix="keep one of them")
+        raise Error(f"{' and '.join(groups)} all set the size", fix="remove all of them but one")
     if (intel or nvcaffe) and crop is None:
         raise Error(f"{groups[0]} is set without crop_size", fix="set crop_size: the size of the samples")
     if intel:
@@ -82,7 +82,7 @@ def sizing_of(param: Any, crop: Size | None, train: bool) -> Sizing | None:
         if intel[0] == "random_aspect_ratio_param":
             return _aspect_ratio(own, crop, methods)
         if 0 < own.max_size < own.min_size:
-            raise Error(f"random_resize_param has min_size {own.min_size}, max_size {own.max_size}", fix="min_size <= max_size")
+            raise Error(f"random_resize_param has min_size {own.min_size}, max_size {own.max_size}", fix=f"max_size: {own.min_size}, or a larger number")
         return ShorterSide(int(own.min_size), int(own.max_size), methods)
     if nvcaffe:
         assert crop is not None
@@ -94,7 +94,7 @@ def sizing_of(param: Any, crop: Size | None, train: bool) -> Sizing | None:
         if not (one.height and one.width):
             raise Error(f"resize_param has height {one.height}, width {one.width}", fix="height and width of at least 1")
         if not 0 <= one.prob <= 1:
-            raise Error(f"resize_param has prob {one.prob:g}", fix="a probability: 0 to 1")
+            raise Error(f"resize_param has prob {one.prob:g}", fix="prob: 1, or another probability from 0 to 1")
         whole = Whole(Resizing(one), float(one.prob), _methods(one, "resize_param", warps=False), train)
         if whole.fixed is None and crop is None:
             what = f"resize_mode {_MODES.Resize_mode.Name(one.resize_mode)}" if whole.fits_small else f"prob {one.prob:g}"
@@ -228,7 +228,8 @@ def _aspect_ratio(own: Any, crop: Size, methods: tuple[Interpolation, ...]) -> A
         fact = f"random_aspect_ratio_param has min_area_ratio {own.min_area_ratio:g}, max_area_ratio {own.max_area_ratio:g}"
         raise Error(fact, fix="0 < min_area_ratio <= max_area_ratio")
     if not 0 < own.aspect_ratio_change <= 1:
-        raise Error(f"random_aspect_ratio_param has aspect_ratio_change {own.aspect_ratio_change:g}", fix="above 0, at most 1")
+        fact = f"random_aspect_ratio_param has aspect_ratio_change {own.aspect_ratio_change:g}"
+        raise Error(fact, fix="aspect_ratio_change: 0.75, or another number above 0 and at most 1")
     return AspectRatio(crop, (own.min_area_ratio, own.max_area_ratio), own.aspect_ratio_change, int(own.max_attempt), methods)
 
 
@@ -289,12 +290,13 @@ class Stretched:
 def _stretched(param: Any, crop: Size) -> Stretched:
     lower, upper = int(param.img_rand_resize_lower), int(param.img_rand_resize_upper)
     if bool(lower) != bool(upper) or lower > upper:
-        raise Error(f"img_rand_resize_lower is {lower}, img_rand_resize_upper {upper}", fix="1 <= lower <= upper, or remove both")
+        fix = "img_rand_resize_lower: 256 img_rand_resize_upper: 480, or other rising numbers, or remove both"
+        raise Error(f"img_rand_resize_lower is {lower}, img_rand_resize_upper {upper}", fix=fix)
     ranges = []
     for name in ("rand_resize_ratio", "vertical_stretch", "horizontal_stretch"):
         low, high = float(getattr(param, f"{name}_lower")), float(getattr(param, f"{name}_upper"))
         if not (math.isfinite(low) and math.isfinite(high) and (0 < low <= high or (low, high) == (0, 0))):
-            raise Error(f"{name}_lower is {low:g}, {name}_upper {high:g}", fix="0 < lower <= upper")
+            raise Error(f"{name}_lower is {low:g}, {name}_upper {high:g}", fix=f"0 < {name}_lower <= {name}_upper, or remove both")
         ranges.append((low, high))
     ratio, vertical, horizontal = ranges
     if ratio[0] < 1 and ratio != (0, 0):

@@ -140,13 +140,13 @@ class Transform:
         self.mirror = bool(param.mirror)
         self.crop = _crop(param)
         if param.force_color and param.force_gray:
-            raise Error("force_color and force_gray are both set", fix="keep one of them")
+            raise Error("force_color and force_gray are both set", fix="remove force_color, or force_gray")
         self.color = Color.COLOR if param.force_color else Color.GRAY if param.force_gray else Color.UNCHANGED
         self.max_pixels, self.skipped = int(param.max_image_pixels), int(param.skip_bad_records)
         self.mean_file = param.mean_file
         self.mean: np.ndarray | None = None  # C x H x W of mean_file, or the values of mean_value
         if param.mean_file and param.mean_value:
-            raise Error("mean_file and mean_value are both set", fix="keep one of them")
+            raise Error("mean_file and mean_value are both set", fix="remove mean_file, or mean_value")
         if param.mean_file:
             self.mean = _mean_image(param.mean_file)
         elif param.mean_value:
@@ -200,7 +200,7 @@ class Transform:
     def check(self, channels: int, height: int, width: int) -> None:
         """Raise Error unless the crop and the mean fit images of this shape."""
         if min(channels, height, width) < 1:
-            raise Error(f"the image is {shape_text((channels, height, width))}", fix="every size is at least 1")
+            raise Error(f"the image is {shape_text((channels, height, width))}", fix="an image with a pixel")
         for size in [(height, width)] if self.sizing is None else self.sizing.sizes(height, width):
             self.check_size(channels, *size, (height, width))
 

@@ -23,7 +23,7 @@ class MemorySource(Source):
             check_fields(param, _FIELDS, "memory_data_param", "remove it")
             shape = (int(param.batch_size), int(param.channels), int(param.height), int(param.width))
             if not all(shape):
-                raise Error(f"batch_size, channels, height and width are {shape_text(shape)}", fix="set all four")
+                raise Error(f"batch_size, channels, height and width are {shape_text(shape)}", fix="set all four to 1 or more")
         self.layout = FloatLayout([shape, (shape[0], 1, 1, 1)][: 1 + labels])
         self._arrays: list[np.ndarray] = []
         self._begin = 0  # the number of the batch that starts at row 0
@@ -45,7 +45,8 @@ class MemorySource(Source):
             size, *inner = self.shapes()[0]
             data = np.array(data, np.float32)
             if data.ndim != 4 or list(data.shape[1:]) != inner:
-                raise Error(f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}", fix="reshape it")
+                fact = f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}"
+                raise Error(fact, fix=f"reshape it by data.reshape(-1, {', '.join(map(str, inner))})")
             if not len(data) or len(data) % size:
                 raise Error(f"data has {len(data)} rows, not a multiple of the batch size {size}", fix="leave rows out or repeat some")
             labels = np.zeros(len(data), np.float32) if labels is None else np.array(labels, np.float32)

@@ -28,7 +28,7 @@ class MtcnnOpener(DatumOpener):
         try:
             record = proto.MTCNNDatum.FromString(bytes(content))
         except DecodeError as problem:
-            raise Error(f"it is not an MTCNNDatum: {problem}") from None
+            raise Error(f"it is not an MTCNNDatum: {problem}", fix="a database of MTCNNDatum messages, as the tools of the MTCNN forks write them") from None
         if not record.HasField("datum"):
             raise Error("the MTCNNDatum has no datum", fix="a database of MTCNNDatum messages, as the tools of the MTCNN forks write them")
         points = list(record.pts) if self.points else []

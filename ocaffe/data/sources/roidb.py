@@ -54,7 +54,7 @@ def parse(item: Item) -> proto.AnnotatedDatum:
     try:
         annotated = proto.AnnotatedDatum.FromString(bytes(item[1]))
     except DecodeError:
-        raise Error("it is not an AnnotatedDatum", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
+        raise Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
     if annotated.type != proto.AnnotatedDatum.BBOX or not annotated.HasField("datum"):
         raise Error("it has an image without boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset")
     return annotated

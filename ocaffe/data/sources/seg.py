@@ -66,11 +66,12 @@ class SegSource(DenseImageSource):
             if param.mean_file or transform.mean_file:
                 raise Error("mean_file is set, and images have several sizes", fix="mean_value: one for each channel")
             if not all(factor > 0 for factor in factors):
-                raise Error(f"scale_factors are {', '.join(f'{factor:g}' for factor in factors)}", fix="positive numbers")
+                fact = f"scale_factors are {', '.join(f'{factor:g}' for factor in factors)}"
+                raise Error(fact, fix="scale_factors: 0.5 scale_factors: 1, or other numbers above 0")
             if factors and transform.crop is None:
                 raise Error("scale_factors are set without crop_size: samples have different sizes", fix="set crop_size, or crop_height and crop_width")
             if not 0 <= param.ignore_label < 256:
-                raise Error(f"ignore_label is {param.ignore_label}", fix="0 to 255: the forks keep labels as bytes")
+                raise Error(f"ignore_label is {param.ignore_label}", fix="ignore_label: 255, or another number from 0 to 255: the forks keep labels as bytes")
             StagedSource.__init__(self, SegFiles(param.source, param.root_folder, param.label_type), param, workers, place, layer)
             self.transform, self.labels, self.resized = transform, tops > 1 and param.label_type == PIXEL, new_size(param)
             self._stager = SegStager(

@@ -55,11 +55,11 @@ class WindowSource(Source):
         with self.located():
             check_fields(param, _FIELDS, "window_data_param", "remove it")
             if not param.batch_size:
-                raise Error("batch_size is 0", fix="batch_size of at least 1")
+                raise Error("batch_size is 0", fix="batch_size: 32, or another number of 1 or more")
             if transform.crop is None or transform.crop[0] != transform.crop[1]:
                 raise Error("crop_size is not set", fix="transform_param { crop_size: ... }: the size that windows are brought to")
             if param.crop_mode not in ("warp", "square"):
-                raise Error(f"crop_mode is '{param.crop_mode}'", fix='"warp" or "square"')
+                raise Error(f"crop_mode is '{param.crop_mode}'", fix='crop_mode: "warp", or crop_mode: "square"')
             self.batch, self.side, self.pad = int(param.batch_size), transform.crop[0], int(param.context_pad)
             if 2 * self.pad >= self.side:
                 raise Error(f"context_pad {self.pad} on both sides leaves nothing of crop_size {self.side}", fix="a smaller context_pad")

@@ -95,10 +95,11 @@ class AnnotatedStager:
         self.largest: int | None = None  # pixels of an image that is not Large; None: there are no other processes
         self.boxed = annotated.HasField("anno_type")  # the second top has boxes
         if annotated.yolo_data_type not in (0, 1):
-            raise Error(f"yolo_data_type is {annotated.yolo_data_type}", fix="0: rows of boxes; 1: lists of boxes for RegionLoss and Yolov3")
+            fix = "yolo_data_type: 0 for rows of boxes, or yolo_data_type: 1 for lists of boxes for RegionLoss and Yolov3"
+            raise Error(f"yolo_data_type is {annotated.yolo_data_type}", fix=fix)
         self.lists, self.jitter = annotated.yolo_data_type == 1, float(annotated.yolo_data_jitter)
         if self.lists and not 0 <= self.jitter < 1:
-            raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="a share of the image: 0 or more, below 1")
+            raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="yolo_data_jitter: 0.2, or another share of the image from 0 to below 1")
         self.samplers = list(annotated.batch_sampler)
         self.resizings, self.noise = Resizings(param.resize_param, batch), _single(param, "noise_param")
         self.distort, self.expand, self.emit = (_given(param, field) for field in ("distort_param", "expand_param", "emit_constraint"))
@@ -118,7 +119,7 @@ class AnnotatedStager:
             self.distort = in_ssds_form(self.distort)
             check_distortion(self.distort)
         if self.expand is not None and self.expand.max_expand_ratio < 1:
-            raise Error(f"max_expand_ratio is {self.expand.max_expand_ratio:g}", fix="1 or more")
+            raise Error(f"max_expand_ratio is {self.expand.max_expand_ratio:g}", fix="max_expand_ratio: 4, or another number of 1 or more")
         for each in self.samplers:
             low, high, thin, wide = (getattr(each.sampler, f) for f in ("min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio"))
             if not (0 < low <= high <= 1 and 0 < thin <= wide):
@@ -141,7 +142,7 @@ class AnnotatedStager:
         try:
             parsed = proto.AnnotatedDatum.FromString(bytes(content))
         except DecodeError:
-            raise Error("it is not an AnnotatedDatum") from None
+            raise Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
         if not parsed.HasField("datum"):
             fix = "make the database by `ocaffe dataset voc` or convert_annoset; a Data layer reads this one"
             raise Error("it is a Datum, an image without boxes", fix=fix)
@@ -167,7 +168,7 @@ class AnnotatedStager:
         if self.largest is not None and shape[1] * shape[2] > self.largest:
             raise Large(f"it has {shape[1] * shape[2]:,} pixels")
         if self.boxed and self.labels and annotated.type != proto.AnnotatedDatum.BBOX:
-            raise Error(f"its annotations are of type {annotated.type}", fix="BBOX")
+            raise Error(f"its annotations are of type {annotated.type}", fix="make the database with annotations of type BBOX")
         if self.labels and not self.boxed and not datum.HasField("label"):
             raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX")
         if self.distort is not None and shape[0] != 3:

@@ -75,7 +75,7 @@ def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
             raise Error(f"the id {number} occurs twice", place=place, fix="give each image its own")
         file = each.get("file_name")
         if not isinstance(file, str) or not file:
-            raise Error(f"file_name is {file!r}", place=place, fix="the name of the image file")
+            raise Error(f"file_name is {file!r}", place=place, fix="give file_name the name of the image file")
         image = _find(root, folders, file, place)
         size = (_whole(each, "height", place), _whole(each, "width", place)) if "height" in each and "width" in each else None
         pictures[number] = Picture(image, os.path.join(root, image), f"{path}: image {number}", size=size)
