@@ -39,7 +39,7 @@ class Recording:
     data: dict[str, Ref]  # the last value of each name
     diff: dict[str, Ref | None]
     first_data: dict[str, Ref]  # the first value of each name, which differs where a layer works in place
-    first_diff: dict[str, Ref | None]
+    first_diff: dict[str, Ref | None]  # of the first value that has one
     losses: list[tuple[Ref, float]]  # tops with their loss weight
     debug: DebugInfo | None = None
     blobs: dict[Blob, tuple[Ref, Ref | None]] = field(default_factory=dict)  # data and diff of every value of every name
@@ -106,10 +106,19 @@ class _NetRecorder:
         return Recording(
             rec.launches, forward_end, backward_end, forward_ranges, backward_ranges, rec.step,
             {name: blob.data for name, blob in graph.blobs.items()}, {name: blob.diff for name, blob in graph.blobs.items()},
-            {name: blob.data for name, blob in graph.first.items()}, {name: blob.diff for name, blob in graph.first.items()},
+            {name: blob.data for name, blob in graph.first.items()}, self.first_diffs(),
             [(top.data, top.loss_weight) for node in graph.nodes for top in node.tops if top.loss_weight], self.debug,
             {top: (top.data, top.diff) for node in graph.nodes for top in node.tops}, self.wrong_label,
         )  # fmt: skip
+
+    def first_diffs(self) -> dict[str, Ref | None]:
+        """The diff of the first value of each name that has one: where layers work in place, Caffe's buffer has it after the backward pass."""
+        diffs: dict[str, Ref | None] = {}
+        for node in self.graph.nodes:
+            for top in node.tops:
+                if diffs.get(top.name) is None:
+                    diffs[top.name] = top.diff
+        return diffs
 
     # -- forward -----------------------------------------------------------------------------------------------------
 

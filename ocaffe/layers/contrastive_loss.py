@@ -17,6 +17,7 @@ class ContrastiveLoss(Layer):
     """Half the mean over pairs of d^2 (similar pairs) or max(margin - d, 0)^2 (others); d is the distance between rows of bottoms 0 and 1.
 
     Bottom 2 is truncated to an integer; 0 means dissimilar. legacy_version replaces max(margin - d, 0)^2 by max(margin - d^2, 0).
+    Bottom 2 has no gradient. As in Caffe, `propagate_down: true` for it is no mistake, and its diff is 0.
     """
 
     bottoms = 3
@@ -51,7 +52,6 @@ class ContrastiveLoss(Layer):
         )  # fmt: skip
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.no_gradient(propagate, {2: "similarities"})
         n, c = bottoms[0].shape[:2]
         writes = [(sign, bottom.diff.view((n, c))) for sign, bottom, wanted in zip(("", "-"), bottoms, propagate) if wanted and bottom.diff is not None]
         if not writes:

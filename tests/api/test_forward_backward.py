@@ -239,6 +239,48 @@ def test_in_place_layers_can_be_looked_into(device: Any) -> None:
     assert np.array_equal(small.forward(start="relu", end="pool")["pool"], np.zeros((2, 4, 3, 3), np.float32))
 
 
+@pytest.mark.parametrize("before", ["", 'layer { name: "first" type: "Power" bottom: "x" top: "x" power_param { shift: 0.5 } }'], ids=["input", "power"])
+@pytest.mark.parametrize("learns", ["Bias", "Scale", "PReLU"])
+def test_the_diff_of_a_name_is_that_of_its_first_value_with_a_gradient(device: Any, before: str, learns: str) -> None:
+    """The first layer that learns needs no gradient of its bottom, so the first value of the name has no diff. The next value has one."""
+    text = """
+        layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }} {before}
+        layer {{ name: "learns" type: "{learns}" bottom: "x" top: "{top}" }}
+        layer {{ name: "sigmoid" type: "Sigmoid" bottom: "{top}" top: "{last}" }}
+        layer {{ name: "sum" type: "Reduction" bottom: "{last}" top: "sum" loss_weight: 0.5 reduction_param {{ operation: SUMSQ }} }}"""
+    diffs = []
+    for top, last in (("x", "x"), ("y", "z")):
+        net = caffe.Net(parse(text.format(before=before, learns=learns, top=top, last=last), proto.NetParameter), caffe.TRAIN, device=device)
+        for _, params in net.params.items():
+            params[0].data[...] = 0.3
+        net.blobs["x"].data[...] = [[1, -2, 3], [0.5, 1.5, -0.25]]
+        net.forward()
+        net.backward()
+        diffs.append(net.blobs[top].diff.copy())
+        net.close()
+    assert diffs[0].any()
+    np.testing.assert_allclose(diffs[0], diffs[1], rtol=1e-6)
+
+
+def test_similarities_may_be_asked_for_a_gradient(device: Any) -> None:
+    """Caffe's ContrastiveLoss does not look at propagate_down of bottom 2. The other losses refuse it for labels."""
+    text = """force_backward: true
+        layer {{ name: "in" type: "Input" top: "a" top: "b" top: "s" input_param {{ shape {{ dim: 2 dim: 2 }} shape {{ dim: 2 dim: 2 }} shape {{ dim: 2 }} }} }}
+        layer {{ name: "near" type: "Power" bottom: "s" top: "similar" }}
+        layer {{ name: "loss" type: "ContrastiveLoss" bottom: "a" bottom: "b" bottom: "similar" top: "loss" {} contrastive_loss_param {{ margin: 6 }} }}"""
+    diffs = []
+    for flags in ("propagate_down: true " * 3, ""):
+        net = caffe.Net(parse(text.format(flags), proto.NetParameter), caffe.TRAIN, device=device)
+        net.forward(a=np.array([[1, 2], [3, -1]]), b=np.array([[0, 2], [1, 1]]), s=np.array([1, 0]))
+        net.backward()
+        diffs.append({name: net.blobs[name].diff.copy() for name in ("a", "b", "s", "similar")})
+        net.close()
+    asked, usual = diffs
+    assert usual["a"].any() and not asked["s"].any() and not asked["similar"].any()
+    for name in ("a", "b"):
+        np.testing.assert_array_equal(asked[name], usual[name])
+
+
 def test_partial_runs_do_not_disturb_other_blobs(device: Any) -> None:
     small = net(device, phase=proto.TRAIN)
     small.forward(data=image())
