@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -68,6 +69,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         nothing = [pytest.param(None, marks=pytest.mark.skip("no OpenCL device"), id="none")]
         params = [pytest.param(device, id=name) for device, name in zip(devices, names)]
         metafunc.parametrize("device", params or nothing, indirect=True, scope="session")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and thousands of collected tests out of garbage collections. A collection by a test takes a second with them."""
+    gc.collect()
+    gc.freeze()
 
 
 LOG_LEVEL = log.minimum  # fixtures of modules raise it too, so the level before a test is not the one to restore

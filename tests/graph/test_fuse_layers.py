@@ -16,8 +16,6 @@ from ocaffe.solver.solver import Solver
 from tests.harness import switch
 from tests.passes.test_traps import DATA, SETTINGS, classified, conv, layer
 
-pytestmark = pytest.mark.quick
-
 CLIP = "clip_param { min: -0.5 max: 1 }"
 LEAKY = "relu_param { negative_slope: 0.1 }"
 BIASED = "scale_param { bias_term: true }"

@@ -23,8 +23,6 @@ from ocaffe.passes.optimise import optimise, pipeline
 from ocaffe.solver.solver import Solver
 from tests.harness import switch, treat_as_large
 
-pytestmark = pytest.mark.quick
-
 CONV = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}" param {{ name: "{2}" }} param {{ name: "{2}_b" }}
   convolution_param {{ num_output: {3} kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} bias_filler {{ type: "gaussian" }} }} }}\n"""
 SIMPLE = """layer {{ name: "{0}" type: "{1}" bottom: "{2}" top: "{0}" {3} }}\n"""

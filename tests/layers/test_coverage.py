@@ -25,8 +25,6 @@ from tests.test_golden import GOLDEN
 from tests.test_golden import Case as GoldenCase
 from tests.test_golden import cases as golden_cases
 
-pytestmark = pytest.mark.quick
-
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that depend on a training, accuracies
     "AdaCosAddmScale", "AssistedExcitation TRAIN", "BoxOutput", "ChannelScale global TRAIN", "CombinedMargin", "CosinAddm", "CTCGreedyDecoder accuracy",

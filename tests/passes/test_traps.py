@@ -17,8 +17,6 @@ from ocaffe.solver.solver import Solver
 from ocaffe.zoo import FOLDER
 from tests.harness import switch
 
-pytestmark = pytest.mark.quick
-
 DATA = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 12 dim: 12 } shape { dim: 4 }
   data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
 SETTINGS = "base_lr: 0.05 lr_policy: 'fixed' momentum: 0.9 max_iter: 100 random_seed: 3 snapshot_after_train: false\n"

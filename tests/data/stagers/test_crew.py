@@ -28,7 +28,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
 from tests.data.small_databases import batch_of, image, png, raw, samples, source, write
 
-pytestmark = [pytest.mark.quick, pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sockets that keep messages whole")
 RANDOM = {"crop_size": 20, "mirror": True}
 
 
