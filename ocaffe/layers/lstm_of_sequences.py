@@ -22,14 +22,15 @@ class Lstm(LSTM):
     """LSTM whose sequences all start in the first time step of each run, unless sequence indicators T x N are given as a second bottom.
 
     The blobs are W_x, W_h and b. With indicators, a run continues with the final states of the previous run. clipping_threshold limits the magnitude
-    of the gradients of the gates' inputs. With batch_size N, bottom 0 may be flat, with T N rows x I; then the top and the indicators
-    are flat too. Source: junhyukoh/caffe-lstm, as src/caffe/layers/lstm_layer_Junhyuk.cpp in fireae/caffe_latte at 4bcd7ab.
+    of the gradients of the gates' inputs. With batch_size N, bottom 0 may be flat, with T N rows x I; then the top is flat too. Indicators may be
+    flat in any case. Source: junhyukoh/caffe-lstm, as src/caffe/layers/lstm_layer_Junhyuk.cpp in fireae/caffe_latte at 4bcd7ab.
     """
 
     origin = "text recognition forks"
     message = "lstm_param"
     bottoms = (1, 2)
     tops = 1
+    unrolled = False
 
     def own(self) -> Any:
         p = self.param.lstm_param
@@ -41,7 +42,8 @@ class Lstm(LSTM):
         self.flat = bool(batch) and x[1:2] != (batch,)
         self.limit = float(p.clipping_threshold)
         if not self.flat:
-            return super().infer(x, bottoms[1] if len(bottoms) > 1 else x[:2])
+            flat_indicators = len(bottoms) > 1 and math.prod(bottoms[1]) == math.prod(x[:2])
+            return super().infer(x, x[:2] if len(bottoms) < 2 or flat_indicators else bottoms[1])
         fact = f"batch_size is {batch}, bottom 0 is {shape_text(x)}"
         self.check(len(x) >= 2 and x[0] % batch == 0, fact, f"T x {batch} x ..., or rows whose number is a multiple of {batch}")
         steps = (x[0] // batch, batch)
@@ -61,8 +63,9 @@ class Lstm(LSTM):
 
     def _blobs(self, bottoms: list[Blob], tops: list[Blob]) -> tuple[list[Blob], list[Blob]]:
         """Return bottoms and tops of T x N x .., with indicators if there are none."""
+        first = self._in_steps(bottoms[0], self.inputs) if self.flat else bottoms[0]
+        bottoms = [first, *(self._in_steps(bottom) for bottom in bottoms[1:])]
         if self.flat:
-            bottoms = [self._in_steps(bottoms[0], self.inputs), *(self._in_steps(bottom) for bottom in bottoms[1:])]
             tops = [self._in_steps(tops[0], self.units)]
         return bottoms, tops
 

@@ -36,6 +36,7 @@ class Recurrent(Layer):
     inplace_top = False
     gradient_in_rows = True
     gates: ClassVar[int]
+    unrolled: ClassVar[bool] = True  # whether Caffe's layer is a net of its own
     states: ClassVar[tuple[str, ...]]  # the states that a step passes to the next; the first is the hidden state, which W_h multiplies
     inside: ClassVar[str]  # for debug_info: the name of a step's last layer in Caffe's unrolled net
 
@@ -279,14 +280,13 @@ class Recurrent(Layer):
         if diff is not None:
             gemm(rec, total, weight.data, self._static(diff))
 
-    @staticmethod
-    def _diff_of(bottom: Blob, wanted: bool) -> Ref | None:
+    def _diff_of(self, bottom: Blob, wanted: bool) -> Ref | None:
         """Return the diff of a bottom that must be computed, else None.
 
         Caffe's unrolled net always computes it. For the same result, so does this layer if a script reads the blob (its memory persists) and the
         blob's producer has no backward.
         """
-        if not wanted and bottom.diff is None and bottom.data.root.persist and bottom.producer is not None and not bottom.producer.backward:
+        if self.unrolled and not wanted and bottom.diff is None and bottom.data.root.persist and bottom.producer is not None and not bottom.producer.backward:
             bottom.diff = Ref(f"{bottom.name}.diff", bottom.shape, Role.DIFF, persist=True)
             return bottom.diff
         return bottom.diff if wanted else None

@@ -157,6 +157,22 @@ def test_gradient_of_a_batch_of_sequences(device: Device) -> None:
     assert np.abs(together[:, 0]).max() > 0.01 and not together[:, 1].any()
 
 
+@pytest.mark.parametrize(("kind", "computes"), [("Lstm", False), ("LSTM", True)])
+def test_diff_of_an_input_of_recurrent_layers(device: Device, kind: str, computes: bool) -> None:
+    """The inner net of Caffe's LSTM computes the diff of an input that needs none. The layer Lstm has no inner net."""
+    inputs = {"x0": np.ones((3, 1, 4), np.float32), "x1": np.ones((3, 1), np.float32)}
+    field = "lstm" if kind == "Lstm" else "recurrent"
+    text = layer(kind, "x0 x1", "y", f'{field}_param {{ num_output: 2 weight_filler {{ type: "constant" value: 0.5 }} }}')
+    case = Case("diff", text + layer("Reduction", "y", "loss", "loss_weight: 1"), lambda rng: inputs, lambda x, got: {}, [])
+    message = case.message(inputs, "")
+    message.force_backward = False
+    net = Net(message, proto.TRAIN, device=device)
+    net.blobs["x0"].data[...], net.blobs["x1"].data[...] = inputs["x0"], inputs["x1"]
+    net.forward()
+    net.backward()
+    assert net.params["y"][0].diff.any() and net.blobs["x0"].diff.any() == computes
+
+
 def test_clipping_of_lstm(device: Device) -> None:
     """clipping_threshold limits the gradients of the gates' inputs. With one step, their sum over the samples is the gradient of the bias."""
 
