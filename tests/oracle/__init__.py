@@ -10,6 +10,8 @@ peer          one worker: jobs, time limits, restarts
 graph         the paths of a net
 judge         the differences between two results
 exact         a net in double precision, to tell rounding from faults
+memory        the same with Caffe's shared memory, to tell its habits from faults
+python_layers   Python layers of random nets
 tables        the vendor's changes, and the differences that ocaffe has on purpose
 shrink        a smaller net with the same difference
 oracle, campaign   both programs on a case; ranges of seeds

@@ -13,7 +13,7 @@ from typing import Any
 
 from ocaffe.errors import Error
 from tests.oracle import tables
-from tests.oracle.campaign import Part, run_parts
+from tests.oracle.campaign import Part, drawn, run_parts
 from tests.oracle.files import from_file
 from tests.oracle.oracle import Counts, Oracle
 from tests.oracle.peer import VARIABLE
@@ -42,6 +42,12 @@ def run_seeds(options: argparse.Namespace) -> int:
     for name, count in counts.explained.most_common():
         print(f"  {count} x {name}")
     return int(found > 0)
+
+
+def show_drawn(options: argparse.Namespace) -> int:
+    for name, count in drawn(options.seeds, options.types).most_common():
+        print(f"{count:6} {name}")
+    return 0
 
 
 def run_file(options: argparse.Namespace) -> int:
@@ -76,10 +82,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--phase", choices=("TRAIN", "TEST"), default="TEST", help="of a net file")
     parser.add_argument("--shape", type=shape, action="append", default=[], help="of an input of a net file: data=1,3,224,224")
     parser.add_argument("--fault", default="", help="plant a fault of tests/oracle/faults.py")
+    parser.add_argument("--drawn", action="store_true", help="print how many nets of the seeds have each type and form, and run none")
     parser.add_argument("--tables", action="store_true", help="print what is known to differ")
     options = parser.parse_args(arguments)
     if options.tables:
         return show_tables()
+    if options.drawn:
+        return show_drawn(options)
     if not os.environ.get(VARIABLE) or not shutil.which(os.environ[VARIABLE]):
         print(f"${VARIABLE} must name a Python that can import caffe (CONTRIBUTING.md)", file=sys.stderr)
         return 2

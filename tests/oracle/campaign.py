@@ -1,11 +1,13 @@
 """Run ranges of seeds, in several processes."""
 from __future__ import annotations
 
+import collections
 import multiprocessing
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tests.oracle import solvers, specs
+from tests.oracle.case import Case
 from tests.oracle.draft import random_net
 from tests.oracle.judge import Finding
 from tests.oracle.oracle import Counts, Oracle
@@ -39,7 +41,8 @@ def net_report(oracle: Oracle, seed: int, types: Sequence[str]) -> str:
     if not found:
         return ""
     small = shrink(case, lambda smaller: oracle.findings(smaller, counted=False), found[0].part)
-    text = f"{small.text}# phase {small.phase}, form {small.form}, steps {list(small.steps)}\n# inputs {dict(small.inputs)}"
+    how = f"# phase {small.phase}, form {small.form}, steps {list(small.steps)}, kept {small.kept}, debug {small.debug!r}"
+    text = f"{small.text}{how}\n# inputs {dict(small.inputs)}"
     return f"net {seed}: {_lines(found)}\n{text}"
 
 
@@ -69,6 +72,36 @@ def run_part(part: Part) -> Outcome:
             if part.most and len(reports) == part.most:
                 break
         return Outcome(reports, oracle.counts, (oracle.caffe.used, oracle.ocaffe.used))
+
+
+MEASURED = ("Filter", "DetectionOutput")  # types whose tops have a size that a pass measures
+
+
+def forms(case: Case) -> list[str]:
+    """The properties of the net of a case, besides its types."""
+    layers = list(case.net.layer)
+    measured = [layer for layer in layers if layer.type in MEASURED]
+    read = {bottom for layer in layers for bottom in layer.bottom}
+    ruled = any(layer.include or layer.exclude for layer in layers)
+    facts = {
+        f"form {case.form}": True, f"phase {case.phase}": True, "force_backward": case.net.force_backward, "backward pass": case.backward,
+        "several passes": len(case.steps) > 1, "reshape of inputs": any(step.shapes for step in case.steps),
+        "net.reshape()": any(step.reshape for step in case.steps),
+        "include or exclude": ruled, "stages or level": bool(case.stages or case.level),
+        "sizes measured in a pass": bool(measured), "a reader of such a size": any(set(layer.top) & read for layer in measured),
+        "measured, with include or exclude": bool(measured) and ruled, "measured, with planned memory": bool(measured) and case.kept is not None,
+        "in place": any(set(layer.top) & set(layer.bottom) for layer in layers), "propagate_down": any(layer.propagate_down for layer in layers),
+        "shared parameters": any(spec.name for layer in layers for spec in layer.param), "loss weights": any(layer.loss_weight for layer in layers),
+        "planned memory (keep)": case.kept is not None, "poison": case.debug == "poison",
+        "poison and planned memory": case.debug == "poison" and case.kept is not None,
+    }  # fmt: skip
+    return [name for name, fact in facts.items() if fact]
+
+
+def drawn(seeds: Sequence[int], types: Sequence[str] = ()) -> collections.Counter[str]:
+    """The numbers of nets that have each type and each form. No net is run."""
+    cases = [random_net(seed, types) for seed in seeds]
+    return collections.Counter(name for case in cases for name in (*sorted(set(case.types)), *forms(case)))
 
 
 def run_parts(parts: Sequence[Part]) -> list[Outcome]:

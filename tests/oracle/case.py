@@ -16,6 +16,8 @@ from tests.oracle import values
 from tests.oracle.values import Spec
 
 Shape = tuple[int, ...]
+NUMBER = proto.V1LayerParameter.LayerType.Value
+V1 = {today: name for name, today in legacy.V1_TYPES.items() if today and NUMBER(name) < 40}  # larger numbers are those of forks
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Case:
     level: int = 0
     stages: Sequence[str] = ()
     shapes: Mapping[str, Shape] = field(default_factory=dict)  # of blobs, as far as they are known
+    memory: Mapping[str, Any] = field(default_factory=dict)  # shape and number of classes of the arrays for a MemoryData layer
+    kept: Sequence[str] | None = None  # blobs whose values ocaffe keeps, or None for all; the memory of others is planned
+    debug: str = ""  # further words of OCAFFE_DEBUG
     diffs: Sequence[str] = ()  # outputs to which a script gives a diff; without force_backward none needs it
 
     @property
@@ -61,7 +66,8 @@ class Case:
         steps = [dataclasses.asdict(step) for step in self.steps]
         return {
             "kind": "net", "seed": self.seed, "text": self.text, "phase": self.phase, "level": self.level, "stages": list(self.stages),
-            "inputs": dict(self.inputs), "weights": dict(self.weights), "backward": self.backward, "steps": steps, "diffs": list(self.diffs), **more,
+            "inputs": dict(self.inputs), "weights": dict(self.weights), "backward": self.backward, "steps": steps, "diffs": list(self.diffs),
+            "memory": dict(self.memory), "kept": None if self.kept is None else list(self.kept), "debug": self.debug, **more,
         }  # fmt: skip
 
     def changed(self, **fields: Any) -> Case:
@@ -72,16 +78,27 @@ def written(net: Any) -> str:
     return text_format.MessageToString(net)
 
 
-def first_form(net: Any) -> str:
-    """The net with V1 layers. Layers of types or fields that V1 does not have stay as they are; so the net does, if there is one: V1 and today's do not mix."""
-    old = proto.NetParameter()
-    old.CopyFrom(net)
-    old.ClearField("layer")
-    names = {today: name for name, today in legacy.V1_TYPES.items() if today}
+def has_first_form(net: Any) -> bool:
+    """Whether V1 has the types and fields of all layers but Input."""
+    plain = ("name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude")
     for layer in net.layer:
-        if layer.type not in names:
-            return written(net)
-        first = old.layers.add(name=layer.name, type=names[layer.type], bottom=layer.bottom, top=layer.top, loss_weight=layer.loss_weight)
+        names = [descriptor.name for descriptor, _ in layer.ListFields() if descriptor.name not in plain]
+        known = all(name.endswith("_param") and name in proto.V1LayerParameter.DESCRIPTOR.fields_by_name for name in names)
+        if layer.type != "Input" and not (layer.type in V1 and known):
+            return False
+    return True
+
+
+def first_form(net: Any) -> str:
+    """The net with V1 layers and `input` fields. V1 and today's layers do not mix, so a net with others stays as it is."""
+    new = _with_input_fields(net)
+    if not has_first_form(net) or any(layer.type == "Input" for layer in new.layer):
+        return written(net)
+    old = type(net)()
+    old.CopyFrom(new)
+    old.ClearField("layer")
+    for layer in new.layer:
+        first = old.layers.add(name=layer.name, type=V1[layer.type], bottom=layer.bottom, top=layer.top, loss_weight=layer.loss_weight)
         for spec in layer.param:
             first.blobs_lr.append(spec.lr_mult)
             first.weight_decay.append(spec.decay_mult)
@@ -89,25 +106,21 @@ def first_form(net: Any) -> str:
                 first.param.append(spec.name)
         for descriptor, value in layer.ListFields():
             if descriptor.name.endswith("_param"):
-                if descriptor.name not in first.DESCRIPTOR.fields_by_name:
-                    return written(net)
                 getattr(first, descriptor.name).CopyFrom(value)
             elif descriptor.name in ("include", "exclude"):
                 getattr(first, descriptor.name).extend(value)
-            elif descriptor.name not in ("name", "type", "bottom", "top", "loss_weight", "param"):
-                return written(net)
     return written(old)
 
 
-def input_fields(net: Any) -> str:
-    """The net with `input` and `input_shape` (or `input_dim`) in place of its Input layers, if these come first."""
-    old = proto.NetParameter()
+def _with_input_fields(net: Any) -> Any:
+    """The net with `input` and `input_shape` (or `input_dim`) in place of its Input layers, if no rule includes one."""
+    inputs = [(top, shape) for layer in net.layer if layer.type == "Input" for top, shape in zip(layer.top, layer.input_param.shape)]
+    if any(layer.include or layer.exclude for layer in net.layer if layer.type == "Input") or not inputs:
+        return net
+    old = type(net)()
     old.CopyFrom(net)
     old.ClearField("layer")
     old.layer.extend(layer for layer in net.layer if layer.type != "Input")
-    inputs = [(top, shape) for layer in net.layer if layer.type == "Input" for top, shape in zip(layer.top, layer.input_param.shape)]
-    if any(layer.include or layer.exclude for layer in net.layer if layer.type == "Input") or not inputs:
-        return written(net)
     four = all(len(shape.dim) == 4 for _, shape in inputs)
     for top, shape in inputs:
         old.input.append(top)
@@ -115,7 +128,11 @@ def input_fields(net: Any) -> str:
             old.input_dim.extend(shape.dim)
         else:
             old.input_shape.add().CopyFrom(shape)
-    return written(old)
+    return old
+
+
+def input_fields(net: Any) -> str:
+    return written(_with_input_fields(net))
 
 
 FORMS = {"today": written, "V1": first_form, "input": input_fields}

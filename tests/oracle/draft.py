@@ -9,14 +9,15 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.layers.base import registry
 from tests.oracle import values
-from tests.oracle.case import Case, Shape, Step, count, is_value
+from tests.oracle.case import Case, Shape, Step, count, has_first_form, is_value
 from tests.oracle.values import Spec
 
 MOST = 3000  # elements of a blob
 WRONG = 0.08  # of the layers that ocaffe refuses are kept
 NO_GRADIENT = {  # types whose backward pass real Caffe does not have, or whose bottoms have no gradient
-    "Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "ROIPooling", "EvalDetection", "ContinuationIndicator", "Proposal",
+    "Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "ROIPooling", "EvalDetection", "ContinuationIndicator", "Reorg",
 }  # fmt: skip
+KEEP_SIZE = {"Upsample", "RegionLoss", "ROIPooling", "MatMul", "ContrastiveLoss", "Reorg", "MemoryData"}  # of nets without a reshape (tables.FORMS)
 INPUT_SPECS: Sequence[Spec] = (("normal", 1.0),) * 5 + (("ties", 1.0), ("ties", 0.5), ("sparse",), ("positive", 2.0), ("normal", 1000.0), ("normal", 1e-6))
 
 
@@ -58,6 +59,7 @@ class Draft:
         self.weights: dict[str, list[Spec]] = {}
         self.read: set[str] = set()
         self.closed: set[str] = set()  # tops to which no loss is added
+        self.memory: dict[str, Any] = {}  # of a MemoryData layer
         self.owners: dict[tuple[Any, ...], str] = {}  # of shared parameters
         self.names = 0
 
@@ -170,7 +172,7 @@ class Draft:
                     spec.lr_mult, spec.decay_mult = self.pick(0.0, 0.0, 1.0, 2.0), self.pick(0.0, 1.0)
         if layer.bottom and self.chance(0.04):
             layer.propagate_down.extend(self.chance(0.5) for _ in layer.bottom)
-        if self.chance(0.4 if made.is_loss else 0.02) and layer.top and layer.type not in (*NO_GRADIENT, "Parameter"):
+        if self.chance(0.4 if made.is_loss else 0.02) and layer.top and layer.type not in (*NO_GRADIENT, "Parameter", "MemoryData"):
             layer.loss_weight.extend(self.pick(1.0, 0.5, 2.0, -1.0, 0.0) for _ in layer.top[: 1 if made.is_loss else None])
         self._rules(layer)
         return shapes
@@ -217,20 +219,31 @@ class Draft:
             self.net.force_backward = True
         else:
             self.losses()
-        read = {bottom for layer in self.net.layer for bottom in layer.bottom}
+        read = {bottom for layer in self.net.layer for bottom in layer.bottom if bottom not in layer.top}
         ends = [top for layer in self.net.layer if not layer.loss_weight for top in layer.top if top not in read]
         form = self.pick(*["today"] * 8, "V1", "input")
-        if form == "V1" and "Input" in self.net_types:
+        if self.memory:
+            form = "today"  # pycaffe gives arrays to the first layer
+        elif has_first_form(self.net) and self.chance(0.6):
+            form = "V1"
+        elif form == "V1":
             form = "input"
         steps = [Step()]
         if self.chance(0.25):
             steps += [Step() for _ in range(self.pick(1, 2))]
-        elif self.chance(0.2) and not {"Upsample", "RegionLoss", "ROIPooling", "MatMul", "ContrastiveLoss"} & set(self.net_types):  # tables.FORMS
+        elif self.chance(0.2) and not KEEP_SIZE & set(self.net_types):
             steps += [self._resized() for _ in range(2)]
         diffs = sorted(set(ends)) if self.net.force_backward else []
+        backward = gradients or self.chance(0.7)
+        stages, level = self.pick([], [], ["a"], ["a", "b"]), self.pick(0, 0, 0, 1)
+        kept = None
+        if self.chance(0.3):  # the memory of the others is planned
+            tops = [top for layer in self.net.layer for top in layer.top if top in self.all_shapes]
+            kept = sorted({*self.inputs, *(top for top in tops if top in diffs or self.chance(0.15))})
+        debug = "poison" if self.chance(0.5 if kept is not None else 0.1) else ""
         return Case(
-            self.seed, self.net, self.phase, self.inputs, self.weights, backward=gradients or self.chance(0.7), steps=steps, form=form,
-            stages=self.pick([], [], ["a"], ["a", "b"]), level=self.pick(0, 0, 0, 1), shapes=self.all_shapes, diffs=diffs,
+            self.seed, self.net, self.phase, self.inputs, self.weights, backward=backward, steps=steps, form=form,
+            memory=self.memory, kept=kept, debug=debug, shapes=self.all_shapes, diffs=diffs, stages=stages, level=level,
         )  # fmt: skip
 
     @property
@@ -291,7 +304,7 @@ def random_net(seed: int, types: Sequence[str] = ()) -> Case:
                     draft.shapes, draft.read, draft.inputs = before[1:]
         except Finished:
             pass
-        if any(layer.type != "Input" for layer in draft.net.layer):
+        if any(layer.type != "Input" and "nothing" not in layer.bottom for layer in draft.net.layer):
             case = draft.case()
             return case.changed(inputs={name: case.inputs[name] for name in draft.inputs})
     raise AssertionError(f"no net for seed {seed}")

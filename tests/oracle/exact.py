@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 
 from ocaffe import proto
-from ocaffe.formats.filter import filter_net
-from ocaffe.graph.splits import insert_splits
 from ocaffe.layers.base import param_field, registry
 from tests.oracle import values
 from tests.oracle.case import Case, is_value
+from tests.oracle.graph import UNDEFINED, Graph
 
 EPSILON = 2e-7  # relative error of an operation in single precision, with the sums inside of it
 WITHOUT_GRADIENT = (
@@ -45,12 +44,16 @@ class At:
 
 
 class Evaluation:
-    """The arrays of one evaluation, keyed as those of the workers. `noise` is the seed of the errors; None for exact values."""
+    """The arrays of one evaluation, keyed as those of the workers. `noise` is the seed of the errors; None for exact values.
 
-    def __init__(self, case: Case, shapes: dict[str, tuple[int, ...]], noise: int | None = None) -> None:
-        state = proto.NetState(phase=case.phase, level=case.level, stage=case.stages)
-        self.case, self.net = case, insert_splits(filter_net(case.built, state))
+    `graph.arrays` are Caffe's. With a seed `free`, layers that compare values (`UNDEFINED`) get a random value in place of each NaN.
+    """
+
+    def __init__(self, case: Case, graph: Graph, noise: int | None = None, free: int | None = None) -> None:
+        self.case, self.graph, self.net = case, graph, graph.net
+        shapes = {key: array.shape for key, array in graph.arrays.items()}
         self.rng = np.random.default_rng(noise) if noise is not None else None
+        self.chooser = np.random.default_rng(free) if free is not None else None
         self.kept: dict[str, dict[str, Any]] = {}
         self.arrays: dict[str, np.ndarray] = {}
         owners: dict[str, Tensor] = {}
@@ -73,7 +76,7 @@ class Evaluation:
         for step in range(len(case.steps)):
             try:
                 self._pass(step)
-            except (RuntimeError, IndexError, ValueError, KeyError) as error:  # a pass that both programs refuse, or a form without a rule
+            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # a pass that both programs refuse, or a form without a rule
                 self.stopped = f"pass {step} is not evaluated: {error}"
                 break
 
@@ -86,6 +89,26 @@ class Evaluation:
             tensor.register_hook(lambda grad: grad * (1 + EPSILON * torch.tensor(self.rng.standard_normal(tuple(grad.shape)))))
         return tensor
 
+    def chosen(self, x: Tensor, key: str) -> Tensor:
+        """The tensor with random values where it or Caffe's array is NaN."""
+        assert self.chooser is not None
+        undefined = torch.isnan(x.detach())
+        caffe = self.graph.arrays.get(key)
+        if caffe is not None and caffe.shape == tuple(x.shape):
+            undefined |= torch.tensor(np.isnan(caffe))
+        size = float(x.detach()[~undefined].abs().amax()) if bool((~undefined).any()) else 1.0
+        return torch.where(undefined, torch.tensor(self.chooser.standard_normal(tuple(x.shape)) * 2 * size), x)
+
+    def _inputs(self, layer: Any, step: int) -> list[Tensor]:
+        """The tops of a layer without bottoms. Those of MemoryData are Caffe's; the comparison of both programs judges them."""
+        if layer.type == "MemoryData":
+            return [torch.tensor(self.graph.arrays[f"data {step}/{top}"], dtype=torch.float64) for top in layer.top]
+        shapes = dict(self.case.shapes)
+        for change in self.case.steps[: step + 1]:
+            shapes.update(change.shapes)
+        drawn = [values.draw(self.case.inputs[top], shapes[top], self.case.seed, "input", top, step) for top in layer.top]
+        return [torch.tensor(array, dtype=torch.float64, requires_grad=True) for array in drawn]
+
     def _unknown(self, at: At) -> list[Tensor]:
         """NaN for the tops of a type without a rule, and as the gradients of its bottoms if it has a backward pass."""
         self.unknown.add(at.layer.type)
@@ -97,9 +120,6 @@ class Evaluation:
         case = self.case
         blobs: dict[str, Tensor] = {}
         first: dict[str, Tensor] = {}  # the first value of each name: its gradient is what backward leaves in the blob
-        shapes = dict(case.shapes)
-        for change in case.steps[: step + 1]:
-            shapes.update(change.shapes)
         for tensors in self.parameters.values():
             for tensor in tensors:
                 tensor.grad = None
@@ -108,38 +128,49 @@ class Evaluation:
         weighted: set[str] = set()
         whole = {name for name, spec in case.inputs.items() if not is_value(spec)}  # labels and other choices have no errors
         for layer in self.net.layer:
-            if layer.type == "Input":
-                tops = []
-                for top in layer.top:
-                    drawn = values.draw(case.inputs[top], shapes[top], case.seed, "input", top, step)
-                    tops.append(torch.tensor(drawn, dtype=torch.float64, requires_grad=True))
+            if layer.type in ("Input", "MemoryData"):
+                tops = self._inputs(layer, step)
+                whole.update(layer.top[1:] if layer.type == "MemoryData" else ())
             else:
                 rule = RULES.get(layer.type, self._unknown)
                 whole.update(top for top in layer.top if layer.type == "Split" and layer.bottom[0] in whole)
                 bottoms = [blobs[name] if name in whole else self.rounded(blobs[name]) for name in layer.bottom]
+                if self.chooser is not None and layer.type in UNDEFINED:
+                    bottoms = [self.chosen(x, f"data {step}/{name}") for x, name in zip(bottoms, layer.bottom)]
+                runs = layer.name in self.graph.backward
+                bottoms = [x if runs and down else x.detach() for x, down in zip(bottoms, self.graph.down[layer.name])]
                 parameters = [self.rounded(tensor) for tensor in self.parameters.get(layer.name, [])]
+                parameters = [x if runs and self.graph.learns(layer, index) else x.detach() for index, x in enumerate(parameters)]
                 at = At(layer, case.phase == "TRAIN", bottoms, parameters, self.kept.setdefault(layer.name, {}), self.rounded)
                 at.kept["parameters"] = self.parameters.get(layer.name, [])
                 at.kept["shapes"] = [self.shapes.get(f"data {step}/{top}", ()) for top in layer.top]
-                tops = [top if name in whole else self.rounded(top) for name, top in zip(layer.top, rule(at))]
+                try:
+                    made = rule(at)
+                except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):  # a form without a rule
+                    made = self._unknown(at)
+                tops = [top if name in whole else self.rounded(top) for name, top in zip(layer.top, made)]
             read.update(layer.bottom)
             is_loss = registry()[layer.type].is_loss
             for index, (name, top) in enumerate(zip(layer.top, tops)):
-                if top.requires_grad:
-                    top.retain_grad()
+                needed = top.requires_grad
+                top = top if needed else top.detach().requires_grad_()  # with propagate_down: true, any blob can have a diff
+                top.retain_grad()
                 first.setdefault(name, top)
                 blobs[name] = top
                 read.discard(name)
                 weight = layer.loss_weight[index] if index < len(layer.loss_weight) else float(is_loss and index == 0)
                 if weight:
                     weighted.add(name)
-                    objective = objective + weight * top.sum()
+                    objective = objective + (weight * top.sum() if needed else 0)
                     loss += weight * float(top.detach().sum())
         outputs = [name for name in blobs if name not in read]
         for name in case.diffs:
             if name in outputs and name not in weighted:
                 drawn = values.draw(values.NORMAL, tuple(blobs[name].shape), case.seed, "diff", name, step)
                 objective = objective + (blobs[name] * torch.tensor(drawn, dtype=torch.float64)).sum()
+        for name in outputs:
+            if blobs[name].requires_grad:
+                objective = objective + (blobs[name] * 0).sum()  # layers run backward with a diff of 0, too, and make NaN of it
         for name, tensor in blobs.items():
             self.arrays[f"data {step}/{name}"] = tensor.detach().numpy().copy()
             if name in outputs:
@@ -148,7 +179,7 @@ class Evaluation:
         if objective.requires_grad:
             objective.backward()
         for name, tensor in first.items():
-            if tensor.requires_grad and tensor.grad is not None:
+            if tensor.grad is not None:
                 self.arrays[f"diff {step}/{name}"] = tensor.grad.numpy().copy()
             else:
                 self.arrays[f"diff {step}/{name}"] = np.zeros(tuple(tensor.shape))
@@ -179,7 +210,13 @@ def tanh(at: At, x: Tensor) -> Tensor:
 
 
 def sigmoid(at: At, x: Tensor) -> Tensor:
-    return BySlope.apply(x, torch.sigmoid, lambda y: y * (1 - y), at.r)
+    """As Caffe computes it, 0.5 tanh(0.5 x) + 0.5: values near 0 have few digits."""
+
+    def value(x: Tensor) -> Tensor:
+        inner = torch.tanh(0.5 * x.detach())
+        return torch.sigmoid(x) + 0.5 * (at.r(inner) - inner)
+
+    return BySlope.apply(x, value, lambda y: y * (1 - y), at.r)
 
 
 def tanh_of_gate(at: At, x: Tensor) -> Tensor:
@@ -215,6 +252,12 @@ def log(at: At, x: Tensor) -> Tensor:
 def softmax(at: At, x: Tensor) -> Tensor:
     powers = at.r(torch.exp(at.r(x) - x.detach().amax(at.axis(), keepdim=True)))
     return at.r(powers) / at.r(at.r(powers).sum(at.axis(), keepdim=True))
+
+
+def mish(at: At, x: Tensor) -> Tensor:
+    """With the errors of log(1 + exp(x)): small values have few digits."""
+    inner = 1 + torch.exp(x.detach().clamp(max=80))
+    return x * torch.tanh(F.softplus(x, threshold=80) + (at.r(inner) - inner) / inner)
 
 
 def prelu(at: At, x: Tensor) -> Tensor:
@@ -283,6 +326,8 @@ def lrn(at: At) -> list[Tensor]:
     if own.norm_region == own.ACROSS_CHANNELS:
         padded = F.pad(x * x, (0, 0, 0, 0, size // 2, size // 2))
         sums = sum(padded[:, offset : offset + x.shape[1]] for offset in range(size))
+        running = (x * x).detach().cumsum(1)  # Caffe adds a channel and subtracts another
+        sums = sums + (at.r(running) - running)
         return [x / at.r(at.r(own.k + own.alpha / size * sums) ** own.beta)]
     pooled = average(x * x, (size, size), (1, 1), ((size - 1) // 2,) * 2, x.shape[2:])
     return [x / at.r(at.r(1 + own.alpha * pooled) ** own.beta)]
@@ -307,8 +352,8 @@ def eltwise(at: At) -> list[Tensor]:
     own, y = at.own, at.x[0]
     if own.operation == own.SUM:
         return [sum(weight * x for weight, x in zip(own.coeff or [1.0] * len(at.x), at.x))]
-    for x in at.x[1:]:
-        y = y * x if own.operation == own.PROD else torch.where(y > x, y, x)
+    for number, x in enumerate(at.x[1:]):
+        y = y * x if own.operation == own.PROD else torch.where(x > y if number else ~(y > x), x, y)  # of equal values the second counts, then the first
     return [y]
 
 
@@ -356,16 +401,17 @@ def windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequen
     return x[:, :, : outputs[0], : outputs[1]]
 
 
-def average(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], outputs: Sequence[int]) -> Tensor:
-    """AVE pooling. The divisor counts the padding, but nothing beyond it."""
+def average(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequence[int], outputs: Sequence[int], whole: bool = False) -> Tensor:
+    """AVE pooling. The divisor counts the padding, but nothing beyond it. `whole`: all of the window counts, but not in the gradient."""
     sums = windows(x, kernel, stride, pad, outputs, 0.0).sum((4, 5))
     lengths = []
     for count, k, s, p, size in zip(outputs, kernel, stride, pad, x.shape[2:]):
         lengths.append(torch.tensor([min(o * s - p + k, size + p) - (o * s - p) for o in range(count)], dtype=torch.float64))
-    return sums / (lengths[0][:, None] * lengths[1][None, :])
+    y = sums / (lengths[0][:, None] * lengths[1][None, :])
+    return y + (sums / math.prod(kernel) - y).detach() if whole else y
 
 
-def pooled(x: Tensor, own: Any, maximum: bool) -> Tensor:
+def pooled(x: Tensor, own: Any, maximum: bool, whole: bool = False) -> Tensor:
     image = x.shape[2:]
     kernel = tuple(image) if own.global_pooling else spatial(own, "kernel_size", 2, 1)
     stride, pad = spatial(own, "stride", 2, 1), spatial(own, "pad", 2, 0)
@@ -377,16 +423,16 @@ def pooled(x: Tensor, own: Any, maximum: bool) -> Tensor:
         outputs.append(count - 1 if any(pad) and (count - 1) * s >= size + p else count)
     if maximum:
         return windows(x, kernel, stride, pad, outputs, -float(np.finfo(np.float32).max)).amax((4, 5))
-    return average(x, kernel, stride, pad, outputs)
+    return average(x, kernel, stride, pad, outputs, whole)
 
 
-def pooling(at: At) -> list[Tensor]:
+def pooling(at: At, whole: bool = False) -> list[Tensor]:
     if len(at.layer.top) > 1:
         raise ValueError("Pooling with a mask has no rule")
-    return [pooled(at.x[0], at.own, at.own.pool == at.own.MAX)]
+    return [pooled(at.x[0], at.own, at.own.pool == at.own.MAX, whole)]
 
 
-def spp(at: At) -> list[Tensor]:
+def spp(at: At, whole: bool = False) -> list[Tensor]:
     x, parts = at.x[0], []
     for level in range(at.own.pyramid_height):
         bins = 2**level
@@ -396,7 +442,7 @@ def spp(at: At) -> list[Tensor]:
             setattr(own, f"kernel_{name}", kernel)
             setattr(own, f"stride_{name}", kernel)
             setattr(own, f"pad_{name}", (kernel * bins - size + 1) // 2)
-        parts.append(pooled(x, own, at.own.pool == at.own.MAX).reshape(x.shape[0], -1))
+        parts.append(pooled(x, own, at.own.pool == at.own.MAX, whole).reshape(x.shape[0], -1))
     return [torch.cat(parts, 1)]
 
 
@@ -529,6 +575,44 @@ def lstm_unit(at: At) -> list[Tensor]:
     return [c, sigmoid(at, o) * tanh_of_gate(at, c)]
 
 
+def lstm_of_sequences(at: At) -> list[Tensor]:
+    """One sequence, whose gradients are limited step by step."""
+    x, own = at.x[0], at.own
+    steps, size, limit = x.shape[0], own.num_output, own.clipping_threshold
+    keep = at.x[1].detach().reshape(-1) if len(at.x) > 1 else torch.tensor([0.0] + [1.0] * (steps - 1), dtype=torch.float64)
+    h, c = at.kept.get("states") or [torch.zeros(1, size, dtype=torch.float64)] * 2
+    of_x, outputs = x.reshape(steps, 1, -1) @ at.p[0].T + at.p[2], []
+    for step in range(steps):
+        gates = of_x[step] + (h * keep[step]) @ at.p[1].T
+        if limit and gates.requires_grad:
+            gates.register_hook(lambda grad: grad.clamp(-limit, limit))
+        i, f, o, g = gates.chunk(4, 1)
+        c = sigmoid(at, f) * (c * keep[step]) + sigmoid(at, i) * tanh(at, g)
+        h = sigmoid(at, o) * tanh(at, c)
+        outputs.append(h)
+    at.kept["states"] = [h.detach(), c.detach()]
+    return [torch.stack(outputs)]
+
+
+def python(at: At) -> list[Tensor]:
+    """The layers of `python_layers`."""
+    x, made = at.x, at.own.layer
+    if made == "Affine":
+        a, b = (float(number) for number in at.own.param_str.split())
+        return [a * x[0] + b]
+    if made == "Gain":
+        return [channels(x[0], at.p[0]) * x[0] ** 2]
+    y = x[0] * x[1]
+    return [y, y.reshape(len(y), -1).sum(1)]
+
+
+def reorg(at: At) -> list[Tensor]:
+    """darknet's order: the bottom counts as an image with more pixels and fewer channels."""
+    (n, c, h, w), s = at.x[0].shape, at.own.stride
+    phases = at.x[0].reshape(n, c // (s * s), h, s, w, s).permute(0, 3, 5, 1, 2, 4)
+    return [phases.reshape(n, c * s * s, h // s, w // s)]
+
+
 def divisor(at: At, mode: int, all: int, valid: int, samples: int) -> float:
     loss = at.layer.loss_param
     if not loss.HasField("normalization") and loss.HasField("normalize"):
@@ -615,10 +699,13 @@ def parameter(at: At) -> list[Tensor]:
 
 RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "AbsVal": each(lambda at, x: x.abs()),
-    "BNLL": each(lambda at, x: torch.where(x > 0, x, 0.0) + torch.log1p(torch.exp(-x.abs()))),
+    "Lstm": lstm_of_sequences,
+    "Python": python,
+    "Reorg": reorg,
+    "BNLL": each(lambda at, x: F.softplus(x, threshold=100)),
     "Sigmoid": each(sigmoid),
     "TanH": each(tanh),
-    "Mish": each(lambda at, x: x * torch.tanh(F.softplus(x, threshold=80))),
+    "Mish": each(mish),
     "ReLU6": each(lambda at, x: x.clamp(0, 6)),
     "ReLU": each(lambda at, x: torch.where(x > 0, x, at.own.negative_slope * x)),
     "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (at.r(torch.exp(x.clamp(max=0))) - 1))),

@@ -14,6 +14,12 @@ from ocaffe.graph.splits import insert_splits
 from ocaffe.layers.base import registry
 from tests.oracle.case import Case
 
+UNDEFINED = (  # types that compare values, or multiply them by 0
+    "Accuracy", "ArgMax", "Pooling", "SPP", "Eltwise", "Threshold", "Clip", "ReLU", "ReLU6", "PReLU", "ELU", "BNLL", "ROIPooling", "HingeLoss",
+    "Normalize",
+)  # fmt: skip
+VIEWS = ("Reshape", "Flatten", "Split")
+
 
 class Graph:
     """The layers of a case after the rules and the splits, with the paths between them. A blob that is changed in place has one name and all paths."""
@@ -37,6 +43,7 @@ class Graph:
             if learns or self.net.force_backward or any(bottom in self.learned for bottom in layer.bottom):
                 self.learned.update(layer.top)
 
+        self.backward, self.down = _needs(self.net, self.learning, self.weighted)
         self.needed = self._needed()  # blobs whose diffs a backward pass computes or reads
 
     def _needed(self) -> set[str]:
@@ -51,6 +58,16 @@ class Graph:
                 wanted.update(passed)
                 needed.update(passed, layer.top if self.net.force_backward else set(layer.top) & (wanted | self.weighted))
         return needed
+
+    def learns(self, layer: Any, index: int) -> bool:
+        """Whether Caffe computes the gradient of a parameter."""
+        rates = [spec.lr_mult for spec in layer.param]
+        return bool(self.net.force_backward or index >= len(rates) or rates[index])
+
+    def sharing(self, name: str) -> list[str]:
+        """The layers that share a parameter with a layer."""
+        shared = {spec.name for spec in self.layers[name].param if spec.name} if name in self.layers else set()
+        return [layer.name for layer in self.net.layer if any(spec.name in shared for spec in layer.param)]
 
     def around(self, name: str) -> tuple[set[str], set[str]]:
         """The names of the layers before and after a blob or layer, with those that make or read it."""
@@ -73,6 +90,46 @@ class Graph:
 
     def types_after(self, name: str) -> set[str]:
         return {self.layers[layer].type for layer in self.around(name)[1]}
+
+
+def shares(layer: Any) -> bool:
+    """Whether Caffe's top has the memory of the bottom."""
+    own = layer.permute_param
+    same = layer.type == "Permute" and list(own.order) == list(range(len(own.order)))
+    return layer.type in VIEWS or same or (layer.type in ("Slice", "Concat") and len(layer.top) == len(layer.bottom) == 1)
+
+
+def _needs(net: Any, learning: set[str], weighted: set[str]) -> tuple[set[str], dict[str, list[bool]]]:
+    """The layers that run backward, and for each layer the bottoms to which it passes a gradient. The rules are those of Net::Init of Caffe."""
+    known: set[str] = set()  # blobs with a gradient, from the front
+    backward: set[str] = set()
+    down: dict[str, list[bool]] = {}
+    for layer in net.layer:
+        down[layer.name] = list(layer.propagate_down) or [bottom in known for bottom in layer.bottom]
+        if layer.name in learning or known & set(layer.bottom):
+            backward.add(layer.name)
+            known.update(layer.top)
+    under: set[str] = set()  # blobs that a loss depends on
+    cut: set[str] = set()  # blobs to which a reader passes nothing
+    for layer in reversed(net.layer):
+        counts = bool(set(layer.top) & (weighted | under))
+        skipped = layer.name in backward and set(layer.top) <= cut
+        if skipped or not counts:
+            backward.discard(layer.name)
+            down[layer.name] = [False] * len(layer.bottom)
+        under.update(layer.bottom if counts else ())
+        cut.update(bottom for bottom, passed in zip(layer.bottom, down[layer.name]) if not passed)
+    if net.force_backward:
+        backward = {layer.name for layer in net.layer}
+        for layer in net.layer:
+            closed = {"LSTMUnit": (2,), "ContrastiveLoss": (2,), "LSTM": (1,), "RNN": (1,), "EuclideanLoss": ()}
+            without = closed.get(layer.type, (1,) if layer.type.endswith("Loss") else ())
+            down[layer.name] = [passed or index not in without for index, passed in enumerate(down[layer.name])]
+    for layer in net.layer:
+        if layer.type in ("LSTM", "RNN") and layer.name in backward:  # their inner net computes the gradient of each input
+            states = (2 if layer.type == "LSTM" else 1) * layer.recurrent_param.expose_hidden
+            down[layer.name] = [passed or index in (0, 2)[: len(layer.bottom) - 1 - states] for index, passed in enumerate(down[layer.name])]
+    return backward, down
 
 
 def _weights(layer: Any) -> list[float]:

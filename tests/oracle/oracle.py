@@ -68,11 +68,12 @@ class Oracle:
         counts.arrays += len(caffe.arrays)
         counts.refused += caffe.refusal is not None and ocaffe.refusal is not None
         counts.types.update(set(case.types))
-        arbiter, graph = Arbiter(case, caffe), Graph(case, caffe.arrays)
+        graph = Graph(case, caffe.arrays)
+        arbiter = Arbiter(case, graph)
         left, rules = [], set()
         for finding in compare(case, caffe, ocaffe):
             judged = arbiter.judged(finding)
-            rule = judged and tables.explained(case, judged, graph)
+            rule = judged and tables.explained(case, judged, graph, arbiter)
             if judged is None:
                 counts.rounding += 1
             elif rule:

@@ -17,6 +17,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VARIABLE = "OCAFFE_CAFFE_PYTHON"
 START, LIMIT = 120.0, 240.0  # seconds
+JOBS = 200  # of a process, which keeps compiled programs in its memory
 
 
 @dataclass
@@ -71,6 +72,8 @@ class Peer:
         self.jobs += 1
         folder = os.path.join(self.home, str(self.jobs))
         os.mkdir(folder)
+        if self.jobs % JOBS == 0:
+            self.stop()
         if self.process is None:
             self._start()
         assert self.process and self.process.stdin

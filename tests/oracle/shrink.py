@@ -1,12 +1,13 @@
 """Make a net smaller while a test still finds the difference."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.oracle.case import Case, Shape, Step
 from tests.oracle.judge import Finding
 
+SIMPLER: Sequence[dict[str, Any]] = ({"steps": [Step()]}, {"form": "today"}, {"stages": (), "level": 0}, {"kept": None}, {"debug": ""})
 Test = Callable[[Case], list[Finding]]
 
 
@@ -22,8 +23,8 @@ def shrink(case: Case, test: Test, kind: str, most: int = 60) -> Case:
         left -= 1
         return any(finding.part == kind for finding in test(smaller))
 
-    for simpler in (case.changed(steps=[Step()]), case.changed(form="today"), case.changed(stages=(), level=0)):
-        simpler = simpler.changed(steps=simpler.steps if len(simpler.steps) < len(case.steps) else case.steps)
+    for fields in SIMPLER:
+        simpler = case.changed(**fields)
         if left and simpler != case and fails(simpler):
             case = simpler
     again = True
@@ -52,7 +53,9 @@ def without(case: Case, index: int) -> Case | None:
         _insert(net, index + number, top, case.shapes[top])
         inputs[top] = ("normal", 1.0)
     ends = {top for layer in net.layer for top in layer.top}
-    return unread(case.changed(net=net, inputs=inputs, diffs=[name for name in {*case.diffs, *dropped.bottom} if name in ends] if case.diffs else []))
+    diffs = [name for name in {*case.diffs, *dropped.bottom} if name in ends] if case.diffs else []
+    kept = None if case.kept is None else [*case.kept, *needed, *diffs]
+    return unread(case.changed(net=net, inputs=inputs, kept=kept, diffs=diffs))
 
 
 def _insert(net: Any, index: int, name: str, shape: Shape) -> None:
@@ -75,4 +78,5 @@ def unread(case: Case) -> Case:
     net.layer.extend(kept)
     names = {top for layer in kept for top in layer.top}
     steps = [Step({name: shape for name, shape in step.shapes.items() if name in names}, step.reshape) for step in case.steps]
-    return case.changed(net=net, inputs={name: spec for name, spec in case.inputs.items() if name in names}, steps=steps)
+    kept = None if case.kept is None else sorted(names & set(case.kept))
+    return case.changed(net=net, kept=kept, inputs={name: spec for name, spec in case.inputs.items() if name in names}, steps=steps)

@@ -43,12 +43,13 @@ class Training:
     snapshot: int
     first: int = 0
     restore: str = ""
+    debug: str = ""  # further words of OCAFFE_DEBUG
 
     def order(self) -> dict[str, Any]:
         inputs = {"data": ("normal", 1.0), "label": ("integers", 0, 4)}
         return {
             "kind": "solver", "seed": self.seed, "solver": self.solver, "text": self.net, "first": self.first, "last": self.last, "snapshot": self.snapshot,
-            "restore": self.restore, "inputs": inputs, "weights": {},
+            "restore": self.restore, "debug": self.debug, "inputs": inputs, "weights": {},
         }  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def random_training(seed: int) -> Training:
     lines = [f"{name}: {value}" for name, given in fields.items() for value in (given if isinstance(given, list) else [given])]
     solver = "\n".join([named, f'lr_policy: "{policy}"', *lines, "max_iter: 100 display: 0 snapshot_after_train: false solver_mode: CPU"])
     last = draw.randint(5, 14)
-    return Training(seed, solver, _net(draw), last, max(1, last - 5))
+    return Training(seed, solver, _net(draw), last, max(1, last - 5), debug="poison" if draw.random() < 0.4 else "")
 
 
 def _net(draw: random.Random) -> str:

@@ -1,5 +1,7 @@
 """Differences that are known. Each rule is a small predicate with its reason; what no rule names is a finding.
 
+A rule with evidence covers only what double precision confirms: Caffe's values are those of its shared memory, or the elements depend on a NaN.
+
 VENDOR: layers whose code in the package tpu-mlir differs from BVLC's and the forks'. DOCUMENTED: what ocaffe does otherwise on purpose (docs/differences.md).
 ABORTS: nets that Caffe refuses and ocaffe runs. NOT_DRAWN and FORMS: what random nets leave out.
 """
@@ -12,28 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import proto
 from tests.oracle import values
 from tests.oracle.case import Case
-from tests.oracle.graph import Graph
-from tests.oracle.judge import Finding
+from tests.oracle.graph import UNDEFINED, Graph, shares
+from tests.oracle.judge import Arbiter, Finding
 
 GRADIENTS = ("diff", "parameter diff")
-UNDEFINED = (
-    "Accuracy", "ArgMax", "Pooling", "SPP", "Eltwise", "Threshold", "Clip", "ReLU", "ReLU6", "PReLU", "ELU", "BNLL", "ROIPooling", "HingeLoss",
-    "Normalize",
-)  # fmt: skip
-RECURRENT = ("LSTM", "RNN")  # with one step, the output and the last state share memory
-VIEWS = ("Reshape", "Flatten", "Split", "Dropout")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`covers` says whether the rule explains a finding."""
+    """`covers` says whether the rule explains a finding, as far as the net shows it. `evidence` is what double precision must say, if given."""
 
     name: str
     reason: str
     covers: Callable[[Case, Finding, Graph], bool]
+    evidence: Callable[[Arbiter, Finding], bool] | None = None
 
 
 def place(finding: Finding) -> str:
@@ -45,7 +41,8 @@ def place(finding: Finding) -> str:
 
 
 def wrong_gradient(case: Case, finding: Finding, graph: Graph) -> bool:
-    return finding.part in GRADIENTS and bool(graph.types_after(place(finding)) & {"Mish", "MatMul", "BN"})
+    own = any(graph.types_after(name) & {"Mish", "MatMul", "BN"} for name in (place(finding), *graph.sharing(place(finding))))
+    return finding.part in GRADIENTS and own and not finding.verdict.startswith(("ocaffe", "caffe and"))
 
 
 def fills_with_the_first(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -63,17 +60,62 @@ def fills_with_the_first(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 def whole_window(case: Case, finding: Finding, graph: Graph) -> bool:
-    """Whether an AVE pooling, also one in SPP, is before the finding, or after that of a gradient. Double precision says that ocaffe is right."""
-    layers = graph.around(place(finding))[1 if finding.part in GRADIENTS else 0] | (graph.around(place(finding))[0] if finding.part in GRADIENTS else set())
-    average = proto.PoolingParameter.AVE
-    own = [graph.layers[name].spp_param if graph.layers[name].type == "SPP" else graph.layers[name].pooling_param for name in layers]
-    return not finding.verdict.startswith(("ocaffe", "caffe and")) and any(param.pool == average for param in own)
+    """Whether an AVE pooling with a window beyond the padded image is before the finding, or after that of a gradient."""
+    layers = set().union(*graph.around(place(finding))) if finding.part in GRADIENTS else graph.around(place(finding))[0]
+    return any(_beyond(graph.layers[name], graph, finding.step) for name in layers)
+
+
+def _beyond(layer: Any, graph: Graph, step: int) -> bool:
+    own = layer.pooling_param
+    if layer.type == "SPP":
+        return layer.spp_param.pool == layer.spp_param.AVE
+    image = graph.arrays.get(f"data {step}/{layer.bottom[0]}", np.zeros(())).shape[2:] if layer.type == "Pooling" else ()
+    if own.pool != own.AVE or own.global_pooling or len(image) != 2:
+        return False
+    for size, extent, stride, pad, count in zip(
+        image, (own.kernel_h or own.kernel_size, own.kernel_w or own.kernel_size), (own.stride_h or own.stride, own.stride_w or own.stride),
+        (own.pad_h or own.pad, own.pad_w or own.pad), graph.arrays[f"data {step}/{layer.top[0]}"].shape[2:],
+    ):  # fmt: skip
+        if (count - 1) * stride - pad + extent > size + pad:
+            return True
+    return False
+
+
+def other_order(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A Reorg with a stride is before the finding, or its gradient is compared."""
+    return any(layer.type == "Reorg" and layer.reorg_param.stride > 1 for layer in graph.net.layer)
+
+
+def no_gradient_of_reorg(case: Case, finding: Finding, graph: Graph) -> bool:
+    return finding.part in GRADIENTS and "Reorg" in graph.types_after(place(finding)) and finding.verdict.startswith("caffe off")
+
+
+def named_otherwise(case: Case, finding: Finding, graph: Graph) -> bool:
+    return finding.part == "types" and [{"LSTMEM": "Lstm"}.get(name, name) for name in finding.caffe] == list(finding.ocaffe)
+
+
+def diff_of_sequences(case: Case, finding: Finding, graph: Graph) -> bool:
+    """The diff of the top of an Lstm, in which the package adds up the gradients of the steps."""
+    makers = [layer for layer in graph.net.layer if finding.name in layer.top]
+    return finding.part == "diff" and any(layer.type == "Lstm" for layer in makers) and finding.verdict.startswith("caffe off;")
+
+
+def all_states(case: Case, finding: Finding, graph: Graph) -> bool:
+    """The gradient of W_h of an Lstm with indicators."""
+    name, _, index = finding.name.partition("/")
+    own = finding.part == "parameter diff" and index == "1" and graph.layers[name].type == "Lstm" and len(graph.layers[name].bottom) == 2
+    return own and finding.verdict.startswith("caffe off;")
 
 
 VENDOR: Sequence[Rule] = (
     Rule("gradient of Mish, MatMul and BN", "the package has no backward pass of MatMul and wrong ones of Mish and of BN's statistics", wrong_gradient),
     Rule("first prior", "where fewer scores than top_k are above confidence_threshold, the package fills up with the first prior", fills_with_the_first),
-    Rule("divisor of AVE", "the package divides by the whole window where it reaches beyond the padded image; BVLC clips the window", whole_window),
+    Rule("divisor of AVE", "the package divides by the whole window where BVLC clips it to the padded image", whole_window, Arbiter.is_memory),
+    Rule("order of Reorg", "the package's order of the values is not darknet's", other_order, Arbiter.is_memory),
+    Rule("gradient of Reorg", "the package has none", no_gradient_of_reorg),
+    Rule("name of Lstm", "the package names the type LSTMEM", named_otherwise),
+    Rule("top diff of Lstm", "the package adds the gradients of the recurrence to it", diff_of_sequences),
+    Rule("W_h of Lstm", "its gradient has the states that an indicator ends, and memory that was never written", all_states),
 )
 
 # Documented rules
@@ -88,36 +130,21 @@ def unneeded(case: Case, finding: Finding, graph: Graph) -> bool:
     return finding.name not in graph.needed
 
 
-def shares(layer: Any) -> bool:
-    """Whether a layer's top shares memory with its bottom in Caffe."""
-    return layer.type in VIEWS or (layer.type in ("Slice", "Concat") and len(layer.top) == len(layer.bottom) == 1)
-
-
 def in_place(case: Case, finding: Finding, graph: Graph) -> bool:
-    """A layer works in place on a value that a backward pass reads, its own or that of the layer before, or on memory that another blob shares in Caffe."""
-    changed = [layer for layer in graph.net.layer if set(layer.top) & set(layer.bottom)]
-    before, after = graph.around(place(finding))
-    if any(layer.type == "Eltwise" and layer.name in before | after for layer in changed):
-        return True  # Caffe sets the top to 0 before it adds
-    finite = isinstance(finding.ocaffe, np.ndarray) and np.isfinite(finding.ocaffe).all()
-    if finite and finding.verdict.startswith(("ocaffe", "caffe and")):
-        return False
-    is_view = any(shares(layer) and finding.name in layer.top for layer in graph.net.layer)
-    if finding.part in GRADIENTS and any(layer.name in after or (is_view and layer.name in before) for layer in changed):
-        return True
-    seen = {finding.name, *(blob for name in before for blob in graph.layers[name].top)}
-    views = [layer for layer in graph.net.layer if shares(layer) and seen & set(layer.bottom)]
-    sharing = [*views, *(layer for layer in graph.net.layer if layer.type in RECURRENT and finding.name in layer.top)]
-    forward = finding.part not in GRADIENTS and any(layer.name in before for layer in changed)
-    return forward or any(layer.name in graph.around(other.name)[1] for layer in changed for other in sharing)
+    """A layer works in place."""
+    return any(set(layer.top) & set(layer.bottom) for layer in graph.net.layer)
 
 
-def nan_order(case: Case, finding: Finding, graph: Graph) -> bool:
+def not_propagated(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A layer passes no gradient, but shares its diff with its bottom, does not read propagate_down, or has scratch values in the diff."""
+    idle = any(layer.type == "HingeLoss" and layer.name not in graph.backward for layer in graph.net.layer)
+    return finding.part in GRADIENTS and (idle or any(not all(layer.propagate_down) for layer in graph.net.layer))
+
+
+def undefined(case: Case, finding: Finding, graph: Graph) -> bool:
     """A layer that compares values, or multiplies them by 0, gets NaN."""
-    for name in graph.around(place(finding))[0]:
-        layer = graph.layers[name]
-        values_ = [graph.arrays.get(f"data {finding.step}/{bottom}", np.zeros(0)) for bottom in layer.bottom]
-        if layer.type in UNDEFINED and any(np.isnan(array).any() for array in values_):
+    for layer in graph.net.layer:
+        if layer.type in UNDEFINED and any(np.isnan(graph.arrays.get(f"data {finding.step}/{bottom}", np.zeros(0))).any() for bottom in layer.bottom):
             return True
     return False
 
@@ -138,11 +165,15 @@ def sibling_weights(case: Case, finding: Finding, graph: Graph) -> bool:
     return forgets and finding.part in ("loss", *GRADIENTS) and not finding.verdict.startswith(("ocaffe", "caffe and"))
 
 
-def identity_permute(case: Case, finding: Finding, graph: Graph) -> bool:
-    """A Permute that changes no order shares its diff with its bottom, which takes it from a Reshape, Flatten or Split before."""
-    after = [graph.layers[name] for name in graph.around(place(finding))[1]]
-    same = any(layer.type == "Permute" and list(layer.permute_param.order) == list(range(len(layer.permute_param.order))) for layer in after)
-    return finding.part in GRADIENTS and same and finding.verdict.startswith("caffe off")
+def views_in_a_row(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A Flatten, or a Permute that changes no order, takes the diff of its top. A Reshape, Slice, Concat, LSTM or RNN before it still has the old one."""
+    taking = [layer for layer in graph.net.layer if layer.type == "Flatten" or (layer.type == "Permute" and shares(layer))]
+    views = {top for layer in graph.net.layer if shares(layer) or layer.type in ("LSTM", "RNN") for top in layer.top}
+    return finding.part in GRADIENTS and any(views & set(layer.bottom) for layer in taking)
+
+
+def empty_average(case: Case, finding: Finding, graph: Graph) -> bool:
+    return finding.part == "refusal" and finding.caffe == "runs" and "AVE window" in finding.ocaffe and "covers no pixel" in finding.ocaffe
 
 
 def frozen_recurrent(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -154,8 +185,10 @@ def frozen_recurrent(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 def propagated_labels(case: Case, finding: Finding, graph: Graph) -> bool:
-    asked = any(layer.propagate_down for layer in graph.net.layer)
-    return finding.part == "refusal" and asked and "backpropagate to" in finding.caffe and "propagate_down" in finding.ocaffe
+    """Caffe refuses it in the backward pass, if there is one. ContrastiveLoss ignores it."""
+    asked = any(any(layer.propagate_down) for layer in graph.net.layer)
+    refused = re.search(r"backprop(agate)? to", finding.caffe) or finding.caffe == "runs" if finding.part == "refusal" else False
+    return asked and bool(refused) and "there is no gradient for" in finding.ocaffe and "propagate_down" in finding.ocaffe
 
 
 def all_rows(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -167,23 +200,23 @@ def all_rows(case: Case, finding: Finding, graph: Graph) -> bool:
 
 def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
     """Caffe writes a loss weight once, when the net is made. The diff of a blob that grows is 0 after that."""
-    grown = any(step.shapes for step in case.steps[: finding.step + 1])
-    after = [graph.layers[name] for name in graph.around(place(finding))[1]]
-    weights = any(layer.loss_weight and layer.type != "Reduction" for layer in after) or place(finding) in graph.weighted
-    return finding.part in GRADIENTS and grown and weights and not finding.verdict.startswith("ocaffe")
+    return bool(graph.weighted) and any(step.shapes for step in case.steps[: finding.step + 1])
 
 
 DOCUMENTED: Sequence[Rule] = (
     Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded),
-    Rule("in place", "the gradient of a value that is changed in place is right in ocaffe, and views keep the value before the change", in_place),
-    Rule("NaN", "which value is the larger one is not defined, and BLAS makes 0 times NaN 0", nan_order),
+    Rule("in place", "gradients of values that are changed in place are right in ocaffe, and views keep the value of before", in_place, Arbiter.is_memory),
+    Rule("propagate_down: false", "Caffe's views, and types that do not read it, pass a gradient; Scale and HingeLoss leave scratch values", not_propagated,
+         Arbiter.is_memory),
+    Rule("NaN", "which value is the larger one is not defined, and BLAS makes 0 times NaN 0", undefined, Arbiter.depends_on_nan),
     Rule("empty window of MAX", "Caffe's backward pass writes outside of the bottom", empty_window),
     Rule("sibling loss weights", "Caffe forgets the loss weights of a layer's other tops where one of them is also read", sibling_weights),
-    Rule("identity Permute", "the diff does not reach the blob before a Reshape, Flatten or Split in Caffe", identity_permute),
+    Rule("views in a row", "the diff of a Flatten or Permute does not reach the blob before a Reshape, LSTM or RNN", views_in_a_row, Arbiter.is_memory),
+    Rule("empty window of AVE", "ocaffe refuses it; Caffe gives NaN, the package 0", empty_average),
     Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
     Rule("rows of DetectionOutput", "where DetectionEvaluate is the only reader, the top has all possible rows", all_rows),
-    Rule("loss weights of blobs that grow", "Caffe loses the loss weight of a blob that grows", weight_of_grown),
+    Rule("loss weights of blobs that grow", "Caffe loses the loss weight of a blob that grows", weight_of_grown, Arbiter.is_memory),
 )
 
 ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs the net
@@ -203,24 +236,30 @@ ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs
 }
 
 NOT_DRAWN: Mapping[str, str] = {  # types of the package
-    "Data": "reads a database; golden cases have it", "ImageData": "reads files; golden cases have it", "MemoryData": "golden cases have it",
-    "Python": "runs code of the user", "Input": "is in every net",
+    "Input": "is in every net",
+    "Data": "the package is built without LMDB and LevelDB, and refuses all databases",
+    "ImageData": "the package is built without OpenCV; its ImageData has one top, without images and labels",
     "FrcnDetection": "the vendor's own", "Padding": "the vendor's own", "RetinaFaceDetection": "the vendor's own", "YoloDetection": "the vendor's own",
-    "Lstm": "ocaffe takes sequences T x N x ..., the package flat ones",
-    "Proposal": "other fields than those of the forks: it scales to net_input_h x net_input_w",
-    "Reorg": "another order of the values than darknet's, no backward pass, and a division by zero with reverse",
+    "Proposal": "no prototxt is valid in both: the package requires net_input_h and net_input_w in place of im_info, and has none of the forks' fields but "
+    "feat_stride. With the forks' anchors, its boxes lie half a pixel lower, and it fills up with rows of zeros",
 }  # fmt: skip
 FORMS: Mapping[str, str] = {  # forms that are not drawn
     "ROIPooling with another number of regions than images": "the package computes as many regions as there are images",
-    "Upsample, RegionLoss, ROIPooling, MatMul and ContrastiveLoss after a reshape": "the package keeps the first size, or does not check it",
+    "Upsample, RegionLoss, ROIPooling, MatMul, ContrastiveLoss and Reorg after a reshape": "the package keeps the first size, or does not check it",
+    "MemoryData with a reshape of Input layers": "its own size stays",
     "DummyData with values other than 0": "the package fills it with zeros",
+    "Lstm with several sequences": "the package takes one sequence of T x 1 x I, whatever batch_size says, and refuses flat rows",
+    "Reorg with reverse": "the package divides by zero",
     "EvalDetection with equal scores": "the fork's sort is not stable",
     "Upsample with scale 1, Reverse with an axis below 0": "the package refuses them",
 }
 
 
-def explained(case: Case, finding: Finding, graph: Graph) -> str | None:
+def explained(case: Case, finding: Finding, graph: Graph, arbiter: Arbiter) -> str | None:
     """The name of the rule that explains a finding, or None."""
     if finding.part == "refusal" and re.match(r"runs|refuses at forward [1-9]", finding.ocaffe):
         return next((reason for pattern, reason in ABORTS.items() if re.search(pattern, finding.caffe)), None)
-    return next((rule.name for rule in (*VENDOR, *DOCUMENTED) if rule.covers(case, finding, graph)), None)
+    for rule in (*VENDOR, *DOCUMENTED):
+        if rule.covers(case, finding, graph) and (rule.evidence is None or rule.evidence(arbiter, finding)):
+            return rule.name
+    return None

@@ -91,19 +91,55 @@ def test_refusals() -> None:
 def exact_arrays(case: Case) -> dict[str, np.ndarray]:
     from tests.oracle.exact import Evaluation
 
-    shapes: dict[str, tuple[int, ...]] = {"parameter 0/i/0": (2, 3), "parameter 0/i/1": (2,)}
-    return {key: array.astype(np.float32) for key, array in Evaluation(case, shapes).arrays.items()}
+    given = {"parameter 0/i/0": np.zeros((2, 3)), "parameter 0/i/1": np.zeros(2)}
+    return {key: array.astype(np.float32) for key, array in Evaluation(case, Graph(case, given)).arrays.items()}
 
 
 def test_arbitration_tells_rounding_from_a_fault() -> None:
     case = case_of(diffs=("y",))
     arrays = exact_arrays(case)
-    arbiter, right = Arbiter(case, Result(None, {}, arrays)), arrays["data 0/y"]
+    arbiter, right = Arbiter(case, Graph(case, arrays)), arrays["data 0/y"]
     assert arbiter.judged(Finding("data", 0, "y", right, right * np.float32(1 + 1e-7), 1e-7)) is None
     judged = arbiter.judged(Finding("data", 0, "y", right, right * np.float32(1.01), 0.01))
     assert judged is not None and judged.verdict.startswith("ocaffe off")
     judged = arbiter.judged(Finding("diff", 0, "x", arrays["diff 0/x"] + 1, arrays["diff 0/x"], 1.0))
     assert judged is not None and judged.verdict.startswith("caffe off")
+
+
+IN_PLACE = """force_backward: true
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 3] } } }
+layer { name: "t" type: "TanH" bottom: "x" top: "t" }
+layer { name: "r" type: "Reshape" bottom: "t" top: "r" reshape_param { shape { dim: -1 } } }
+layer { name: "p" type: "Power" bottom: "r" top: "r" power_param { scale: 3 } }"""
+
+
+def test_memory_of_caffe_explains_what_it_gives_and_nothing_else() -> None:
+    """Power in place writes its factor into the diff that it reads, and changes the value from which TanH computes its gradient."""
+    case = Case(1, read(IN_PLACE), "TRAIN", {"x": ("normal", 1.0)}, shapes={"x": (2, 3), "t": (2, 3), "r": (6,)}, diffs=("r",))
+    x = values.draw(("normal", 1.0), (2, 3), 1, "input", "x", 0).astype(np.float64)
+    y, dy = np.tanh(x), values.draw(values.NORMAL, (6,), 1, "diff", "r", 0).reshape(2, 3)
+    arbiter = Arbiter(case, Graph(case, {}))
+    for name, part, caffe, ocaffe in (("t", "data", 3 * y, y), ("x", "diff", 9 * (1 - (3 * y) ** 2), 3 * dy * (1 - y**2))):
+        wrong, right = caffe.astype(np.float32), ocaffe.astype(np.float32)
+        judged = arbiter.judged(Finding(part, 0, name, wrong, right, 1.0))
+        assert judged is not None and judged.verdict.startswith("caffe off;") and arbiter.is_memory(judged)
+        assert tables.explained(case, judged, arbiter.graph, arbiter) == "in place"
+        for a, b in ((wrong * np.float32(1.01), right), (wrong, right * np.float32(1.01))):
+            judged = arbiter.judged(Finding(part, 0, name, a, b, 1.0))
+            assert judged is not None and tables.explained(case, judged, arbiter.graph, arbiter) is None
+
+
+def test_only_what_depends_on_a_nan_is_explained_by_it() -> None:
+    text = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 3] } } }
+layer { name: "l" type: "Power" bottom: "x" top: "l" power_param { power: 0.5 } } layer { name: "r" type: "ReLU" bottom: "l" top: "r" }"""
+    case = Case(2, read(text), "TEST", {"x": ("normal", 1.0)}, shapes=dict.fromkeys("xlr", (2, 3)))
+    root = np.sqrt(np.where((x := values.draw(("normal", 1.0), (2, 3), 2, "input", "x", 0)) < 0, np.nan, x)).astype(np.float32)
+    arbiter = Arbiter(case, Graph(case, {"data 0/l": root}))
+    top = np.nan_to_num(root)
+    assert np.isnan(root).any() and (root > 0).any()
+    for changed, name in ((np.isnan(root), "NaN"), (root > 0, None)):
+        finding = Finding("data", 0, "r", np.where(changed, 7, top).astype(np.float32), top, 1.0)
+        assert tables.explained(case, finding, arbiter.graph, arbiter) == name
 
 
 def test_exact_values_are_those_of_ocaffe() -> None:
@@ -123,15 +159,16 @@ def test_rules_do_not_cover_a_plain_difference() -> None:
     for part, name in (("data", "y"), ("data", "t"), ("parameter diff", "i/0"), ("shape", "y")):
         for verdict in ("", "caffe off", "ocaffe off"):
             finding = Finding(part, 0, name, array, array + 1, 0.5, verdict)
-            assert tables.explained(case, finding, graph) is None, (part, name)
-    assert tables.explained(case, Finding("refusal", 0, "", "refuses at build: signal 6: F x.cpp] Check failed", "runs"), graph) is None
+            assert tables.explained(case, finding, graph, Arbiter(case, graph)) is None, (part, name)
+    assert tables.explained(case, Finding("refusal", 0, "", "refuses at build: signal 6: F x.cpp] Check failed", "runs"), graph, Arbiter(case, graph)) is None
 
 
 def test_a_diff_that_no_gradient_needs_is_explained() -> None:
     loss = NET.removeprefix("force_backward: true") + ' layer { name: "e" type: "EuclideanLoss" bottom: "x" bottom: "t" top: "l" }'
     case = case_of(loss)
     finding = Finding("diff", 0, "l", np.array(1.0, np.float32), np.array(0.0, np.float32), 1.0)
-    assert tables.explained(case, finding, Graph(case, {})) == "diffs that no gradient needs"
+    graph = Graph(case, {})
+    assert tables.explained(case, finding, graph, Arbiter(case, graph)) == "diffs that no gradient needs"
 
 
 def test_shrink_keeps_what_is_needed() -> None:

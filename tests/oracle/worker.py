@@ -17,6 +17,7 @@ from tests.oracle import values
 
 MEMORY = 8 << 30  # bytes that a job of the real Caffe may reserve
 SECONDS = 100  # of processor time
+DEBUG = os.environ.get("OCAFFE_DEBUG", "")
 caffe: Any = None
 
 
@@ -67,15 +68,22 @@ def run_net(job: Job) -> None:
     order = job.order
     phase = caffe.TRAIN if order["phase"] == "TRAIN" else caffe.TEST
     job.enter("build")
-    net = caffe.Net(job.write("net.prototxt", order["text"]), phase, level=order.get("level", 0), stages=order.get("stages", []), **order.get("options", {}))
+    kept = order.get("kept") if caffe.__name__ == "ocaffe" else None
+    options = {} if kept is None else {"keep": kept}
+    net = caffe.Net(job.write("net.prototxt", order["text"]), phase, level=order.get("level", 0), stages=order.get("stages", []), **options)
+    names = [name for name in net.blobs if kept is None or name in kept]
     job.facts.update(layers=list(net._layer_names), types=[layer.type for layer in net.layers], outputs=list(net.outputs))
     if order.get("load"):
         job.enter("load")
         net.copy_from(order["load"])
     else:
         job.fill(net)
-    if order["phase"] == "TEST" and order["backward"] and net.blobs:  # ocaffe plans a TEST net with diffs once one was read
-        next(iter(net.blobs.values())).diff.sum()
+    if order.get("memory"):
+        shape, classes = order["memory"]["shape"], order["memory"]["classes"]
+        data = values.draw(values.NORMAL, shape, job.seed, "memory", "data")
+        net.set_input_arrays(data, values.draw(("integers", 0, classes), shape[:1], job.seed, "memory", "labels"))
+    if order["phase"] == "TEST" and order["backward"] and names:  # ocaffe plans a TEST net with diffs once one was read
+        net.blobs[names[0]].diff.sum()
     for step, change in enumerate(order["steps"]):
         job.enter(f"forward {step}")
         for name, shape in change.get("shapes", {}).items():
@@ -87,10 +95,10 @@ def run_net(job: Job) -> None:
             for blob in blobs:
                 blob.diff[...] = 0
         returned = net.forward()
-        loss = sum(float(net.blob_loss_weights[name]) * np.sum(blob.data, dtype=np.float64) for name, blob in net.blobs.items())
         job.keep(f"output {step}", returned)
-        job.keep(f"data {step}", {name: blob.data for name, blob in net.blobs.items()})
-        job.keep(f"loss {step}", {"loss": loss})
+        job.keep(f"data {step}", {name: net.blobs[name].data for name in names})
+        if order.get("kept") is None:
+            job.keep(f"loss {step}", {"loss": sum(float(net.blob_loss_weights[name]) * np.sum(net.blobs[name].data, dtype=np.float64) for name in names)})
         job.keep(f"parameter {step}", parameters(net, "data"))
         if order["backward"]:
             job.enter(f"backward {step}")
@@ -98,7 +106,7 @@ def run_net(job: Job) -> None:
                 if name in net.outputs and not net.blob_loss_weights[name]:
                     net.blobs[name].diff[...] = values.draw(values.NORMAL, net.blobs[name].diff.shape, job.seed, "diff", name, step)
             net.backward()
-            job.keep(f"diff {step}", {name: blob.diff for name, blob in net.blobs.items()})
+            job.keep(f"diff {step}", {name: net.blobs[name].diff for name in names})
             job.keep(f"parameter diff {step}", parameters(net, "diff"))
     if order.get("save"):
         job.enter("save")
@@ -151,6 +159,7 @@ def used() -> float:
 def answer(order: dict[str, Any]) -> dict[str, Any]:
     job = Job(order)
     start = used()
+    os.environ["OCAFFE_DEBUG"] = ",".join(filter(None, [DEBUG, order.get("debug", "")]))
     try:
         RUNS[order["kind"]](job)
         refusal = None

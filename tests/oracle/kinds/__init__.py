@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-MODULES = ("pointwise", "windows", "shapes", "products", "losses", "boxes")
+MODULES = ("pointwise", "windows", "shapes", "products", "losses", "boxes", "data")
 
 
 def register() -> None:

@@ -157,6 +157,13 @@ def shuffle(net: Draft) -> None:
     net.add("ShuffleChannel", [name], shuffle_channel_param={"group": net.pick(*divisors(net.shapes[name][1]))})
 
 
+@kind("Reorg", weight=1)
+def reorg(net: Draft) -> None:
+    stride = net.pick(1, 2, 2)
+    name = net.blob(4, lambda shape: shape[1] % stride**2 == shape[2] % stride == shape[3] % stride == 0)  # the package does not check it
+    net.add("Reorg", [name], reorg_param={"stride": stride})
+
+
 @kind("Reverse")
 def reverse(net: Draft) -> None:
     name = net.blob()
