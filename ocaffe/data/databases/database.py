@@ -1,7 +1,6 @@
 """LMDB and LevelDB behind one interface: records in key order, read by number. Errors have no place; the source adds it."""
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
@@ -11,16 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-import lmdb
-
 from ocaffe import proto
 from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Changed, Damaged, Forward, LmdbFile, Snapshot, Spot
+from ocaffe.data.databases.slot import NoSlot, Slot
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
 
-_LOCK_MODE = 0o664  # of a lock file, as in Caffe
-_LOCK_BYTES = 8192  # of a lock file for the usual 126 readers
 _TRIES = 100
 
 Key = bytes | memoryview
@@ -53,7 +49,7 @@ class Cursor(Protocol):
 
 
 class Database(ABC):
-    """An open database of `entries` records, at least one. Layers with the same source share one object, because a process may open an LMDB only once."""
+    """An open database of `entries` records, at least one. Layers with the same source share one object."""
 
     entries: int
     portable = False  # found records can be sent to other processes
@@ -134,45 +130,6 @@ class Reader:
         return list(zip(map(self.key, found), values))
 
 
-class _Slot:
-    """A reader slot of an LMDB, as Caffe takes it: writers keep the pages of its transaction. The library is used for nothing else."""
-
-    def __init__(self, path: str) -> None:
-        """Raises OSError, lmdb.Error."""
-        _make_lock_file(os.path.join(path, "lock.mdb"))
-        self._environment = lmdb.open(path, readonly=True, create=False, mode=_LOCK_MODE)
-        self._environment.reader_check()  # frees the slots of processes that were killed
-        self.renew()
-
-    def renew(self) -> None:
-        """Protect the newest transaction."""
-        self._transaction = self._environment.begin()
-        self.transaction = self._transaction.id()
-
-
-def _make_lock_file(path: str) -> None:
-    """Make a lock file with disk space if there is none. The library makes it without, and a full disk would end the process by a signal.
-
-    Raises OSError if there is none, or if it cannot be written.
-    """
-    exists = os.path.exists(path)
-    if not os.access(path if exists else os.path.dirname(path), os.W_OK):
-        raise OSError(errno.EACCES, "lock.mdb cannot be written")  # on a read-only file system the library says nothing and takes no slot
-    if exists or not hasattr(os, "posix_fallocate"):
-        return
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
-    except FileExistsError:
-        return
-    try:
-        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)  # unlike a write, it keeps what another process may have written meanwhile
-    except OSError:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
-
-
 class _Lmdb(Database):
     """An LMDB. A reader slot protects the records as they were when the database was opened.
 
@@ -199,10 +156,10 @@ class _Lmdb(Database):
             raise Error(f"{name} is truncated: it has {size:,} bytes and needs {needed:,}", fix="copy the database again")
         self.entries = meta.entries
 
-    def _slot_of(self, path: str) -> _Slot | None:
+    def _slot_of(self, path: str) -> Slot | None:
         try:
-            return _Slot(path)
-        except (OSError, lmdb.Error) as problem:
+            return Slot(path)
+        except (OSError, NoSlot) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else str(problem).partition(" (")[0].rpartition(": ")[2]
             log.warning("db_lmdb.cpp:16", f"{path} is read without a reader slot ({reason}). If it is changed meanwhile, reading ends with an error.")
             return None
@@ -215,24 +172,29 @@ class _Lmdb(Database):
             if found is not None:
                 return Snapshot(self._file, found, self._slot is not None)
             assert self._slot is not None
-            self._slot.renew()  # others committed twice since the slot was taken, and the file names the last two transactions
+            try:
+                self._slot.renew()  # others committed twice since the slot was taken, and the file names the last two transactions
+            except NoSlot:
+                self._slot = None
         raise Changed("other processes change it without pause")
 
     def cursor(self, random: bool) -> Cursor:
-        return _LmdbCursor(self._snapshot, random)
+        return _LmdbCursor(self._snapshot, self._slot, random)
 
 
 class _LmdbCursor:
     """A copy in another process reads what this one finds."""
 
-    def __init__(self, snapshot: Snapshot, random: bool) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, slot: Slot | None, random: bool) -> None:
+        self._snapshot, self._slot = snapshot, slot
         self._places: Anywhere | Forward = _readable(Anywhere, snapshot) if random else Forward(snapshot)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_snapshot": self._snapshot}
 
     def find(self, records: Sequence[int]) -> list[Spot]:
+        if self._slot is not None and not self._slot.held:  # its process was killed
+            self._snapshot.protected, self._slot = False, None
         return _readable(self._places.find, records)
 
     def values(self, found: Sequence[Spot], arena: Arena) -> list[memoryview]:

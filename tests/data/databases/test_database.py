@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import lmdb
 import pytest
@@ -91,15 +92,32 @@ def test_empty(tmp_path: pathlib.Path) -> None:
 
 
 def test_open_elsewhere_in_the_process(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """LMDB opens a database only once in a process. So the second reader has no slot of its own."""
-    other = lmdb.open(ten)
-    reader = Reader(open_database(ten, LMDB))
-    assert "is read without a reader slot" in capsys.readouterr().err and len(reader.read(0, 10)) == 10
-    with other.begin(write=True) as transaction:
-        transaction.delete(b"00000003")
-    with pytest.raises(Error, match="record 0: the database was changed while it was read"):
+    """LMDB opens a database only once in a process. A script may open it before and after the reader, and write to it; the reader sees the old records."""
+    with lmdb.open(ten) as before, before.begin() as transaction:
+        reader = Reader(open_database(ten, LMDB))
+        assert transaction.get(b"00000003") == b"value 3"
+    with lmdb.open(ten) as after:
+        for _ in range(4):
+            with after.begin(write=True) as transaction:
+                transaction.delete(b"00000003")
+                transaction.put(b"00000004", b"other" * 999)
+        assert [bytes(value) for _, value in reader.read(0, 10)] == [b"value %d" % i for i in range(10)]
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_the_process_of_the_slot_is_killed(ten: str, random: bool) -> None:
+    """Then nothing keeps the pages, so that a change is an error."""
+    database = open_database(ten, LMDB)
+    reader = Reader(database, random)
+    assert len(reader.read(0, 10)) == 10
+    slot: Any = database._slot  # type: ignore[attr-defined]
+    slot._child.kill()
+    slot._child.wait()
+    assert len(reader.read(0, 10)) == 10
+    in_another_process(WRITER, ten)
+    with pytest.raises(Error, match="the database was changed while it was read"):
         reader.read(0, 10)
-    other.close()
 
 
 def in_another_process(code: str, *words: str) -> str:
@@ -134,8 +152,9 @@ def test_slots_of_killed_processes_are_freed(ten: str) -> None:
         in_another_process("import lmdb, os, sys; reading = lmdb.open(sys.argv[1], readonly=True).begin(); os.kill(os.getpid(), 9)", ten)
     database = open_database(ten, LMDB)
     slots = in_another_process("import lmdb, sys; print(lmdb.open(sys.argv[1], readonly=True).readers())", ten)
-    assert slots.split()[3:4] == [str(os.getpid())] and len(slots.splitlines()) < 4, slots
-    del database
+    slot: Any = database._slot  # type: ignore[attr-defined]
+    assert slots.split()[3:4] == [str(slot._child.pid)] and len(slots.splitlines()) < 4, slots
+    del database, slot
 
 
 @pytest.mark.parametrize("reason", ["Read-only file system", "No space left on device"])
