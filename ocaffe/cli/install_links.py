@@ -13,7 +13,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.support.files import atomic_write
 
-LINKS = {  # name of Caffe's program: the command that replaces it; '' is the program with actions
+LINKS = {  # name of Caffe's program: the command that replaces it, with a flag; '' is the program with actions
     "caffe": "",
     "caffe.bin": "",
     "convert_imageset": "convert_imageset",
@@ -28,6 +28,8 @@ LINKS = {  # name of Caffe's program: the command that replaces it; '' is the pr
     "detect.py": "detect",
     "draw_net.py": "draw_net",
     "parse_log.py": "parse_log",
+    "parse_log.sh": "parse_log --tables",
+    "plot_training_log.py": "plot --chart",
 }
 _MARK = "# made by `ocaffe install-links`"
 _SCRIPT = """#!{python}
@@ -144,7 +146,7 @@ def _install_programs(folder: str, force: bool) -> None:
 def _install(path: str, command: str) -> None:
     if os.path.islink(path):  # with --force: remove the link, not its target
         os.unlink(path)
-    arguments = f"[{command!r}, *sys.argv[1:]]" if command else ""
+    arguments = f"[*{command.split()!r}, *sys.argv[1:]]" if command else ""
     text = _SCRIPT.format(python=sys.executable, mark=_MARK, root=_root(), arguments=arguments)
     with atomic_write(path) as out:
         out.write(text.encode())

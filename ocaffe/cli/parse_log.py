@@ -1,4 +1,4 @@
-"""ocaffe parse_log: write the numbers of a log as CSV files, as Caffe's tools/extra/parse_log.py."""
+"""ocaffe parse_log: write the numbers of a log as CSV files, as Caffe's tools/extra/parse_log.py, or as the tables of parse_log.sh."""
 from __future__ import annotations
 
 import os
@@ -8,26 +8,32 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.training_logs.logs import csv_text, read_log
+from ocaffe.tools.training_logs.tables import test_table, train_table
 
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("parse_log", "Parse a training log into two CSV files, LOG.train and LOG.test in a folder.")
     parser.add_argument("logfile_path", help="the log")
-    parser.add_argument("output_dir", help="the folder of the CSV files")
+    parser.add_argument("output_dir", nargs="?", default="", help="the folder of the files; with --tables the default is the present one")
+    parser.flag("tables", False, "write the tables of Caffe's parse_log.sh instead of CSV: iterations, seconds, loss and rate; or two outputs of the test")
     parser.flag("verbose", False, "print the names of the files written")
     parser.flag("delimiter", ",", "delimiter between columns")
     options = parser.parse(argv)
     if len(options.delimiter) != 1:
         raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="--delimiter=, or another single character")
+    if not (options.output_dir or options.tables):
+        raise Error("the folder of the CSV files is not given", place="ocaffe parse_log", fix=f"ocaffe parse_log {options.logfile_path} .")
     log = read_log(options.logfile_path)
     name = os.path.join(options.output_dir, os.path.basename(options.logfile_path))
-    for path, rows in ((f"{name}.train", log.train), (f"{name}.test", log.test)):
-        if not rows:
+    tables = train_table(log), test_table(log)
+    for kind, rows, table in (("train", log.train, tables[0]), ("test", log.test, tables[1])):
+        path = f"{name}.{kind}"
+        if not (rows or options.tables):
             if options.verbose:
                 print(f"Not writing {path}; no lines to write")
             continue
         with atomic_write(path) as out:
-            out.write(csv_text(rows, options.delimiter).encode())
+            out.write((table if options.tables else csv_text(rows, options.delimiter)).encode())
         if options.verbose:
             print(f"Wrote {path}")
     return 0

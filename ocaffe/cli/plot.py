@@ -10,8 +10,9 @@ from ocaffe.evaluation.class_plots import render_classes
 from ocaffe.evaluation.class_scores import read_class_scores
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.drawing.figure import FORMATS
-from ocaffe.tools.drawing.plots import panels, render
+from ocaffe.tools.drawing.plots import Curve, panels, render
 from ocaffe.tools.training_logs.logs import read_log
+from ocaffe.tools.training_logs.tables import CHARTS, Chart, points
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,7 +21,14 @@ def main(argv: Sequence[str]) -> int:
                                                                  "precision and recall of detectors, IoU of segmentations")  # fmt: skip
     parser.add_argument("-o", "--output", "-output", default="plot.png", help=f"the file to write; its extension selects the format: {', '.join(FORMATS)}")
     parser.flag("seconds", False, "plot over seconds instead of iterations")
+    parser.flag("chart", -1, "as plot_training_log.py CHART OUTPUT LOG...: the first FILE is the picture. "
+                             + ", ".join(f"{number}: {chart.title}" for number, chart in enumerate(CHARTS)))  # fmt: skip
     options = parser.parse(argv)
+    if options.chart >= 0:
+        if options.chart >= len(CHARTS) or len(options.files) < 2:
+            fact = f"--chart is {options.chart}" if options.chart >= len(CHARTS) else f"{options.files[0]} is the only FILE"
+            raise Error(fact, place="ocaffe plot", fix=f"--chart 0 to {len(CHARTS) - 1}, then the picture and at least one log")
+        options.output, *options.files = options.files
     kind = os.path.splitext(options.output)[1][1:].lower()
     if kind not in FORMATS:
         raise Error(f"the output is {options.output}", place="ocaffe plot", fix=f"a name that ends in .{', .'.join(FORMATS)}")
@@ -28,7 +36,10 @@ def main(argv: Sequence[str]) -> int:
     if scores and (options.seconds or len(scores) < len(options.files)):
         other = "--seconds" if options.seconds else next(path for path in options.files if path not in scores)
         raise Error(f"{scores[0]} has the scores of a test, and {other} belongs to logs", place="ocaffe plot", fix="plot scores and logs by two commands")
-    content = _scores(scores, kind) if scores else _logs(options.files, kind, options.seconds)
+    if options.chart >= 0:
+        content = _chart(CHARTS[options.chart], options.files, kind)
+    else:
+        content = _scores(scores, kind) if scores else _logs(options.files, kind, options.seconds)
     with atomic_write(options.output) as out:
         out.write(content)
     print(f"wrote {options.output}")
@@ -37,6 +48,17 @@ def main(argv: Sequence[str]) -> int:
 
 def _logs(paths: list[str], kind: str, seconds: bool) -> bytes:
     return render(panels(list(zip(_names(paths), map(read_log, paths))), seconds), kind, seconds)
+
+
+def _chart(chart: Chart, paths: list[str], kind: str) -> bytes:
+    """Return a chart of plot_training_log.py. Raise Error for a log that has no such values."""
+    curves = []
+    for name, path in zip(_names(paths), paths):
+        x, y = points(read_log(path), chart)
+        if not x:
+            raise Error(f"it has no values of the chart '{chart.title}'", place=path, fix="another --chart, or the log of a training with tests")
+        curves.append(Curve(name, chart.value, chart.value.startswith("Test"), x, y))
+    return render({chart.title: curves}, kind, chart.seconds)
 
 
 def _scores(paths: list[str], kind: str) -> bytes:

@@ -14,6 +14,8 @@ from ocaffe.cli import COMMANDS, main
 from ocaffe.cli.flags import Parser
 from ocaffe.cli.install_links import LINKS
 from ocaffe.errors import Error
+from ocaffe.tools.training_logs.logs import read_log
+from ocaffe.tools.training_logs.tables import CHARTS, points
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "files"
@@ -66,7 +68,33 @@ def test_foreign_files_stay(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture
 
 
 def test_every_link_leads_to_a_command() -> None:
-    assert {command for command in LINKS.values() if command} <= set(COMMANDS)
+    assert {command.split()[0] for command in LINKS.values() if command} <= set(COMMANDS)
+
+
+def test_tables_of_parse_log_sh(tmp_path: pathlib.Path) -> None:
+    """The old script's loss and rate are in columns 3 and 4, whatever speed the log has."""
+    assert main(["install-links", str(tmp_path)]) == 0
+    done = subprocess.run([sys.executable, str(tmp_path / "parse_log.sh"), str(GOLDEN / "caffe_train.log")], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    train, test = ((tmp_path / f"caffe_train.log.{kind}").read_text().splitlines() for kind in ("train", "test"))
+    assert train[:2] == ["#Iters Seconds TrainingLoss LearningRate", "0   0.000993  1.34645      0.05"]
+    assert train[-1].split() == ["16", "0.004807", "0.000414614"]
+    assert test[0] == "#Iters Seconds TestAccuracy TestLoss" and test[-1].split()[::2] == ["15", "1"] and test[-1].split()[3] == "0.000212079"
+
+
+def test_charts_of_plot_training_log(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = str(GOLDEN / "caffe_train.log")
+    assert [chart.title for chart in CHARTS][::2] == ["Test accuracy vs. Iters", "Test loss vs. Iters", "Train learning rate vs. Iters", "Train loss vs. Iters"]
+    assert points(read_log(log), CHARTS[0]) == ([0, 5, 10, 15], [0.166667, 1, 1, 1])
+    assert points(read_log(log), CHARTS[6])[1][:2] == [1.34645, 0.816173] and points(read_log(log), CHARTS[5])[1] == [0.05] * 4 + [0.025] * 4
+    for words in (["8", "x.png", log], ["6", "x.png"], ["6", "x.doc", log]):
+        assert main(["plot", "--chart", *words]) == 1
+    said = capfd.readouterr().err
+    assert "--chart is 8" in said and "x.png is the only FILE" in said and "the output is x.doc" in said
+    assert main(["parse_log", log]) == 1 and "fix: ocaffe parse_log" in capfd.readouterr().err
+    pytest.importorskip("matplotlib")
+    assert main(["plot", "--chart", "6", "x.svg", log]) == 0 and "Train loss vs. Iters" in (tmp_path / "x.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +135,7 @@ def test_flags_of_other_commands() -> None:
         tool.parse(["--solver=x"])
 
 
-@pytest.mark.parametrize("command", [command for command in LINKS.values() if command])
+@pytest.mark.parametrize("command", [command for command in LINKS.values() if command and " " not in command])
 def test_every_flag_is_in_the_docs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
