@@ -25,7 +25,7 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, weights_of, write_files
 from ocaffe.zoo.region_detectors import LONGEST, SIDE
 from ocaffe.zoo.templates import AVERAGED, WEIGHTED, faster, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
@@ -329,7 +329,7 @@ def number_classes(layer: Any, classes: int) -> None:
 
 
 def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:
-    weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    weights = weights_of(solver)
     deploy = project.path("deploy.prototxt")
     yield from readme_head(f"{project.net}: {project.classes} classes of objects", (
         f"ocaffe lint {project.path('solver.prototxt')}",

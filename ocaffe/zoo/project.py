@@ -333,10 +333,15 @@ def readme_head(title: str, commands: Sequence[str]) -> Iterator[str]:
     yield "|---|---|"
 
 
+def weights_of(solver: Any) -> str:
+    """Return the weights that a training leaves, for a shell: the best snapshot, of which there is one, or that of the last iteration."""
+    newest = "_best_iter_*" if solver.HasField("best_output") else f"_iter_{solver.max_iter}"
+    return f"{solver.snapshot_prefix}{newest}.caffemodel"
+
+
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
     trained = writer.choices.trained
-    newest = "_best_iter_*" if solver.HasField("best_output") else f"_iter_{solver.max_iter}"
-    weights = project.path(trained) if trained else f"{solver.snapshot_prefix}{newest}.caffemodel"
+    weights = project.path(trained) if trained else weights_of(solver)
     source = writer.images
     yield from readme_head(f"{writer.given.title}: {project.classes} classes", (
         f"ocaffe train --solver {project.path('solver.prototxt')}",

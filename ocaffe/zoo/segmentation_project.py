@@ -21,7 +21,7 @@ from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.masks import FIX, Masks, find_masks
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, weights_of, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 from ocaffe.zoo.weights import transform_of
@@ -333,7 +333,7 @@ def _reshaped(stored: Mapping[str, Sequence[np.ndarray]], graph: Graph, file: st
 
 
 def _readme(project: Project, made: _Segmenter, solver: Any) -> Iterator[str]:
-    weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    weights = weights_of(solver)
     deploy, images = project.path("deploy.prototxt"), project.images
     yield from readme_head(f"{project.net}: {project.classes} classes of pixels", (
         f"ocaffe train --solver {project.path('solver.prototxt')}",
@@ -347,7 +347,7 @@ def _readme(project: Project, made: _Segmenter, solver: Any) -> Iterator[str]:
         ("input of the net", shape_text(project.shape)), ("mean, scale", " ".join(prototxt(made.transform).split()) or "none"),
         ("random changes of the images", " ".join(prototxt(made.augment).split()) or "none"),
         ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"), ("iterations", str(project.iterations)),
-        ("score", f"`{SCORE}`: mean intersection over union of the pixels for testing; `{solver.snapshot_prefix}_best_iter_N` has the best one"),
+        ("score", f"`{SCORE}`: mean intersection over union of the pixels for testing"),
     ):  # fmt: skip
         yield f"| {name} | {text} |"
     yield ""

@@ -22,7 +22,7 @@ from ocaffe.memory.report import size_text
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, parts_in, root_of
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, weights_of, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 
@@ -203,7 +203,7 @@ class _Reader:
 
 
 def _readme(project: Project, solver: Any) -> Iterator[str]:
-    weights = f"{solver.snapshot_prefix}_iter_{solver.max_iter}.caffemodel"
+    weights = weights_of(solver)
     deploy, images = project.path("deploy.prototxt"), project.images
     yield from readme_head(f"{project.net}: {project.classes - 1} characters", (
         f"ocaffe train --solver {project.path('solver.prototxt')}",

@@ -70,6 +70,7 @@ def test_classes_of_the_label_map(here: pathlib.Path, net: str, confidences: int
     assert train.annotated_data_param.label_map_file == test.annotated_data_param.label_map_file == "data/labelmap.prototxt"
     solver = read_solver("out/solver.prototxt")
     assert (solver.eval_type, list(solver.test_iter), solver.max_iter) == ("detection", [1], 8)
+    assert pathlib.Path("out/README.md").read_text().count(f" out/{net}_best_iter_*.caffemodel") == 3
 
 
 def test_display_names(here: pathlib.Path) -> None:

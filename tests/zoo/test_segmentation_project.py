@@ -112,6 +112,8 @@ def test_train_and_predict(here: pathlib.Path, net: str, device: Any, capsys: py
         assert main(["train", "--solver", "out/solver.prototxt", "--set", "random_seed=1", "--device", device.number]) == 0, log.getvalue()
     before, after = (float(found) for found in re.findall(r"Test net output #0: loss = (\S+)", log.getvalue()))
     assert after < before and "seg/mean_iou" in log.getvalue()
+    assert pathlib.Path("out/README.md").read_text().count(f" out/{net}_best_iter_*.caffemodel") == 3
+    assert len(list(here.glob(f"out/{net}_best_iter_*.caffemodel"))) == 1
     weights = f"out/{net}_iter_5.caffemodel"
     test = ["test", "--model", "out/train_val.prototxt", "--weights", weights, "--iterations", "1", "--per-class", "--device", device.number]
     capsys.readouterr()
