@@ -122,12 +122,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         print(failure(error), file=log.stderr)
+        if log.records and not log.stderr.isatty():  # a file or a pipe: `tail -1` finds it under a long log
+            print(f"ocaffe {command} failed: {one_line(error)}", file=log.stderr)
     return 1
 
 
 def failure(error: Error) -> str:
     """Return the text of an error, with a red first word on a terminal."""
     return f"{log.colored('error:', log.RED)} {error}"
+
+
+def one_line(error: Error) -> str:
+    """Return the text of an error as one line."""
+    return " ".join(str(error).split())
 
 
 def _error(problem: Exception) -> Error | None:

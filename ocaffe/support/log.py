@@ -107,6 +107,7 @@ def _write(line: str) -> None:
 
 sink: Callable[[str], None] = _write
 minimum = 0
+records = 0  # written since `configure`
 _once: set[str] = set()
 _folder: str | None = None  # of log files
 _program = "caffe"
@@ -117,8 +118,8 @@ _file_channel = Channel("")
 
 def configure(program: str = "caffe") -> None:
     """Read the environment variables. The command line calls this. `program` is the first part of the names of log files."""
-    global minimum, _folder, _program, _chosen, _file_channel
-    _chosen = True
+    global minimum, records, _folder, _program, _chosen, _file_channel
+    _chosen, records = True, 0
     try:
         minimum = int(os.environ.get("GLOG_minloglevel", "0"))  # noqa: SIM112 (glog's spelling)
     except ValueError:
@@ -192,8 +193,10 @@ def _nowhere(line: str) -> None:
 
 def emit(level: int, source: str, text: str) -> None:
     """Write one record. `source` is Caffe's file and line, for example 'solver.cpp:239'. A text of several lines keeps its lines."""
+    global records
     if level < minimum:
         return
+    records += 1
     now = time.time()
     stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
     micros = int(now % 1 * 1e6)

@@ -271,9 +271,11 @@ def test_bad_input(name: str, spec: str, capfd: pytest.CaptureFixture[str]) -> N
     before = {path: path.read_bytes() for path in pathlib.Path(".").rglob("*") if path.is_file() and path.name != "lock.mdb"}
     assert train(spec, *flags) == 1
     text = capfd.readouterr().err
-    told = text[text.index("error: ") :]
+    told, _, last = text[text.index("error: ") :].partition("\nocaffe train failed: ")
     assert re.search(message, told), told
     assert "Traceback" not in text and len(told.splitlines()) <= 4
+    assert last in ("", " ".join(told.removeprefix("error: ").split()) + "\n")  # under log lines, the last line has the whole error
+    assert bool(last) == bool(re.search(r"^[IW]\d{4} ", text, re.M))
     assert {path: path.read_bytes() for path in before} == before
 
 
