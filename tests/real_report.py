@@ -21,7 +21,8 @@ from ocaffe.formats.upgrade import upgrade_net
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / "shared" / "real" / "prototxts"
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "real-nets.md"
-OWN_DATA = {"Data", "ImageData", "HDF5Data", "MemoryData", "WindowData", "AnnotatedData", "DenseImageData", "VideoData", "ImageLabelmapData", "ImageSegData"}
+OWN_DATA = {"Data", "ImageData", "HDF5Data", "MemoryData", "WindowData", "AnnotatedData", "DenseImageData", "VideoData", "ImageLabelmapData", "ImageSegData",
+            "SegData", "CustomData", "DisparityData", "FrcnnRoiData"}
 PYTHON_DATA = {"RoIDataLayer", "NYUDSegDataLayer", "SiameseLabels"}
 BOXES = np.array([[20, 30, 120, 150, 7], [60, 10, 200, 90, 12]], np.float32)
 

@@ -67,9 +67,10 @@ REFUSED: dict[str, Refused] = _table(
         "Intel's fork surrounds each crop with so many zeros", "remove it, and give the first layer the pad")),
     ("TransformationParameter", "original_image stride upper_size upper_height upper_width", Refused(
         "TSN's SegData and its data for whole images take crops whose sides are multiples of stride and at most upper_size",
-        "remove it: crop_size, or multi_scale with scale_ratios, give samples of one size")),
+        "SegData has all but original_image; elsewhere crop_size, or multi_scale with scale_ratios, give samples of one size")),
     ("TransformationParameter", "is_flow multi_scale fix_crop more_fix_crop max_distort scale_ratios", Refused(
-        "TSN takes crops of several sizes from fixed places, or changes the sign of mirrored flow", "VideoData has it; elsewhere random_resized_crop { }")),
+        "TSN takes crops of several sizes from fixed places, or changes the sign of mirrored flow",
+        "VideoData has it, and SegData has scale_ratios; elsewhere random_resized_crop { }")),
     ("TransformationParameter", "num_labels", Refused("NVCaffe declares it, and no layer of it reads it", "remove it")),
     ("TransformationParameter", "rotate", Refused("deepdetect turns images by multiples of 90 degrees", "random_90_deg_rot: true does the same")),
     ("TransformationParameter", "geometry_param", Refused(
@@ -109,9 +110,11 @@ REFUSED: dict[str, Refused] = _table(
     ("DenseImageDataParameter", "one_hot_nclasses", Refused(
         "deepdetect gives each class a plane of the labels", "remove it: the losses here take one plane of class numbers")),
     ("DataParameter", "shuffle_buffer_size", Refused("ParseNet shuffles the records within a buffer", "shuffle: true shuffles all records")),
-    ("DataParameter", "block_size disk_reader_threads encoding huge_video_dataset limit_samples permute_every_iter preselection_file preselection_label "
+    ("DataParameter", "block_size disk_reader_threads encoding permute_every_iter preselection_file preselection_label "
      "rand_permute rand_permute_order rand_permute_seed range_end range_start slice_point subtract verbose", Refused(
-         "FlowNet's CustomData reads slices of its own databases", "ImageData lists, or HDF5Data, with the slices as tops of their own")),
+         "FlowNet's CustomData reads slices of its own databases", 'type: "CustomData" has it')),
+    ("DataParameter", "huge_video_dataset limit_samples", Refused(
+        "other layers of FlowNet 2, which its public code lacks, read files of another format (BinaryDB)", 'type: "CustomData" reads LMDB')),
     ("MemoryDataParameter", "transpose", Refused("happynear exchanges height and width", "remove it, and transpose the arrays")),
     ("DetectionOutputParameter", "output_logits", Refused("deepdetect adds a bottom and a top with the scores before the softmax", "remove it, and both")),
     ("DetectionEvaluateParameter", "output_logits", Refused("deepdetect adds a bottom with the scores before the softmax", "remove it, and that bottom")),
@@ -185,6 +188,7 @@ IGNORED: dict[str, str] = _table(
     ("TransformationParameter", "use_gpu_transform display forward_packing", "NVCaffe's place of the transform, its display, and its order in memory"),
     ("TransformationParameter", "random_seed", "NVCaffe's seed of this layer: random_seed of the solver gives all seeds"),
     ("TransformationParameter", "debug_params", "MobileNet-YOLO shows the images"),
+    ("AugmentationParameter", "write_augmented write_mean", "FlowNet's log of coefficients, and its file of the mean, which the weights have"),
     ("ConcatParameter", "per_fla_fuse", "Intel merges layers without another result"),
     ("ConvolutionParameter", "cudnn_convolution_algo_seeker conv_algos_override conv_algorithm cudnn_flavor", "the choice of an algorithm"),
     ("LRNParameter", "unit_test_mode unit_test_fuse_kernel", "tests of the OpenCL branch"),

@@ -90,6 +90,7 @@ class _Builder:
         self.params: list[Parameter] = []
         self.by_name: dict[str, Parameter] = {}
         self.memory = 0
+        self.settings_file = next((param.window_data_param.config for param in net.layer if param.type == "FrcnnRoiData"), "")
 
     def run(self) -> Graph:
         nodes = [self.node(param) for param in self.net.layer]
@@ -143,6 +144,7 @@ class _Builder:
             own.phase = self.phase
         layer = types[param.type].implementation(own)(own, own.phase, place)
         layer.seed = self.seed
+        layer.settings_file = self.settings_file
         _check_numbers(layer)
         found = refused_in(own, layer.own_fields, "_param")
         if found is not None:

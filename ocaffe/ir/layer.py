@@ -56,6 +56,7 @@ class AbstractLayer:
     extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
     repeats: bool = False  # True while the last forward pass runs again for other launches. Then a layer counts and writes nothing
     inner: Any = None  # the object of a user's class that computes the layer
+    settings_file: str = ""  # the file of settings that a data layer of the net names (FrcnnRoiData)
 
     def __init__(self, param: Any, phase: int, place: Place | None = None) -> None:
         """`param` is the LayerParameter, `phase` proto.TRAIN or proto.TEST."""

@@ -18,13 +18,13 @@ from ocaffe.onnx.graph import OnnxGraph
 
 @register("Eltwise")
 class Eltwise(Layer):
-    """Elementwise PROD, SUM (weighted by `coeff`) or MAX of two or more bottoms.
+    """Elementwise PROD, SUM (weighted by `coeff`) or MAX of two or more bottoms. As in FlowNet's nets, one bottom with a coeff is multiplied by it.
 
     MAX, ties: of the first two bottoms the second wins; a later one wins only if it is larger. PROD keeps the bottoms for backward, MAX keeps an
     index, SUM keeps nothing.
     """
 
-    bottoms = (2, None)
+    bottoms = (1, None)
     passes_diff = True
 
     by_sample = True
@@ -36,6 +36,8 @@ class Eltwise(Layer):
             fact = f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(bottoms[0])}: they must be equal"
             self.check(shape == bottoms[0], fact, "equal num_output, stride and pad in the layers before; a Crop layer cuts a larger image")
         count = len(p.coeff)
+        scaled = self.operation == proto.EltwiseParameter.SUM and count == 1
+        self.check(len(bottoms) > 1 or scaled, "1 bottom is given", "two or more bottoms, or one with operation: SUM and a coeff, which multiplies it")
         self.check(not count or self.operation == proto.EltwiseParameter.SUM, "coeff weights a sum only", "set operation: SUM or leave coeff out")
         self.check(count in (0, len(bottoms)), f"{count} coeff for {len(bottoms)} bottoms", "give one coeff for each bottom or none")
         self.coeff = [float(c) for c in p.coeff] or [1.0] * len(bottoms)

@@ -27,9 +27,9 @@ PROPOSAL_TARGET = {"num_classes": "n_classes"}
 
 
 class FromFile(Configured):
-    """Base: settings from the file that frcnn_param { config } names."""
+    """Base: settings from the file that frcnn_param { config } names, or a layer FrcnnRoiData of the net."""
 
-    keys: Mapping[str, str]
+    keys: Mapping[str, str] = {}
     refused: Sequence[str] = ()  # settings of the file that must be 0
     from_file: Mapping[str, str]  # the settings in the file
 
@@ -59,8 +59,12 @@ class FromFile(Configured):
         except ValueError:
             raise self.error(f"the file sets {name}: {self.from_file[name]!r}", "numbers with commas between them") from None
 
+    def config(self) -> str:
+        """Return the name of the file; "": there is none. As in the fork, the data layer can name it for all layers."""
+        return str(self.param.frcnn_param.config) or self.settings_file
+
     def _file(self) -> dict[str, str]:
-        path = self.param.frcnn_param.config
+        path = self.config()
         if not path:
             told = "py-faster-rcnn's settings and anchors are taken; frcnn_param { config: \"voc_config.json\" } names the file of the fork that has others"
             log.warn_once("frcnn_param.cpp:99", f"{self.title}: {told}")
@@ -76,7 +80,7 @@ class FromFile(Configured):
 class FrcnnProposal(FromFile, Proposal):
     """Proposal with the settings and anchors in the JSON file of makefile/frcnn, which frcnn_param { config } names; without it they are py-faster-rcnn's.
 
-    In the fork, the data layer or the program names the file. proposal_param { feat_stride } comes first, as there. Bottoms and tops are those of Proposal.
+    As in the fork, a layer FrcnnRoiData of the net can name the file. proposal_param { feat_stride } comes first. Bottoms and tops are those of Proposal.
     test_soft_nms and test_rpn_score_thresh, which drops boxes earlier, are refused. Source: makefile/frcnn, src/caffe/FRCNN/frcnn_proposal_layer.cpp.
     """
 
@@ -120,8 +124,7 @@ class FrcnnProposalTarget(FromFile, ProposalTarget):
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
         stage = self.param.proposal_target_param.stage
         self.check(stage == 0, f"proposal_target_param {{ stage: {stage} }} is not supported", "stage 0; a Python layer can leave boxes out before the layer")
-        path = self.param.frcnn_param.config
-        self.check(bool(path), "frcnn_param names no file, and the number of classes is in it", 'frcnn_param { config: "voc_config.json" }')
+        self.check(self.config(), "frcnn_param names no file, and the number of classes is in it", 'frcnn_param { config: "voc_config.json" }')
         p = super().read_settings(defaults)
         if not float(self.from_file.get("bbox_normalize_targets", 1)):
             p.bbox_normalize_means, p.bbox_normalize_stds = [0.0] * 4, [1.0] * 4

@@ -51,8 +51,8 @@ def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("Convolutoin", "did you mean 'Convolution'"),
         ("convolution", "did you mean 'Convolution'"),
-        ("FlowAugmentation", "'FlowAugmentation', a type of FlowNet\n  fix: it reads or changes pairs of images and flow; give the net Input layers"),
-        ("accum", "'accum', a type of FlowNet\n  fix: it resizes images to one size, with aligned corners"),
+        ("CropCenter2", "'CropCenter2', a type of waifu2x\n  fix: no code of it is public; if it cuts the middle out, CropCenter with crop_size"),
+        ("imageGtData", "'imageGtData', a type of MS-CNN\n  fix: it reads images and makes DetectionLoss's labels"),
         ("DenseCRF", "'DenseCRF', a type of DeepLab and PSPNet\n  fix: `ocaffe layers` lists"),
         ("Zyx", "ocaffe layers"),
     ],

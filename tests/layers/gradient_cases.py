@@ -1,6 +1,6 @@
 """Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md).
 
-Those of forks are in fork_cases.py and public_cases.py.
+Those of forks are in fork_cases.py, public_cases.py and flow_cases.py.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from ocaffe.selftest.case import Arrays, Case, layer, normal
 from tests.data.scenes import Scene, database
-from tests.layers import fork_cases, public_cases
+from tests.layers import flow_cases, fork_cases, public_cases
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -166,6 +166,7 @@ STATES = "recurrent_param { num_output: 6 expose_hidden: true state_gradient: tr
 CASES = [
     *fork_cases.CASES,
     *public_cases.CASES,
+    *flow_cases.CASES,
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
         "LayerNorm", layer("LayerNorm", "x0", "y", "layer_norm_param { eps: 0.01 }"), normal(x0=(3, 5, 7)),

@@ -17,7 +17,7 @@ from ocaffe.formats.text import parse, read_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.layers.base import Layer, registry
-from ocaffe.selftest import boxes, layers
+from ocaffe.selftest import boxes, flow, layers
 from ocaffe.selftest.case import Case, layer, normal
 from tests.layers.gradient_cases import CASES
 from tests.layers.single import close
@@ -28,11 +28,12 @@ from tests.test_golden import cases as golden_cases
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that depend on a training, accuracies
     "AdaCosAddmScale", "AssistedExcitation TRAIN", "BoxOutput", "ChannelScale global TRAIN", "CombinedMargin", "CosinAddm", "CTCGreedyDecoder accuracy",
-    "CTCGreedyDecoder with indicators", "CtcLoss", "DecodeBBox TRAIN", "DeformableConvolution", "DenseImageData", "DetectionEvaluate", "DetectionLoss",
-    "EvalDetection", "FrcnnAnchorTarget", "FrcnnProposalTarget", "GlobalLSEMargin TRAIN", "GuidedDropout stochastic TRAIN", "ImageSegData", "L1Loss",
-    "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LpqLoss", "Lstm on flat", "MMDLoss", "MTCNNData", "MTCNNEuclideanLoss", "RegionLoss",
-    "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData",
-    "WarpCTCLoss", "Yolov3 ",
+    "CTCGreedyDecoder with indicators", "CtcLoss", "CustomData", "DataAugmentation mean TRAIN", "DecodeBBox TRAIN", "DeformableConvolution",
+    "DenseImageData", "DetectionEvaluate", "DetectionLoss", "DisparityData", "EvalDetection", "FloatWriter", "FLOWriter", "FrcnnAnchorTarget",
+    "FrcnnProposalTarget", "FrcnnRoiData", "GenerateAugmentationParameters replaced TRAIN", "GlobalLSEMargin TRAIN", "GuidedDropout stochastic TRAIN",
+    "ImageSegData", "ImgWriter", "L1Loss", "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LpqLoss", "Lstm on flat", "MMDLoss", "MTCNNData",
+    "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData", "SmoothL1LossOHEM",
+    "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
 )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def nets() -> Iterator[Any]:
     """The messages of all golden cases and of all cases with a numpy reference."""
     for name in golden_cases():
         yield upgrade_net(read_net(str(GoldenCase(GOLDEN / f"{name}.npz").prototxt)))
-    for case in [*layers.cases(), *boxes.cases(), *CASES]:
+    for case in [*layers.cases(), *boxes.cases(), *flow.cases(), *CASES]:
         yield parse(case.net, proto.NetParameter, case.name)
 
 

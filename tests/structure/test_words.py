@@ -20,8 +20,9 @@ NAMES = {  # other names that have the meaning of the glossary, and names that o
         "compiler/compile.py": "blocks", "selftest/compare.py": "blocked", "selftest/layers.py": "blocked_net",
         # operands of OpenCL functions: programs keep their texts
         "data/changes/augment.py": "block", "data/changes/transform.py": "block", "data/sources/floats.py": "block", "solver/update.py": "blocks",
-        # of LevelDB, Pillow, tar, a layer type of a fork and a message of a fork
+        # of LevelDB, Pillow, tar, a layer type of a fork and messages of forks
         "data/databases/writer.py": "block_size", "data/decoding/decode.py": "set_block_size", "data/stores/shards.py": "_TAR_BLOCK",
+        "data/sources/slices.py": "block_size",
         "layers/dense_block.py": "DenseBlock dense_block", "layers/pass_through.py": "block_height block_width",
     },
     # A flag; the rules of lint.

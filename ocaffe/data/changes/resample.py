@@ -56,6 +56,15 @@ def resize(image: np.ndarray, height: int, width: int, method: Interpolation = I
     return finish(_horizontal(image[:, used], taps[1]), rows)
 
 
+def shrunk(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return an image of floats (height x width x channels) that is resized by AREA to a smaller size, as OpenCV does without rounding."""
+    for axis, size in enumerate((height, width)):
+        taps = _area_taps(image.shape[axis], size)
+        shape = [-1 if k == axis else 1 for k in range(3)]
+        image = sum((image.take(taps.places[:, k], axis) * taps.weight[:, k].reshape(shape) for k in range(taps.places.shape[1])), np.float32(0))
+    return image
+
+
 def _used(taps: Taps) -> tuple[np.ndarray, Taps]:
     """Return the input positions that outputs read, and taps whose places are numbers of these. If the image shrinks much, most are never read."""
     used, place = np.unique(taps.places, return_inverse=True)

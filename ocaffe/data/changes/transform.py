@@ -148,7 +148,7 @@ class Transform:
         if param.mean_file and param.mean_value:
             raise Error("mean_file and mean_value are both set", fix="remove mean_file, or mean_value")
         if param.mean_file:
-            self.mean = _mean_image(param.mean_file)
+            self.mean = mean_image(param.mean_file)
         elif param.mean_value:
             self.mean = np.array(param.mean_value, np.float32)
         if more.issuperset(SIZES):
@@ -280,7 +280,8 @@ def _crop(param: Any) -> tuple[int, int] | None:
     return (height, width) if height else None
 
 
-def _mean_image(path: str) -> np.ndarray:
+def mean_image(path: str) -> np.ndarray:
+    """Return the mean image in a .binaryproto file, C x H x W. Raise Error without a place."""
     if not os.path.exists(path):
         raise MissingPath(f"mean_file {path} does not exist", path, "mean_file", "make it with compute_image_mean, or correct mean_file")
     try:

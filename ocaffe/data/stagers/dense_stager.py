@@ -30,11 +30,15 @@ class Pair(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, and the shape of each image in it."""
+    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, and the shape of each image in it.
+
+    `draws`: so many draws of the first image are left out. SegData's balance draws again.
+    """
 
     key: tuple[int, int]
     positions: range
     shape: Shape3
+    draws: int = 0
 
 
 class Result(NamedTuple):

@@ -55,6 +55,15 @@ class SegStager(DenseStager):
     def check_size(self, shape: Shape3) -> None:
         """Any size is right: a smaller image is pasted into the crop."""
 
+    def check_fit(self, names: Names, pair: Pair, frame: Frame) -> None:
+        """Raise Error, with the name of a file, for an image that has no place in the samples of a batch."""
+        if self.transform.crop is None and pair.shape != frame.shape:
+            with named(names[0]):
+                raise Error(
+                    f"the image is {shape_text(pair.shape)}, the first one of its batch is {shape_text(frame.shape)}",
+                    fix="set crop_size, new_height and new_width, or batch_size: 1",
+                )
+
     def cut(self, frame: Frame, n: int, shape: Shape3) -> Cut:
         """Return the part of an image of `shape` that sample number n of a batch shows."""
         dice = Dice(frame.key, frame.positions[n])
@@ -71,12 +80,7 @@ class SegStager(DenseStager):
             pair = self.open(names)
             laps.end(DISK)
             _, height, width = frame.shape
-            if self.transform.crop is None and pair.shape != frame.shape:
-                with named(names[0]):
-                    raise Error(
-                        f"the image is {shape_text(pair.shape)}, the first one of its batch is {shape_text(frame.shape)}",
-                        fix="set crop_size, new_height and new_width, or batch_size: 1",
-                    )
+            self.check_fit(names, pair, frame)
             cut = self.cut(frame, n, pair.shape)
             shown = min(cut.size[0], height), min(cut.size[1], width)
             left = width - shown[1] if cut.mirror else 0

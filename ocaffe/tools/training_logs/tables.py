@@ -10,7 +10,7 @@ _HEAD = ("NumIters", "Seconds", "LearningRate", TEST_NET)
 
 
 class Chart(NamedTuple):
-    """What a chart shows: a value of the TRAIN or of the TEST net, over iterations or seconds."""
+    """The values that a chart shows: those of the TRAIN or of the TEST net, over iterations or seconds."""
 
     value: str
     seconds: bool

@@ -379,7 +379,7 @@ def test_large_windows_are_reduced() -> None:
     ('mean_file: "m" lighting { }', "mean_file", "mean_value"),
 ])  # fmt: skip
 def test_errors(text: str, fact: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocaffe.data.changes.transform._mean_image", lambda path: np.zeros((3, 14, 17)))
+    monkeypatch.setattr("ocaffe.data.changes.transform.mean_image", lambda path: np.zeros((3, 14, 17)))
     with pytest.raises(Error) as failure:
         settings(text)
     assert fact in failure.value.fact and fix in (failure.value.fix or "")
