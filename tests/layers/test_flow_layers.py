@@ -21,11 +21,14 @@ from ocaffe.formats import flow_files
 from ocaffe.formats.text import parse
 from ocaffe.io import array_to_blobproto
 from ocaffe.kernels.inputs.flow_augment import COEFFICIENTS, DEFAULTS, PLACE
+from ocaffe.layers.base import registry
 from ocaffe.layers.flow_augmentation import DataAugmentation, middle
-from ocaffe.selftest.case import layer
+from ocaffe.selftest import flow
+from ocaffe.selftest.case import Case, layer
 from ocaffe.selftest.flow import maps, places
 from tests.data.small_databases import LMDB, image, raw, write
-from tests.layers.flow_cases import write_boxes, write_files, write_pairs
+from tests.layers.flow_cases import CASES, write_boxes, write_files, write_pairs
+from tests.layers.single import KINDS, close, run
 from tests.layers.test_fork_layers import refusal
 
 pytestmark = pytest.mark.quick
@@ -619,3 +622,30 @@ def test_a_deploy_net_reads_and_writes_files(tmp_path: pathlib.Path, device: Dev
     content = np.frombuffer((tmp_path / "out.flo").read_bytes()[12:], "<f4").reshape(6, 8, 2)
     np.testing.assert_allclose(content[..., 0], pixels[0], atol=1e-5)
     np.testing.assert_allclose(content[..., 1], pixels[1] + pixels[2], atol=1e-5)
+
+
+# -- views with gaps, and both classes of devices ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("case", [*flow.cases()[:3], *(case for case in CASES if case.name.startswith("Accum"))], ids=lambda case: case.name)
+def test_views(device: Device, case: Case, kind: str, strided: bool) -> None:
+    """Bottoms, tops and diffs may be slices of other blobs. Diffs that hold values are added to."""
+    arrays = case.arrays()
+    param = case.message(arrays, "").layer[-1]
+    bottoms = [arrays[name] for name in param.bottom]
+    expected = case.values({name: array.astype(float) for name, array in arrays.items()}, {})["y"]
+    slope = np.random.default_rng(1).standard_normal(expected.shape) if case.smooth else None
+    wanted = [name in case.smooth for name in param.bottom]
+    params = [np.zeros((1, 1, 1, 1))] if param.type == "DataAugmentation" else []
+    given = {"params": params, "propagate": wanted, "strided": strided}
+    made = registry()[param.type](param, proto.TRAIN)
+    result = run(device, kind, made, bottoms, None if slope is None else [slope], held=None if slope is None else 0.5, **given)
+    close(result.tops[0], expected)
+    if slope is not None:
+        plain = run(device, kind, registry()[param.type](param, proto.TRAIN), bottoms, [slope], params=params, propagate=wanted)
+        for found, diff, want in zip(result.diffs, plain.diffs, wanted):
+            if want:
+                assert diff is not None
+                close(found, diff + 0.5)
