@@ -10,6 +10,7 @@ import numpy as np
 Spec = Sequence[Any]  # the name of a distribution and its arguments, as JSON stores them
 NORMAL: Spec = ("normal", 1.0)
 WEIGHTS: Spec = ("normal", 0.5)
+ROUNDING = 1e-7  # about the relative error of a float
 
 
 def draw(spec: Spec, shape: Sequence[int], *key: object) -> np.ndarray:

@@ -51,13 +51,18 @@ class Job:
             specs = self.order["weights"].get(layer, [])
             for index, blob in enumerate(blobs):
                 spec = specs[index] if index < len(specs) else values.WEIGHTS
-                blob.data[...] = values.draw(spec, blob.data.shape, self.seed, "weights", layer, index)
+                blob.data[...] = self.rounded(values.draw(spec, blob.data.shape, self.seed, "weights", layer, index), layer, index)
 
     def feed(self, net: Any, step: int) -> None:
         for name, spec in self.order["inputs"].items():
             if name in net.blobs:
                 blob = net.blobs[name]
-                blob.data[...] = values.draw(spec, blob.data.shape, self.seed, "input", name, step)
+                blob.data[...] = self.rounded(values.draw(spec, blob.data.shape, self.seed, "input", name, step), name, step)
+
+    def rounded(self, array: np.ndarray, *key: object) -> np.ndarray:
+        """The values, with errors like those of rounding if the order has the number of a `noise`."""
+        noise = self.order.get("noise")
+        return array if noise is None else array * (1 + values.draw(("normal", values.ROUNDING), array.shape, self.seed, "noise", noise, *key))
 
 
 def parameters(net: Any, what: str) -> dict[str, Any]:
