@@ -18,11 +18,11 @@ from ocaffe.convert.importer.batch import batches, mark_repeated, merge
 from ocaffe.convert.importer.builder import Builder
 from ocaffe.convert.importer.constant import is_text
 from ocaffe.convert.importer.fold import fold
-from ocaffe.convert.importer.graph import Graph, graph_of
+from ocaffe.convert.importer.graph import Graph, at, graph_of
 from ocaffe.convert.importer.patterns import rewrite
 from ocaffe.convert.importer.read import opset_of, read_model
 from ocaffe.convert.importer.rules import rules
-from ocaffe.errors import Error, shape_text, within
+from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import write_text
 from ocaffe.formats.transcode import is_hdf5_name
 from ocaffe.formats.weights import write_weights
@@ -170,7 +170,7 @@ def _build(graph: Graph) -> Builder:
     net = Builder(graph)
     for node in graph.nodes:
         _check_axis(net, node)
-        with within(graph.place, node.title):
+        with at(graph, node):
             rules()[node.op](net, node)
         for output in filter(None, node.outputs):
             _compare(net, node, output)
@@ -183,7 +183,7 @@ def _refuse_text(graph: Graph) -> None:
         for name in node.inputs:
             if name in graph.constants and is_text(graph.constants[name]):
                 fact = f"its input '{name}' is text; a Caffe layer computes numbers"
-                raise Error(fact, place=graph.place, layer=node.title, fix=f"--cut-at=TENSOR with a tensor before '{node.outputs[0]}'")
+                raise Error(fact, place=graph.place, layer=node.title, fix=graph.remedy(node))
 
 
 def _refuse(graph: Graph) -> None:
@@ -194,10 +194,13 @@ def _refuse(graph: Graph) -> None:
             missing[node.op].append(node.name or node.outputs[0])
     if missing:
         texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
-        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix="--cut-at with the name of a tensor before them")
+        first = next(node for node in graph.nodes if node.op in missing)
+        raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix=graph.remedy(first))
     for output in graph.outputs:
         if output in graph.constants:
-            raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix="--cut-at=TENSOR with a tensor that depends on them")
+            others = [name for name in graph.outputs if name not in graph.constants]
+            fix = f"--cut-at={','.join(others)} leaves it out" if others else "--cut-at with the name of a tensor that depends on an input"
+            raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix=fix)
 
 
 def is_training(message: Any) -> bool:
@@ -245,8 +248,8 @@ def _check_axis(net: Builder, node: Any) -> None:
     axis, tensor = node.attributes.get("axis", 0), node.input(0)
     if tensor in net.graph.types:
         shape = net.graph.shape(tensor)
-        fact = f"its axis is {axis}, and its input '{tensor}' is {shape_text(shape)}"
-        net.check(node, -len(shape) - 1 <= axis <= len(shape), fact, "export the model with an axis of this input")
+        fact = f"axis is {axis}, and '{tensor}' is {shape_text(shape)}"
+        net.check(node, -len(shape) - 1 <= axis <= len(shape), fact, f"export with an axis from {-len(shape)} to {len(shape) - 1}")
 
 
 def _compare(net: Builder, node: Any, output: str) -> None:

@@ -141,7 +141,7 @@ def test_many_tensors_of_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monk
         model.graph.initializer.append(tensor)
     file = written(tmp_path, model)
     (file.parent / "w.bin").write_bytes(SECRET.tobytes())
-    with pytest.raises(Error, match=r"the data of tensor 'w4' makes 240 bytes of files that have 48"):
+    with pytest.raises(Error, match=r"the data of tensor 'w4' brings the tensors to 240 bytes, and their files have 48"):
         load(file)
 
 

@@ -1,6 +1,7 @@
 """ONNX files that cannot be converted: the error is right, and no file is written."""
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocaffe.convert.import_model import convert
+from ocaffe.convert.import_model import convert, load
+from ocaffe.convert.importer.read import check_type
 from ocaffe.errors import Error
 
 onnx = pytest.importorskip("onnx")
@@ -50,10 +52,10 @@ def opsets(*items: tuple[str, int]) -> Any:
 
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
-    "no graph": (lambda: onnx.ModelProto(ir_version=8), "has no graph with nodes"),
+    "no graph": (lambda: onnx.ModelProto(ir_version=8), "has no operators: it is not an ONNX model"),
     "old opset": (lambda: opsets(("", 5)), "is of opset 5, opsets 7 to"),
     "new opset": (lambda: opsets(("", 999)), "is of opset 999, opsets 7 to"),
-    "two opsets": (lambda: opsets(("", 17), ("", 18)), "is of opsets 17 and 18"),
+    "two opsets": (lambda: opsets(("", 17), ("", 18)), "says that its operators are of opsets 17 and 18"),
     "no opset": (lambda: opsets(("other", 1)), "does not say which opset"),
     "operator unknown to ONNX": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Frobnicate(x) }"), "opset 17 has no operator 'Frobnicate' (node 'y')"),
@@ -83,18 +85,19 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"),
         "input 1 ('w') is computed by the net; a Caffe layer needs a constant there"),
     "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"),
-                   "input 'x' is ? x 3 x ? x ?: only the batch may be unknown"),
+                   "input 'x' is ? x 3 x ? x ?: only the first axis, the batch, may be unknown"),
     "nothing depends on the input": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2] y) { y = Identity(c) }", c=np.ones(2, np.float32)), "output 'y' does not depend on the inputs"),
     "sum in one tensor alone": (
         lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2] y) { y = Einsum<equation="ij,jk->i">(x, z) }'), "sums over k in one tensor alone"),
     "three tensors": (
         lambda: parse(HEAD + '(float[2, 3] x, float[3, 4] z) => (float[2, 4] y) { y = Einsum<equation="ij,ij,jk->ik">(x, x, z) }'),
-        "two tensors with one letter"),
-    "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "it divides a tensor by 0"),
+        "its equation is 'ij,ij,jk->ik'\n  fix: export with two tensors"),
+    "division by zero": (lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Div(x, c) }", c=np.float32(0)), "it divides by 0"),
     "antialias": (
         lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y) '
-                      '{ y = Resize<antialias=1, mode="linear">(x, , , s) }', s=np.array([1, 3, 4, 4], np.int64)), "antialias 1 is not supported"),
+                      '{ y = Resize<antialias=1, mode="linear">(x, , , s) }', s=np.array([1, 3, 4, 4], np.int64)),
+        "antialias is 1, which is not supported\n  fix: export with antialias 0"),
     "indices of maxima": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i) { y, i = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) }"),
         "the model uses the indices of the maxima"),
@@ -103,42 +106,43 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         "its bias (input C) is 3 x 1, a row of 3 values is expected"),
     "slopes of columns": (
         lambda: parse(HEAD + "(float[2, 4, 4, 4] x) => (float[2, 4, 4, 4] y) { y = PRelu(x, s) }", s=np.ones(4, np.float32)),
-        "its slopes are 4 for 2 x 4 x 4 x 4"),
+        "its slopes are 4, and its input is 2 x 4 x 4 x 4"),
     "index behind the axis": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 1] y) { y = Gather<axis=1>(x, i) }", i=np.array([7], np.int64)),
-        "an index is 7, and axis 1 has 4 values"),
+        "its index 7 is outside of axis 1, which has 4"),
     "two bounds for one": (
         lambda: parse(HEAD + "(float[2, 4] x) => (float[2, 4] y) { y = Clip(x, b) }", b=np.ones(2, np.float32)), "min has 2 values, one is expected"),
     "axis that does not exist": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = Softmax<axis=-144115188075855873>(x) }"),
-        "its axis is -144115188075855873, and its input 'x' is 2 x 8"),
+        "axis is -144115188075855873, and 'x' is 2 x 8"),
     **{f"recurrent: {message}": (
         lambda attributes=attributes, inputs=inputs: parse(
             HEAD + f"(float[4, 2, 3] x) => (float[4, 1, 2, 2] y) {{ y = LSTM<hidden_size=2{attributes}>(x, w, r{inputs}) }}",
             w=np.ones((1, 8, 3), np.float32), r=np.ones((1, 8, 2), np.float32), n=np.full(2, 3, np.int32), p=np.ones((1, 6), np.float32)), message)
        for attributes, inputs, message in (
-           ("", ", , n", "its input sequence_lens gives"), ("", ", , , , , p", "peepholes"), (", clip=3.0", "", "it has clip 3 and input_forget 0"),
-           (', activations=["Relu", "Tanh", "Tanh"]', "", "its activations are Relu, Tanh, Tanh"),
+           ("", ", , n", "sequence_lens: sequences of different lengths"), ("", ", , , , , p", "peepholes"),
+           (", clip=3.0", "", "clip is 3.0, and an LSTM layer has no clip"),
+           (', activations=["Relu", "Tanh", "Tanh"]', "", "its activations are Relu, Tanh, Tanh\n  fix: export with activations Sigmoid, Tanh, Tanh"),
        )},
     "cubic grid": (
         lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<mode="bicubic">(x, g) }'),
-        "its mode is 'bicubic'"),
+        "mode is 'bicubic'"),
     "reflected grid": (
         lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[1, 4, 4, 2] g) => (float[1, 3, 4, 4] y) { y = GridSample<padding_mode="reflection">(x, g) }'),
-        "its padding_mode is 'reflection'"),
+        "padding_mode is 'reflection'"),
     "maxima of regions": (
         lambda: parse(HEAD + '(float[1, 3, 8, 8] x, float[2, 4] r, int64[2] i) => (float[2, 3, 1, 1] y) { y = RoiAlign<mode="max">(x, r, i) }'),
-        "its mode is 'max'"),
+        "mode is 'max'"),
     "floats as integers": (
-        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "it casts to integers"),
+        lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { i = Cast<to=7>(x) y = Cast<to=1>(i) }"), "it casts to whole numbers"),
     "scale of a layer norm": (
         lambda: parse(HEAD + "(float[2, 8] x) => (float[2, 8] y) { y = LayerNormalization(x, s) }", s=np.ones((8, 4), np.float32)),
-        "its scale or bias is 8 x 4, the normalized axes are 8"),
+        "its scale is 8 x 4, and it normalizes 8\n"),
     "scale of a group norm": (
         lambda: parse('<ir_version: 8, opset_import: ["": 21]> net (float[2, 8, 4] x) => (float[2, 8, 4] y) { y = GroupNormalization<num_groups=2>(x, s, s) }',
-                      s=np.ones(5, np.float32)), "it has 2 groups, 5 values of scale and 5 of bias; each must divide the 8 channels"),
+                      s=np.ones(5, np.float32)), "the size of its scale is 5, which does not divide the 8 channels"),
     "dynamic reshape": (
-        lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' is not known before the net runs"),
+        lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' depends on values"),
 }  # fmt: skip
 
 
@@ -217,8 +221,8 @@ def test_other_files(tmp_path: Path, content: bytes, message: str) -> None:
 
 def test_names_that_are_not_there(tmp_path: Path) -> None:
     path = saved(tmp_path, conv())
-    assert "has no input 'data'" in refused(path, shapes={"data": (1, 3, 8, 8)})
-    assert "input 'x' has 4 axes, --shape gives it 3" in refused(path, shapes={"x": (3, 8, 8)})
+    assert "--shape names 'data', and the model has no such input\n  fix: name one of its inputs: x" in refused(path, shapes={"data": (1, 3, 8, 8)})
+    assert "input 'x' has 4 axes, --shape gives it 3\n  fix: --shape=x:1x3x8x8" in refused(path, shapes={"x": (3, 8, 8)})
     assert "has no tensor 'z'" in refused(path, outputs=["z"])
 
 
@@ -246,24 +250,24 @@ def test_external_data_that_no_file_can_have(tmp_path: Path, key: str, value: st
 def test_a_type_of_numbers_that_does_not_exist(tmp_path: Path) -> None:
     model = parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, c) }", c=np.ones(3, np.float32))
     model.graph.input[0].type.tensor_type.elem_type = 59
-    assert "input 'x' is no tensor of a known type" in refused(saved(tmp_path, model))
+    assert "the elements of input 'x' are of type 59" in refused(saved(tmp_path, model))
 
 
 def test_bounds_of_a_slice_that_are_numbers(tmp_path: Path) -> None:
     model = parse(HEAD + "(float[1, 4] x) => (float[1, 2] y) { a = Slice(x, o, p, q) y = Relu(a) }", o=np.int64(1), p=np.array([3]), q=np.array([1]))
-    assert "are not lists of whole numbers" in refused(saved(tmp_path, model))
+    assert "its starts are 1, not a list of whole numbers" in refused(saved(tmp_path, model))
 
 
 def test_no_outputs(tmp_path: Path) -> None:
     model = conv()
     del model.graph.output[:]
-    assert "has no outputs" in refused(saved(tmp_path, model))
+    assert "names no outputs" in refused(saved(tmp_path, model))
 
 
 def test_an_input_of_no_type(tmp_path: Path) -> None:
     model = conv()
     model.graph.input[0].type.tensor_type.elem_type = -(1 << 31)
-    assert "input 'x' is no tensor of a known type" in refused(saved(tmp_path, model))
+    assert "the elements of input 'x' are of type -2147483648" in refused(saved(tmp_path, model))
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 40])
@@ -272,14 +276,22 @@ def test_an_attribute_outside_the_range(tmp_path: Path, size: int) -> None:
     assert "its attributes are outside the range of Caffe's LRN" in refused(saved(tmp_path, model))
 
 
-def test_the_remedy_names_the_tensors_before_the_operator(tmp_path: Path) -> None:
-    """The part that they end can be converted."""
-    path = saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Relu(x) b = Sigmoid(x) y = Pow(a, b) }"))
-    fix = refused(path).partition("fix: ")[2]
-    assert fix == "--cut-at=a,b converts the part before it"
-    convert(path, tmp_path / "net.prototxt", tmp_path / "net.caffemodel", outputs=["a", "b"])
-    assert 'type: "Sigmoid"' in (tmp_path / "net.prototxt").read_text()
+@pytest.mark.parametrize("kind, fact, fix", [
+    ("sequence", "input 'frames' is a sequence, and a Caffe net takes tensors", "make 'frames' a tensor in the program .*torch.stack"),
+    ("optional", "input 'frames' is optional, and a Caffe net takes tensors", "make 'frames' a tensor in the program"),
+    ("undefined", "input 'frames' has no type", "elem_type|make 'frames' a tensor"),
+])  # fmt: skip
+def test_inputs_that_are_not_tensors(kind: str, fact: str, fix: str) -> None:
+    tensor = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [1, 3])
+    make = {"sequence": onnx.helper.make_sequence_type_proto, "optional": onnx.helper.make_optional_type_proto}
+    info = onnx.helper.make_value_info("frames", make[kind](tensor)) if kind in make else onnx.ValueInfoProto(name="frames")
+    with pytest.raises(Error, match=fact) as caught:
+        check_type(info, "m.onnx")
+    assert re.search(fix, caught.value.fix or "")
 
 
-def test_the_first_operator_has_no_tensor_before_it(tmp_path: Path) -> None:
-    assert "fix: export the model without this operator" in refused(saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Pow(x, x) }")))
+def test_the_remedy_cuts_before_the_first_operator_without_a_rule(tmp_path: Path) -> None:
+    model = parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Relu(x) b = Neg(a) c = Tan(b) d = Atan(a) y = Add(c, d) }")
+    path = saved(tmp_path, model)
+    assert "fix: --cut-at=b converts the net up to it" in refused(path)
+    assert [layer.top[0] for layer in load(path, outputs=["b"])[0].layer][-1] == "b"

@@ -10,7 +10,6 @@ from ocaffe.errors import Error
 
 ROOM, SHARE = 1 << 30, 8  # bytes that an import may make, and how many more for each byte of constants in the file
 STEPS, PASSES = 1 << 28, 64  # values that it may read, write or multiply, and how many more for each value in the file
-ALL = "--cut-at with the name of a tensor before it"
 
 
 @dataclass
@@ -26,11 +25,11 @@ class Budget:
         self.steps += PASSES * constant.size
 
     def spend(self, size: int, steps: int = 0) -> None:
-        """Pay for `size` bytes and for `steps` before they are made. Raises Error if too little is left."""
+        """Pay for `size` bytes and for `steps` before they are made. Raises Error if too little is left; `graph.at` adds the remedy."""
         if size > self.room:
-            raise Error(f"its constants have {_text(size)}; for a file of this size they may have {_text(self.room)}", fix=ALL)
+            raise Error(f"its constants have {_text(size)}; for a file of this size they may have {_text(self.room)}")
         if steps > self.steps:
-            raise Error(f"its constants need {steps:.2g} steps; for a file of this size they may need {self.steps:.2g}", fix=ALL)
+            raise Error(f"its constants need {steps:.2g} steps; for a file of this size they may need {self.steps:.2g}")
         self.room -= size
         self.steps -= steps
 

@@ -45,7 +45,9 @@ class Builder:
             self.same[tensor] = blob if axis is None else self.repeated(Node("Where", [], [self.free(tensor)], name=tensor), blob, axis)
         blob = self.same.get(tensor, tensor)
         if blob not in self.shapes:
-            raise self.error(node, f"input {index} is {f'the tensor {tensor!r}, which has no values here' if tensor else 'left out'}")
+            if not tensor:
+                raise self.error(node, f"its input {index} is left out, and the operator needs it", "give the input in the model")
+            raise self.error(node, f"no layer computes the tensor '{tensor}', its input {index}")
         return blob
 
     def is_constant(self, node: Node, index: int) -> bool:
@@ -57,8 +59,7 @@ class Builder:
         if not tensor:
             return default
         if tensor not in self.graph.constants:
-            fact = f"input {index} ('{tensor}') is computed by the net; a Caffe layer needs a constant there"
-            raise self.error(node, fact, "export the model with a constant for this input")
+            raise self.error(node, f"its input {index} ('{tensor}') is computed by the net; a Caffe layer needs a constant there")
         return self.graph.constants[tensor]
 
     def setting(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:
@@ -73,7 +74,7 @@ class Builder:
         value = self.setting(node, attribute, index, default)
         if not isinstance(value, list):
             return value
-        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is expected", f"export the model with one value for {attribute}")
+        self.check(node, len(value) == 1, f"{attribute} has {len(value)} values, one is expected", f"export with one value of {attribute}")
         return value[0]
 
     def shape(self, blob: str) -> Shape:
@@ -130,7 +131,7 @@ class Builder:
             param = proto.LayerParameter(name=name, type=kind, bottom=list(bottoms), top=list(tops), propagate_down=list(propagate), **own)
         except ValueError as problem:  # the field is unsigned, or has fewer bits
             fact = f"its attributes are outside the range of Caffe's {kind}: {problem} in {fields}"
-            raise self.error(node, fact, "export it with values in that range") from None
+            raise self.error(node, fact, "export with values in its range") from None
         for _ in blobs if not learn else ():
             param.param.add(**FROZEN)
         layer = registry()[kind].implementation(param)(param, proto.TEST)
@@ -144,7 +145,7 @@ class Builder:
         if wanted != given:
             texts = [", ".join(map(shape_text, shapes)) or "none" for shapes in (given, wanted)]
             fact = f"its weights are {texts[0]}; its input of {shape_text(self.shapes[bottoms[0]])} needs {texts[1]}"
-            raise self.error(node, fact, "export the model with weights of that shape")
+            raise self.error(node, fact, "give the net's input the size that the weights are for: --shape")
         self.message.layer.append(param)
         self.shapes.update(zip(tops, map(tuple, shapes)))
         if blobs:
@@ -178,13 +179,9 @@ class Builder:
         """Make an existing blob the value of an output of the node."""
         self.same[node.outputs[output]] = blob
 
-    def error(self, node: Node, fact: str, fix: str = "") -> Error:
-        """Return the error of a node. Its remedy also names the tensors that end the net before the node. They hold floats, as Caffe's blobs do."""
-        before = [tensor for tensor in dict.fromkeys(node.inputs) if tensor in self.graph.types and tensor not in self.graph.inputs]
-        floats = [tensor for tensor in before if self.graph.types[tensor].tensor_type.elem_type in FLOATS]
-        cut = f"--cut-at={','.join(floats)} converts the part before it" if floats else "--cut-at=TENSOR with a tensor of floats before it" if before else ""
-        cut = cut or ("" if fix else "export the model without this operator")
-        return Error(fact, place=self.graph.place, layer=node.title, fix="; ".join(text for text in (fix, cut) if text))
+    def error(self, node: Node, fact: str, fix: str | None = None) -> Error:
+        """Return the error for a node. The remedy is `fix`, and an end of the net before the node."""
+        return Error(fact, place=self.graph.place, layer=node.title, fix=self.graph.remedy(node, fix or ""))
 
     def check(self, node: Node, condition: object, fact: str, fix: str = "") -> None:
         if not condition:

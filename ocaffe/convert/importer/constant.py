@@ -51,7 +51,7 @@ SMALL = 1024  # values; shapes, axes and scales have fewer, and weights have mor
 def held(graph: Graph, node: Node) -> np.ndarray:
     """Return the values of a Constant. They are in the file."""
     if len(node.attributes) != 1:
-        raise failed(graph, node, f"it has {len(node.attributes)} values, one is expected")
+        raise failed(graph, node, f"a Constant has one value, this one has {len(node.attributes)}")
     ((kind, value),) = node.attributes.items()
     if kind == "sparse_value":
         return dense_of(value, graph.place, graph.budget)
@@ -103,12 +103,12 @@ def _sizes(graph: Graph, node: Node) -> Iterator[tuple[int, int]]:
     elif node.op == "Tile":  # numpy repeats along one axis after the other, and the last one may have no values
         least = arrays[0].size * math.prod(max(1, times) for times in arrays[1].ravel().tolist())
     elif not _fitting(node, arrays):
-        raise failed(graph, node, f"they are {', '.join(shape_text(array.shape) for array in arrays)}")
+        raise failed(graph, node, f"its inputs do not fit together: they are {', '.join(shape_text(array.shape) for array in arrays)}")
     found = inferred(graph, node, {name: helper.np_dtype_to_tensor_dtype(graph.constants[name].dtype) for name in node.inputs if name})
     for name in filter(None, node.outputs):
         shape = shape_of(found[name]) if name in found else None
         if shape is None or min(shape, default=0) < 0:
-            raise failed(graph, node, "they do not tell the size of the result")
+            raise failed(graph, node, "its inputs do not tell the size of its result")
         count = max(least, math.prod(shape))
         yield count, count * helper.tensor_dtype_to_np_dtype(found[name].tensor_type.elem_type).itemsize
 
@@ -149,5 +149,7 @@ def shape_of(kind: Any) -> Shape | None:
 
 
 def failed(graph: Graph, node: Node, problem: Any) -> Error:
+    """Return the error for a node that contradicts itself. `problem`: the fact, or an exception of onnx or numpy."""
     text = " ".join(str(problem).split()) or type(problem).__name__
-    return Error(f"its inputs do not fit together: {text}", place=graph.place, layer=node.title, fix="export the model again")
+    fact = f"its inputs do not fit together: {text}" if isinstance(problem, Exception) else text
+    return Error(fact, place=graph.place, layer=node.title, fix=graph.remedy(node, "correct this node in the program that makes the model"))

@@ -18,6 +18,7 @@ from ocaffe.errors import Error
 
 REUSED = 4  # Tensors may share bytes of a file. Together they may be this many times as large as the files,
 SPARE = 1 << 26  # and this many bytes larger.
+_SAVE = "save the model anew where its data can be read: onnx.save_model(onnx.load(path), 'model.onnx', save_as_external_data=True)"
 
 
 def load_external(model: Any, folder: Path, place: str) -> int:
@@ -32,12 +33,14 @@ def load_external(model: Any, folder: Path, place: str) -> int:
             files[file] = file.stat().st_size
             size += count
             if size > SPARE + REUSED * sum(files.values()):
-                raise _wrong(tensor, f"makes {size:,} bytes of files that have {sum(files.values()):,}", place)
+                fact = f"brings the tensors to {size:,} bytes, and their files have {sum(files.values()):,}: tensors share too many bytes"
+                raise _wrong(tensor, fact, place, "save the data of each tensor once: onnx.save_model(model, path, save_as_external_data=True)")
             with open(file, "rb") as stream:
                 stream.seek(first)
                 tensor.raw_data = stream.read(count)
         except (OSError, ValueError, MemoryError) as problem:  # a name that no file can have
-            raise _wrong(tensor, f"cannot be read: {str(problem)[:200] or type(problem).__name__}", place) from None
+            fact = f"cannot be read: {str(problem)[:200] or type(problem).__name__}"
+            raise _wrong(tensor, fact, place, "correct the file's name in the model, or its permissions") from None
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
     return size
@@ -63,15 +66,17 @@ def _part(tensor: Any, folder: Path, place: str) -> tuple[Path, int, int]:
     count = _number(tensor, told, "length", max(0, there - first), place)
     if first + count > there:
         fact = f"ends at byte {first + count:,} of '{told['location']}', which has {there:,}: it is truncated"
-        raise _wrong(tensor, fact, place, "copy or download it again")
+        raise _wrong(tensor, fact, place, "copy or download that file again")
     return file, first, count
 
 
 def _plain(tensor: Any, location: str, folder: Path, place: str) -> Path:
     """Return the file of a tensor's data, a plain one below the folder. Links could lead to other files of the user."""
     file, shown = folder / location, location[:200]
-    if not location or os.path.isabs(location) or ".." in Path(location).parts:
-        raise _wrong(tensor, f"is in '{shown}', which is not below the folder of the model", place)
+    if not location:
+        raise _wrong(tensor, "is in a file, and the model does not name it", place, _SAVE)
+    if os.path.isabs(location) or ".." in Path(location).parts:
+        raise _wrong(tensor, f"is in '{shown}', which is not below the folder of the model", place, _SAVE)
     whole = os.path.realpath(folder)
     copy = f"cp -rL {shlex.quote(whole)} {shlex.quote(f'{whole}.copy')}, and convert the model there"
     if Path(os.path.realpath(file)) != Path(whole, location):
@@ -80,7 +85,7 @@ def _plain(tensor: Any, location: str, folder: Path, place: str) -> Path:
         raise _wrong(tensor, f"is in '{shown}', which is missing", place, f"copy it into the folder {folder}")
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise _wrong(tensor, f"is in '{shown}', which is not a plain file", place)
+        raise _wrong(tensor, f"is in '{shown}', which is not a plain file", place, f"put the file with the data at {file}")
     if found.st_nlink > 1:
         raise _wrong(tensor, f"is in '{shown}', which has {found.st_nlink} names (hard links)", place, copy)
     return file
@@ -89,9 +94,9 @@ def _plain(tensor: Any, location: str, folder: Path, place: str) -> Path:
 def _number(tensor: Any, told: dict[str, str], key: str, default: int, place: str) -> int:
     value = told.get(key, str(default))
     if not (value.isascii() and value.isdecimal() and len(value) < 20):
-        raise _wrong(tensor, f"has the {key} '{value[:50]}', which is no number of bytes", place)
+        raise _wrong(tensor, f"has the {key} '{value[:50]}', which is no number of bytes", place, f"a whole number as {key}; or {_SAVE}")
     return int(value)
 
 
-def _wrong(tensor: Any, fact: str, place: str, fix: str = "copy the model again with the files of its data, or export it again") -> Error:
+def _wrong(tensor: Any, fact: str, place: str, fix: str) -> Error:
     return Error(f"the data of tensor '{tensor.name}' {fact}", place=place, fix=fix)

@@ -7,9 +7,9 @@ import numpy as np
 from onnx import helper
 
 from ocaffe.convert.importer.constant import computed, failed, held, inferred, is_folded, is_text, shape_of
-from ocaffe.convert.importer.graph import FLOATS, Graph, Node, node_of
+from ocaffe.convert.importer.graph import FLOATS, Graph, Node, at, node_of
 from ocaffe.convert.importer.reopen import reopen
-from ocaffe.errors import Error, shape_text, within
+from ocaffe.errors import Error, shape_text
 
 # With ceil_mode, PyTorch and all runtimes drop a window that starts after the image. ONNX's shape inference does so since this opset.
 INFERRED_AS = {"MaxPool": 22, "AveragePool": 22}
@@ -30,7 +30,7 @@ def fold(graph: Graph) -> None:
         if node.op == "If" and node.inputs[0] in graph.constants:
             pending.extendleft(reversed(_branch(graph, node)))
             continue
-        with within(graph.place, node.title):
+        with at(graph, node):
             reopen(graph, node)
             if _constant(graph, node):
                 continue
@@ -120,7 +120,8 @@ def _compare(graph: Graph, node: Node, name: str) -> None:
         text = shape_text(["?" if dim is None else dim for dim in declared])  # type: ignore[misc]
         raise Error(
             f"the file says that '{name}' is {text}, but the operators make it {shape_text(shape)}",
-            place=graph.place, layer=node.title, fix="export the model again",
+            place=graph.place, layer=node.title,
+            fix=f"correct the shape of '{name}' in the model's graph.{'output' if name in graph.outputs else 'value_info'}, or remove it there",
         )  # fmt: skip
 
 
@@ -147,7 +148,9 @@ def _split(graph: Graph, node: Node, sequences: dict[str, list[str]]) -> Node:
     if sizes.ndim == 0 and int(sizes) > 0 and whole // int(sizes) < MOST_PARTS:
         sizes = np.array([int(sizes)] * (whole // int(sizes)) + [whole % int(sizes)] * (whole % int(sizes) > 0))
     if sizes.ndim != 1 or not 0 < sizes.size <= MOST_PARTS or sizes.min() < 0 or sum(sizes.tolist()) != whole:
-        raise failed(graph, node, f"an axis of {whole} in parts of {sizes.tolist() if sizes.size < 10 else 'many sizes'}")
+        given = f"parts of {sizes.tolist()}" if sizes.size < 10 else f"{sizes.size} parts"
+        many = f" (at most {MOST_PARTS:,} parts)" if sizes.ndim == 0 and sizes > 0 else ""
+        raise failed(graph, node, f"an axis of {whole} cannot be divided into {given}{many}")
     if x in graph.constants:
         graph.budget.spend(graph.constants[x].nbytes)
     taken, parts = set(graph.producers()), [f"{node.outputs[0]}_{index}" for index in range(len(sizes))]
@@ -172,7 +175,8 @@ def _taken(graph: Graph, node: Node, parts: list[str]) -> Node:
     position = graph.constants.get(node.inputs[1])
     if position is None or position.size != 1 or not -len(parts) <= int(position.item()) < len(parts):
         text = "a computed place" if position is None else f"place {position.tolist()}"
-        raise Error(f"it takes {text} of a sequence of {len(parts)}", place=graph.place, layer=node.title, fix="export the model again")
+        fix = "export with a constant place" if position is None else f"export with a place from {-len(parts)} to {len(parts) - 1}"
+        raise Error(f"it takes {text} of a sequence of {len(parts)}", place=graph.place, layer=node.title, fix=graph.remedy(node, fix))
     part, taken = parts[int(position.item())], node.outputs[0]
     if part in graph.constants:
         graph.constants[taken] = graph.constants[part]

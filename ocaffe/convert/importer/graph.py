@@ -1,8 +1,10 @@
 """The intermediate graph of an import: nodes in order, constants as arrays, the shape of every tensor."""
 from __future__ import annotations
 
+import contextlib
+import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +57,8 @@ class Graph:
 
     `of_batch` makes a graph for another batch: `batch` maps the inputs to their axis of the batch, `sizes` are the batch of the original graph and the
     new one. `repeated` maps constants that are equal along an axis of the batch to this axis; the constants have one value there.
+
+    `made` names the tensors that --cut-at can name: the outputs of the nodes in the file.
     """
 
     place: str
@@ -73,6 +77,7 @@ class Graph:
     sizes: tuple[int, int] = (1, 1)
     repeated: dict[str, int] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    made: frozenset[str] = frozenset()
 
     def add(self, graph: Any) -> None:
         """Add the initializers of a GraphProto to the constants."""
@@ -96,8 +101,26 @@ class Graph:
         if tensor in self.constants:
             return self.constants[tensor].shape
         if tensor not in self.types:
-            raise Error(f"the shape of '{tensor}' is not known before the net runs", place=self.place, fix="--cut-at with a tensor before it")
+            fact = f"the shape of '{tensor}' depends on values, so it is not known before the net runs"
+            raise Error(fact, place=self.place, fix=self._before_unknown(tensor))
         return tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
+
+    def remedy(self, node: Node, fix: str = "") -> str:
+        """Return `fix`, and the flag that converts the net up to a node that no layer can compute."""
+        names = [tensor for tensor in dict.fromkeys(node.inputs) if tensor in self.made and tensor not in self.constants]
+        cut = f"--cut-at={','.join(names)} converts the net up to it" if names else ""
+        return "; or ".join(filter(None, (fix, cut))) or "export the model without this operator, or compute it outside of the net"
+
+    def _before_unknown(self, tensor: str) -> str:
+        """Return the remedy for a tensor of unknown shape: an end before the first node whose outputs have none."""
+        producers = self.producers()
+        node = producers.get(tensor)
+        while node is not None:
+            unknown = [name for name in node.inputs if name and name not in self.types and name not in self.constants and name in producers]
+            if not unknown:
+                return self.remedy(node, "export with constant sizes there")
+            node = producers[unknown[0]]
+        return "export with constant sizes there"
 
     def producers(self) -> dict[str, Node]:
         return {output: node for node in self.nodes for output in node.outputs if output}
@@ -133,15 +156,19 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
     graph.inputs, graph.trained, graph.opset_import = [item.name for item in inputs], set(graph.constants), model.opset_import
     for name in shapes:
         if name not in graph.inputs:
-            raise Error(f"has no input '{name}'", place=place, fix=f"its inputs are {', '.join(graph.inputs) or 'none'}")
-    known = {name for node in nodes for name in node.outputs} | set(graph.inputs)
+            fact = f"--shape names '{name}', and the model has no such input"
+            raise Error(fact, place=place, fix=f"name one of its inputs: {', '.join(graph.inputs) or 'none'}")
+    graph.made = frozenset(name for node in nodes for name in node.outputs if name)
+    known = graph.made | set(graph.inputs)
     for name in graph.outputs:
         if name not in known:
-            raise Error(f"has no tensor '{name}'", place=place, fix=f"its outputs are {', '.join(item.name for item in main.output)}")
+            near = difflib.get_close_matches(name, known, 1)
+            fix = f"did you mean {near[0]}?" if near else f"name the output of a node; the model ends with {', '.join(item.name for item in main.output)}"
+            raise Error(f"has no tensor '{name}'", place=place, fix=fix)
     for item in inputs:
         axes, given = len(item.type.tensor_type.shape.dim), shapes.get(item.name)
         if given is not None and item.type.tensor_type.HasField("shape") and len(given) != axes:
-            raise Error(f"input '{item.name}' has {axes} axes, --shape gives it {len(given)}", place=place, fix="give a size for each axis")
+            raise Error(f"input '{item.name}' has {axes} axes, --shape gives it {len(given)}", place=place, fix=_shape_flag(item))
         shape = tuple(shapes.get(item.name, ())) or _input_shape(item, place)
         if axes and _dims(item)[0] in UNKNOWN:
             graph.open.append(item.name)
@@ -165,7 +192,8 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor)
     except (KeyError, TypeError, ValueError) as problem:
-        raise Error(f"tensor '{tensor.name}' has no values of its shape and type: {problem}", place=place, fix="copy or download it again") from None
+        fact = f"is damaged: the data of tensor '{tensor.name}' ({shape_text(tensor.dims)}) do not fit its shape and type: {problem}"
+        raise Error(fact, place=place, fix="copy or download it again") from None
 
 
 def dense_of(tensor: Any, place: str, budget: Budget) -> np.ndarray:
@@ -178,16 +206,27 @@ def dense_of(tensor: Any, place: str, budget: Budget) -> np.ndarray:
         result = np.zeros(tuple(tensor.dims), values.dtype)
         result[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, result.shape)] = values
     except (IndexError, TypeError, ValueError, MemoryError) as problem:
-        fact = f"sparse tensor '{tensor.values.name}' has no values of its shape: {problem}"
+        fact = f"is damaged: the indices of the sparse tensor '{tensor.values.name}' do not fit its shape ({shape_text(tensor.dims)}): {problem}"
         raise Error(fact, place=place, fix="copy or download it again") from None
     return result
+
+
+@contextlib.contextmanager
+def at(graph: Graph, node: Node) -> Iterator[None]:
+    """Add the place and a remedy to an Error about a node that has none."""
+    try:
+        with within(graph.place, node.title):
+            yield
+    except Error as problem:
+        problem.fix = problem.fix or graph.remedy(node)
+        raise
 
 
 def _value(attribute: Any) -> Any:
     """Return an attribute as a Python value, with text as str."""
     if attribute.ref_attr_name:
         fact = f"attribute '{attribute.name}' refers to attribute '{attribute.ref_attr_name}' of a function, but is not in a function"
-        raise Error(fact, fix="export the model again")
+        raise Error(fact, fix=f"write the value of '{attribute.name}' into the node")
     value = helper.get_attribute_value(attribute)
     return value.decode(errors="replace") if isinstance(value, bytes) else value  # rules report invalid text as an unknown value
 
@@ -196,12 +235,19 @@ def _dims(item: Any) -> tuple[int | None, ...]:
     return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in item.type.tensor_type.shape.dim)
 
 
+def _shape_flag(item: Any) -> str:
+    """Return --shape with the sizes that the file knows."""
+    sizes = [1 if dim in UNKNOWN and axis == 0 else dim for axis, dim in enumerate(_dims(item))]
+    known = "x".join("SIZE" if dim is None or dim < 1 else str(dim) for dim in sizes)
+    return f"--shape={item.name}:{known}" + (", with numbers in place of SIZE" if "SIZE" in known else "")
+
+
 def _input_shape(item: Any, place: str) -> Shape:
     if not item.type.tensor_type.HasField("shape"):
-        raise Error(f"input '{item.name}' has no shape", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
+        raise Error(f"input '{item.name}' has no shape", place=place, fix=f"--shape={item.name}:1xSIZExSIZE.., with a number for each axis, the batch first")
     dims = _dims(item)
     shape = [1 if dim in UNKNOWN and axis == 0 else dim for axis, dim in enumerate(dims)]
     if any(dim is None or dim < 1 for dim in shape):
         text = shape_text(["?" if dim is None else dim for dim in dims])  # type: ignore[misc]
-        raise Error(f"input '{item.name}' is {text}: only the batch may be unknown", place=place, fix=f"--shape {item.name}:1x3x224x224, for example")
+        raise Error(f"input '{item.name}' is {text}: only the first axis, the batch, may be unknown", place=place, fix=_shape_flag(item))
     return tuple(dim for dim in shape if dim is not None)

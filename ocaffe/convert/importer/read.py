@@ -8,15 +8,17 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import checker, defs, helper, inliner
+from onnx import TensorProto, checker, defs, helper, inliner
 
 from ocaffe.convert.importer.external import load_external
 from ocaffe.errors import Error
 from ocaffe.formats.sniff import is_hdf5, open_head
 
 OLDEST = 7  # broadcasting as in numpy exists since opset 7
+_KINDS = {"sequence_type": "a sequence", "map_type": "a map", "optional_type": "optional", "sparse_tensor_type": "a sparse tensor"}
 _LIMIT = 2**31 - 2**24  # bytes of a protobuf message; a larger model is checked by its file, because the checker serializes a message
 DOMAINS = ("", "ai.onnx")
+_NO_FUNCTIONS = "export it without functions of its own; torch.onnx.export(..., dynamo=False) writes none"
 MOST_NODES, DEEPEST = 100_000, 100  # nodes of a model whose functions are inlined, functions and subgraphs inside each other
 
 
@@ -28,19 +30,24 @@ def read_model(path: str | Path) -> Any:
     place = str(path)
     head = open_head(path, "an ONNX model")
     if is_hdf5(head):
-        raise Error("is an HDF5 file, not an ONNX model", place=place, fix="give a file that ends in .onnx; `ocaffe convert --summary FILE` shows an HDF5 file")
+        raise Error("is an HDF5 file, not an ONNX model", place=place, fix="give the .onnx file")
     try:
         model = onnx.load(place, format="protobuf", load_external_data=False)
     except (DecodeError, ValueError) as problem:
-        raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix="copy or download it again") from None
+        fix = "check that this is the .onnx file; if it is, copy or download it again"
+        raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix=fix) from None
     if not model.graph.node:
-        raise Error("has no graph with nodes: it is not an ONNX model, or is truncated", place=place, fix="copy or download it again")
+        fix = "check that this is the .onnx file; if it is, copy or download it again"
+        raise Error("has no operators: it is not an ONNX model, or is truncated", place=place, fix=fix)
     if any(isinstance(text, bytes) for text in _texts(model)):  # protobuf returns invalid text as bytes
         raise Error("is damaged: a name in it is not valid text", place=place, fix="copy or download it again")
     if not all(node.output for node in model.graph.node):
-        raise Error("is damaged: a node in it has no output", place=place, fix="copy or download it again")
+        node = next(node for node in model.graph.node if not node.output)
+        fix = "copy or download it again, or correct the program that makes it"
+        raise Error(f"is damaged: the node '{node.name}' ({node.op_type}) has no output", place=place, fix=fix)
     if not model.graph.output:
-        raise Error("has no outputs: it is damaged", place=place, fix="copy or download it again")
+        fix = "copy or download it again, or name the outputs in the program that makes it"
+        raise Error("names no outputs: it is damaged or incomplete", place=place, fix=fix)
     opset = opset_of(model, place)
     if model.functions:
         model = _inlined(model, place)
@@ -49,11 +56,26 @@ def read_model(path: str | Path) -> Any:
     try:
         checker.check_model(model if size < _LIMIT else place)
     except (checker.ValidationError, ValueError) as problem:  # ValueError: the checker's own copy of protobuf refuses the bytes
-        raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix="export it again") from None
+        fix = f"correct the program that makes it, until onnx.checker.check_model('{place}') has no complaint"
+        raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix=fix) from None
     for info in model.graph.input:
-        if info.type.tensor_type.elem_type not in helper.get_all_tensor_dtypes():
-            raise Error(f"input '{info.name}' is no tensor of a known type", place=place, fix="export it again")
+        check_type(info, place)
     return model
+
+
+def check_type(info: Any, place: str) -> None:
+    """Refuse an input that is not a tensor, or whose elements are of a type that the installed onnx does not know."""
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        fact = f"input '{info.name}' {f'is {_KINDS.get(kind, kind)}' if kind else 'has no type'}, and a Caffe net takes tensors"
+        joined = ", for example torch.stack of the sequence" if kind == "sequence_type" else ""
+        raise Error(fact, place=place, fix=f"make '{info.name}' a tensor in the program that exports the model{joined}")
+    number = info.type.tensor_type.elem_type
+    if number == TensorProto.UNDEFINED:
+        raise Error(f"input '{info.name}' has no type of elements", place=place, fix="set its elem_type, such as onnx.TensorProto.FLOAT")
+    if number not in helper.get_all_tensor_dtypes():
+        fact = f"the elements of input '{info.name}' are of type {number}, which onnx {onnx.__version__} does not know"
+        raise Error(fact, place=place, fix="pip install -U onnx; or export the model with an input of float")
 
 
 def _texts(model: Any) -> Iterator[Any]:
@@ -72,11 +94,14 @@ def opset_of(model: Any, place: str) -> int:
     newest = defs.onnx_opset_version()
     versions = [item.version for item in model.opset_import if item.domain in DOMAINS]
     if not versions:
-        raise Error("does not say which opset its operators are of", place=place, fix="export it with a given opset, for example opset_version=17 in PyTorch")
+        fix = "name the opset that it is written for: model.opset_import.append(onnx.helper.make_opsetid('', VERSION))"
+        raise Error("does not say which opset its operators are of", place=place, fix=fix)
     if len(set(versions)) > 1:
-        raise Error(f"is of opsets {' and '.join(map(str, versions))}, one is expected", place=place, fix="export it with one opset, for example 17")
+        fact = f"says that its operators are of opsets {' and '.join(map(str, versions))}"
+        raise Error(fact, place=place, fix="keep one entry of model.opset_import for the domain '': the opset that it is written for")
     if not OLDEST <= versions[0] <= newest:
-        fix = "onnx.version_converter, or export it again with opset 17" if versions[0] < OLDEST else "pip install -U onnx, or export it with opset 17"
+        newer = f"onnx.version_converter.convert_version(onnx.load('{place}'), 17)"
+        fix = f"{newer if versions[0] < OLDEST else 'pip install -U onnx'}, or export it with opset 17"
         raise Error(f"is of opset {versions[0]}, opsets {OLDEST} to {newest} are supported", place=place, fix=fix)
     return int(versions[0])
 
@@ -85,14 +110,14 @@ def _inlined(model: Any, place: str) -> Any:
     """Return the model without functions. Functions that call others twice each could make any number of nodes."""
     bodies = {_called(function.domain, function.name, function): function.node for function in model.functions}
     sizes: dict[tuple[str, ...], float] = {}
-    if _expanded(model.graph.node, bodies, sizes) > MOST_NODES:
-        fact = f"its functions make more than {MOST_NODES:,} nodes, call themselves, or are nested more than {DEEPEST} deep"
-        raise Error(fact, place=place, fix="export it again with fewer functions")
+    made = _expanded(model.graph.node, bodies, sizes)
+    if made > MOST_NODES:
+        what = f"make {made:,.0f} nodes, and at most {MOST_NODES:,} are accepted" if made < math.inf else f"call themselves, or are nested over {DEEPEST} deep"
+        raise Error(f"its functions {what}", place=place, fix=_NO_FUNCTIONS)
     try:
         return inliner.inline_local_functions(model)
     except (checker.ValidationError, ValueError, RuntimeError) as problem:
-        fix = "export it without functions, in PyTorch with dynamo=False"
-        raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix=fix) from None
+        raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix=_NO_FUNCTIONS) from None
 
 
 def _expanded(nodes: Any, bodies: dict[tuple[str, ...], Any], sizes: dict[tuple[str, ...], float], depth: int = 0) -> float:
@@ -119,8 +144,9 @@ def _refuse_unknown(model: Any, opset: int, place: str) -> None:
     """Refuse standard operators that the opset lacks. Operators of other domains are reported later, because they have no rule."""
     for node in model.graph.node:
         if node.domain in DOMAINS and not defs.has(node.op_type, opset, ""):
-            fact = f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')"
-            raise Error(fact, place=place, fix="export it with another opset, for example opset_version=17 in PyTorch")
+            later = [number for number in range(opset + 1, defs.onnx_opset_version() + 1) if defs.has(node.op_type, number, "")]
+            fix = f"export it with opset {later[0]}" if later else "correct the operator's name, or name its domain, in the program that makes the model"
+            raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')", place=place, fix=fix)
 
 
 def _line(problem: Exception) -> str:

@@ -39,14 +39,15 @@ def binary(net: Builder, node: Node) -> None:
 
 def _number(net: Builder, node: Node, x: str, value: float, number_first: bool) -> None:
     fields = NUMBERS[node.op][number_first]
-    net.check(node, fields is not None, f"it computes {value:g} to the power of a tensor; Caffe's Power has the exponent constant")
-    net.check(node, node.op != "Div" or value != 0, "it divides a tensor by 0" if not number_first else "it divides 0 by a tensor")
+    net.check(node, fields is not None, f"it raises {value:g} to the power of a tensor, which a Power layer cannot")
+    fact = "it divides 0 by a tensor, which a Power layer cannot" if number_first else "it divides by 0"
+    net.check(node, node.op != "Div" or value != 0, fact, "correct the constant in the model")
     net.layer(node, "Power", [x], fields(value))
 
 
 def _array(net: Builder, node: Node, x: str, values: np.ndarray, values_first: bool) -> None:
     """Add a Bias or Scale over the constant's axes. It is frozen unless the constant was an initializer: exporters write parameters so."""
-    net.check(node, node.op != "Pow", f"its exponent has {values.size} values; Caffe's Power has one")
+    net.check(node, node.op != "Pow", f"it has {values.size} exponents, and a Power layer has one")
     wanted = net.output_shape(node)
     if net.shape(x) != wanted:
         x = repeat(net, node, x, wanted, "wide")
@@ -75,7 +76,7 @@ def _span(values: np.ndarray, wanted: Shape) -> tuple[int, np.ndarray]:
 
 def _tensors(net: Builder, node: Node) -> None:
     a, b = net.bottom(node, 0), net.bottom(node, 1)
-    net.check(node, node.op != "Pow", "its exponent is computed by the net; Caffe's Power has the exponent constant")
+    net.check(node, node.op != "Pow", "its exponent is a tensor, and a Power layer has a constant one")
     if a == b and node.op in SAME:
         net.layer(node, "Power", [a], SAME[node.op])
         return

@@ -38,8 +38,8 @@ def identity(net: Builder, node: Node) -> None:
         net.graph.constants[zero] = np.zeros(1)
         compare(net, Node("Xor", [node.inputs[0], zero], node.outputs, name=node.name))
         return
-    fix = "remove the cast from the model, and apply it to the output of the net"
-    net.check(node, target in FLOATS or source not in FLOATS, "it casts to integers, and Caffe's blobs hold floats", fix)
+    fact = "it casts to whole numbers, and Caffe's blobs are floats"
+    net.check(node, target in FLOATS or source not in FLOATS, fact, "leave the cast out, and cast the net's output")
     net.alias(node, net.bottom(node))
 
 

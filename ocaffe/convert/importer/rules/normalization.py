@@ -21,8 +21,7 @@ def batch_normalization(net: Builder, node: Node) -> None:
     1 / (1 - momentum). With that value, a new batch counts as much as in the framework that trained the net.
     """
     scale, bias, mean, variance = (net.constant(node, index).reshape(-1) for index in range(1, 5))
-    fact = "the net reads its running statistics, so it was exported for training"
-    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), fact, "export the model for inference, in PyTorch after model.eval()")
+    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its running statistics", "export it for inference (net.eval())")
     momentum = node.get("momentum", 0.9)
     remembered = 0 <= momentum < 1
     weight = np.float32(1 / (1 - momentum)) if remembered else np.float32(1)
@@ -51,17 +50,18 @@ def layer_normalization(net: Builder, node: Node) -> None:
     """Add LayerNorm and Scale. The scale (input 1) may be omitted: the pattern for models before opset 17 does not include it."""
     x = net.bottom(node)
     axis = node.get("axis", -1) % len(net.shape(x))
-    fact = "the net reads its mean or deviation (outputs 1 and 2); a Caffe layer has the normalized values only"
-    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), fact)
+    net.check(node, not net.wanted & set(filter(None, node.outputs[1:])), "the net reads its mean or deviation")
     scale, bias = net.constant(node, 1), net.constant(node, 2)
     part = "norm" if scale is not None else ""
     top = net.layer(node, "LayerNorm", [x], {"axis": axis, "eps": node.get("epsilon", 1e-5)}, part=part, suffix="")
     if scale is not None:
         normalized = net.shape(x)[axis:]
-        for values in filter(lambda values: values is not None, (scale, bias)):
+        for name, values in (("scale", scale), ("bias", bias)):
+            if values is None:
+                continue
             fits = values.ndim <= len(normalized) and all(size in (1, own) for size, own in zip(values.shape[::-1], normalized[::-1]))
-            fact = f"its scale or bias is {shape_text(values.shape)}, the normalized axes are {shape_text(normalized)}"
-            net.check(node, fits, fact, "export the model with a scale and bias of the size of these axes")
+            fact = f"its {name} is {shape_text(values.shape)}, and it normalizes {shape_text(normalized)}"
+            net.check(node, fits, fact, f"export with a {name} of {shape_text(normalized)}")
         _affine(net, node, top, np.broadcast_to(scale, normalized), None if bias is None else np.broadcast_to(bias, normalized), axis)
 
 
@@ -82,8 +82,9 @@ def group_normalization(net: Builder, node: Node) -> None:
     x, groups = net.bottom(node), node.get("num_groups")
     shape = net.shape(x)
     sizes = [groups, *(net.constant(node, index, np.empty(0)).size for index in (1, 2))]
-    fact = f"it has {sizes[0]} groups, {sizes[1]} values of scale and {sizes[2]} of bias; each must divide the {shape[1]} channels"
-    net.check(node, all(size and size > 0 and shape[1] % size == 0 for size in sizes), fact, "export the model with numbers that divide the channels")
+    for name, size in zip(("num_groups", "the size of its scale", "the size of its bias"), sizes):
+        fact = f"{name} is {size}, which does not divide the {shape[1]} channels"
+        net.check(node, size and size > 0 and shape[1] % size == 0, fact, f"export with a divisor of {shape[1]}")
     top = flatten_to(net, node, x, (shape[0], groups, math.prod(shape[1:]) // groups), "groups")
     top = net.layer(node, "LayerNorm", [top], {"axis": 2, "eps": node.get("epsilon", 1e-5)}, part="norm", suffix="")
     top = flatten_to(net, node, top, shape, "channels")
@@ -126,6 +127,6 @@ def softmax(net: Builder, node: Node) -> None:
 def lp_normalization(net: Builder, node: Node) -> None:
     x = net.bottom(node)
     channel = node.get("axis", -1) % len(net.shape(x)) == 1 and node.get("p", 2) == 2
-    fact = f"axis {node.get('axis', -1)}, p {node.get('p', 2)}: Caffe's Normalize takes p 2 along the channels"
+    fact = f"it has axis {node.get('axis', -1)} and p {node.get('p', 2)}; Caffe's Normalize takes p 2 along the channels, axis 1"
     net.check(node, channel, fact)
     net.layer(node, "Normalize", [x])

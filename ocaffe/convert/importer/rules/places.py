@@ -15,9 +15,9 @@ HALF_PIXEL_SINCE = 16  # since this opset RoiAlign shifts by half a pixel unless
 def grid_sample(net: Builder, node: Node) -> None:
     x, grid = net.bottom(node, 0), net.bottom(node, 1)
     mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
-    net.check(node, len(net.shape(x)) == 4, f"its images are {shape_text(net.shape(x))}; the layer takes N x C x H x W")
-    net.check(node, mode in SAMPLES, f"its mode is '{mode}'", "export the model with mode linear or nearest")
-    net.check(node, padding in ("zeros", "border"), f"its padding_mode is '{padding}'", "export the model with padding_mode zeros or border")
+    net.check(node, len(net.shape(x)) == 4, f"its input is {shape_text(net.shape(x))}, a GridSample layer takes N x C x H x W")
+    net.check(node, mode in SAMPLES, f"mode is '{mode}'", "export with mode 'bilinear' or 'nearest'")
+    net.check(node, padding in ("zeros", "border"), f"padding_mode is '{padding}'", "export with padding_mode 'zeros' or 'border'")
     fields = {"mode": SAMPLES[mode], "padding": padding.upper(), "align_corners": bool(node.get("align_corners", 0))}
     net.layer(node, "GridSample", [x, grid], fields)
 
@@ -26,7 +26,7 @@ def grid_sample(net: Builder, node: Node) -> None:
 def roi_align(net: Builder, node: Node) -> None:
     """Join the images of the regions and their corners for an ROIAlign layer."""
     x, corners, images = (net.bottom(node, index) for index in range(3))
-    net.check(node, node.get("mode", "avg") == "avg", f"its mode is '{node.get('mode')}'", "export the model with mode avg")
+    net.check(node, node.get("mode", "avg") == "avg", f"mode is '{node.get('mode')}'", "export with mode 'avg'")
     form = node.get("coordinate_transformation_mode", "half_pixel" if net.graph.opset >= HALF_PIXEL_SINCE else "output_half_pixel")
     images = flatten_to(net, node, images, (*net.shape(images), 1), "images")
     regions = net.layer(node, "Concat", [images, corners], {"axis": 1}, part="regions")

@@ -72,8 +72,8 @@ def prelu(net: Builder, node: Node) -> None:
     axes = len(net.shape(x))
     channels = net.shape(x)[1] if axes > 1 else 1
     of_channels = (1,) * (axes - slope.ndim) + slope.shape == tuple(channels if axis == 1 else 1 for axis in range(axes))
-    fact = f"its slopes are {shape_text(slope.shape)} for {shape_text(net.shape(x))}"
-    net.check(node, slope.size == 1 or of_channels, fact, "export the model with one slope, or one for each channel")
+    fact = f"its slopes are {shape_text(slope.shape)}, and its input is {shape_text(net.shape(x))}"
+    net.check(node, slope.size == 1 or of_channels, fact, f"export with one slope, or one for each of the {channels} channels")
     shared = slope.size == 1 and channels > 1
     net.layer(node, "PReLU", [x], {"channel_shared": True} if shared else {}, blobs=[slope.reshape(() if shared else -1)])
 

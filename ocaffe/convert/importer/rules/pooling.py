@@ -99,8 +99,7 @@ def reduce(net: Builder, node: Node) -> None:
     shape = net.shape(x)
     given = net.setting(node, "axes", 1)
     if not given and node.get("noop_with_empty_axes"):
-        fact = "noop_with_empty_axes is 1, and no axes are given: the operator computes a function and reduces nothing"
-        net.check(node, node.op in KEEPING, fact, "export the model with axes")
+        net.check(node, node.op in KEEPING, "it has noop_with_empty_axes and no axes, so it reduces nothing", "export with the axes to reduce")
         net.alias(node, x)
         return
     net.check(node, node.op != "ReduceMean" or net.is_float(node), "it divides whole numbers and drops the rest")

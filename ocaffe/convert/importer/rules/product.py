@@ -17,13 +17,12 @@ from ocaffe.ir.tensor import Shape
 @operator("Gemm")
 def gemm(net: Builder, node: Node) -> None:
     x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
-    fact = "transA is 1, so its input is turned; a Caffe layer has the batch in the first axis"
-    net.check(node, not node.get("transA"), fact, "export the model with transA 0")
+    net.check(node, not node.get("transA"), "transA is set; a Caffe layer has the batch in the first axis of its input")
     weight = weight * np.float32(node.get("alpha", 1.0))
     outputs = weight.shape[0 if node.get("transB") else 1]
     if bias is not None:
         row = bias.size == 1 or (bias.size == outputs and bias.shape[-1] == outputs)
-        net.check(node, row, f"its bias (input C) is {shape_text(bias.shape)}, a row of {outputs} values is expected")
+        net.check(node, row, f"its input C is {shape_text(bias.shape)}, a row of {outputs} values is expected")
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(node.get("beta", 1.0)), (outputs,))
     _inner_product(net, node, x, weight if node.get("transB") else weight.T, bias)
 
@@ -60,19 +59,19 @@ def einsum(net: Builder, node: Node) -> None:
     sides, _, out = equation.partition("->")
     terms = sides.split(",")
     letters = len(terms) == 2 and "->" in equation and all(len(set(term)) == len(term) and term.isalpha() for term in (*terms, out))
-    fact = f"equation '{node.get('equation', '')}': two tensors with one letter for each axis and an output are expected"
-    net.check(node, letters, fact, "export MatMul in place of it")
+    fact = f"its equation is '{node.get('equation', '')}'"
+    net.check(node, letters, fact, "export with two tensors and an output, and one letter for each axis, as in 'bik,bkj->bij'")
     tensors = [net.bottom(node, 0), net.bottom(node, 1)]
     for term, x in zip(terms, tensors):
-        fact = f"its equation has '{term}', {len(term)} letters, for a tensor of {shape_text(net.shape(x))}"
-        net.check(node, len(term) == len(net.shape(x)), fact, "export it with a letter for each axis")
+        fact = f"its equation has '{term}' for an input of {shape_text(net.shape(x))}"
+        net.check(node, len(term) == len(net.shape(x)), fact, f"export with {len(net.shape(x))} letters there, one for each axis")
     sizes = {letter: size for term, x in zip(terms, tensors) for letter, size in zip(term, net.shape(x))}
     batch = [letter for letter in out if letter in terms[0] and letter in terms[1]]
     summed = [letter for letter in terms[0] if letter in terms[1] and letter not in out]
     own = [[letter for letter in out if letter in term and letter not in batch] for term in terms]
     lone = set(terms[0]) ^ set(terms[1])
-    fact = f"equation '{equation}' sums over {', '.join(sorted(lone - set(out)))} in one tensor alone"
-    net.check(node, lone <= set(out), fact, "export the model with a ReduceSum before it")
+    fact = f"its equation '{equation}' sums over {', '.join(sorted(lone - set(out)))} in one tensor alone"
+    net.check(node, lone <= set(out), fact, "sum that tensor before (ReduceSum)")
     lead = tuple(sizes[letter] for letter in batch)
     rows, inner, columns = (math.prod(sizes[letter] for letter in names) for names in (own[0], summed, own[1]))
     a = _arranged(net, node, tensors[0], terms[0], [*batch, *own[0], *summed], (*lead, rows, inner), "first")

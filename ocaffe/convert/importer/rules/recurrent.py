@@ -102,15 +102,15 @@ def _direction(net: Builder, node: Node, kind: Kind, bottoms: list[str], fields:
 def _check(net: Builder, node: Node, kind: Kind, directions: int) -> None:
     """Refuse the forms that the layers do not compute."""
     given = [name if isinstance(name, str) else name.decode() for name in node.get("activations", [])]
-    fact = f"its activations are {', '.join(given)}; Caffe's {node.op} computes {', '.join(kind.activations)}"
-    net.check(node, given in ([], kind.activations * directions), fact, "export the model with these activations")
-    fact = f"it has clip {node.get('clip', 0):g} and input_forget {node.get('input_forget', 0)}; Caffe's {node.op} has neither"
-    net.check(node, not node.get("clip") and not node.get("input_forget"), fact, "export the model without both")
-    fact = "its layout is 1, so the batch comes before the time steps; a Caffe layer takes the time steps first"
-    net.check(node, not node.get("layout"), fact, "export the model with layout 0")
-    fact = "its input sequence_lens gives the sequences of a batch different lengths"
-    net.check(node, not node.input(4), fact, "export the model for sequences of one length, without sequence_lens")
-    net.check(node, not node.input(7), f"it has peepholes (input P), which Caffe's {node.op} lacks", "export the model without peepholes")
+    known = ", ".join(kind.activations)
+    fact = f"its activations are {', '.join(given)}"
+    net.check(node, given in ([], kind.activations * directions), fact, f"export with activations {known} for each direction")
+    for name in ("clip", "input_forget"):
+        net.check(node, not node.get(name), f"{name} is {node.get(name)}, and an {node.op} layer has no {name}", f"export without {name}")
+    net.check(node, not node.get("layout"), "layout is 1: the batch comes before the time steps", "export with layout 0 (batch_first=False)")
+    fact = "it has sequence_lens: sequences of different lengths in a batch"
+    net.check(node, not node.input(4), fact, "export without sequence_lens, for sequences of one length")
+    net.check(node, not node.input(7), "it has peepholes (input P), and an LSTM layer has none", "export without peepholes")
 
 
 def _is_zero(net: Builder, tensor: str) -> bool:

@@ -36,7 +36,7 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def resize(net: Builder, node: Node) -> None:
     x, wanted = net.bottom(node), net.output_shape(node)
     shape = net.shape(x)
-    fact = f"it resizes {shape_text(shape)} to {shape_text(wanted)}; a Caffe layer resizes the rows and columns of N x C x H x W"
+    fact = f"it resizes {shape_text(shape)} to {shape_text(wanted)}; a Caffe layer resizes rows and columns"
     net.check(node, len(shape) == 4 and shape[:2] == wanted[:2], fact)
     rows, columns = (_matrix(net, node, axis, shape[axis], wanted[axis]) for axis in (2, 3))
     factor = wanted[2] // shape[2]
@@ -67,7 +67,7 @@ def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndar
     for name, value, known in (("mode", mode, ("nearest", "linear", "cubic")), ("coordinate_transformation_mode", where, PLACES),
                                ("nearest_mode", rounding, ROUNDINGS), ("keep_aspect_ratio_policy", policy, ("stretch",)),
                                ("antialias", node.get("antialias", 0), (0,)), ("exclude_outside", node.get("exclude_outside", 0), (0,))):  # fmt: skip
-        net.check(node, value in known, f"{name} {value!r} is not supported", f"export with {' or '.join(map(str, known))}")
+        net.check(node, value in known, f"{name} is {value!r}, which is not supported", f"export with {name} {' or '.join(map(str, known))}")
     net.graph.budget.spend(8 * ins * outs)
     given = net.setting(node, "scales", 1 if early else 2) or []
     named = node.get("axes", range(len(given)))

@@ -97,8 +97,9 @@ def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int,
     starts, ends = net.setting(node, "starts", 1), net.setting(node, "ends", 2)
     count = len(starts) if isinstance(starts, list) else 0
     axes, steps = net.setting(node, "axes", 3, list(range(count))), net.setting(node, "steps", 4, [1] * count)
-    whole = all(isinstance(values, list) and all(isinstance(value, int) for value in values) for values in (starts, ends, axes, steps))
-    net.check(node, whole, "its starts, ends, axes and steps are not lists of whole numbers", "export the model with constant starts, ends, axes and steps")
+    for name, values in (("starts", starts), ("ends", ends), ("axes", axes), ("steps", steps)):
+        whole = isinstance(values, list) and all(isinstance(value, int) for value in values)
+        net.check(node, whole, f"its {name} are {values}, not a list of whole numbers", f"export with a list of whole numbers as {name}")
     bounds = {}
     for axis, start, end, step in zip(axes, starts, ends, steps):
         first, behind, _ = slice(start, end, step).indices(shape[axis])
@@ -156,8 +157,8 @@ def _slices(net: Builder, node: Node, axis: int, indices: np.ndarray) -> None:
     x = net.bottom(node)
     shape = net.shape(x)
     beyond = [int(index) for index in indices.reshape(-1) if not -shape[axis] <= index < shape[axis]]
-    fact = f"an index is {beyond[0] if beyond else 0}, and axis {axis} has {shape[axis]} values"
-    net.check(node, not beyond, fact, "export the model with indices inside the axis")
+    fact = f"its index {next(iter(beyond), 0)} is outside of axis {axis}, which has {shape[axis]} values"
+    net.check(node, not beyond, fact, f"export with indices from {-shape[axis]} to {shape[axis] - 1}")
     chosen = [int(index) % shape[axis] for index in indices.reshape(-1)]
     if not indices.ndim:
         top = slice_axes(net, node, x, {axis: (chosen[0], chosen[0] + 1)}, "axis", last=False)
@@ -234,7 +235,7 @@ def pad(net: Builder, node: Node) -> None:
     if not any((*begin, *end)):
         net.alias(node, x)
         return
-    net.check(node, mode in ("constant", "reflect", "edge"), f"its mode is '{mode}'", "export the model with mode constant, reflect or edge")
+    net.check(node, mode in ("constant", "reflect", "edge"), f"mode is '{mode}'", "export with mode constant, reflect or edge")
     cut = {axis: (max(0, -before), net.shape(x)[axis] + min(0, behind)) for axis, (before, behind) in enumerate(zip(begin, end))}
     begin, end = [max(0, size) for size in begin], [max(0, size) for size in end]
     grows = any((*begin, *end))

@@ -25,7 +25,7 @@ class Windows:
         axes = len(image)
         given = node.get("kernel_shape", kernel)
         fact = f"kernel_shape is {list(given)}, the weights are for {list(kernel)}"
-        net.check(node, tuple(given) == tuple(kernel), fact, f"export the model with kernel_shape {list(kernel)}")
+        net.check(node, tuple(given) == tuple(kernel), fact, f"export with kernel_shape {list(kernel)}")
         stride, dilation = tuple(node.get("strides", [1] * axes)), tuple(node.get("dilations", [1] * axes))
         pads = list(node.get("pads", [0] * 2 * axes))
         windows = cls(tuple(kernel), stride, dilation, tuple(pads[:axes]), tuple(pads[axes:]))
@@ -58,7 +58,6 @@ class Windows:
 
 def padded(net: Builder, node: Node, x: str, windows: Windows, value: float = 0) -> str:
     """Add a Pad layer with the pads of the windows around x."""
-    fact = f"pads {[*windows.begin, *windows.end]} are negative, so they crop the image"
-    net.check(node, min(*windows.begin, *windows.end) >= 0, fact, "export the model with a Slice that crops it")
+    net.check(node, min(*windows.begin, *windows.end) >= 0, f"pads {[*windows.begin, *windows.end]} crop the image", "crop it before, with a Slice")
     parameters = {"begin": windows.begin, "end": windows.end} | ({"value": value} if value else {})
     return net.layer(node, "Pad", [x], parameters, part="pad")
