@@ -37,9 +37,19 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
     for magic, kind in _ARCHIVES.items():
         if head.startswith(magic):
             raise Error(f"is a {kind} archive, not {what}", place=name, fix="unpack it first")
-    if head[:200].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+    if is_web_page(head):
         raise Error(f"is a web page, not {what}", place=name, fix="download the file itself; this is the page about it")
     return head
+
+
+def is_web_page(head: bytes) -> bool:
+    return head[:200].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
+def kind_of(head: bytes) -> str:
+    """Return what the first bytes of a file tell about it, for an error: 'empty', 'a web page', or 'a gzip archive'. Return '' for others."""
+    archive = next((f"a {kind} archive" for magic, kind in _ARCHIVES.items() if head.startswith(magic)), "")
+    return "empty" if not head else "a web page" if is_web_page(head) else "a Git LFS pointer" if head.startswith(_LFS) else archive
 
 
 def is_hdf5(head: bytes) -> bool:

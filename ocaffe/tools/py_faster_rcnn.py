@@ -4,6 +4,7 @@ Source: rbgirshick/py-faster-rcnn, tools/train_net.py and lib/fast_rcnn/config.p
 """
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,7 +81,8 @@ def read_configuration(path: str) -> list[Configuration]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
-        raise Error(f"it cannot be read: {problem}", place=path, fix="a .yml file of py-faster-rcnn") from None
+        fact = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else f"it cannot be read: {problem.strerror}"
+        raise Error(fact, place=path, fix="give a .yml file of py-faster-rcnn") from None
     found, section = [], ""
     for number, line in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", line).rstrip()
@@ -88,11 +90,11 @@ def read_configuration(path: str) -> list[Configuration]:
             continue
         match = _LINE.fullmatch(line)
         if match is None or bool(match[1]) != (bool(section) and bool(match[1])):
-            raise Error(f"'{line.strip()}' is not a key with a value", place=f"{path}:{number}", fix="lines such as TRAIN:, then   BG_THRESH_LO: 0.0")
+            raise Error(f"'{line.strip()}' is not a key with a value", place=f"{path}:{number}", fix="write KEY: VALUE, indented below TRAIN: or TEST:")
         if not match[1] and not match[3]:
             section = match[2]
             if section not in PHASES:
-                raise Error(f"there is no section '{section}'", place=f"{path}:{number}", fix="TRAIN or TEST")
+                raise Error(f"there is no section '{section}'", place=f"{path}:{number}", fix="write TRAIN: or TEST:")
             continue
         section = section if match[1] else ""
         found.append(Configuration(section, match[2], _value(match[2], match[3], f"{path}:{number}")))
@@ -104,13 +106,15 @@ def _value(key: str, text: str, place: str) -> Any:
     if key in ELSEWHERE:
         return text
     if key not in SETTINGS and key not in FIXED:
-        raise Error(f"'{key}' is no key of py-faster-rcnn's config.py that ocaffe knows", place=place, fix="correct or remove it")
+        near = difflib.get_close_matches(key, [*SETTINGS, *FIXED, *ELSEWHERE], 1)
+        fix = f"did you mean {near[0]}? Else remove the line" if near else "remove the line"
+        raise Error(f"'{key}' is no key of py-faster-rcnn's config.py that ocaffe knows", place=place, fix=fix)
     try:
         value = read_value(text)
     except (ValueError, SyntaxError):
-        raise Error(f"'{key}' has the value '{text}'", place=place, fix="a number, True or False, or a list in [ ]") from None
+        raise Error(f"'{key}' has the value '{text}'", place=place, fix=f"{key}: a number, True or False, or a list in [ ]") from None
     if key in FIXED and value != FIXED[key]:
-        raise Error(f"'{key}' is {value}", place=place, fix=f"{FIXED[key]}; other values are not supported")
+        raise Error(f"'{key}' is {value}", place=place, fix=f"{key}: {FIXED[key]}; other values are not supported")
     while key == "PIXEL_MEANS" and isinstance(value, list) and len(value) == 1:  # 1 x 1 x 3 there
         value = value[0]
     return value

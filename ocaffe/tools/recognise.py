@@ -39,7 +39,7 @@ class ImageNet(Net):
         self.input = self.inputs[0]
         shape = self.blobs[self.input].shape
         if len(shape) != 4 or shape[1] not in (1, 3):
-            fix = "n x 3 x height x width for color images, n x 1 for gray ones"
+            fix = "give a net whose input is N x 3 x height x width for color images, or N x 1 x height x width for gray ones"
             raise Error(f"the input '{self.input}' is {shape_text(shape)}", place=model_file, fix=fix)
         _, self.channels, *size = shape
         self.crop_dims = np.array(size)

@@ -90,17 +90,26 @@ def test_bad_folders_and_files(tmp_path: pathlib.Path) -> None:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     for bad, fact in (
-        (b"\x1f\x8b" + FILES["train-images-idx3-ubyte"], "is not an IDX file of bytes with 3 axes: it begins with 1f 8b 00 00"),
-        (FILES["train-labels-idx1-ubyte"], "is not an IDX file of bytes with 3 axes"),
+        (b"\x1f\x8b" + FILES["train-images-idx3-ubyte"], "is a gzip archive, and its name does not end in .gz"),
+        (FILES["train-labels-idx1-ubyte"], "is an IDX file with 1 axis, not an IDX file of bytes with 3 axes"),
         (FILES["train-images-idx3-ubyte"][:-1], "has 23,535 bytes, and 23,536 by its header"),
         (idx(IMAGES["train"][:9]), "has 9 images, train-labels-idx1-ubyte 30 labels"),
-        (b"", "it begins with nothing"),
+        (b"", "is empty, not an IDX file"),
+        (b"<!DOCTYPE html><html>", "is a web page, not an IDX file of bytes with 3 axes"),
+        (b"\x93NUMPY", "it begins with the bytes 93 4e 55 4d, not with 00 00 08 03"),
+        (FILES["train-images-idx3-ubyte"][:9], "ends in the middle of its header"),
     ):
         (tmp_path / "train-images-idx3-ubyte").write_bytes(bad)
-        assert fact in failure(run).fact
+        error = failure(run)
+        assert fact in error.fact and error.fix
+        assert "images," in error.fact or error.fact.startswith(f"{tmp_path}/train-images-idx3-ubyte ")
     os.remove(tmp_path / "train-images-idx3-ubyte")
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(FILES["train-images-idx3-ubyte"])[:-20])
-    assert "train-images-idx3-ubyte.gz cannot be read" in failure(run).fact
+    assert "train-images-idx3-ubyte.gz is damaged" in failure(run).fact
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(FILES["train-images-idx3-ubyte"])
+    assert f"mv {tmp_path}/train-images-idx3-ubyte.gz {tmp_path}/train-images-idx3-ubyte" in (failure(run).fix or "")
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(b"<html></html>")
+    assert "is a web page, not a gzip archive" in failure(run).fact
     assert not (tmp_path / "out").exists()
 
 
@@ -198,7 +207,7 @@ def test_cifar10(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, form: 
 def test_cifar10_that_is_none(tmp_path: pathlib.Path) -> None:
     assert "has no file cifar-10-binary.tar or cifar-10-binary.tar.gz" in failure(lambda: sets.cifar10(str(tmp_path))).fact
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"nonsense")
-    assert "cannot be unpacked" in failure(lambda: sets.cifar10(str(tmp_path))).fact
+    assert "not a gzip archive" in failure(lambda: sets.cifar10(str(tmp_path))).fact
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive()[:500])
     assert "cifar-10-binary.tar" in failure(lambda: sets.cifar10(str(tmp_path))).fact
     for name, rows in CIFAR.items():

@@ -200,10 +200,10 @@ def mistakes() -> list[tuple[str, Callable[[pathlib.Path], list[str]]]]:
         ("--test is 1", lambda photos: [str(photos), "out", "--test=1"]),
         ("--test is -0.1", lambda photos: [str(photos), "out", "--test=-0.1"]),
         ("--skip-bad-records is -1", lambda photos: [str(photos), "out", "--skip-bad-records=-1"]),
-        ("--resize_width is 0 and --resize_height 3", lambda photos: [str(photos), "out", "--resize_height=3"]),
+        ("--resize_height is 3, and --resize_width is 0, the default", lambda photos: [str(photos), "out", "--resize_height=3"]),
         ("none cannot be read: No such file", lambda photos: [str(photos / "none"), "out"]),
         ("has no subfolders, and 10 images itself", lambda photos: [str(photos / "cat"), "out"]),
-        ("arguments are required: OUT", lambda photos: [str(photos)]),
+        ("OUT is missing", lambda photos: [str(photos)]),
     ]
 
 

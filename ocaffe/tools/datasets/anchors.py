@@ -36,7 +36,7 @@ def anchors_of(database: str, count: int, width: float, height: float, seed: int
     different = len(np.unique(boxes, axis=0))
     if different < count:
         fact = f"the {len(boxes)} boxes have {different} different sizes, and {count} anchors need as many"
-        raise Error(fact, place=database, fix=f"{different} anchors or fewer, or more boxes" if different else "a database with boxes")
+        raise Error(fact, place=database, fix=f"--count {different} or fewer, or add boxes" if different else "give a database with boxes")
     return find_anchors(boxes * [width, height], count, seed), images
 
 

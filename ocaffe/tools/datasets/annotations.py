@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place
+from ocaffe.formats.sniff import kind_of
 from ocaffe.formats.text import read
 from ocaffe.support import log
 from ocaffe.support.files import text_lines
@@ -63,7 +64,10 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
     try:
         lines = [line.rstrip("\n") for line in text_lines(path, errors="strict")]
     except (OSError, UnicodeDecodeError) as problem:
-        raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix="a text file with a class in each line") from None
+        if isinstance(problem, UnicodeDecodeError):
+            fact = f"it is not UTF-8 text: the byte at {problem.start} is {problem.object[problem.start]:02x}"
+            raise Error(fact, place=path, fix="save it as UTF-8 text with a class in each line") from None
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give a text file with a class in each line") from None
     for number, line in enumerate(lines, 1):
         words = line.split(delimiter, 2)
         if not line.strip():
@@ -71,7 +75,7 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
         try:
             label = int(words[1]) if len(words) > 1 else len(made.item) + (not background)
         except ValueError:
-            fix = f"NAME{delimiter}LABEL{delimiter}DISPLAY NAME, the last two optional"
+            fix = f"a line is NAME, NAME{delimiter}LABEL, or NAME{delimiter}LABEL{delimiter}DISPLAY NAME, with a whole number as LABEL"
             raise Error(f"'{words[1]}' is not a label", place=Place(path, number), fix=fix) from None
         _check_label(label, Place(path, number))
         made.item.add(name=words[0], label=label, display_name=words[2] if len(words) > 2 else words[0])
@@ -120,10 +124,13 @@ def _coco(content: bytes) -> Boxes:
 def _text(content: bytes) -> Boxes:
     """Read lines `LABEL XMIN YMIN XMAX YMAX`; the label is a number."""
     boxes = []
-    for line in content.decode("utf-8-sig").splitlines():
+    for number, line in enumerate(content.decode("utf-8-sig").splitlines(), 1):
         if line.strip():
-            label, xmin, ymin, xmax, ymax = line.split()
-            boxes.append(Box(int(label), float(xmin), float(ymin), float(xmax), float(ymax)))
+            try:
+                label, xmin, ymin, xmax, ymax = line.split()
+                boxes.append(Box(int(label), float(xmin), float(ymin), float(xmax), float(ymax)))
+            except ValueError:
+                raise ValueError(f"line {number}, '{line[:60]}', is not LABEL XMIN YMIN XMAX YMAX in numbers") from None
     return Boxes(None, boxes)
 
 
@@ -132,14 +139,19 @@ READERS: dict[str, Callable[[bytes], Boxes]] = {"xml": _voc, "json": _coco, "txt
 
 def read_boxes(path: str, kind: str) -> Boxes:
     """Return the annotations in the file `path`. Raise Error."""
+    content = b""
     try:
         with open(path, "rb") as stream:
-            return READERS[kind](stream.read())
+            content = stream.read()
+        return READERS[kind](content)
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix="correct the list, whose lines are an image and its annotations") from None
     except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
-        text = f"no {problem}" if isinstance(problem, KeyError) else str(problem)
-        raise Error(f"cannot be parsed as {kind} annotations: {text}", place=path, fix="--label_type xml (VOC), json (COCO) or txt") from None
+        text = f"there is no {problem}" if isinstance(problem, KeyError) else str(problem)
+        text = f"it is {what}" if (what := kind_of(content)) else text
+        real = "xml" if content.lstrip().startswith(b"<") else "json" if content.lstrip().startswith((b"{", b"[")) else "txt"
+        fix = f"--label_type={real}, if all annotations are so" if not what and real != kind else "correct the file, or leave it out of the list"
+        raise Error(f"cannot be parsed as {kind} annotations: {text}", place=path, fix=fix) from None
 
 
 def annotate(datum: Any, boxes: Boxes, shape: tuple[int, int], labels: dict[str, int], path: str) -> Any:
@@ -156,7 +168,7 @@ def annotate(datum: Any, boxes: Boxes, shape: tuple[int, int], labels: dict[str,
     for box in boxes.boxes:
         label = box.label if isinstance(box.label, int) else labels.get(box.label)
         if label is None:
-            raise Error(f"the class '{box.label}' is not in the label map", place=path, fix=f"add it; there are {', '.join(labels)}")
+            raise Error(f"the class '{box.label}' is not in the label map", place=path, fix=f"correct the name, or add it; the map has {', '.join(labels)}")
         _check_label(label, path)
         for warning in _oddities(box, height, width):
             log.warning("io.cpp:1", f"{path}: {warning}")

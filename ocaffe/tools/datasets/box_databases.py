@@ -60,7 +60,7 @@ class Settings(NamedTuple):
 def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[str]:
     """Make the folder `out` with a database for each part of the data set in the folder `root`. Return lines for the user. Raise Error."""
     if not os.path.isdir(root):
-        raise Error(f"the folder {root} does not exist", fix="give the folder of the data set")
+        raise Error(f"the folder {root} does not exist", fix=f"correct the path (relative to {os.getcwd()})")
     found = FORMATS[kind][0](os.path.normpath(root))
     parts = _divided(found.parts, root, settings)
     fault = next((fault for pictures in parts.values() for picture in pictures for fault in picture.faults), None)
@@ -83,7 +83,8 @@ def _divided(parts: dict[str, list[Picture]], root: str, settings: Settings) -> 
         raise Error(f"--test is {settings.share:g}", fix="a share of the images from 0 on and below 1: --test 0.2")
     named = {part: pictures for part, pictures in parts.items() if part}
     if missing := [part for part in settings.parts if part not in named]:
-        raise Error(f"--parts has '{missing[0]}', and {root} has {f'the parts {names_text(list(named))}' if named else 'no parts'}", fix="one of its parts")
+        there = f"the parts {names_text(list(named))}" if named else "no parts"
+        raise Error(f"--parts has '{missing[0]}', and {root} has {there}", fix=f"--parts {','.join(named)}" if named else "leave out --parts")
     if named:
         if settings.share != SHARE:
             raise Error(f"--test is {settings.share:g}, and {root} is divided already: {', '.join(named)}", fix="leave out --test, or use --parts")
@@ -92,10 +93,15 @@ def _divided(parts: dict[str, list[Picture]], root: str, settings: Settings) -> 
     (pictures,) = parts.values()
     count = round(len(pictures) * settings.share)
     if settings.share and not 0 < count < len(pictures):
-        raise Error(f"--test is {settings.share:g}, and {root} has {len(pictures)} images", fix="--test 0, or a share that leaves images in both parts")
+        raise Error(f"--test is {settings.share:g}, and {root} has {len(pictures)} images", fix=_share_fix(len(pictures)))
     order = permutation(_key(settings.seed, ""), RECORDS, 0, len(pictures)).tolist()
     chosen_rows = {TRAIN: sorted(order[count:]), TEST: sorted(order[:count])}
     return {part: _ordered([pictures[row] for row in rows], part, settings) for part, rows in chosen_rows.items() if rows}
+
+
+def _share_fix(count: int) -> str:
+    """Return the remedy for a share that leaves no image in one of two parts of `count` images."""
+    return f"--test 0, or a share from {1 / count:.2g} to {1 - 1 / count:.2g}, which leaves images in both parts" if count > 1 else "--test 0, or add images"
 
 
 def _ordered(pictures: list[Picture], part: str, settings: Settings) -> list[Picture]:
@@ -146,7 +152,9 @@ class _Part:
             usable = [entry for entry in entries if not any(fault.whole for fault in self._left_out.get(entry.line, ()))]
             write_records(writer, usable, self._make, self._unreadable, database if self._settings.check_size else None, _SOURCE)
             if not writer.count:
-                raise Error(f"none of the {len(entries)} images of the part '{self._name}' can be used", fix="correct the data set")
+                first = next((fault for faults in self._left_out.values() for fault in faults), None)
+                fact = f"none of the {len(entries)} images of the part '{self._name}' can be used"
+                raise Error(f"{fact}; the first: {first.place}: {first.fact}" if first else fact, fix=first.fix if first else "add images to the part")
             if list(self._shown) == list(range(len(self._shown))):
                 writer.attach(LABELS, labels_bytes(list(self._shown.values())))
             count = writer.count
@@ -182,7 +190,7 @@ class _Part:
         text = f"xmin, ymin, xmax, ymax = {', '.join(f'{corner:g}' for corner in corners.tolist())}"
         pixels = corners * sides if fractions else corners
         if not np.isfinite(pixels).all():
-            return Fault(place, "that are not finite", text, "correct the number, or remove the box")
+            return Fault(place, "that are not finite", text, "write finite numbers")
         if (pixels[:2] > pixels[2:]).any():
             return Fault(place, "that are inverted", f"{text}: a minimum is above its maximum", "exchange the two")
         inner = np.clip(pixels, 0, sides)

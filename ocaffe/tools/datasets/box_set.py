@@ -1,13 +1,15 @@
 """A data set with boxes, as the readers of its formats (voc_set.py, coco_set.py, yolo_set.py, labelme_set.py) return it."""
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ocaffe.data.decoding.decode import read_file
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.errors import Error, Place
+from ocaffe.formats.sniff import kind_of
 from ocaffe.tools.datasets.annotations import Box
 
 MOST_BYTES = 16 << 20  # of a file with the boxes of one image
@@ -65,7 +67,23 @@ def read_limited(path: str, limit: int = MOST_BYTES) -> bytes:
     try:
         return read_file(path)
     except Error as problem:
-        raise Error(problem.fact, place=path, fix="a regular file that you may read") from None
+        raise Error(problem.fact, place=path, fix="give a regular file that you may read") from None
+
+
+def parse_json(content: bytes, path: str) -> Any:
+    """Return the value in a JSON file. Raise Error."""
+    what = kind_of(content)
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as problem:
+        cut = not what and problem.pos >= len(problem.doc.rstrip())
+        fact = f"it is {what}, not JSON" if what else "it is JSON that ends too early" if cut else f"it is not JSON: line {problem.lineno}: {problem.msg}"
+        fix = "copy or export it again" if cut or what == "empty" else "give the JSON file itself" if what else "correct this line, or export the file as JSON"
+        raise Error(fact, place=path, fix=fix) from None
+    except UnicodeDecodeError as problem:
+        raise Error(f"it is not JSON: the byte at {problem.start} is not UTF-8", place=path, fix="save it as UTF-8") from None
+    except RecursionError:
+        raise Error("it is not JSON of annotations: its brackets are nested too deep", place=path, fix="export it again as JSON of annotations") from None
 
 
 def read_text(path: str, limit: int = MOST_BYTES) -> str:
@@ -73,7 +91,7 @@ def read_text(path: str, limit: int = MOST_BYTES) -> str:
     try:
         return read_limited(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise Error(f"it is not UTF-8: {problem.reason} at byte {problem.start}", place=path, fix="save it as UTF-8") from None
+        raise Error(f"it is not UTF-8 text: {problem.reason} at byte {problem.start}", place=path, fix="save it as UTF-8 text") from None
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ocaffe.errors import Error
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, BoxSet, Fault, Picture, inside, read_limited
+from ocaffe.tools.datasets.box_set import NO_BOX, BoxSet, Fault, Picture, inside, parse_json, read_limited
 
 _MOST_BYTES = 2 << 30  # of a JSON file; that of COCO 2017 has 450 MB
 _PATTERNS = ("annotations/instances_*.json", "annotations/*.json", "*.json", "*/_annotations.coco.json", "*/*.json")
@@ -53,10 +53,7 @@ def _part(root: str, path: str, files: Sequence[str]) -> str:
 def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
     """Return the images of a JSON file in their order, and names of categories by id."""
     content = read_limited(path, _MOST_BYTES)
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as problem:
-        raise Error(f"it is not JSON: {problem}", place=path, fix="export or copy it again") from None
+    found = parse_json(content, path)
     del content
     images, annotations, categories = (_list(found, key, path) for key in ("images", "annotations", "categories"))
     if not images:
@@ -75,7 +72,7 @@ def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
             raise Error(f"the id {number} occurs twice", place=place, fix="give each image its own")
         file = each.get("file_name")
         if not isinstance(file, str) or not file:
-            raise Error(f"file_name is {file!r}", place=place, fix="give file_name the name of the image file")
+            raise Error(f"file_name is {file!r}", place=place, fix='write it: "file_name": "NAME OF THE IMAGE"')
         image = _find(root, folders, file, place)
         size = (_whole(each, "height", place), _whole(each, "width", place)) if "height" in each and "width" in each else None
         pictures[number] = Picture(image, os.path.join(root, image), f"{path}: image {number}", size=size)
@@ -94,12 +91,13 @@ def _add(annotation: Any, place: str, pictures: dict[int, Picture]) -> None:
     picture = pictures[number]
     box = annotation.get("bbox") or _around(annotation.get("segmentation"))
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(value, (int, float)) for value in box):
-        picture.faults.append(Fault(place, NO_BOX, f"bbox is {json.dumps(box)[:100]}", "bbox [x, y, width, height] in pixels, or polygons in segmentation"))
+        fact = f"bbox is {json.dumps(box)[:100]}"
+        picture.faults.append(Fault(place, NO_BOX, fact, "write bbox: [x, y, width, height] in pixels, or polygons in segmentation"))
         return
     try:
         x, y, width, height = map(float, box)
     except OverflowError:
-        picture.faults.append(Fault(place, NO_BOX, "bbox has a number beyond floats", "bbox [x, y, width, height] in pixels"))
+        picture.faults.append(Fault(place, NO_BOX, "bbox has a number beyond floats", "write bbox: [x, y, width, height] in pixels"))
         return
     picture.boxes.append(Box(str(category), x, y, x + width, y + height, bool(annotation.get("iscrowd", 0))))
     picture.places.append(place)
@@ -125,7 +123,8 @@ def _list(found: Any, key: str, path: str) -> list[Any]:
 def _whole(entry: Any, key: str, place: str) -> int:
     value = entry.get(key) if isinstance(entry, dict) else None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Error(f"{key} is {json.dumps(value)[:100]}", place=place, fix=f"{key} is a whole number")
+        there = isinstance(entry, dict) and key in entry
+        raise Error(f"{key} is {json.dumps(value)[:100] if there else 'missing'}", place=place, fix=f"write a whole number: \"{key}\": NUMBER")
     return value
 
 

@@ -28,7 +28,8 @@ class ColorTable(NamedTuple):
         if (wrong := self.codes[index] != codes).any():
             y, x = (int(place[0]) for place in wrong.nonzero())
             fact = f"{int(wrong.sum())} pixels have colors that the table lacks, the first is {tuple(pixels[y, x].tolist())} at x {x}, y {y}"
-            raise Error(fact, fix="add the color to the table")
+            r, g, b = pixels[y, x].tolist()
+            raise Error(fact, fix=f"add a line to the table: NAME,{r},{g},{b}")
         return self.ids[index]
 
 
@@ -53,6 +54,6 @@ def read_color_table(path: str) -> ColorTable:
         if not ignored:
             names.append(name)
     if not names or len(names) > IGNORE:
-        raise Error(f"it has {len(names)} classes", place=path, fix=f"1 to {IGNORE} classes. {_FIX}")
+        raise Error(f"it has {len(names)} classes", place=path, fix=f"write 1 to {IGNORE} classes. {_FIX}")
     codes = np.array(sorted(found), np.uint32)
     return ColorTable(names, codes, np.array([found[code] for code in codes.tolist()], np.uint8))

@@ -75,7 +75,7 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
             writers.append(writer)
             shapes = write_records(writer, entries, make, bad.leave_out, lists[part] if settings.check_size else None, _SOURCE)
             if not writer.count:
-                raise Error(f"none of the {len(entries)} images of {databases[part]} can be read", fix=f"replace the files in {root}")
+                raise Error(f"none of the {len(entries)} images of {databases[part]} can be read", fix=f"replace the files in {root} by images that open")
             writer.attach(LABELS, names)
             lines.append(f"{databases[part]}: {writer.count} images of {len(parts.classes)} classes, {_sizes(list(shapes))}")
         for part, entries in parts.entries.items():

@@ -44,13 +44,14 @@ def read_list(path: str) -> list[Entry]:
         for number, line in enumerate(text_lines(path), 1):
             name, space, last = line.rstrip().rpartition(" ")
             if not space and last:
-                raise Error(f"'{last}' has no space and label", place=Place(path, number), fix="each line is a file, a space, and its label")
+                raise Error(f"'{last}' has no space and label", place=Place(path, number), fix="end the line with a space and the label: FILE LABEL")
             if space:
                 entries.append(Entry(number, name, last))
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the list has a line `FILE LABEL` for each image") from None
+        fix = f"give a list with a line `FILE LABEL` for each image (relative to {os.getcwd()})"
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix=fix) from None
     if not entries:
-        raise Error("names no image", place=path, fix="the list has a line `FILE LABEL` for each image")
+        raise Error("names no image", place=path, fix="write a line `FILE LABEL` for each image")
     return entries
 
 
@@ -59,7 +60,7 @@ def label_of(entry: Entry, path: str) -> int:
     try:
         label = int(entry.last)
     except ValueError:
-        fix = "each line is a file, a space and a label"
+        fix = "end the line with a space and a whole number, the label"
         if is_number(entry.last):
             fix = "a Datum has a whole label; ImageData with label_count: 1, or HDF5Data, reads fractions"
         raise Error(f"the label '{entry.last}' is not a whole number", place=Place(path, entry.line), fix=fix) from None
@@ -158,5 +159,6 @@ def _attempt(make: Callable[[Entry], Made], entry: Entry) -> Made | Error:
 def _differ(shapes: dict[tuple[int, int, int], str], place: Place) -> Error:
     (first, name), (other, second) = list(shapes.items())[:2]
     return Error(
-        f"{second} is {shape_text(other)}, {name} is {shape_text(first)}, and --check_size is given", place=place, fix="--resize_height and --resize_width"
+        f"{second} is {shape_text(other)}, {name} is {shape_text(first)}, and --check_size is given", place=place,
+        fix=f"--resize_height={first[1]} --resize_width={first[2]} makes all alike; or leave out --check_size",
     )

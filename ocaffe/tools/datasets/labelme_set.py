@@ -1,7 +1,6 @@
 """Reads data sets of LabelMe: a JSON file for each image, with rectangles and polygons. The box of a polygon is the one around its points."""
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from typing import Any
@@ -10,10 +9,12 @@ from ocaffe.data.stores.folder import split_of, subfolders
 from ocaffe.data.stores.labels_txt import numbering
 from ocaffe.errors import Error
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, inside, read_limited
+from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, inside, parse_json, read_limited
 
 _MOST_BYTES = 256 << 20  # the file may have the image in it
 _LEAST_POINTS = {"rectangle": 2, "polygon": 3}
+_NO_LABEL = "it has no label"
+_FIXES = {_NO_LABEL: "give the shape a label"}
 
 
 def read_labelme(root: str) -> BoxSet:
@@ -42,7 +43,7 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
     name = os.path.normpath(os.path.join(folder, images.get(stem, f"{stem}.jpg")))
     made = Picture(name, os.path.join(root, name), source)
     try:
-        found = json.loads(read_limited(source, _MOST_BYTES))
+        found = parse_json(read_limited(source, _MOST_BYTES), source)
         if not isinstance(found, dict) or not isinstance(found.get("shapes"), list):
             raise ValueError("it has no list 'shapes'")
         if isinstance(given := found.get("imagePath"), str) and given:
@@ -55,8 +56,8 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
     except Error as problem:
         made.faults.append(Fault(problem.place or source, UNPARSED, problem.fact, problem.fix or "correct the file", whole=True))
         return made
-    except (ValueError, RecursionError) as problem:
-        made.faults.append(Fault(source, UNPARSED, f"it is not a file of LabelMe: {problem}", "move it away", whole=True))
+    except ValueError as problem:
+        made.faults.append(Fault(source, UNPARSED, f"it is not a file of LabelMe: {problem}", "move it out of the folder", whole=True))
         return made
     for number, shape in enumerate(found["shapes"], 1):
         place = f"{source}: shape {number}"
@@ -64,14 +65,14 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
             made.boxes.append(_box(shape))
             made.places.append(place)
         except ValueError as problem:
-            made.faults.append(Fault(place, NO_BOX, str(problem), "draw a rectangle or a polygon"))
+            made.faults.append(Fault(place, NO_BOX, str(problem), _FIXES.get(str(problem), "draw it as a rectangle or a polygon")))
     return made
 
 
 def _box(shape: Any) -> Box:
     """Return the box of a shape. Raise ValueError with the fact."""
     if not isinstance(shape, dict) or not isinstance(shape.get("label"), str):
-        raise ValueError("it has no label")
+        raise ValueError(_NO_LABEL)
     kind, points = shape.get("shape_type") or "polygon", shape.get("points")
     if kind not in _LEAST_POINTS:
         raise ValueError(f"shape_type is {kind!r}, which has no box")

@@ -89,7 +89,7 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
     """Make the folder `out` of the image files in `images` and the masks in `masks`. Return lines for the user. Raise Error."""
     for folder in (images, masks):
         if not os.path.isdir(folder):
-            raise Error(f"the folder {folder} does not exist", fix="give the folders of the images and of the masks")
+            raise Error(f"the folder {folder} does not exist", fix=f"correct the path (relative to {os.getcwd()})")
     colors = read_color_table(settings.colors) if settings.colors else None
     names = colors.names if colors else read_labels(_names_file(masks, settings)) if _names_file(masks, settings) else []
     if len(names) > IGNORE:
@@ -122,7 +122,7 @@ def _check_classes(masks: str, pixels: np.ndarray) -> None:
         fact = f"all pixels have the class {there[0]}" if there else "no pixel has a class"
         fact += f", or the level {IGNORE}, which is ignored" if pixels[IGNORE] else ""
         fix = "if white is a class, give the colors: --colors FILE with the lines background,0,0,0 and object,255,255,255"
-        raise Error(fact, place=masks, fix=fix if pixels[IGNORE] else "masks of two classes or more")
+        raise Error(fact, place=masks, fix=fix if pixels[IGNORE] else "give masks with pixels of two classes or more")
 
 
 def _names_file(masks: str, settings: Settings) -> str:
@@ -138,7 +138,8 @@ def _parts(images: str, masks: str, settings: Settings) -> dict[str, list[Pair]]
     image_files, mask_files = _files(images, settings.image_suffix), _files(masks, settings.mask_suffix)
     if not image_files or not mask_files:
         folder, suffix = (masks, settings.mask_suffix) if image_files else (images, settings.image_suffix)
-        raise Error(f"the folder {folder} has no image file{f' whose name ends in {suffix}' if suffix else ''}", fix="correct the folder or the suffix")
+        fact = f"the folder {folder} has no image file{f' whose name ends in {suffix}' if suffix else ''}"
+        raise Error(fact, fix=f"correct the folder{' or the suffix' if suffix else ''}")
 
     def pair(name: str) -> Pair:
         return Pair(name, image_files.get(name, ""), mask_files.get(name, ""))
@@ -147,7 +148,8 @@ def _parts(images: str, masks: str, settings: Settings) -> dict[str, list[Pair]]
         files = {part: os.path.join(settings.lists, f"{part}.txt") for part in _PARTS}
         listed = {part: _listed(images, path) for part, path in files.items() if os.path.isfile(path)}
         if not listed:
-            raise Error(f"the folder {settings.lists} has no list train.txt, val.txt, test.txt or trainval.txt", fix="--lists VOC2012/ImageSets/Segmentation")
+            fact = f"the folder {settings.lists} has no list train.txt, val.txt, test.txt or trainval.txt"
+            raise Error(fact, fix="give the folder with the lists, for VOC2012: --lists VOC2012/ImageSets/Segmentation")
         parts = {part: [pair(name) for name in names] for part, names in listed.items() if part != "trainval" or _TRAIN not in listed}
         return dict(sorted(parts.items(), key=lambda each: not each[0].startswith(_TRAIN)))
     pairs = [pair(name) for name in sorted(image_files.keys() | mask_files.keys())]
@@ -159,7 +161,8 @@ def _parts(images: str, masks: str, settings: Settings) -> dict[str, list[Pair]]
         return {part: [each for each in pairs if each.name.split(os.sep)[0] == part] for part in parts_found}
     count = round(len(pairs) * settings.share)
     if settings.share and not 0 < count < len(pairs):
-        raise Error(f"--test is {settings.share:g}, and there are {len(pairs)} pairs", fix="--test 0, or a share that leaves pairs in both parts")
+        few = f"a share from {1 / len(pairs):.2g} to {1 - 1 / len(pairs):.2g}, which leaves pairs in both parts" if len(pairs) > 1 else "add pairs"
+        raise Error(f"--test is {settings.share:g}, and there are {len(pairs)} pairs", fix=f"--test 0, or {few}")
     key = settings.seed & 0xFFFFFFFFFFFFFFFF, zlib.crc32(b"masks")
     order = permutation(key, RECORDS, 0, len(pairs)).tolist()
     rows = {_TRAIN: sorted(order[count:]), _TEST: sorted(order[:count])}
@@ -194,7 +197,7 @@ class _Part:
 
     def write(self, part: str, pairs: list[Pair]) -> str:
         """Write the files and the list of a part. Return a text for the user."""
-        lines, left_out = [], Counter[str]()
+        lines, left_out, first = [], Counter[str](), None
         with progress(len(pairs), "pair", part) as bar:
             for start in range(0, len(pairs), _CHUNK):
                 chunk = pairs[start : start + _CHUNK]
@@ -203,13 +206,15 @@ class _Part:
                     if isinstance(made, Fault):
                         if not self._settings.skip_bad:
                             raise made.error()
+                        first = first or made
                         log.warning(f"{_SOURCE}:1", f"{made.place}: {made.fact}. It is left out.")
                         left_out[made.reason] += 1
                         continue
                     self.counts.add(made)
                     lines.append(f"{self._image(pair)} {self._mask(pair)}\n")
         if not lines:
-            raise Error(f"none of the {len(pairs)} pairs of the part '{part}' can be used", fix="correct the data set")
+            fact = f"none of the {len(pairs)} pairs of the part '{part}' can be used"
+            raise Error(f"{fact}; the first: {first.place}: {first.fact}" if first else fact, fix=first.fix if first else "add pairs to the part")
         (self._folder / f"{part}.txt").write_bytes(os.fsencode("".join(lines)))
         ignored = self.counts.pixels[IGNORE] / self.counts.pixels.sum()
         texts = [f"{len(lines)} pairs, {100 * ignored:.2f} % of the pixels are ignored"]
@@ -239,7 +244,7 @@ class _Part:
         if mask.shape != size:
             (height, width), (real_height, real_width) = mask.shape, size
             fact = f"the mask is {width} x {height} (width x height), the image {pair.image} is {real_width} x {real_height}"
-            return Fault(pair.mask, "of two sizes", fact, "a mask is as large as its image", whole=True)
+            return Fault(pair.mask, "of two sizes", fact, f"make the mask {real_width} x {real_height} without new levels (nearest neighbor)", whole=True)
         pixels = np.bincount(mask.reshape(-1), minlength=256)
         most = int(np.flatnonzero(pixels[:IGNORE]).max(initial=0))
         if self._classes and most >= self._classes:
@@ -256,9 +261,9 @@ class _Part:
         """Return the classes of the pixels of a mask: height x width, uint8. Raise Error without a place."""
         image = open_pillow(read_file(path))
         if image.format in ("JPEG", "MPO"):
-            raise Error("it is a JPEG file, which does not store exact classes", fix="save masks as PNG")
+            raise Error("it is a JPEG file, which does not store exact classes", fix="export the masks as PNG from the program that made them")
         if self._colors is None and image.mode not in ("P", "L", "1"):
-            fix = "give the colors of the classes: --colors FILE" if image.mode in ("RGB", "RGBA") else "a gray or palette image of 8 bits"
+            fix = "give the colors of the classes: --colors FILE" if image.mode in ("RGB", "RGBA") else "save it as a gray or palette image of 8 bits"
             raise Error(f"its pixels are of type {image.mode}, not classes of 8 bits", fix=fix)
         with readable():
             pixels = np.array(image, np.uint8) if self._colors is None else np.asarray(image.convert("RGB"))

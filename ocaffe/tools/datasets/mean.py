@@ -46,7 +46,7 @@ def database_mean(path: str, backend: str) -> np.ndarray:
                 sums = np.zeros(images[0].shape, np.float64)
             for image, item in zip(images, items):
                 if image.shape != sums.shape:
-                    fact = f"the image is {shape_text(image.shape)}, that of the first record {shape_text(sums.shape)}"
+                    fact = f"the image is {shape_text(image.shape)}, the first one is {shape_text(sums.shape)}"
                     fix = "make the database with one size: convert_imageset --resize_height --resize_width"
                     raise Error(database.fault(fact, done, item[0]).fact, place="ocaffe compute_image_mean", fix=fix)
                 sums += image
@@ -65,7 +65,8 @@ def _parse(database: Database, parse: DatumReader, record: int, item: Item) -> D
     try:
         return parse(item[1])
     except Malformed as problem:
-        raise database.fault(f"it is not a Datum: {problem.fact} at byte {problem.at}", record, item[0]) from None
+        fact = f"it is not a Datum, an image with a label: {problem.fact} at byte {problem.at}"
+        raise database.fault(Error(fact, fix="give a database of images, as convert_imageset makes it"), record, item[0]) from None
 
 
 def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarray:
@@ -74,7 +75,7 @@ def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarra
         if not datum.encoded:
             return datum.values.reshape(datum.shape)
         if datum.pixels is None:
-            raise Error("it is encoded, but has no data")
+            raise Error("it is encoded, but has no data", fix="make the database again without this image")
         return planes(open_image(datum.pixels), Color.UNCHANGED)
     except Error as problem:
         raise database.fault(problem.fact, record, key) from None

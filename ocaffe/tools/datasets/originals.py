@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import io
 import os
+import shlex
 import tarfile
 import urllib.error
 import urllib.request
@@ -17,9 +18,15 @@ import numpy as np
 from tqdm import tqdm
 
 from ocaffe.errors import Error
+from ocaffe.formats.sniff import kind_of
 
 TIMEOUT = 30  # seconds without a byte
 CHUNK = 1 << 16
+_AGAIN = {  # what a file is, and the remedy
+    "empty": "download it again, or leave out --from: ocaffe then downloads it",
+    "a web page": "download the file itself, not the page about it; or leave out --from: ocaffe then downloads it",
+    "a Git LFS pointer": "run `git lfs pull` in its repository",
+}
 _UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)
 
 
@@ -32,6 +39,19 @@ class Original:
     addresses: tuple[str, ...]
 
 
+def _candidates(original: Original, folder: str) -> list[str]:
+    names = [original.name, original.name.replace("-idx", ".idx")]
+    return [os.path.join(folder, name + packed) for name in dict.fromkeys(names) for packed in ("", ".gz")]
+
+
+def path_in(original: Original, folder: str | None) -> str:
+    """Return the path of the file of `original` in `folder`, whether it is there or not. Without a folder, return its name."""
+    if folder is None:
+        return original.name
+    candidates = _candidates(original, folder)
+    return next((path for path in candidates if os.path.isfile(path)), candidates[0])
+
+
 def obtain(original: Original, folder: str | None) -> bytes:
     """Return the content of `original`, from `folder` if one is given, else by a download. Raise Error."""
     return download(original) if folder is None else from_folder(original, folder)
@@ -42,17 +62,30 @@ def from_folder(original: Original, folder: str) -> bytes:
 
     The hash is not checked, so the folder may hold another data set in the same format.
     """
-    names = [original.name, original.name.replace("-idx", ".idx")]
-    candidates = [os.path.join(folder, name + packed) for name in dict.fromkeys(names) for packed in ("", ".gz")]
-    path = next((path for path in candidates if os.path.isfile(path)), None)
-    if path is None:
-        listed = " or ".join(os.path.basename(path) for path in candidates)
-        raise Error(f"the folder {folder} has no file {listed}", fix="give the folder with the original files with --from")
+    path = path_in(original, folder)
+    if not os.path.isfile(path):
+        listed = " or ".join(map(os.path.basename, _candidates(original, folder)))
+        raise Error(f"the folder {folder} has no file {listed}", fix="--from with the folder that has it, or leave out --from to download it")
     try:
         with open(path, "rb") as stream:
-            return _unpacked(path, stream.read())
+            content = stream.read()
+    except OSError as problem:
+        raise Error(f"{path} cannot be read: {problem.strerror}", fix="give it permissions with which you may read it") from None
+    if path.endswith(".gz"):
+        _check_gzip(content, path)
+    try:
+        return _unpacked(path, content)
     except _UNREADABLE as problem:
-        raise Error(f"{path} cannot be read: {problem}", fix="copy or download it again") from None
+        raise Error(f"{path} is damaged: it cannot be unpacked: {problem}", fix="copy or download it again") from None
+
+
+def _check_gzip(content: bytes, path: str) -> None:
+    """Refuse a .gz file that is not packed. Browsers unpack files, and save a page under the name of a file."""
+    what = kind_of(content)
+    if what != "a gzip archive":
+        plain = path.removesuffix(".gz")
+        fix = _AGAIN.get(what) or f"if it is unpacked already: mv {shlex.quote(path)} {shlex.quote(plain)}"
+        raise Error(f"{path} is {what}{', ' if what else ''}not a gzip archive", fix=fix)
 
 
 def download(original: Original) -> bytes:
@@ -92,14 +125,31 @@ def _unpacked(name: str, content: bytes) -> bytes:
 
 def read_idx(content: bytes, name: str, axes: int) -> np.ndarray:
     """Return the uint8 array of an IDX file with `axes` axes. Raise Error."""
-    head = 4 + 4 * axes
-    if len(content) < head or content[:4] != bytes((0, 0, 8, axes)):
-        raise Error(f"{name} is not an IDX file of bytes with {axes} axes: it begins with {content[:4].hex(' ') or 'nothing'}", fix="copy or download it again")
+    head, magic = 4 + 4 * axes, bytes((0, 0, 8, axes))
+    if content[:4] != magic:
+        raise _not_idx(content, name, axes)
+    if len(content) < head:
+        raise Error(f"{name} ends in the middle of its header: it has {len(content)} bytes", fix="copy or download it again")
     shape = tuple(int(n) for n in np.frombuffer(content, ">u4", axes, 4))
     expected = head + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected:
-        raise Error(f"{name} has {len(content):,} bytes, and {expected:,} by its header", fix="copy or download it again")
+        fact = f"{name} has {len(content):,} bytes, and {expected:,} by its header"
+        raise Error(fact, fix="copy or download it again" if len(content) < expected else "take the original file: this one has more bytes behind its data")
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+def _not_idx(content: bytes, name: str, axes: int) -> Error:
+    """Return the error for a file that does not begin as an IDX file of bytes with `axes` axes."""
+    what, wanted = kind_of(content), f"an IDX file of bytes with {axes} axes"
+    if what == "a gzip archive":
+        return Error(f"{name} is {what}, and its name does not end in .gz", fix=f"mv {shlex.quote(name)} {shlex.quote(name + '.gz')}")
+    if what:
+        return Error(f"{name} is {what}, not {wanted}", fix=_AGAIN.get(what, "unpack it first"))
+    if content[:3] == b"\0\0\x08" and len(content) > 3:
+        held = {1: "labels", 3: "images"}.get(axes, "them")
+        return Error(f"{name} is an IDX file with {content[3]} {'axis' if content[3] == 1 else 'axes'}, not {wanted}", fix=f"put the file of the {held} there")
+    fact = f"{name} is not {wanted}: it begins with the bytes {content[:4].hex(' ')}, not with 00 00 08 {axes:02x}"
+    return Error(fact, fix="put the original file there, or leave out --from to download it")
 
 
 def members(archive: bytes, names: Sequence[str], name: str) -> dict[str, bytes]:
@@ -113,8 +163,11 @@ def members(archive: bytes, names: Sequence[str], name: str) -> dict[str, bytes]
                 if stream is not None:
                     found[base] = stream.read()
     except _UNREADABLE as problem:
-        raise Error(f"{name} cannot be unpacked: {problem}", fix="copy or download it again") from None
+        what = kind_of(archive)
+        if what in _AGAIN:
+            raise Error(f"{name} is {what}, not an archive", fix=_AGAIN[what]) from None
+        raise Error(f"{name} is damaged, or is not a tar archive: {problem}", fix="copy or download it again") from None
     missing = [base for base in names if base not in found]
     if missing:
-        raise Error(f"{name} lacks {', '.join(missing)}", fix="copy or download it again")
+        raise Error(f"{name} lacks {', '.join(missing)}", fix="take the archive of the binary version, or leave out --from to download it")
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.errors import Error
-from ocaffe.tools.datasets.originals import Original, download, from_folder, members, obtain, read_idx
+from ocaffe.tools.datasets.originals import Original, download, from_folder, members, obtain, path_in, read_idx
 
 _MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -64,9 +64,11 @@ def mnist(folder: str | None) -> DataSet:
     parts = {}
     for part, prefix in (("train", "train"), ("test", "t10k")):
         image_name, label_name = f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"
-        images, labels = read_idx(contents[image_name], image_name, 3), read_idx(contents[label_name], label_name, 1)
+        paths = [path_in(files[name], folder) for name in (image_name, label_name)]
+        images, labels = read_idx(contents[image_name], paths[0], 3), read_idx(contents[label_name], paths[1], 1)
         if len(images) != len(labels):
-            raise Error(f"{image_name} has {len(images)} images, {label_name} {len(labels)} labels", fix="take both from the same set")
+            fact = f"{image_name} has {len(images)} images, {label_name} {len(labels)} labels"
+            raise Error(fact, fix="take the file of the images and that of the labels from the same set")
         parts[part] = Part(images[:, None], labels)
     remarks = [f"{name} is not MNIST's (sha256 differs)" for name, content in contents.items() if hashlib.sha256(content).hexdigest() != _MNIST[name]]
     return DataSet(parts, tuple(remarks), names=() if remarks else _DIGITS)  # other sets in MNIST's format have other classes
@@ -81,7 +83,8 @@ def cifar10(folder: str | None) -> DataSet:
     for part, sources in _CIFAR10_FILES.items():
         for name in sources:
             if not files[name] or len(files[name]) % record:
-                raise Error(f"{name} has {len(files[name]):,} bytes, not a multiple of {record:,}", fix="take the binary version of CIFAR-10")
+                fact = f"{name} has {len(files[name]):,} bytes, not a multiple of {record:,}"
+                raise Error(fact, fix=f"take the files of the binary version: {_CIFAR10.name}")
         rows = np.frombuffer(b"".join(files[name] for name in sources), np.uint8).reshape(-1, record)
         parts[part] = Part(rows[:, 1:].reshape(-1, *_CIFAR10_SHAPE), rows[:, 0])
     return DataSet(parts, wants_mean=True, names=_CIFAR10_CLASSES)

@@ -30,7 +30,7 @@ def read_small_yaml(path: str, keys: Collection[str]) -> dict[str, Value]:
         elif below and current:
             found[current].append((number, text))
         else:
-            raise Error(f"'{text[:60]}' is not a key with a value", place=Place(path, number), fix="a line is KEY: VALUE")
+            raise Error(f"'{text[:60]}' is not a key with a value", place=Place(path, number), fix="write the line as KEY: VALUE")
     return {key: _value(found[key], path) for key in keys if found.get(key)}
 
 
@@ -53,7 +53,7 @@ def _value(lines: list[tuple[int, str]], path: str) -> Value:
     if first[0] in _CLOSING:
         text = " ".join(line for _, line in lines)
         if not text.endswith(_CLOSING[first[0]]):
-            raise Error(f"'{first[:60]}' has no closing {_CLOSING[first[0]]}", place=Place(path, number), fix="close the list")
+            raise Error(f"'{first[:60]}' has no closing {_CLOSING[first[0]]}", place=Place(path, number), fix=f"end the list with {_CLOSING[first[0]]}")
         items = [item for item in _items(text[1:-1]) if item]
         return [_plain(item) for item in items] if first[0] == "[" else _numbered([(number, item) for item in items], path)
     if first.startswith("- "):
@@ -83,7 +83,9 @@ def _numbered(lines: list[tuple[int, str]], path: str) -> dict[int, str]:
     for number, line in lines:
         match = _NUMBER.fullmatch(line)
         if match is None or int(match[1]) in values:
-            raise Error(f"'{line[:60]}' is not a new number with a name", place=Place(path, number), fix="a line is NUMBER: NAME")
+            if match is not None:
+                raise Error(f"'{line[:60]}': the number {match[1]} occurs twice", place=Place(path, number), fix="give each class its own number")
+            raise Error(f"'{line[:60]}' is not a number and a name", place=Place(path, number), fix="write the line as NUMBER: NAME")
         values[int(match[1])] = _plain(match[2])
     return values
 

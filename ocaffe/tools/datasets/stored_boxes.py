@@ -10,6 +10,7 @@ from tqdm import tqdm
 from ocaffe import proto
 from ocaffe.data.changes.boxes import Boxes, area
 from ocaffe.data.databases.database import Reader, open_database
+from ocaffe.errors import Error
 
 
 def corners_of(database: str) -> tuple[np.ndarray, int]:
@@ -22,6 +23,7 @@ def corners_of(database: str) -> tuple[np.ndarray, int]:
         try:
             found.append(Boxes.of(proto.AnnotatedDatum.FromString(bytes(value))).corners)
         except DecodeError:
-            raise opened.fault("it is not an AnnotatedDatum", record, key) from None
+            problem = Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset")
+            raise opened.fault(problem, record, key) from None
     corners = np.concatenate(found)
     return corners[area(corners) > 0], opened.entries

@@ -51,14 +51,15 @@ def _names(value: Value, path: str) -> list[str]:
             raise Error(f"'names' has {len(value)} classes and not the number {missing[0]}", place=path, fix="number the classes from 0")
         value = [value[number] for number in range(len(value))]
     if not isinstance(value, list) or not value:
-        raise Error(f"'names' is '{value}'", place=path, fix="names: [cat, dog]")
+        raise Error(f"'names' is '{value}'", place=path, fix="write the names of the classes as a list, such as names: [cat, dog]")
     return value
 
 
 def _name_file(root: str) -> tuple[str, list[str]]:
     path = _first(root, _NAMES)
     if not path:
-        raise Error(f"the folder {root} has no names of classes: no data.yaml with 'names', no classes.txt, no obj.names", fix="add one of them")
+        fact = f"the folder {root} has no names of classes: no data.yaml with 'names', no classes.txt, no obj.names"
+        raise Error(fact, fix="write classes.txt with the name of a class in each line")
     names = [name for _, name in read_lines(path)]
     if not names:
         raise Error("it names no class", place=path, fix="write the name of a class in each line")
@@ -73,12 +74,13 @@ def _listed(root: str, values: dict[str, Value], part: str, description: str) ->
     value, base = values[part], values.get("path", "")
     entries = value if isinstance(value, list) else [value]
     if not all(isinstance(entry, str) for entry in entries):
-        raise Error(f"'{part}' is '{value}'", place=description, fix=f"{part}: images/{part}")
+        raise Error(f"'{part}' is '{value}'", place=description, fix=f"name a folder of images or a list of them, such as {part}: images/{part}")
     found: list[str] = []
     for entry in map(str, entries):
         name = _resolved(root, (str(base), ""), entry)
         if name is None:
-            raise Error(f"'{part}' names {entry}, which is not in {root}", place=description, fix="a folder of images, or a text file that lists them")
+            fact = f"'{part}' names {entry}, which is not in {root}"
+            raise Error(fact, place=description, fix="name a folder of images in it, or a text file that lists them")
         path = os.path.join(root, name)
         found += _of_list(root, path) if os.path.isfile(path) else _of_folder(root, name)
     return found
@@ -185,7 +187,7 @@ def _box(text: str, place: Place, names: list[str], file: str) -> Box | Fault:
     try:
         label, values = float(words[0]), [float(word) for word in words[1:]]
     except ValueError:
-        return Fault(place, NO_BOX, f"'{text[:60]}' has a word that is not a number", "a line is CLASS X Y WIDTH HEIGHT")
+        return Fault(place, NO_BOX, f"'{text[:60]}' has a word that is not a number", "write the line as CLASS X Y WIDTH HEIGHT in numbers")
     if not (len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)):
         return Fault(place, NO_BOX, f"'{text[:60]}' has {len(words)} numbers", "a line is CLASS X Y WIDTH HEIGHT, or CLASS and the points of a polygon")
     if not math.isfinite(label) or not label.is_integer() or not 0 <= label < len(names):

@@ -40,9 +40,10 @@ def get_edge_label(layer: Any) -> str:
 def get_layer_lr_mult(layer: Any) -> tuple[float, float]:
     """Return lr_mult of the weights and of the bias. Raises Error for a layer that is no Convolution, Deconvolution or InnerProduct."""
     if layer.type not in _LEARNING:
-        raise WrongValue(f"a {layer.type} layer has no learning rates", layer=f"'{layer.name}'", fix=f"one of {', '.join(_LEARNING)}")
+        raise WrongValue(f"a {layer.type} layer has no learning rates", layer=f"'{layer.name}'", fix=f"ask only for layers of type {', '.join(_LEARNING)}")
     if len(layer.param) > 2:
-        raise WrongValue(f"the layer has {len(layer.param)} param fields", layer=f"'{layer.name}' ({layer.type})", fix="one for the weights, one for the bias")
+        title = f"'{layer.name}' ({layer.type})"
+        raise WrongValue(f"the layer has {len(layer.param)} param fields", layer=title, fix="give it at most two: one for the weights, one for the bias")
     weights, bias = [*(param.lr_mult for param in layer.param), 1.0, 1.0][:2]
     return weights, bias
 

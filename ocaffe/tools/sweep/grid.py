@@ -98,7 +98,7 @@ def _field(path: str, place: str) -> Any:
             raise Error(f"{message.name} has no field {name!r}", place=place, fix=fix)
     assert field is not None
     if field.message_type is not None:
-        raise Error(f"{path} is a message", place=place, fix=f"a field of it, for example --set {path}.{field.message_type.fields[0].name}=VALUE")
+        raise Error(f"{path} is a message", place=place, fix=f"set a field of it, for example --set {path}.{field.message_type.fields[0].name}=VALUE")
     return field
 
 
@@ -122,7 +122,7 @@ def _value(path: str, field: Any, text: str, place: str) -> Any:
     except Error as problem:
         raise Error(problem.fact, place=place, fix=problem.fix or f"values of the type of {path}") from None
     if len(_holder(path, value).ListFields()) > 1 or len(value.ListFields()) > 1:
-        raise Error(f"{text} sets more than {path}", place=place, fix="--set once for each field")
+        raise Error(f"{text} sets more than {path}", place=place, fix="give --set once for each field")
     return value
 
 

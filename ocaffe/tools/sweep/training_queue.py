@@ -73,7 +73,8 @@ class Training:
             self.state, self.device, self.error = str(found["state"]), str(found["device"]), str(found["error"])
             self.seconds, self.stopped_early = float(found["seconds"]), bool(found["stopped_early"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise Error(f"the state of the training cannot be read: {problem}", place=str(path), fix=f"remove the folder {self.folder}") from None
+            fact = f"the state of the training cannot be read: {problem}"
+            raise Error(fact, place=str(path), fix=f"remove the folder {self.folder} to train it again") from None
         before, now = ([line for line in text.splitlines() if not line.startswith("snapshot_prefix")] for text in (earlier, self.solver))
         changed = [f"the solver had {' '.join(_without(before, now)) or 'less'}, it has {' '.join(_without(now, before)) or 'less'}"] if before != now else []
         changed += [f"the flags were {' '.join(flags) or 'none'}, they are {' '.join(self.flags) or 'none'}"] if list(flags) != list(self.flags) else []

@@ -83,7 +83,7 @@ class LineComposer:
         scale = min(dice.uniform(*_SCALE), *(side / extent for side, extent in zip(sides, extents)))
         if scale * _DIGIT * self.height < MIN_PIXELS:
             fact = f"line {number} of {self.part} has digits of less than {MIN_PIXELS} pixels in an image of {self.width} x {self.height}"
-            raise Error(fact, fix="a larger --width, or shorter strings: --length 3,8")
+            raise Error(fact, fix="a larger --width, or shorter strings by smaller numbers in --length")
         centre = [_MARGIN + side / 2 + (side - scale * extent) * dice.uniform(-0.5, 0.5) for side, extent in zip(sides, extents)]
         # from a pixel of the image to one of the strip
         a, b = cosine / scale, sine / scale

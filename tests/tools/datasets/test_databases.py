@@ -208,7 +208,7 @@ IMAGES = ["files/images/", "files/images.txt", "out"]
     ("prepare", "arguments", "told"),
     [
         (None, ["convert_imageset", "--check_size", "files/images/", "files/images_odd.txt", "out"], ["odd.txt:2", "3 x 40 x 21", "3 x 17 x 33", "--resize_h"]),
-        (None, ["convert_imageset", "--resize_width=3", *IMAGES], ["--resize_width is 3 and --resize_height 0", "both"]),
+        (None, ["convert_imageset", "--resize_width=3", *IMAGES], ["--resize_width is 3, and --resize_height is 0, the default", "give --resize_height too"]),
         (None, ["convert_imageset", "--backend=sqlite", *IMAGES], ["sqlite", "lmdb"]),
         (None, ["convert_imageset", "--encode_type=xyz", *IMAGES], ["'xyz' is not an image format", "png"]),
         (None, ["convert_imageset", "--check_size=maybe", *IMAGES], ["'maybe' is neither true nor false"]),
