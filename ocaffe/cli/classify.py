@@ -104,7 +104,8 @@ def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
     except ValueError:
         values = ()
     if (text or flag == "images_dim") and (len(values) != count or min(values) < 0):
-        raise Error(f"--{flag} is '{text}'", fix=f"{count} whole numbers, separated by ','")
+        example = ",".join(("HEIGHT", "WIDTH") if flag == "images_dim" else ["NUMBER"] * count)
+        raise Error(f"--{flag} is '{text}'", fix=f"--{flag}={example}: {count} whole numbers of 0 or more")
     return values
 
 
@@ -124,7 +125,8 @@ def _print_best(names: Sequence[str], scores: np.ndarray, classes: Sequence[str]
         classes = [str(number) for number in range(scores.shape[1])]
     elif scores.ndim != 2 or scores.shape[1] != len(classes):
         fact = f"{path} has {len(classes)} names of classes, and the net gives {shape_text(scores.shape[1:])} scores"
-        raise Error(fact, place="--labels", fix="give the names of the data of the training")
+        fix = f"give the names of the {scores.shape[1]} classes of the training" if scores.ndim == 2 else "leave out --labels: these are no scores of classes"
+        raise Error(fact, place="--labels", fix=fix)
     for name, row in zip(names, scores):
         print(f"---------- Prediction for {name} ----------")
         for best in np.argsort(-row, kind="stable")[:BEST]:
@@ -138,8 +140,12 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
         print(f"Loading file: {path}")
         try:
             array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as problem:
-            raise Error(f"cannot be read as .npy: {problem}", place=path, fix="write it with numpy.save, or give an image file or a folder") from None
+        except OSError as problem:
+            raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix="correct the path or the permissions") from None
+        except (ValueError, EOFError) as problem:
+            empty = os.path.getsize(path) == 0
+            fact = "is empty" if empty else f"is not a .npy file of numbers: {str(problem).splitlines()[0]}"
+            raise Error(fact, place=path, fix="write the images by np.save(file, array), as an array of numbers") from None
         array = array[None] if array.ndim == 3 else array
         return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):

@@ -49,13 +49,13 @@ def main(argv: Sequence[str]) -> int:
     kinds = tuple(_kind(file) for file in options.files)
     if kinds not in CONVERSIONS:
         possible = "; ".join(" ".join(names) for names in CONVERSIONS)
-        raise Error(f"nothing converts {' '.join(kinds)}", place="ocaffe convert", fix=f"kinds of files, in this order: {possible}")
+        raise Error(f"no conversion takes the kinds {' '.join(kinds)}", place="ocaffe convert", fix=f"give files of these kinds, in this order: {possible}")
     convert = CONVERSIONS[kinds]
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
         raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
     if not options.tolerance >= 0:
-        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="--tolerance 1e-4, or another number of 0 or more")
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="--tolerance with a number of 0 or more")
     return convert(options) or 0
 
 
@@ -66,7 +66,7 @@ def _suffix(file: str) -> str:
 def _kind(file: str) -> str:
     suffix = _suffix(file)
     if suffix not in KINDS:
-        raise Error(f"'{file}' is of no known kind", place="ocaffe convert", fix=f"a name that ends with one of {', '.join(KINDS)}; for example {USAGE}")
+        raise Error(f"'{file}' is of no known kind", place="ocaffe convert", fix=f"give a name that ends with one of {', '.join(KINDS)}: {USAGE}")
     return KINDS[suffix]
 
 
@@ -74,7 +74,7 @@ def _summary(options: argparse.Namespace) -> int:
     from ocaffe.tools.file_summary import summarize
 
     if options.files:
-        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="leave out --summary, or the files")
+        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="leave out the files, or --summary")
     print("\n".join(summarize(options.summary)))
     return 0
 
@@ -163,7 +163,7 @@ def export_onnx(options: argparse.Namespace) -> None:
     if options.verify_in and options.verify_in not in RUNTIMES:
         raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"--verify-in with one of {', '.join(RUNTIMES)}")
     if options.verify_in and options.verify is None:
-        raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="leave out --noverify")
+        raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="leave out --noverify to compare, or --verify-in not to")
     wanted = Options(
         opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
         raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,
@@ -266,7 +266,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     for part in filter(None, text.split(",")):
         name, _, sizes = part.rpartition(":")
         if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
-            raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="BLOB:SIZExSIZEx.., for example data:1x3x224x224")
+            raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="--shape=BLOB:SIZExSIZEx.., for example --shape=data:1x3x224x224")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))
     return shapes
 

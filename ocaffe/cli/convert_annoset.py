@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     for flag in ("min_dim", "max_dim"):
         if getattr(options, flag) < 0:
-            raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix="pixels, or 0 for no limit")
+            raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix=f"--{flag} with pixels, or 0 for no limit")
     recipe = image_recipe(options, NAME, shortest=options.min_dim, longest=options.max_dim, dimensions=True)
     entries = read_list(options.list)
     boxed = options.anno_type == "detection"

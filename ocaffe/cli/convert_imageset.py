@@ -56,8 +56,13 @@ def recipe_flags(parser: Parser) -> None:
 def image_recipe(options: Any, command: str, **more: Any) -> Recipe:
     """Return the conversion that the flags select. Raises Error."""
     width, height = options.resize_width, options.resize_height
-    if width < 0 or height < 0 or bool(width) != bool(height):
-        raise Error(f"--resize_width is {width} and --resize_height {height}", place=f"ocaffe {command}", fix="give both, or none of them")
+    for flag, side in (("resize_width", width), ("resize_height", height)):
+        if side < 0:
+            raise Error(f"--{flag} is {side}", place=f"ocaffe {command}", fix=f"--{flag} with pixels, or 0 for the image's own size")
+    if bool(width) != bool(height):
+        given, other = ("width", "height") if width else ("height", "width")
+        fix = f"give --resize_{other} too, or leave out --resize_{given}"
+        raise Error(f"--resize_{given} is {width or height}, and --resize_{other} is 0, the default", place=f"ocaffe {command}", fix=fix)
     encode: str | None = options.encode_type
     if encode:
         file_format(encode)

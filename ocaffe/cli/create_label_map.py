@@ -18,10 +18,10 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("include_background", False, "start with the class none_of_the_above, label 0")
     options = parser.parse(argv)
     if not options.delimiter:
-        raise Error("--delimiter is empty", place="ocaffe create_label_map", fix="a character, such as --delimiter=,")
+        raise Error("--delimiter is empty", place="ocaffe create_label_map", fix="give a character, such as --delimiter=,")
     made = make_label_map(options.map_file, options.delimiter, options.include_background)
     if not made.item:
-        raise Error("names no class", place=options.map_file, fix="a class in each line")
+        raise Error("names no class", place=options.map_file, fix="write a class in each line")
     with atomic_write(options.label_map_file) as out:
         out.write(write_text(made).encode())
     return 0

@@ -46,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse(argv)
     source = getattr(args, "from") or None
     if source is not None and not os.path.isdir(source):
-        raise Error(f"the folder {source} does not exist", fix="--from the folder with the original files")
+        fix = f"--from with the folder of the original files (relative to {os.getcwd()}), or leave it out to download them"
+        raise Error(f"the folder {source} does not exist", fix=fix)
     for line in make(args.name, args.folder, source):
         print(line)
     return 0

@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     parser.set_defaults(shuffle=True, encoded=True)
     options = parser.parse(argv)
     if options.skip_bad_records < 0:
-        raise Error(f"--skip-bad-records is {options.skip_bad_records}", place=f"ocaffe {NAME}", fix="a number of images, 0 or more")
+        raise Error(f"--skip-bad-records is {options.skip_bad_records}", place=f"ocaffe {NAME}", fix="--skip-bad-records with a number of images, 0 or more")
     settings = Settings(
         image_recipe(options, NAME), options.test, options.seed, options.shuffle, check_size=options.check_size, most_bad=options.skip_bad_records
     )

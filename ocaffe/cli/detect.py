@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
             fix="--crop_mode list with a .csv of windows, by any proposal method",
         )
     if not options.output_file.lower().endswith((".csv", ".h5")):
-        raise Error(f"the output is {options.output_file}", place="ocaffe detect", fix="a name that ends in .csv or .h5")
+        raise Error(f"the output is {options.output_file}", place="ocaffe detect", fix="give it a name that ends in .csv or .h5")
     windows = _read_windows(options.input_file)
     mean = mean_of(options)
     if mean is not None and mean.ndim == 3:
@@ -63,18 +63,19 @@ def _read_windows(path: str) -> Windows:
         reader = csv.DictReader(text_lines(path, errors="strict", newline=""))
         missing = {"filename", *COLUMNS} - set(reader.fieldnames or ())
         if missing:
-            raise Error(f"has no column {', '.join(sorted(missing))}", place=Place(path, 1), fix=f"the first line is filename,{','.join(COLUMNS)}")
+            raise Error(f"has no column {', '.join(sorted(missing))}", place=Place(path, 1), fix=f"make the first line filename,{','.join(COLUMNS)}")
         for row in reader:
             try:
                 values = [int(float(row[column])) for column in COLUMNS]
             except (TypeError, ValueError):
                 found = ",".join(str(row[column]) for column in COLUMNS)
-                raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix="four numbers of pixels") from None
+                raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix=f"write {', '.join(COLUMNS)} as numbers of pixels") from None
             windows.setdefault(row["filename"], []).append((values[0], values[1], values[2], values[3]))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise Error(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix="give a .csv of windows") from None
+        fact = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        raise Error(fact, place=path, fix=f"give a .csv of windows: filename,{','.join(COLUMNS)}") from None
     if not windows:
-        raise Error("has no window", place=path, fix=f"each line behind the first is a filename,{','.join(COLUMNS)}")
+        raise Error("has no window", place=path, fix=f"write a line filename,{','.join(COLUMNS)} for each window, behind the first line")
     return [(name, window) for name, found in windows.items() for window in found]
 
 

@@ -37,9 +37,10 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     blobs, databases = options.blobs.split(","), options.databases.split(",")
     if len(blobs) != len(databases):
-        raise Error(f"{len(blobs)} blobs ({options.blobs}), {len(databases)} databases ({options.databases})", place=COMMAND, fix="give one for each")
+        fact = f"{len(blobs)} blobs ({options.blobs}), {len(databases)} databases ({options.databases})"
+        raise Error(fact, place=COMMAND, fix="give a database for each blob")
     if options.batches < 1:
-        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="10, or another number of 1 or more batches")
+        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="give 1 batch or more")
     net_message = read_net(options.model)
     with contextlib.ExitStack() as stack:
         device = _device(options)
@@ -70,9 +71,13 @@ def extract(net: Net, writers: dict[str, Writer], batches: int) -> None:
 
 
 def _append(name: str, values: np.ndarray, writer: Writer) -> None:
-    if not 1 <= values.ndim <= 4:
-        fix = "a Reshape layer behind it: reshape_param { shape { dim: 0 dim: 0 dim: 0 dim: -1 } }"
-        raise Error(f"blob '{name}' is {shape_text(values.shape)}, and a record has up to three axes", place=COMMAND, fix=fix)
+    if not values.ndim:
+        fact = f"blob '{name}' is one number for the whole batch, and a feature is one row for each image"
+        raise Error(fact, place=COMMAND, fix="name a blob whose first axis is the batch")
+    if values.ndim > 4:
+        fact = f"blob '{name}' is {shape_text(values.shape)}, and a Datum has up to three axes behind the batch"
+        joined = f"shape {{ {' '.join(['dim: 0'] * 3)} dim: -1 }}"
+        raise Error(fact, place=COMMAND, fix=f"name the top of a Reshape layer that joins the last axes: reshape_param {{ {joined} }}")
     for row in values.reshape(values.shape + (1,) * (4 - values.ndim)):
         writer.put(b"%010d" % writer.count, array_to_datum(np.asarray(row, np.float32)).SerializeToString())
         if writer.count % _REPORT_EVERY == 0:

@@ -112,7 +112,33 @@ class Parser(argparse.ArgumentParser):
             flags = {spelling(action) for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS}
             near = nearest("--" + unknown[1].lstrip("-").replace("_", "-"), flags)
             fix = f"did you mean {near[0]}? {fix}" if near else fix
-        raise Error(re.sub(r"(argument -[^\s/:]+)/[^\s:]+", r"\1", message), place=self.prog, fix=fix)  # one spelling of the flag
+        message = re.sub(r"(argument -[^\s/:]+)/[^\s:]+", r"\1", message)  # one spelling of the flag
+        raise self._plain(message) or Error(message, place=self.prog, fix=fix)
+
+    def _plain(self, message: str) -> Error | None:
+        """Return the error for a usual message of argparse in plain words."""
+        if missing := re.match(r"the following arguments are required: (.*)", message):
+            words = [str(action.metavar or action.dest).upper() for action in self._actions if not action.option_strings]
+            fact = f"{missing[1].replace(', ', ' and ')} {'are' if ',' in missing[1] else 'is'} missing"
+            return Error(fact, place=self.prog, fix=" ".join([self.prog, *words]))
+        about = re.match(r"argument (-[^\s:]+): (.*)", message, re.DOTALL)
+        if about is None:
+            return None
+        flag, fact = about[1], about[2]
+        if fact == "expected one argument":
+            return Error(f"{flag} has no value", place=self.prog, fix=f"{flag} VALUE; `{self.prog} --help` describes it")
+        if number := re.fullmatch(r"invalid (int|float) value: (.*)", fact):
+            kind = {"int": "whole number", "float": "number"}[number[1]]
+            return Error(f"{flag} is {number[2]}, which is not a {kind}", place=self.prog, fix=f"give a {kind}, such as {flag} {self._example(flag)}")
+        if least := re.fullmatch(r"('.*') is not (a whole number of at least \d+)", fact):
+            return Error(f"{flag} is {least[1]}", place=self.prog, fix=f"{flag} with {least[2]}")
+        if choice := re.fullmatch(r"invalid choice: (.*?) \(choose from (.*)\)", fact):
+            return Error(f"{flag} is {choice[1]}", place=self.prog, fix=f"{flag} with one of {choice[2]}".replace("'", ""))
+        return None
+
+    def _example(self, flag: str) -> str:
+        default = self._option_string_actions[flag].default
+        return str(default) if isinstance(default, (int, float)) else "1"
 
 
 def _at_least(least: int, text: str) -> int:
@@ -176,7 +202,7 @@ def memory_limit(text: str, free: int | None = None) -> int | None:
         return int(free * AUTO_SHARE)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise Error(f"--memory-limit is '{text}'", fix="bytes, or a number with K, M or G: --memory-limit 7.5G")
+        raise Error(f"--memory-limit is '{text}'", fix="give bytes, or a number with K, M or G, such as --memory-limit 7.5G")
     return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 

@@ -133,11 +133,12 @@ def _install_programs(folder: str, force: bool) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as problem:
-        raise Error(f"cannot be made: {problem.strerror}", place=folder, fix="another folder") from None
+        raise Error(f"cannot be made: {problem.strerror}", place=folder, fix="choose another folder") from None
     paths = {name: os.path.join(folder, name) for name in LINKS}
     foreign = [path for path in paths.values() if os.path.lexists(path) and not _ours(path)]
     if foreign and not force:
-        raise Error(f"{', '.join(foreign)}: something else has this name", place="ocaffe install-links", fix="another folder, or --force")
+        fact = f"{', '.join(foreign)}: something else has this name"
+        raise Error(fact, place="ocaffe install-links", fix="choose another folder, or replace them by --force")
     for name, command in LINKS.items():
         _install(paths[name], command)
     print(f"{len(LINKS)} programs in {folder}" + ("" if _on_path(folder) else f'; to find them: export PATH="{os.path.abspath(folder)}:$PATH"'))

@@ -29,7 +29,7 @@ def check_match(graph: Graph, copied: Mapping[str, Collection[Parameter]], allow
             theirs = [layer.name for layer in read_weights(file).layers if layer.blobs]
             raise Error(
                 f"no layer of the file has the name of a layer of the net\n  the file has {_names(theirs)}; the net has {_names(own)}",
-                place=file, fix="the weights of this net, or equal names of layers; --allow-no-match keeps the values of the fillers",
+                place=file, fix="give the weights of this net, or give its layers the names in the file; --allow-no-match keeps the values of the fillers",
             )  # fmt: skip
     given = {id(parameter) for parameters in copied.values() for parameter in parameters}
     filled = [node.name for node in graph.nodes if node.params and any(id(parameter) not in given for parameter in node.params)]

@@ -90,7 +90,8 @@ def main(argv: Sequence[str]) -> int:
     state_flags(parser)
     options = parser.parse(argv)
     if bool(options.solver) == bool(options.model):
-        raise Error("give a solver or a model", place="ocaffe plan", fix="--solver FILE or --model FILE")
+        fact = "--solver and --model are both given" if options.solver else "neither --solver nor --model is given"
+        raise Error(fact, place="ocaffe plan", fix="--solver FILE for the nets of a training, or --model FILE for one net")
     if options.dump and options.dump not in STAGES:
         raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"--dump with one of {', '.join(STAGES)}")
     log.quiet()

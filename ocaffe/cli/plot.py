@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         options.output, *options.files = options.files
     kind = os.path.splitext(options.output)[1][1:].lower()
     if kind not in FORMATS:
-        raise Error(f"the output is {options.output}", place="ocaffe plot", fix=f"a name that ends in .{', .'.join(FORMATS)}")
+        raise Error(f"the output is {options.output}", place="ocaffe plot", fix=f"give the output a name that ends in .{', .'.join(FORMATS)}")
     scores = [path for path in options.files if path.lower().endswith(".json")]
     if scores and (options.seconds or len(scores) < len(options.files)):
         other = "--seconds" if options.seconds else next(path for path in options.files if path not in scores)

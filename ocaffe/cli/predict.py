@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse(argv)
     log.quiet()
     if options.top < 1:
-        raise Error(f"--top is {options.top}", place=f"ocaffe {NAME}", fix="--top 5, or another number of 1 or more classes")
+        raise Error(f"--top is {options.top}", place=f"ocaffe {NAME}", fix="--top with a number of classes, 1 or more")
     folder, images = _split(options)
     if not images:
         raise Error("no image is given", place=f"ocaffe {NAME}", fix="name image files, folders of them, or - for a file on stdin")
@@ -185,7 +185,7 @@ def _files(inputs: Sequence[str]) -> Iterator[str]:
             continue
         found = sorted(os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files if is_image_name(file, photos=True))
         if not found:
-            raise Error(f"{name} has no image", place=f"ocaffe {NAME}", fix="a folder with image files")
+            raise Error(f"{name} has no image", place=f"ocaffe {NAME}", fix="give a folder with image files")
         yield from found
 
 

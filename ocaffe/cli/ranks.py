@@ -176,7 +176,7 @@ def rank_device(options: argparse.Namespace, world: World) -> Device | None:
     chosen = listed(options)
     if chosen and world.local_size > len(chosen):
         fact = f"{world.local_size} ranks on {world.hosts[world.rank]}, and {len(chosen)} devices are chosen"
-        raise Error(fact, fix="as many ranks on each host as devices")
+        raise Error(fact, fix=f"start {len(chosen)} ranks on each host, or choose {world.local_size} devices")
     if not chosen and world.several and not (options.gpu or options.device or os.environ.get("OCAFFE_DEVICE")):
         devices = [device for device in list_devices() if not device.unusable]
         best = max(devices, key=DeviceInfo.rank, default=None)

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     names = [case.name for case in (product_cases() if options.products else all_cases()) if options.only in case.name]
     if not names:
-        raise Error(f"no family has '{options.only}' in its name", place="ocaffe selftest", fix="`ocaffe selftest --list` lists them")
+        raise Error(f"no family of kernels has '{options.only}' in its name", place="ocaffe selftest", fix="`ocaffe selftest --list` lists them")
     if options.list:
         print("\n".join(names))
         return 0

@@ -23,7 +23,7 @@ class Signals:
         effects = {"SIGHUP": sighup, "SIGINT": sigint, "SIGTERM": sigterm}  # SIGHUP is read first, as in Caffe
         for name, effect in effects.items():
             if effect not in EFFECTS:
-                raise Error(f"invalid signal effect '{effect}'", place=f"--{name.lower()}_effect", fix=f"one of {', '.join(EFFECTS)}")
+                raise Error(f"invalid signal effect '{effect}'", place=f"--{name.lower()}_effect", fix=f"give one of {', '.join(EFFECTS)}")
         self.effects = {getattr(signal, name): effect for name, effect in effects.items() if hasattr(signal, name)}  # Windows has no SIGHUP
         self._came: set[int] = set()
         self._old: dict[int, Any] = {}

@@ -30,7 +30,8 @@ def main(argv: Sequence[str]) -> int:
     state_flags(parser)
     options = parser.parse(argv)
     if bool(options.net) == bool(options.model):
-        raise Error("give one net", place="ocaffe summary", fix="ocaffe summary NET, or --model NET")
+        fact = f"two nets are given: {options.net} and --model {options.model}" if options.net else "no net is given"
+        raise Error(fact, place="ocaffe summary", fix=f"ocaffe summary {options.net or 'NET.prototxt'}")
     options.net = options.net or options.model
     log.quiet()
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -90,15 +91,16 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     required(options, "weights", "the weights", "test")
     for flag in ("per-class", "coco"):
         if getattr(options, flag.replace("-", "_")) and len(listed(options)) > 1:
-            raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device")
+            raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device by --gpu or --device")
     if options.ap_version not in VERSIONS:
         raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"--ap-version with one of {', '.join(VERSIONS)}")
     if options.scores and not os.path.isdir(os.path.dirname(options.scores) or "."):
-        raise Error(f"--scores is {options.scores}, and there is no such folder", place="ocaffe test", fix="make the folder first")
+        fact = f"--scores is {options.scores}, and its folder does not exist"
+        raise Error(fact, place="ocaffe test", fix=f"mkdir -p {shlex.quote(os.path.dirname(options.scores))}")
     if options.iterations is None:
         options.iterations = open_annotated(options.imdb).entries if options.imdb else ITERATIONS
     if options.iterations < 1:
-        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="--iterations 50, or another number of 1 or more")
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="--iterations with at least 1")
     return options
 
 

@@ -42,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
         options = _options(argv)
         if options.profile or options.html or options.json:
             if world.several or len(listed(options)) > 1:
-                raise Error("--profile, --html and --json measure one device, and several are chosen", place="ocaffe time", fix="one device, without mpiexec")
+                fact = "--profile, --html and --json measure one device, and several are chosen"
+                raise Error(fact, place="ocaffe time", fix="choose one device by --gpu or --device, without mpiexec")
             report(profile_solver(options, stack) if options.solver else profile_net(options, stack), options)
             return 0
         status = started_ranks("time", argv, options)
@@ -68,9 +69,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     state_flags(parser)
     options = parser.parse(argv)
     if options.iterations < 1:
-        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="--iterations 50, or another number of 1 or more")
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="--iterations with at least 1")
     if options.phase not in ("", "TRAIN", "TEST"):
-        raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="--phase TRAIN, or --phase TEST")
+        raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="--phase TRAIN or --phase TEST")
     return options
 
 

@@ -89,7 +89,7 @@ def _list(found: Tuned) -> None:
 def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
     path = pathlib.Path(options.output) if options.output else user_file(info.target)
     if path is None:
-        raise Error("there is no cache folder for the table", place="ocaffe tune", fix="--output FILE, and OCAFFE_TUNED=FILE to use it")
+        raise Error("there is no cache folder for the table", place="ocaffe tune", fix="ocaffe tune --output FILE, and then export OCAFFE_TUNED=FILE to use it")
     old = content(path) if path.exists() else {"choices": {}}
     base = merged(shipped(info.target))
     device = Device(replace(info, target=replace(info.target, tuned=base)))

@@ -110,7 +110,7 @@ def continued(argv: Sequence[str]) -> str:
 def view(options: argparse.Namespace, prefix: str) -> Iterator[Watch]:
     """Context of a training with the output that the flags choose. `prefix`: of snapshots. Raises Error."""
     if options.v and options.quiet:
-        raise Error("-v and --quiet are both given", place="ocaffe train", fix="give one of them")
+        raise Error("-v and --quiet are both given", place="ocaffe train", fix="give -v for Caffe's log, or --quiet for no output")
     short = log.stderr.isatty() and not (options.v or options.quiet)
     path = options.log or (f"{prefix}.log" if short else "")
     with contextlib.ExitStack() as stack:

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 def _sums(given: Weights, sha256: str, source: str, name: str) -> dict[str, str]:
     """Return the checksums that the file must have, at least one. Raise Error."""
     if sha256 and not re.fullmatch(f"[0-9a-f]{{{DIGITS['sha256']}}}", sha256):
-        raise Error(f"--sha256 is '{sha256}'", place=f"ocaffe {NAME}", fix=f"{DIGITS['sha256']} hexadecimal digits")
+        raise Error(f"--sha256 is '{sha256}'", place=f"ocaffe {NAME}", fix=f"give its {DIGITS['sha256']} hexadecimal digits, as sha256sum prints them")
     sums = {**({"sha1": given.sha1} if given.sha1 else {}), **({"sha256": sha256} if sha256 else {})}
     if not sums and source:
         found = sums_of(source)["sha256"]

@@ -185,10 +185,11 @@ def test_plan_without_recomputation(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("flags, fact", [
     (["--math=bf16"], "--math bf16 without a device: the plan is that of a CPU, which has only fp32, ieee"),
-    (["--math=tf16"], "argument --math: invalid choice: 'tf16'"),
-    (["--batch=-4"], "argument --batch: '-4' is not a whole number of at least 1"),
-    (["--batch", "0"], "argument --batch: '0' is not a whole number of at least 1"),
-    (["--level=x"], "argument --level: invalid int value: 'x'"),
+    (["--math=tf16"], "--math is 'tf16'\n  fix: --math with one of fp32"),
+    (["--batch=-4"], "--batch is '-4'\n  fix: --batch with a whole number of at least 1"),
+    (["--batch", "0"], "--batch is '0'\n  fix: --batch with a whole number of at least 1"),
+    (["--level=x"], "--level is 'x', which is not a whole number\n  fix: give a whole number, such as --level 0"),
+    (["--level"], "--level has no value\n  fix: --level VALUE; `ocaffe plan --help` describes it"),
 ])  # fmt: skip
 def test_plan_refuses_wrong_values(flags: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--solver", "files/solver.prototxt", *flags]) == 1

@@ -38,7 +38,7 @@ def test_weights_to_hdf5_and_back(tmp_path: pathlib.Path) -> None:
     ("args", "said"),
     [
         ([], "no files are given"),
-        (["a.onnx", "b.onnx"], "nothing converts onnx onnx"),
+        (["a.onnx", "b.onnx"], "no conversion takes the kinds onnx onnx"),
         (["a.txt", "b.onnx"], "'a.txt' is of no known kind"),
         (["a.prototxt", "--summary", "b.onnx"], "--summary is given with files"),
         (["none.onnx", "net.prototxt", "net.caffemodel"], "none.onnx"),

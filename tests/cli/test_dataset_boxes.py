@@ -427,7 +427,7 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("voc", edit(VOC1, "<xmax>20<", "<xmax>nan<"), "1.xml: object 1", "4, 5, nan, 15", "1 boxes that are not finite"),
     ("voc", edit(VOC1, "<width>40", "<width>41"), "1.xml", "it states 41 x 20, and ", "1 images of another size"),
     ("voc", edit(VOC1, "<xmin>4</xmin>", ""), "1.xml", "object 1 has a bndbox without xmin", "1 images with unreadable annotations"),
-    ("voc", edit(VOC1, "<xmin>4<", "<xmin>four<"), "1.xml", "object 1: could not convert string to float: 'four'", "1 images with unreadable annotations"),
+    ("voc", edit(VOC1, "<xmin>4<", "<xmin>four<"), "1.xml", "xmin of object 1 is 'four', which is not a number", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "<name>cat</name>", ""), "1.xml", "xml annotations: object 1 has no name", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "<annotation>", '<!DOCTYPE a [<!ENTITY b "c">]><annotation>'), "1.xml", "document type", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "</annotation>", ""), "1.xml", "cannot be parsed as xml", "1 images with unreadable annotations"),
