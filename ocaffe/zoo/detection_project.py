@@ -63,7 +63,7 @@ class Annotated(NamedTuple):
 
 def find_annotated(data: str, val: str = "") -> Annotated:
     """Find the databases and the label map in the folder `data`, as `ocaffe dataset voc` writes them. `val`: the database for testing. Raise Error."""
-    fix = "a folder with train_lmdb, val_lmdb and labelmap.prototxt; `ocaffe dataset voc` writes it"
+    fix = "give a folder with train_lmdb, val_lmdb and labelmap.prototxt; `ocaffe dataset voc` writes it"
     if not os.path.isdir(data):
         raise Error(f"{data} is not a folder", place="--data", fix=fix)
     if is_database(data) and not val:
@@ -285,7 +285,7 @@ class Regions(Detector):
                 yield renamed(heads[name], classes, values * classes)
         if self.choices.augment:
             fact = f"--augment is '{self.choices.augment}' for {self.net}"
-            raise Error(fact, place="ocaffe new", fix="none, for no mirrored images; the images have no other changes")
+            raise Error(fact, place="ocaffe new", fix="leave out --augment, or give --augment none for no mirrored images")
         share = self.choices.size / SIDE if self.choices.size else 1
         size: dict[str, Any] = {"scales": [self.choices.size], "max_size": round(LONGEST * share)}
         for layer in message.layer:

@@ -49,7 +49,8 @@ def download(url: str, path: str, sums: Sums, max_bytes: int = MAX_BYTES) -> Non
         if found != dict(sums):
             size = os.path.getsize(partial)
             os.remove(partial)
-            raise wrong_sum(url, sums, found, f"; its {size:,} bytes are removed", "run the command again; a server with another file needs another --url")
+            fix = "run the command again; if the sum differs again, give another address: --url URL"
+            raise wrong_sum(url, sums, found, f"; its {size:,} bytes are removed", fix)
         _name(partial, path)
 
 
@@ -60,7 +61,7 @@ def copy(source: str, path: str, sums: Sums) -> None:
         with open(source, "rb") as stream:
             found = _hashed(stream, sums)
             if found != dict(sums):
-                raise wrong_sum(source, sums, found, "", "give the right file")
+                raise wrong_sum(source, sums, found, "", "give --from the file that the publisher has")
             stream.seek(0)
             with atomic_write(path) as out:
                 shutil.copyfileobj(stream, out, CHUNK)
@@ -160,7 +161,7 @@ def _bar(name: str, total: int | None, have: int) -> Any:
 
 
 def _too_large(url: str, size: int, most: int) -> Error:
-    return Error(f"the file has {size:,} bytes or more, and at most {most:,} are accepted", place=url, fix="check the address")
+    return Error(f"the file has {size:,} bytes or more, and at most {most:,} are accepted", place=url, fix="give the address of the weights: --url URL")
 
 
 def _failed(url: str, partial: str, problem: Exception) -> Error:
@@ -183,7 +184,7 @@ def _locked(partial: str) -> Iterator[None]:
     except OSError as problem:
         raise Error(f"cannot be written: {problem.strerror}", place=partial, fix="make its folder, or choose another one with --to") from None
     if owner is not None:
-        raise Error(f"{owner} is downloading it", place=partial, fix="wait for it")
+        raise Error(f"{owner} is downloading it", place=partial, fix="wait until it ends, and run the command again")
     try:
         yield
     finally:

@@ -58,7 +58,8 @@ class YoloHead:
         output = detections(deploy)
         self.classes, self.side, cell = task.classes, task.side or image_shape(deploy)[1], max(output.anchors_scale)
         if self.side % cell:
-            raise Error(f"--size is {self.side}", place="ocaffe new", fix=f"a multiple of {cell}, the pixels of a cell")
+            near = max(self.side // cell, 1) * cell
+            raise Error(f"--size is {self.side}, and the net needs multiples of {cell}", place="ocaffe new", fix=f"--size {near} or {near + cell}")
         self.anchors, _ = anchors_of(task.database, len(output.biases) // 2, self.side, self.side, SEED)
         self.biases = [round(float(side), 1) for side in self.anchors.sides.flat]
 

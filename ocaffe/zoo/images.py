@@ -108,12 +108,12 @@ def _words(name: str) -> list[str]:
 
 def _databases(train: str, test: str, check: Check | None) -> Images:
     if not test:
-        raise Error(f"{train} is a database, and none is given for testing", fix="name the other one too: --val DATABASE")
+        raise Error(f"{train} is a database, and none is given for testing", fix="give one for testing too: --val DATABASE")
     if not is_database(test):
-        raise Error(f"{train} is a database, and {test} is none", fix="give two of one kind")
+        raise Error(f"{train} is a database, and {test} is none", fix="--val with a database, or --data and --val with two folders or lists")
     backend = backend_of(train)
     if backend_of(test) != backend:
-        raise Error(f"{train} and {test} are databases of different kinds", fix="give two of one kind")
+        raise Error(f"{train} and {test} are databases of different kinds", fix="give two databases that are both LMDB or both LevelDB")
     opened = {path: open_database(path, backend) for path in (train, test)}
     classes, others = label_names(train), label_names(test)
     if others and classes and others != classes:
@@ -194,7 +194,8 @@ def root_of(table: str, name: str) -> str:
     beside = os.path.dirname(table)
     root = next((folder for folder in ("", beside) if os.path.exists(os.path.join(folder, name))), None)
     if root is None:
-        raise Error(f"the first image of {table}, {name}, is neither in {os.getcwd()} nor in {beside or '.'}", fix="correct the names in the file")
+        fact = f"the first image of {table}, {name}, is neither in {os.getcwd()} nor in {beside or '.'}"
+        raise Error(fact, fix="make the names relative to one of these folders")
     return root
 
 
@@ -204,7 +205,7 @@ def _split(listed: _List, share: float, seed: int) -> list[_List]:
     if not 0 < share < 1:
         raise Error(f"--test is {share:g}", fix="a share of the images between 0 and 1: --test 0.2")
     if count < 2:
-        raise Error("there is one image, and none is left for testing", fix="add images")
+        raise Error("there is one image, and none is left for testing", fix="add images, at least one more")
     order = permutation((seed & 0xFFFFFFFFFFFFFFFF, 0), RECORDS, 0, count)
     testing = min(max(round(count * share), 1), count - 1)
     rows = [order[testing:], order[:testing]]

@@ -18,7 +18,7 @@ from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo.images import Images, Part
 
 TRAIN, TEST = ("train", "trainval"), ("val", "test")  # names of lists; the first that exists counts
-FIX = "a folder with train.txt, test.txt and labels.txt; `ocaffe dataset masks` writes it"
+FIX = "give a folder with train.txt, test.txt and labels.txt; `ocaffe dataset masks` writes it"
 
 
 class Masks(NamedTuple):
@@ -51,7 +51,8 @@ def find_masks(data: str, val: str = "") -> Masks:
     path = os.path.join(data, WEIGHTS)
     weights = list(read(path, proto.LayerParameter).loss_param.class_weighting) if os.path.exists(path) else []
     if names and weights and len(names) != len(weights):
-        raise Error(f"it has {len(weights)} weights, and {LABELS} has {len(names)} classes", place=path, fix="a weight for each class, or remove the file")
+        fact = f"it has {len(weights)} weights, and {LABELS} has {len(names)} classes"
+        raise Error(fact, place=path, fix=f"write {len(names)} weights, one for each class, or remove the file")
     sizes = np.array([header[0] for header in headers])
     return Masks(Images(parts[0], parts[1], names), sizes, all(header[1] for header in headers), weights)
 
@@ -69,7 +70,7 @@ def _header(listed: Listing, record: int, root: str) -> tuple[tuple[int, int], b
     words = listed.lines[record].words
     if len(words) != 2:
         number = listed.lines[record].number
-        raise Error(f"{listed.source}, line {number}: {len(words)} words", fix="each line is the file of an image and that of its mask")
+        raise Error(f"{listed.source}, line {number}: {len(words)} words", fix="write the file of an image and that of its mask in each line")
     path = ""
     try:
         path = root + words[0]
@@ -81,7 +82,7 @@ def _header(listed: Listing, record: int, root: str) -> tuple[tuple[int, int], b
             raise Error(f"the mask's pixels are of type {mask.mode}, not gray levels of 8 bits", fix="convert the masks by `ocaffe dataset masks`")
         if (mask.height, mask.width) != size:
             fact = f"the mask is {shape_text((mask.height, mask.width))}, the image {words[0]} is {shape_text(size)}"
-            raise Error(fact, fix="masks as large as their images")
+            raise Error(fact, fix=f"resize the mask to {shape_text(size)} without new levels (nearest neighbor)")
     except Error as problem:
         raise listed.fault(problem, record, path) from None
     return size, image.gray

@@ -135,22 +135,24 @@ def write_project(net: str, data: str | Images, out: str, choices: Choices | Non
 def _classes(images: Images, given: int) -> int:
     largest = largest_label(images)
     if images.classes and largest >= len(images.classes):
-        raise Error(f"the images have the label {largest}, and labels.txt has the names of {len(images.classes)} classes", fix="correct one of them")
+        raise Error(f"the images have the label {largest}, and labels.txt has the names of {len(images.classes)} classes",
+                    fix=f"add the names of the labels {len(images.classes)} to {largest} to labels.txt, or correct the labels")
     found = len(images.classes) or largest + 1
     if given and images.classes and given != found:
         raise Error(f"--classes is {given}, and the images have {found} classes", fix=f"--classes {found}, or leave it out")
     if given and found > given:
         raise Error(f"--classes is {given}, and the images have the label {found - 1}", fix=f"--classes {found}, or leave it out")
     if not (given or found):
-        raise Error("the databases have no labels.txt, so that the number of classes is not known", fix="--classes N")
+        raise Error("the databases have no labels.txt, so that the number of classes is not known", fix="--classes N, with their number as N")
     if (given or found) < 2:
-        raise Error(f"there are {given or found} classes", fix="2 or more classes")
+        fact = f"--classes is {given}" if given else "all images have one class"
+        raise Error(fact, fix="give images of 2 or more classes" + ", and --classes with their number" * bool(given))
     return given or found
 
 
 def _shape(given: Template, images: Images, size: int) -> tuple[int, int, int]:
     if size < 0:
-        raise Error(f"--size is {size}", fix="--size 224, or another number of pixels")
+        raise Error(f"--size is {size}", fix="give pixels, such as --size 224")
     channels = images.stored[0] if images.stored else 1 if given.shape[0] == 1 else 3
     if not size and given.shape[1] != given.shape[2]:
         raise Error(f"the images of {given.name} are {shape_text(given.shape)}, and samples are squares", fix="choose a side: --size 224")
@@ -293,7 +295,7 @@ def fitting_batch(planned: Callable[[int, Target], int], given: int, most: int, 
     """
     device = target or NO_DEVICE
     if given < 0:
-        raise Error(f"--batch is {given}", fix="a number of images, such as --batch 32")
+        raise Error(f"--batch is {given}", fix="give a number of images, such as --batch 32")
     batch = given or most
     size = planned(batch, device)
     allowed = int(device.free_memory * FREE_SHARE)
@@ -317,7 +319,7 @@ def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
         if shape == writer.given.shape:
             raise
         fact = f"{writer.given.name} does not fit images of {shape_text(shape)}: {problem.fact}"
-        raise Error(fact, layer=problem.layer, fix=f"another --size; the net was published for {shape_text(writer.given.shape)}") from None
+        raise Error(fact, layer=problem.layer, fix=f"give another --size; the net was published for {shape_text(writer.given.shape)}") from None
     return planned_bytes(graph, NetOptions(), target, writer.solver(batch))
 
 

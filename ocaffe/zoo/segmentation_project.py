@@ -137,14 +137,15 @@ class _Segmenter:
         published, given = image_shape(self.deploy), self.choices.size
         crop = self.augment.crop_size
         multiple = math.lcm(self.recipe.multiple, self.recipe.cropped if crop else 1)
-        for flag, side in (("--size", given), ("crop_size", crop)):
+        for flag, fix, side in (("--size", "--size ", given), ("crop_size", "--augment with crop_size: ", crop)):
             if side < 0 or side % multiple:
                 near = max(side // multiple * multiple, multiple)
-                raise Error(f"{flag} is {side}, and {self.net} needs multiples of {multiple}", place="ocaffe new", fix=f"{near} or {near + multiple}")
+                raise Error(f"{flag} is {side}, and {self.net} needs multiples of {multiple}", place="ocaffe new", fix=f"{fix}{near} or {near + multiple}")
         median = np.median(self.masks.sizes, axis=0)
         height, width = (given, given) if given else (max(round(side / multiple) * multiple, multiple) for side in median.tolist())
         if crop > min(height, width):
-            raise Error(f"crop_size is {crop}, and the images are {height} x {width}", place="--augment", fix="a smaller crop_size, or a larger --size")
+            most = min(height, width) // multiple * multiple
+            raise Error(f"crop_size is {crop}, and the images are {height} x {width}", place="--augment", fix=f"crop_size: {most}, or a larger --size")
         if (self.masks.sizes != (height, width)).any():
             self.changes.append(f"all images and masks are resized to {height} x {width}; --size chooses another size")
         channels = 1 if published[0] == 1 and self.masks.gray else 3
@@ -278,9 +279,10 @@ def _classes(masks: Masks, given: int) -> int:
     if given and found and given != found:
         raise Error(f"--classes is {given}, and labels.txt has {found} classes", fix=f"--classes {found}, or leave it out")
     if not (given or found):
-        raise Error("the masks have no labels.txt, so that the number of classes is not known", place="--data", fix=f"--classes N, or {FIX}")
+        fact = "the masks have no labels.txt, so that the number of classes is not known"
+        raise Error(fact, place="--data", fix=f"--classes N with their number as N; or {FIX}")
     if not 2 <= (given or found) <= IGNORE:
-        raise Error(f"there are {given or found} classes", fix=f"2 to {IGNORE} classes; {IGNORE} is ignored")
+        raise Error(f"there are {given or found} classes", fix=f"give masks of 2 to {IGNORE} classes; {IGNORE} is ignored")
     return given or found
 
 
@@ -326,7 +328,8 @@ def _reshaped(stored: Mapping[str, Sequence[np.ndarray]], graph: Graph, file: st
             continue
         if [blob.size for blob in blobs] != [math.prod(shape) for shape in shapes]:
             have, want = (", ".join(map(shape_text, each)) for each in ([blob.shape for blob in blobs], shapes))
-            raise Error(f"layer '{node.name}' has weights of {have}, and the net needs {want}", place=file, fix="the weights of another net")
+            fact = f"layer '{node.name}' has weights of {have}, and the net needs {want}"
+            raise Error(fact, place=file, fix="give --weights the weights of this net, or leave out --weights")
         changed |= any(fit(blob, shape) is None for blob, shape in zip(blobs, shapes))
         found[node.name] = [np.asarray(blob, np.float32).reshape(shape) for blob, shape in zip(blobs, shapes)]
     return found if changed else {}

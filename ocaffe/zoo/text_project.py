@@ -56,18 +56,18 @@ class Texts(NamedTuple):
 def find_texts(data: str, val: str = "") -> Texts:
     """Find the lists in the folder `data`, as `ocaffe dataset text` writes them, and the names of the classes. `val`: the list for testing. Raise Error."""
     if not os.path.exists(data):
-        raise Error(f"{data} does not exist", place="--data", fix=f"{FIX} (relative to {os.getcwd()})")
+        raise Error(f"{data} does not exist", place="--data", fix=f"correct the path (relative to {os.getcwd()}); {FIX}")
     train, test = parts_in(data) if os.path.isdir(data) else (data, "")
     paths = train, val or test
     for path in paths:
         if not os.path.isfile(path):
-            raise Error(f"{path or data} is no list", place="--data", fix=f"a folder with two lists: {FIX}; or --data LIST --val LIST")
+            raise Error(f"{path or data} is no list", place="--data", fix=f"give a folder with two lists: {FIX}; or --data LIST --val LIST")
     classes = given_labels(os.path.dirname(train) or ".")
     if len(classes) < 2:
         raise Error(f"there is no {LABELS} with the blank and the characters beside {train}", place="--data", fix=FIX)
     lengths = [_length(path) for path in paths]
     if lengths[0] != lengths[1]:
-        raise Error(f"{paths[0]} has {lengths[0]} labels an image, {paths[1]} {lengths[1]}", fix="fill shorter texts with the blank, class 0")
+        raise Error(f"{paths[0]} has {lengths[0]} labels an image, {paths[1]} {lengths[1]}", fix="fill the labels of shorter texts with the blank, class 0")
     parts, steps = [], 0
     for path in paths:
         files = ListFiles(path, "", lengths[0], False)
@@ -75,7 +75,7 @@ def find_texts(data: str, val: str = "") -> Texts:
         if len(wrong):
             record, place = wrong[0].tolist()
             fact = f"the label {files.labels[record, place]:g} of {files.file(record).path} is none of the {len(classes)} classes in {LABELS}"
-            raise Error(fact, place=Place(path), fix=f"whole numbers from 0, the blank, to {len(classes) - 1}")
+            raise Error(fact, place=Place(path), fix=f"write whole numbers from 0, the blank, to {len(classes) - 1}")
         root = root_of(path, files.file(0).path)
         parts.append(Part(path, files.entries, os.path.join(root, "") if root else ""))
         steps = max(steps, needed_steps(files.labels))
@@ -87,7 +87,7 @@ def _length(path: str) -> int:
     line = Listing(path, "the file of an image, a space, and its labels").lines[0]
     count = sum(1 for _ in itertools.takewhile(str.isdecimal, reversed(line.text.split()[1:])))
     if not count:
-        raise Error(f"'{line.text}' has no labels", place=Place(path, line.number), fix=f"each line is a file and the numbers of its characters: {FIX}")
+        raise Error(f"'{line.text}' has no labels", place=Place(path, line.number), fix="write a file and the numbers of its characters in each line")
     return count
 
 
@@ -112,7 +112,7 @@ def write_reader(net: str, data: str, out: str, choices: Choices | None = None, 
         if getattr(choices, field) != getattr(Choices(), field):
             raise Error(f"--{field} is given for {net}, which reads text", place="ocaffe new", fix=f"leave it out: {reason}")
     if choices.weights and not os.path.isfile(choices.weights):
-        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="the weights of an earlier training")
+        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="correct the path to the weights of an earlier training")
     texts = find_texts(data, choices.val)
     made = _Reader(net, texts, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, texts.images.train.images), target)

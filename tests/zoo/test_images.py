@@ -169,7 +169,7 @@ def test_databases_that_are_named(here: pathlib.Path) -> None:
     assert counts(found) == (6, 4) and found.stored == (1, 6, 6) and found.classes == []
     with pytest.raises(Error, match=r"no labels\.txt") as caught:
         write_project("resnet20", "a", "out", Choices(val="b"))
-    assert caught.value.fix == "--classes N"
+    assert caught.value.fix == "--classes N, with their number as N"
     assert write_project("resnet20", "a", "out", Choices(val="b", classes=2)).classes == 2
 
 
