@@ -62,7 +62,7 @@ class Classifier(ImageNet):
                     y, x = centre(resized.shape, self.size)
                     if min(y, x) < 0:
                         fact = f"the net takes {shape_text(self.size)}, the images become {shape_text(resized.shape[:2])}"
-                        raise WrongValue(fact, fix="larger image_dims (--images_dim)")
+                        raise WrongValue(fact, fix=f"give image_dims (--images_dim) of at least {shape_text(self.size)}")
                     yield resized[y : y + self.size[0], x : x + self.size[1]]
 
         scores = self.scores(crops())

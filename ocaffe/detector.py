@@ -48,9 +48,10 @@ class Detector(ImageNet):
         pad = int(context_pad or 0)
         edge = min(self.size)
         if not 0 <= 2 * pad < edge:
-            raise WrongValue(f"context_pad is {pad}, the net's input {self.size[0]} x {self.size[1]}", fix=f"0 to {(edge - 1) // 2}")
+            raise WrongValue(f"context_pad is {pad}, the net's input {self.size[0]} x {self.size[1]}", fix=f"give a context_pad from 0 to {(edge - 1) // 2}")
         if pad and self.size[0] != self.size[1]:
-            raise WrongValue(f"context_pad is {pad}, and the net's input {self.size[0]} x {self.size[1]} is not square", fix="context_pad 0")
+            fact = f"context_pad is {pad}, and the net's input {self.size[0]} x {self.size[1]} is not square"
+            raise WrongValue(fact, fix="give context_pad=0, or a net with a square input")
         self.context_pad = pad
 
     def detect_windows(self, images_windows: Iterable[tuple[Any, Iterable[Window]]]) -> list[dict[str, Any]]:
@@ -111,8 +112,8 @@ class Detector(ImageNet):
             y, x, bottom, right = box.astype(int)
             part = im[y:bottom, x:right]
         if not part.size:
-            raise WrongValue(f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}",
-                             fix="give ymin < ymax and xmin < xmax inside the image, in pixels")
+            fact = f"the window ymin, xmin, ymax, xmax = {', '.join(map(str, window))} covers no pixel of an image of {shape_text(im.shape[:2])}"
+            raise WrongValue(fact, fix="correct the window: ymin < ymax and xmin < xmax, inside the image")
         if not self.context_pad:
             return part
         whole = np.array(np.broadcast_to(self.crop_mean, (*self.size, self.channels)), np.float32)

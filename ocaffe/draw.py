@@ -48,7 +48,7 @@ def draw_net(caffe_net: Any, rankdir: str = "LR", ext: str = "png", phase: int |
 def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str = "") -> bytes:
     """Like `draw_net`, for an upgraded and filtered net. `name` is the net's file, for messages."""
     if rankdir not in DIRECTIONS:
-        raise WrongValue(f"rankdir is '{rankdir}'", fix=f"one of {', '.join(DIRECTIONS)}")
+        raise WrongValue(f"rankdir is '{rankdir}'", fix=f"give rankdir one of {', '.join(DIRECTIONS)}")
     if not net.layer:
         raise Error("the net has no layers to draw", place=name or None, fix="another net, or another phase")
     if ext.lower().lstrip(".") in GRAPH_TEXT:
@@ -59,7 +59,7 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
     try:
         kind = file_format(ext)
     except Error as problem:
-        raise Error(problem.fact, place=name or None, fix="a name that ends in .svg, .png, .pdf or .jpg") from None
+        raise Error(problem.fact, place=name or None, fix="give a name that ends in .svg, .png, .pdf or .jpg") from None
     if 4 * drawn.size[0] * drawn.size[1] > MAX_PIXELS:
         raise Error(f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels", place=name or None, fix="write an .svg")
     return pixels(drawn, kind)

@@ -17,7 +17,8 @@ def batches(arrays: Mapping[str, Any], size: int) -> Iterator[tuple[dict[str, np
     whole = {name: np.asarray(array, np.float32) for name, array in arrays.items()}
     rows = {name: len(array) if array.ndim else 0 for name, array in whole.items()}
     if len(set(rows.values())) > 1 or not all(rows.values()):
-        raise WrongValue(f"the arrays have {', '.join(f'{count} ({name})' for name, count in rows.items())} rows", fix="as many rows in each, at least one")
+        fact = f"the arrays have {', '.join(f'{count} ({name})' for name, count in rows.items())} rows"
+        raise WrongValue(fact, fix="give as many rows in each array, at least one")
     count = next(iter(rows.values()), 0)
     for begin in range(0, count, size):
         end = min(begin + size, count)

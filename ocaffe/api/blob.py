@@ -158,7 +158,7 @@ class Blob:
 
     def _legacy(self, axis: int) -> int:
         if len(self.shape) > 4:
-            raise Error(f"blob '{self._name}' has {len(self.shape)} axes; num, channels, height and width exist for up to 4", fix="use shape")
+            raise Error(f"blob '{self._name}' has {len(self.shape)} axes; num, channels, height and width exist for up to 4", fix="use shape in place of them")
         return self.shape[axis] if axis < len(self.shape) else 1
 
     @property
@@ -234,11 +234,11 @@ class Blob:
             fact = f"blob '{self._name}' cannot have the shape ({', '.join(map(repr, shape))})"
             raise WrongType(fact, fix="give one whole number per axis: reshape(2, 3) or reshape(*sizes)")
         if any(n < 1 for n in sizes):
-            raise WrongValue(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="every axis needs at least one element")
+            raise WrongValue(f"blob '{self._name}' cannot have the shape {shape_text(sizes)}", fix="give each axis a size of 1 or more")
         if self._parameter is not None:
             if sizes != self.shape:
                 fact = f"parameter '{self._name}' is {shape_text(self.shape)} and cannot become {shape_text(sizes)}"
-                raise Error(fact, fix="change the layer in the prototxt")
+                raise Error(fact, fix="change the shape by the fields of its layer in the prototxt")
             return
         if not self._engine.is_fed(self._name):
             return

@@ -96,7 +96,7 @@ class Engine:
     def check_open(self) -> None:
         check_process()
         if self.closed:
-            raise Error("the net is closed", fix="make a new one")
+            raise Error("the net is closed", fix="make a new Net, or close it later")
 
     # -- Refs --------------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Net:
         given = _arguments(args, phase, level, stages, weights)
         message: Any = read_net(network_file) if is_path(network_file) else network_file
         if not hasattr(message, "DESCRIPTOR"):
-            raise WrongType(f"{network_file!r} is given as the file of a Net", fix="the path of a prototxt, or a NetParameter message")
+            raise WrongType(f"{network_file!r} is given as the file of a Net", fix="give the path of a prototxt, or a NetParameter message")
         phase, weights = given.phase, given.weights
         if phase is None:
             phase = message.state.phase if message.HasField("state") else proto.TEST
@@ -428,24 +428,32 @@ def _arguments(args: Sequence[Any], phase: int | None, level: int, stages: Seque
     found: dict[str, Any] = {"phase": phase, "level": level, "stages": stages, "weights": weights, **dict(zip(names, rest))}
     for name, value in found.items():
         if not (fits[name](value) or (value is None and name != "level")):
-            raise WrongType(f"{value!r} is given as {name} of a Net", fix="Net(file, phase, level=0, stages=None, weights=None) or Net(file, weights, phase)")
+            raise WrongType(f"{value!r} is given as {name} of a Net", fix=_ARGUMENTS[name])
     if found["phase"] not in (None, proto.TRAIN, proto.TEST):
         raise WrongType(f"{found['phase']!r} is given as phase of a Net", fix="caffe.TRAIN (0) or caffe.TEST (1)")
     path = found["weights"]
     return _Arguments(None if found["phase"] is None else int(found["phase"]), int(found["level"]), tuple(found["stages"] or ()), path and str(path))
 
 
+_ARGUMENTS = {  # of a Net: what to write
+    "phase": "Net(file, caffe.TEST) or Net(file, caffe.TRAIN)",
+    "level": "give a whole number: level=0",
+    "stages": "give a list of names: stages=['deploy']",
+    "weights": "give the path of the weights: weights='net.caffemodel'",
+}
+
+
 def kept_names(keep: Iterable[str] | None) -> frozenset[str]:
     """Return the set of blob names for an argument `keep`. Raises Error for a single string: its letters would become names."""
     if isinstance(keep, str):
-        raise WrongType(f"keep is the text '{keep}'", fix=f"a list of names: keep=['{keep}']")
+        raise WrongType(f"keep is the text '{keep}'", fix=f"give a list of names: keep=['{keep}']")
     return ALL if keep is None else frozenset(keep)
 
 
 def whole_bytes(limit: Any) -> int | None:
     """Return an argument `memory_limit` as int. Raises Error for anything but a positive integer."""
     if limit is not None and not (isinstance(limit, (int, np.integer)) and limit > 0):
-        raise WrongType(f"memory_limit is {limit!r}", fix="a number of bytes, such as 512 * 2**20")
+        raise WrongType(f"memory_limit is {limit!r}", fix="give a number of bytes, such as memory_limit=512 * 2**20")
     return None if limit is None else int(limit)
 
 

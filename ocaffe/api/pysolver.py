@@ -237,5 +237,5 @@ def _settings(file: str | Any) -> Any:
     """Return the SolverParameter of a prototxt, or the given one, in today's format."""
     message = read_solver(file) if is_path(file) else file
     if not hasattr(message, "DESCRIPTOR"):
-        raise WrongType(f"{file!r} is given as the file of a solver", fix="the path of a prototxt, or a SolverParameter message")
+        raise WrongType(f"{file!r} is given as the file of a solver", fix="give the path of a prototxt, or a SolverParameter message")
     return upgrade_solver(message)

@@ -44,7 +44,7 @@ def _choose(mode: _Mode) -> DeviceInfo:
     except Error as problem:
         if gpus(devices) or (mode.gpu is None and mode.spec != "gpu"):
             raise
-        fix = "call caffe.set_mode_cpu() in place of set_mode_gpu(), or set OCAFFE_DEVICE=cpu and change nothing, or install the GPU's OpenCL driver"
+        fix = "call caffe.set_mode_cpu() in place of set_mode_gpu(), or change nothing and export OCAFFE_DEVICE=cpu, or install the GPU's OpenCL driver"
         raise Error(problem.fact.replace("--device gpu", "set_mode_gpu()").replace(f"--gpu {mode.gpu}", f"set_device({mode.gpu})"), fix=fix) from None
 
 
@@ -83,7 +83,7 @@ def set_device(device: int | str) -> None:
         return
     in_gpu_mode = _mode.gpu is not None or _mode.spec == "gpu"
     if device < 0:
-        raise WrongValue(f"set_device({device})", fix="0 for the first GPU")
+        raise WrongValue(f"set_device({device})", fix="set_device(0) for the first GPU")
     mode = _Mode(gpu=str(device))
     if in_gpu_mode:
         _set(mode)

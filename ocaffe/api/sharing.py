@@ -23,10 +23,12 @@ def share(mine: Engine, theirs: Engine) -> None:
         others = nodes[node.name].params
         if len(others) != len(node.params) or any(a.shape != b.shape for a, b in zip(node.params, others)):
             here, there = (", ".join(shape_text(p.shape) for p in params) for params in (node.params, others))
-            raise Error(f"the parameters are {here} here and {there} in the other net", layer=f"'{node.name}' ({node.type})", fix="give one another name")
+            fact = f"the parameters are {here} here and {there} in the other net"
+            raise Error(fact, layer=f"'{node.name}' ({node.type})", fix="make the layers equal, or give one of them another name")
         pairs += list(zip(node.params, others))
     if mine.session.device.context != theirs.session.device.context:
-        raise Error(f"the nets are on two devices, {mine.session.device.name} and {theirs.session.device.name}", fix="make both on one")
+        fact = f"the nets are on two devices, {mine.session.device.name} and {theirs.session.device.name}"
+        raise Error(fact, fix="call set_device or set_mode_cpu once, before both nets are made")
     if mine.fixed and theirs.fixed and mine.session is not theirs.session:
         raise Error("both nets belong to solvers, each with its own parameters", fix="share with a Net(...), or copy by save and copy_from")
     mine.before()

@@ -168,7 +168,7 @@ if hasattr(os, "register_at_fork"):  # Windows cannot fork. os.getpid() in every
 def check_process() -> None:
     """Raise Error in a forked process, where PoCL and others would wait forever."""
     if forked():
-        fact = f"process {os.getpid()} was forked from process {_process}, which has an OpenCL device open; it cannot use OpenCL"
+        fact = f"process {os.getpid()} was forked from process {_process}, which has an OpenCL device open, so it cannot use OpenCL"
         raise Error(fact, fix="let it prepare data as numpy arrays, or start it by multiprocessing's method 'spawn'")
 
 
@@ -293,10 +293,12 @@ def open_device(info: DeviceInfo, math: str | None = None, kind: str | None = No
 
 
 def _math(math: str | None) -> str:
-    math = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
-    if math not in MATHS:
-        raise Error(f"--math is '{math}'", fix=f"--math with one of {', '.join(MATHS)}")
-    return math
+    chosen = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
+    if chosen not in MATHS:
+        if math:
+            raise Error(f"--math is '{chosen}'", fix=f"give --math one of {', '.join(MATHS)}")
+        raise Error(f"OCAFFE_MATH is '{chosen}'", fix=f"export OCAFFE_MATH={MATHS[0]}, or another one of {', '.join(MATHS[1:])}; or unset OCAFFE_MATH")
+    return chosen
 
 
 def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
@@ -334,7 +336,7 @@ def with_kind(info: DeviceInfo, kind: str | None = None) -> DeviceInfo:
     if not kind or kind == info.kind:
         return info
     if kind not in ("cpu", "gpu"):
-        raise Error(f"--kind is '{kind}'", fix="cpu or gpu")
+        raise Error(f"--kind is '{kind}'", fix="--kind cpu or --kind gpu")
     if kind == "cpu":
         fact = f"--kind cpu: '{info.name}' ({info.platform_name}) is a GPU, and the kernels for CPUs need more private memory than a GPU's work-items have"
         raise Error(fact, fix="leave it out")
@@ -360,7 +362,7 @@ def choose(
     Where there is no GPU, `default` overrides `gpu`, so that old shell scripts with `-gpu 0` run unchanged.
     """
     if spec and gpu:
-        raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix="leave out --device, or --gpu")
+        raise Error(f"--device {spec} and --gpu {gpu} both choose a device", fix=f"leave out --gpu {gpu}, or --device {spec}")
     if gpu and not (default and not gpus(devices)):
         return _usable(_by_gpu_number(devices, gpu))
     if gpu:
@@ -386,7 +388,9 @@ def choose_several(devices: Sequence[DeviceInfo], spec: str | None = None, gpu: 
         return [device for device in found if not device.unusable] or [choose(devices, gpu="0" if found else "all")]
     parts = [part.strip() for part in (spec or gpu or "").split(",")]
     if "" in parts:
-        raise Error(f"--{'device' if spec else 'gpu'} is '{spec or gpu}'", fix="devices separated by ',', without empty places")
+        flag = f"--{'device' if spec else 'gpu'}"
+        given = ",".join(filter(None, parts)) or "0"
+        raise Error(f"{flag} is '{spec or gpu}', with an empty place", fix=f"{flag} {given}")
     return [choose(devices, part) if spec else choose(devices, gpu=part) for part in parts]
 
 
@@ -401,14 +405,14 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     if not found:
         best = max(devices, key=DeviceInfo.rank)
         install = gpu_remedy(System.of_this_machine()) or ", or install the GPU's OpenCL driver (docs/platforms.md)"
-        fix = f"leave out --gpu to run on '{best.name}', or set OCAFFE_DEVICE={best.number} for old scripts{install}"
+        fix = f"leave out --gpu to run on '{best.name}', or for old scripts: export OCAFFE_DEVICE={best.number}{install}"
         raise Error(f"{flag}: OpenCL has no GPU here, only{_listed(devices)}", fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
         raise Error(f"{flag} lists {len(numbers)} GPUs, and this command runs on one device", fix=f"--gpu {numbers[0] or 0}")
     if not numbers[0].isdecimal() or int(numbers[0]) >= len(found):
         listing = "".join(f"\n  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found))
-        raise Error(f"{flag}: there is no such GPU, only{listing}", fix="one of these numbers")
+        raise Error(f"{flag}: there is no such GPU, only{listing}", fix="--gpu with one of these numbers")
     return found[int(numbers[0])]
 
 
@@ -427,9 +431,10 @@ def _by_spec(devices: Sequence[DeviceInfo], spec: str, flag: str) -> DeviceInfo:
         )
         found = next(filter(None, ([device for device in devices if stage(device)] for stage in stages)), [])
     if not found:
-        raise Error(f"{flag} matches no device, only{_listed(devices)}", fix="PLATFORM:INDEX or a part of a name from this list")
+        fact = f"{flag} matches no device; there {'is' if len(devices) == 1 else 'are'}{_listed(devices)}"
+        raise Error(fact, fix=f"give the number PLATFORM:INDEX or a part of a name from this list, such as {devices[0].number}")
     if len(found) > 1:
-        fix = "PLATFORM:INDEX from this list, or a longer part of the name"
+        fix = f"give the number PLATFORM:INDEX from this list, such as {found[0].number}, or a longer part of the name"
         raise Error(f"{flag} matches {len(found)} devices:{_listed(found)}", fix=fix)
     return found[0]
 
@@ -462,7 +467,7 @@ def no_opencl() -> Error:
     found = discover()
     if found.chosen_by_user:
         fact = f"no OpenCL device on this machine: {found.chosen_by_user} leads to no runtime that has one"
-        return Error(fact, fix="unset it; ocaffe then searches for runtimes itself")
+        return Error(fact, fix=f"unset {found.chosen_by_user.partition('=')[0]}\n    ocaffe then searches for runtimes itself")
     absent = absences([platform.name for platform in _platforms(import_pyopencl())])
     fact = f"no OpenCL device {'in this process' if absent else 'on this machine'}"
     broken = [f"{runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]

@@ -11,14 +11,14 @@ from ocaffe.errors import Error
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_ROOM = "a smaller batch_size, --memory-limit, or a device with more memory; end other programs that use the device"
+_ROOM = "lower batch_size, give --memory-limit, end other programs that use the device, or use a device with more memory"
 _DRIVER = "see the system's log for the driver's message (`dmesg`); start again; if it happens again, try another driver or device"
 # status: the reason and the remedy
 REASONS: dict[int, tuple[str, str]] = {
     -2: ("the device is not available any more", _DRIVER),
     -4: ("the device has too little memory", _ROOM),
     -5: ("the device has too few resources, in most cases too little memory", _ROOM),
-    -6: ("the host has too little memory", "end other programs, or a smaller batch_size"),
+    -6: ("the host has too little memory", "end other programs, or lower batch_size"),
     -14: ("a command failed while it ran", _DRIVER),
     -34: ("the driver has given up the context", _DRIVER),
     -36: ("the driver has given up the command queue", _DRIVER),
@@ -67,7 +67,7 @@ explained = _Explained()
 def device_failure(problem: BaseException) -> DeviceFailure | None:
     """Return the Error for an exception of OpenCL. None for all other exceptions."""
     if isinstance(problem, BuildError):
-        return DeviceFailure(str(problem), "another driver or device; please report the message", refused=True)
+        return DeviceFailure(str(problem), "try another driver or --device; please report the message", refused=True)
     pyopencl = sys.modules.get("pyopencl")
     if pyopencl is None or not isinstance(problem, pyopencl.Error):
         return None

@@ -32,7 +32,7 @@ def device_fence(device: Any, kind: str, runtime: str, capability: int) -> str:
         return next((name for name in ("PTX", "SCOPE") if able[name]), "")
     if not able.get(wanted):
         fact = f"{VARIABLE} has fence={wanted}, which '{device.name.strip()}' does not have"
-        raise Error(fact, fix=f"one of {', '.join(f'fence={name}' for name in ['off', *(name for name, has in able.items() if has)])}, or leave it out")
+        raise Error(fact, fix=f"give {', '.join(f'fence={name}' for name in ['off', *(name for name, has in able.items() if has)])}, or leave it out")
     return wanted
 
 

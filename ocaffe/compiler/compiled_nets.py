@@ -114,7 +114,8 @@ class CompiledNets:
         if found is None or lost:
             fact = f"needs '{lost[0].name}', which the plan for the old shape has dropped" if lost else "has other launches before this layer"
             assert old.options.limit is not None, f"layer '{measured.layer.param.name}': the plan for its new shape {fact}"
-            raise measured.layer.error(f"with its new shape, the plan {fact} to keep the memory limit", "a larger --memory-limit")
+            text = f"with its new shape, the plan {fact} to keep the memory limit"
+            raise measured.layer.error(text, "give a larger --memory-limit, or the larger shape from the start")
         for source, target in found:
             if source is not None:
                 yield source, target

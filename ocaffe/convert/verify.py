@@ -169,8 +169,8 @@ CHOOSING = {
 }  # fmt: skip
 OVERFLOWS = 1e30  # magnitude of a blob beside values that are not finite
 CHOICES = (False,) * 10  # samples of rounding errors; in each a choice between two equal scores changes with a probability of 1/2
-OTHER_INPUTS = "other inputs (--verify=image or .npz); --noverify writes the file without comparing"
-FINITE = "weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
+OTHER_INPUTS = "give other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+FINITE = "give weights of a trained net (fillers of BatchNorm set the variance to 0, so large nets overflow), or other inputs (--verify=image or .npz)"
 NOT_EQUAL = "the file was not written; --noverify writes it anyway; with other inputs (--verify=image or .npz) the nets may agree"
 
 
@@ -370,17 +370,19 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
             held = np.load(file)
             arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
-        raise Error(f"it cannot be read: {problem}", place=path, fix="give an .npz with an array for every input: np.savez(file, data=...)") from problem
+        inputs = ", ".join(f"{blob.name}=..." for blob in graph.inputs)
+        fact = f"it cannot be read as an .npz of arrays: {problem}"
+        raise Error(fact, place=path, fix=f"give an .npz with an array for every input: np.savez(file, {inputs})") from problem
     feeds = {}
     for blob in graph.inputs:
         if blob.name not in arrays:
-            raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix="give an array for every input, under its name")
+            raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix=f"add the array to the file as '{blob.name}'")
         array = arrays[blob.name]
         if array.dtype.kind not in "biuf":
-            raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix="give arrays of real numbers")
+            raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix=f"store '{blob.name}' as an array of real numbers")
         if array.shape[1:] != blob.shape[1:]:
             fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
-            raise Error(fact, place=path, fix="give arrays in the net's shapes")
+            raise Error(fact, place=path, fix=f"store '{blob.name}' as N x {shape_text(blob.shape[1:])}, or give the size by --shape")
         feeds[blob.name] = np.asarray(array, np.float32)
     return feeds
 
@@ -394,7 +396,7 @@ def _image(path: str, graph: Graph) -> Feeds:
     try:
         pixels = planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY)
     except OSError as problem:
-        raise Error(f"it cannot be read: {problem.strerror}", place=path, fix="correct its permissions, or give another image or .npz") from problem
+        raise Error(f"it cannot be read: {problem.strerror}", place=path, fix="give --verify an image that you may read, or an .npz") from problem
     except Error as problem:
         problem.place = path
         raise

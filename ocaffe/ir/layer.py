@@ -140,7 +140,7 @@ class AbstractLayer:
         for shape in shapes:
             self.check(
                 math.prod(shape) <= MOST_ELEMENTS, f"{what} would be {shape_text(shape)}: {math.prod(shape):,} elements, a blob has at most {MOST_ELEMENTS:,}",
-                "a smaller batch or smaller sizes",
+                "lower the batch size, or the sizes of the blob",
             )  # fmt: skip
 
     def own(self) -> Any:

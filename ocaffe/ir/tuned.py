@@ -64,7 +64,7 @@ class Tuned:
         found = next((candidate for candidate in candidates if str(candidate) == name), None)
         if found is None:
             known = ", ".join(dict.fromkeys(map(str, candidates[:6])))
-            raise Error(f"the choice for '{key}' is '{name}', which there is not; there are {known}, ...", place=self.places[key], fix=REMEDY)
+            raise Error(f"the choice for '{key}' is '{name}', which does not exist; there are {known}, ...", place=self.places[key], fix=REMEDY)
         return found
 
     @property

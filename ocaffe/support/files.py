@@ -114,7 +114,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     if os.path.lexists(target):
-        raise Error(f"{path} exists already", fix="remove it, or choose another folder")
+        raise Error(f"{path} exists already", fix="choose another folder, or remove it if you do not need it")
     temporary = temporary_name(target)
     try:
         remove_leftovers(target.parent, re.escape(target.name))
@@ -187,9 +187,16 @@ def _sync_folder(folder: Path) -> None:
 
 def _refused(path: Path, folder: Path, problem: OSError) -> Error:
     reason = problem.strerror or str(problem)
-    fix = None
-    with contextlib.suppress(OSError):
-        fix = f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free in {folder}"
+    fix = f"make room in {folder}, or choose another folder"
     if not folder.is_dir():
         fix = f"make the folder {folder} first"
+    elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = f"choose a folder where you may write, or change the permissions of {folder}"
+    elif problem.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
+        fix = "choose another name"
+    elif problem.errno == errno.ENAMETOOLONG:
+        fix = "choose a shorter name"
+    else:
+        with contextlib.suppress(OSError):
+            fix += f": {shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free there"
     return Error(f"cannot be written: {reason}", place=str(path), fix=fix)

@@ -300,7 +300,7 @@ def test_modes_of_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_class_of_kernels_can_be_chosen() -> None:
-    with pytest.raises(Error, match=r"--kind is 'tpu'(?s:.*)cpu or gpu"):
+    with pytest.raises(Error, match=r"--kind is 'tpu'(?s:.*)--kind cpu or --kind gpu"):
         with_kind(INTEL, "tpu")
     assert with_kind(INTEL) is INTEL and with_kind(INTEL, "cpu") is INTEL
     on_cpu = with_kind(INTEL, "gpu").target

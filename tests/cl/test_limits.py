@@ -133,7 +133,8 @@ def built(group: int, local: int, required: tuple[int, int, int] = (0, 0, 0)) ->
 @pytest.mark.parametrize(
     "kernel, runtime, message",
     [
-        (built(32, 0), "amd", r"(?s)layer 'c': the kernel f .*64 work-items.*allows 32 \(CL_KERNEL_WORK_GROUP_SIZE\).*OCAFFE_DEBUG=limits=max_work_group=32"),
+        (built(32, 0), "amd",
+         r"(?s)layer 'c': the kernel f .*64 work-items.*allows 32 \(CL_KERNEL_WORK_GROUP_SIZE\).*export OCAFFE_DEBUG=\S*limits=max_work_group=32\n"),
         (built(64, 40_000), "amd", r"(?s)needs 40000 bytes of local memory.*has 32768 \(CL_DEVICE_LOCAL_MEM_SIZE\)"),
         (built(64, 32_768), "amd", ""),
         (built(64, 40_000), "nvidia", ""),
@@ -148,6 +149,17 @@ def test_built_kernels_that_need_more_are_refused(kernel: Any, runtime: str, mes
         return
     with pytest.raises(Error, match=message):
         check_group(device, kernel, launch, call)  # type: ignore[arg-type]
+
+
+def test_the_line_to_type_keeps_other_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fuse=0,limits=local_memory=16384:max_work_group=256")
+    device = SimpleNamespace(name="Card", cl=FACTS, cl_device=None, target=Target(kind="gpu", runtime="amd"))
+    with pytest.raises(Error) as caught:
+        check_group(device, built(32, 0), SimpleNamespace(layer="c", what="f"), SimpleNamespace(local=(64, 1), function="f"))  # type: ignore[arg-type]
+    line = str(caught.value.fix).splitlines()[0]
+    assert line == f"export {VARIABLE}=fuse=0,limits=local_memory=16384:max_work_group=32"
+    monkeypatch.setenv(VARIABLE, line.partition("=")[2])
+    assert dict(Switches.read().limits) == {"local_memory": 16384, "max_work_group": 32}
 
 
 def test_hopper_has_more_local_memory_in_arrays_than_it_reports() -> None:

@@ -90,6 +90,14 @@ def _check_label(label: int, place: Place | str) -> None:
 # files of annotations
 
 
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _voc(content: bytes) -> Boxes:
     root = parse_xml(content)
     size = root.find("size")
@@ -104,8 +112,9 @@ def _voc(content: bytes) -> Boxes:
             raise ValueError(f"object {number} has a bndbox without {missing[0]}")
         try:
             xmin, ymin, xmax, ymax = (float(text or "") for text in texts.values())
-        except ValueError as problem:
-            raise ValueError(f"object {number}: {problem}") from None
+        except ValueError:
+            wrong = next(each for each, text in texts.items() if not _is_float(text or ""))
+            raise ValueError(f"{wrong} of object {number} is '{(texts[wrong] or '')[:40]}', which is not a number") from None
         boxes.append(Box(name.strip(), xmin, ymin, xmax, ymax, thing.findtext("difficult", "0").strip() == "1"))
     return Boxes(extent, boxes)
 

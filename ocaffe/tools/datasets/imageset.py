@@ -62,7 +62,7 @@ def label_of(entry: Entry, path: str) -> int:
     except ValueError:
         fix = "end the line with a space and a whole number, the label"
         if is_number(entry.last):
-            fix = "a Datum has a whole label; ImageData with label_count: 1, or HDF5Data, reads fractions"
+            fix = "use whole numbers; for fractions, train with an ImageData layer with label_count: 1 in place of a database"
         raise Error(f"the label '{entry.last}' is not a whole number", place=Place(path, entry.line), fix=fix) from None
     if label not in _LABELS:
         raise Error(f"the label {label} does not fit into 32 bits", place=Place(path, entry.line), fix="number the classes from 0")

@@ -93,7 +93,7 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
     colors = read_color_table(settings.colors) if settings.colors else None
     names = colors.names if colors else read_labels(_names_file(masks, settings)) if _names_file(masks, settings) else []
     if len(names) > IGNORE:
-        raise Error(f"there are {len(names)} classes", place=_names_file(masks, settings), fix=f"at most {IGNORE} classes, because {IGNORE} is ignored")
+        raise Error(f"there are {len(names)} classes", place=_names_file(masks, settings), fix=f"give at most {IGNORE} classes, because {IGNORE} is ignored")
     parts = _parts(images, masks, settings)
     lines, counts = [], dict[str, Counts]()
     workers = Workers()
