@@ -251,7 +251,7 @@ class Session:
             self.memory.free(arena.slabs[0])
         arena.slabs, arena.commands = [], None
         for index, size in enumerate(sizes):
-            slab = self.allocate(size, "blobs and work memory", exchanged=index == 0)
+            slab = self.allocate(size, "blobs and gradients", exchanged=index == 0)
             if poison:
                 self._cl.enqueue_fill_buffer(self.device.queue, slab, POISON, 0, size // 4 * 4)
             arena.slabs.append(slab)
@@ -291,7 +291,7 @@ class Session:
         fix = f"lower batch_size to {100 * share:.0f} % of what it is" if share > 0.01 else "use a device with more memory"
         raise NoRoom(
             f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)} free\n"
-            f"  parameters, history and staging {size_text(fixed)}, blobs and work memory {size_text(arena)}; largest: {names}",
+            f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(arena)}; largest: {names}",
             fix=fix,
         )
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     path, other = required(options, "model", "the model", "compare"), getattr(options, "with")
     if not options.tolerance > 0:
-        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe compare", fix="give a number above 0: --tolerance 1e-4")
+        raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe compare", fix="--tolerance 1e-4, or another share above 0")
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     log.quiet()

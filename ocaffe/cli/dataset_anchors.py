@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     for flag in ("count", "width", "height", "cell"):
         if getattr(options, flag) < 1:
-            raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix=f"--{flag} with 1 or more")
+            raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix=f"--{flag} 1, or a larger number")
     anchors, images = anchors_of(options.database, options.count, options.width, options.height, options.seed)
     print(f"{anchors.counts.sum():,} boxes of {images:,} images, resized to {options.width} x {options.height} pixels")
     for line in report(anchors, options.cell):

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     model, weights = (required(options, flag, text, NAME) for flag, text in (("model", "the net"), ("weights", "the weights")))
     if options.most < 1:
-        raise Error(f"--most is {options.most}", place=f"ocaffe {NAME}", fix="--most with a number of boxes, 1 or more")
+        raise Error(f"--most is {options.most}", place=f"ocaffe {NAME}", fix="--most 2000, or another number of 1 or more")
     log.quiet()
     settings = read_configuration(options.cfg) if options.cfg else []
     part = _part(filter_net(upgrade_net(read_net(model)), proto.NetState(phase=proto.TEST)), options.most, model)

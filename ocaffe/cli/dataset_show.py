@@ -52,9 +52,9 @@ def main(argv: Sequence[str]) -> int:
     device_flags(parser)
     options = parser.parse(argv)
     if options.count < 1:
-        raise Error(f"--count is {options.count}", place=f"ocaffe {NAME}", fix="--count with a number of images, at least 1")
+        raise Error(f"--count is {options.count}", place=f"ocaffe {NAME}", fix="--count 32, or another number of 1 or more images")
     if options.label_count < 0:
-        raise Error(f"--label-count is {options.label_count}", place=f"ocaffe {NAME}", fix="--label-count with a number of labels, 0 or more")
+        raise Error(f"--label-count is {options.label_count}", place=f"ocaffe {NAME}", fix="--label-count 1, or another number of 0 or more labels")
     if not options.out.lower().endswith(".png"):
         raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix=f"--out {os.path.splitext(options.out)[0] or 'shown'}.png")
     log.quiet()

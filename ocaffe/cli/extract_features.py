@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         fact = f"{len(blobs)} blobs ({options.blobs}), {len(databases)} databases ({options.databases})"
         raise Error(fact, place=COMMAND, fix="give a database for each blob")
     if options.batches < 1:
-        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="give 1 batch or more")
+        raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="10, or another number of 1 or more batches")
     net_message = read_net(options.model)
     with contextlib.ExitStack() as stack:
         device = _device(options)

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.out:
         raise Error("no folder is given for the files", place=f"ocaffe {NAME}", fix="--out FOLDER")
     if options.patience < 1:
-        raise Error(f"--patience is {options.patience}", place=f"ocaffe {NAME}", fix="--patience with a number of tests, 1 or more")
+        raise Error(f"--patience is {options.patience}", place=f"ocaffe {NAME}", fix="--patience 5, or another number of 1 or more tests")
     started = time.monotonic()
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)

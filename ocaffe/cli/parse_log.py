@@ -20,7 +20,9 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("delimiter", ",", "delimiter between columns")
     options = parser.parse(argv)
     if len(options.delimiter) != 1:
-        raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="--delimiter with one character, such as --delimiter=,")
+        raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="--delimiter=, or another single character")
+    if not (options.output_dir or options.tables):
+        raise Error("the folder of the CSV files is not given", place="ocaffe parse_log", fix=f"ocaffe parse_log {options.logfile_path} .")
     log = read_log(options.logfile_path)
     name = os.path.join(options.output_dir, os.path.basename(options.logfile_path))
     tables = train_table(log), test_table(log)

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse(argv)
     log.quiet()
     if options.top < 1:
-        raise Error(f"--top is {options.top}", place=f"ocaffe {NAME}", fix="--top with a number of classes, 1 or more")
+        raise Error(f"--top is {options.top}", place=f"ocaffe {NAME}", fix="--top 5, or another number of 1 or more classes")
     folder, images = _split(options)
     if not images:
         raise Error("no image is given", place=f"ocaffe {NAME}", fix="name image files, folders of them, or - for a file on stdin")

@@ -62,7 +62,7 @@ def sweep(argv: Sequence[str]) -> int:
     training_flags(parser)
     options = parser.parse(argv)
     if options.jobs_per_device < 1:
-        raise Error(f"--jobs-per-device is {options.jobs_per_device}", place="ocaffe sweep", fix="--jobs-per-device with 1 or more")
+        raise Error(f"--jobs-per-device is {options.jobs_per_device}", place="ocaffe sweep", fix="--jobs-per-device 1, or a larger number")
     if not options.settings:
         raise Error("there is nothing to vary: no --set is given", place="ocaffe sweep", fix="for example --set base_lr=0.1,0.01 --set momentum=0.9,0.95")
     out = Path(options.out or f"{os.path.splitext(options.solver)[0]}_sweep")
@@ -197,7 +197,7 @@ def _criterion(by: str, solver: Any, outputs: dict[str, bool]) -> Criterion:
     """Return the value that orders the results. `outputs`: those of the TEST nets, and whether each is a loss."""
     known = {**outputs, TRAIN_LOSS: True}
     if by and by not in known:
-        raise Error(f"--by is '{by}', the outputs are {', '.join(known)}", place="ocaffe sweep", fix="give one of these outputs to --by")
+        raise Error(f"--by is '{by}', the outputs are {', '.join(known)}", place="ocaffe sweep", fix=f"--by {next(iter(known))}, or another of them")
     name = by or next(name for name in (solver.best_output, "accuracy", *known) if name in known)
     lower = solver.best_is == proto.SolverParameter.LOWER if solver.HasField("best_is") and name == solver.best_output else known[name]
     return Criterion(name, lower)

@@ -100,7 +100,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     if options.iterations is None:
         options.iterations = open_annotated(options.imdb).entries if options.imdb else ITERATIONS
     if options.iterations < 1:
-        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="--iterations with at least 1")
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe test", fix="--iterations 50, or another number of 1 or more")
     return options
 
 

@@ -69,7 +69,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     state_flags(parser)
     options = parser.parse(argv)
     if options.iterations < 1:
-        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="--iterations with at least 1")
+        raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="--iterations 50, or another number of 1 or more")
     if options.phase not in ("", "TRAIN", "TEST"):
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="--phase TRAIN or --phase TEST")
     return options

@@ -396,7 +396,7 @@ def _image(path: str, graph: Graph) -> Feeds:
     try:
         pixels = planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY)
     except OSError as problem:
-        raise Error(f"it cannot be read: {problem.strerror}", place=path, fix="give --verify an image that you may read, or an .npz") from problem
+        raise Error(f"it cannot be read: {problem.strerror}", place=path, fix="correct its permissions, or give another image or .npz") from problem
     except Error as problem:
         problem.place = path
         raise

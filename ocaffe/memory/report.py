@@ -75,7 +75,7 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
     return NoRoom(
         f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
         f"{size_text(limit)} are allowed\n"
-        f"  parameters, history and staging {size_text(fixed)}, blobs and work memory {size_text(plan.total)} {tried}\n"
+        f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(plan.total)} {tried}\n"
         f"  largest: {names}",
         place=graph.message.source_file or None,
         fix=f"batch_size {fits} (it is {present}), or a higher --memory-limit" if fits else "a higher --memory-limit",

@@ -172,7 +172,7 @@ def measure(session: Session, title: str, nodes: Sequence[Node], run: Callable[[
     One more iteration warms up. Raises Error for less than one iteration.
     """
     if iterations < 1:
-        raise Error(f"profile over {iterations} iterations", fix="give at least 1")
+        raise Error(f"profile over {iterations} iterations", fix="1 or more iterations")
     peaks = measure_peaks(session)
     finish = session.device.queue.finish
     run(1)

@@ -128,7 +128,7 @@ class Report:
                 self.busy(f"selftest: {len(rows)} of {len(families)} families")
                 self._add("selftest", found)
                 if sum(each["result"] == "HANGS" for each in rows) == HANGS:
-                    raise Error(f"{HANGS} families hang; the rest is left out", fix="try another driver for this device")
+                    raise Error(f"{HANGS} families of kernels hang; the rest is left out", fix="send the report, so that the families can be mended")
         except Error as error:
             found |= {"word": "failed", "problem": shortened(str(error))}
         self._add("selftest", found)

@@ -152,7 +152,7 @@ def _classes(images: Images, given: int) -> int:
 
 def _shape(given: Template, images: Images, size: int) -> tuple[int, int, int]:
     if size < 0:
-        raise Error(f"--size is {size}", fix="give pixels, such as --size 224")
+        raise Error(f"--size is {size}", fix="--size 224, or another number of pixels")
     channels = images.stored[0] if images.stored else 1 if given.shape[0] == 1 else 3
     if not size and given.shape[1] != given.shape[2]:
         raise Error(f"the images of {given.name} are {shape_text(given.shape)}, and samples are squares", fix="choose a side: --size 224")

@@ -167,7 +167,7 @@ def test_context_is_padded_with_the_mean(flags: list[str]) -> None:
         ("classify images/im00.png out", ["ilsvrc_2012_mean.npy does not exist", "--mean_file="]),
         ("classify --mean_file= --images_dim=20 images/im00.png out", ["--images_dim is '20'", "2 whole numbers"]),
         ("classify --mean_file= --images_dim=8,8 images/im00.png out", ["12 x 12 does not fit into an image of 8 x 8"]),
-        ("classify --mean_file= --images_dim=8,8 --center_only images/im00.png out", ["the net takes 12 x 12", "image_dims (--images_dim) of at least 12 x 12"]),
+        ("classify --mean_file= --images_dim=8,8 --center_only images/im00.png out", ["the net takes 12 x 12", "of at least 12 x 12"]),
         ("classify --mean_file= --channel_swap=2,1 images/im00.png out", ["--channel_swap is '2,1'"]),
         ("classify --mean_file= --ext=bmp images out", ["no file in it ends in .bmp", "--ext"]),
         ("classify --mean_file= none.png out", ["none.png", "No such file"]),

@@ -293,5 +293,21 @@ def test_inputs_that_are_not_tensors(kind: str, fact: str, fix: str) -> None:
 def test_the_remedy_cuts_before_the_first_operator_without_a_rule(tmp_path: Path) -> None:
     model = parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Relu(x) b = Neg(a) c = Tan(b) d = Atan(a) y = Add(c, d) }")
     path = saved(tmp_path, model)
-    assert "fix: --cut-at=b converts the net up to it" in refused(path)
+    assert "fix: --cut-at=b converts the part before it" in refused(path)
     assert [layer.top[0] for layer in load(path, outputs=["b"])[0].layer][-1] == "b"
+
+
+def test_the_remedy_names_the_tensors_before_the_operator(tmp_path: Path) -> None:
+    """The part that they end can be converted. They hold floats: the indices of ArgMax do not."""
+    path = saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { a = Relu(x) b = Sigmoid(x) y = Pow(a, b) }"))
+    fix = refused(path).partition("fix: ")[2]
+    assert fix == "--cut-at=a,b converts the part before it"
+    convert(path, tmp_path / "net.prototxt", tmp_path / "net.caffemodel", outputs=["a", "b"])
+    assert 'type: "Sigmoid"' in (tmp_path / "net.prototxt").read_text()
+    whole = parse(HEAD + "(float[1, 3] x) => (int64[1, 1] y) { a = Relu(x) i = ArgMax<axis=1>(a) y = Div(i, i) }")
+    (tmp_path / "whole").mkdir()
+    assert "fix: --cut-at=a converts the part before it" in refused(saved(tmp_path / "whole", whole))
+
+
+def test_the_first_operator_has_no_tensor_before_it(tmp_path: Path) -> None:
+    assert "fix: export the model without this operator" in refused(saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Pow(x, x) }")))

@@ -1,6 +1,7 @@
 """The intermediate graph of an import: nodes in order, constants as arrays, the shape of every tensor."""
 from __future__ import annotations
 
+import collections
 import contextlib
 import difflib
 import math
@@ -107,9 +108,24 @@ class Graph:
 
     def remedy(self, node: Node, fix: str = "") -> str:
         """Return `fix`, and the flag that converts the net up to a node that no layer can compute."""
-        names = [tensor for tensor in dict.fromkeys(node.inputs) if tensor in self.made and tensor not in self.constants]
-        cut = f"--cut-at={','.join(names)} converts the net up to it" if names else ""
+        names = self._before(node)
+        cut = f"--cut-at={','.join(names)} converts the part before it" if names else ""
         return "; or ".join(filter(None, (fix, cut))) or "export the model without this operator, or compute it outside of the net"
+
+    def _before(self, node: Node) -> list[str]:
+        """Return the nearest tensors before a node that --cut-at can name. They hold floats, as Caffe's blobs do."""
+        producers, seen, found = self.producers(), set[str](), list[str]()
+        pending = collections.deque(node.inputs)
+        while pending:
+            tensor = pending.popleft()
+            if tensor in seen or tensor in self.constants:
+                continue
+            seen.add(tensor)
+            if tensor in self.made and (tensor not in self.types or self.types[tensor].tensor_type.elem_type in FLOATS):
+                found.append(tensor)
+            elif tensor in producers:
+                pending.extend(producers[tensor].inputs)
+        return found
 
     def _before_unknown(self, tensor: str) -> str:
         """Return the remedy for a tensor of unknown shape: an end before the first node whose outputs have none."""

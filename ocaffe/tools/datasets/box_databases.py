@@ -190,7 +190,7 @@ class _Part:
         text = f"xmin, ymin, xmax, ymax = {', '.join(f'{corner:g}' for corner in corners.tolist())}"
         pixels = corners * sides if fractions else corners
         if not np.isfinite(pixels).all():
-            return Fault(place, "that are not finite", text, "write finite numbers")
+            return Fault(place, "that are not finite", text, "correct the number, or remove the box")
         if (pixels[:2] > pixels[2:]).any():
             return Fault(place, "that are inverted", f"{text}: a minimum is above its maximum", "exchange the two")
         inner = np.clip(pixels, 0, sides)

@@ -22,7 +22,7 @@ def gemm(net: Builder, node: Node) -> None:
     outputs = weight.shape[0 if node.get("transB") else 1]
     if bias is not None:
         row = bias.size == 1 or (bias.size == outputs and bias.shape[-1] == outputs)
-        net.check(node, row, f"its input C is {shape_text(bias.shape)}, a row of {outputs} values is expected")
+        net.check(node, row, f"its bias (input C) is {shape_text(bias.shape)}, a row of {outputs} values is expected")
         bias = np.broadcast_to(bias.reshape(-1) * np.float32(node.get("beta", 1.0)), (outputs,))
     _inner_product(net, node, x, weight if node.get("transB") else weight.T, bias)
 
