@@ -439,7 +439,7 @@ def test_flags_may_stand_anywhere(small: Any, device: Any, tmp_path: pathlib.Pat
 WRONG = {  # wrong argument -> text in the error
     "no weights": (["{net}", "{out}"], "there are no weights for it"),
     "other weights": (["{net}", "{other}", "{out}"], "has no blob 0 for it"),
-    "wrong kinds": (["{out}", "{out}"], "nothing converts onnx onnx"),
+    "wrong kinds": (["{out}", "{out}"], "no conversion takes the kinds onnx onnx"),
     "unknown kind": (["{net}", "model.pt"], "'model.pt' is of no known kind"),
     "truncated weights": (["{net}", "{cut}", "{out}"], "cut.caffemodel"),
     "no such net": (["absent.prototxt", "{weights}", "{out}"], "absent.prototxt"),
