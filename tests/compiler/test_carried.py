@@ -29,6 +29,7 @@ from ocaffe.solver.solver import Solver
 from tests.compiler.random_nets import SAMPLES, random_net
 from tests.harness import switch, treat_as_large
 from tests.layers.single import close
+from tests.tiers import rest_is_long
 
 INPUTS = f"""force_backward: true
 layer {{ name: "in" type: "Input" top: "a" top: "x" top: "sel"
@@ -218,7 +219,7 @@ def test_the_workspace_before_a_measurement_does_not_depend_on_its_size() -> Non
 # -- random nets ---------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", rest_is_long(range(24), 8))
 def test_random_nets(device: Any, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nets with several measurements, views, Concats, losses and work in place, also compared with a plan that shares no memory."""
     draw = Random(seed)

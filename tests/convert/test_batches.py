@@ -15,6 +15,7 @@ from ocaffe import log
 from ocaffe.cli import main
 from ocaffe.convert.import_model import convert, to_caffe
 from tests.convert.exporters import gradients_of_both
+from tests.tiers import rest_is_long
 
 pytestmark = pytest.mark.unoptimised
 
@@ -280,7 +281,7 @@ def nets() -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch warns of its older exporter
-@pytest.mark.parametrize("dynamo", [False, True], ids=["script", "dynamo"])
+@pytest.mark.parametrize("dynamo", rest_is_long([True, False], 1), ids=["dynamo", "script"])
 @pytest.mark.parametrize("name", ["transformer", "unbound", "token", "state"])
 def test_exported_nets(tmp_path: Path, device: Any, name: str, dynamo: bool) -> None:
     """Outputs and gradients at a batch of 3 equal PyTorch's, and outputs at other batches those at 3."""

@@ -30,13 +30,15 @@ LONG = (
     "resnet152", "segnet", "segnet_basic", "shufflenet_v2", "ssd300_vgg16", "unet", "vgg16", "vgg19",
 )  # fmt: skip
 
+SLOW = ("googlenet", "vit_tiny")  # about ten seconds each
+
 ONE_IMAGE = ("faster_rcnn_zf",)  # Proposal takes one image
 # The layers of these nets are compared, not their outputs. Of thousands of detections two have scores so near that rounding swaps their rows; of two
 # nearly equal values in a pooling window rounding chooses the other one, and Upsample puts it elsewhere.
 SWAPPED = ("mobilenet_yolov3_lite", "segnet")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else ()) for name in zoo()])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep if name in LONG else pytest.mark.long if name in SLOW else ()) for name in zoo()])
 def test_zoo(name: str, device: Any) -> None:
     message = upgrade_net(read_net(str(ZOO / name / "deploy.prototxt")))
     batches = (1,) if name in ONE_IMAGE else (1, 3)

@@ -9,6 +9,7 @@ import pytest
 
 from ocaffe import log
 from tests.convert.exporters import gradients_of_both
+from tests.tiers import rest_is_long
 
 torch = pytest.importorskip("torch", reason="PyTorch makes the nets")
 pytest.importorskip("onnx")
@@ -59,7 +60,7 @@ NETS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("dynamo", [False, True], ids=["script", "dynamo"])
+@pytest.mark.parametrize("dynamo", rest_is_long([True, False], 1), ids=["dynamo", "script"])
 def test_gradient(device: Any, tmp_path: Path, name: str, dynamo: bool) -> None:
     log.quiet()
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ import ocaffe
 from ocaffe import log
 from ocaffe.convert.import_model import convert
 from tests.convert.exporters import export, gradients_of_both
+from tests.tiers import rest_is_long
 
 torch = pytest.importorskip("torch", reason="PyTorch makes the nets")
 pytest.importorskip("onnx")
@@ -73,7 +74,7 @@ ORDER = {nn.LSTM: [0, 1, 3, 2], nn.GRU: [1, 0, 2]}  # PyTorch's gates i, f, g, o
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("dynamo", [False, True], ids=["script", "dynamo"])
+@pytest.mark.parametrize("dynamo", rest_is_long([True, False], 1), ids=["dynamo", "script"])
 def test_gradients(device: Any, tmp_path: Path, name: str, dynamo: bool) -> None:
     log.quiet()
     torch.manual_seed(0)

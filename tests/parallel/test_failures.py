@@ -214,7 +214,7 @@ class Layer(ocaffe.Layer):
     ("ending", "fact"),
     [
         ("sys.exit()", "sys.exit(None) ends it before the others"),  # the other rank would wait for ever
-        ("sys.exit('no more')", "sys.exit('no more') ends it before the others"),
+        pytest.param("sys.exit('no more')", "sys.exit('no more') ends it before the others", marks=pytest.mark.long),
         ("os._exit(0)", "was killed, or a library ended it"),
     ],
 )

@@ -17,6 +17,7 @@ from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
 from ocaffe.passes.relu_backward_fusion import SIGNS, TOP, fuse_relu_backward, replace_mask
 from tests.harness import execute, of_kind
 from tests.passes.test_relu_backward_fusion import APART, BIAS, EACH, END, MAXIMA, MEAN, OVERLAPPING, START, filtered, layer, merged, pooled, rectified, squared
+from tests.tiers import rest_is_long
 
 SUM, FUSED_RELU_FAMILIES = "v0 = x0", "v0 = x1 > 0 ? x0 : slope * x0"
 PLAIN, LOW = filtered("conv", "data"), filtered("conv", "data", bias=-1.3)
@@ -55,7 +56,7 @@ def sums(launches: list[Launch]) -> dict[str, tuple[str, str]]:
             if isinstance(launch.lower, Reduce) and launch.phase == "backward" and launch.layer in ("conv", "more")}  # fmt: skip
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.25])
+@pytest.mark.parametrize("slope", rest_is_long([0.25, 0.0], 1))
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_of_biases(device: Any, name: str, slope: float) -> None:
     text, wanted = NETS[name]

@@ -138,9 +138,9 @@ def of_math(device: Device, math: str, wgmma: bool) -> Device:
         return Device(replace(device.info, target=replace(of_kind(device.target, "gpu"), math=math, wgmma=wgmma)), device)
 
 
-OF_TF32 = ("residual", "responses", "inverted", "groups")  # the other nets in `-m sweep`: CPU runtimes compile each for seconds
+SHORT = {"bf16": ("residual", "groups", "branches", "axis", "copies"), "tf32": ("responses", "inverted")}  # CPU runtimes compile each net for seconds
 CASES = [
-    pytest.param(name, math, bound, marks=[] if math == "bf16" or name in OF_TF32 else pytest.mark.sweep)
+    pytest.param(name, math, bound, marks=[] if name in SHORT[math] else pytest.mark.long)
     for math, bound in (("bf16", 0.03), ("tf32", 0.1)) for name in NETS
 ]  # fmt: skip
 

@@ -14,6 +14,7 @@ from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.formats.state import read_state
 from ocaffe.solver.solver import Solver
+from tests.tiers import rest_is_long
 
 WRONG = 5  # the iteration whose batch has the wrong label
 BATCH, CLASSES = 4, 3
@@ -82,7 +83,7 @@ def test_read_by_a_data_layer(device: Any, norm: bool) -> None:
     saved(device)
 
 
-@pytest.mark.parametrize("extra", ["", 'type: "AdamW" ema_decay: 0.9', "clip_gradients: 0.1", "display: 1", "snapshot_diff: true"])
+@pytest.mark.parametrize("extra", rest_is_long(["", 'type: "AdamW" ema_decay: 0.9', "clip_gradients: 0.1", "display: 1", "snapshot_diff: true"], 2))
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "HingeLoss"])
 def test_from_another_layer(device: Any, kind: str, extra: str) -> None:
     write(kind, shift=0, extra=extra)

@@ -17,6 +17,7 @@ from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.graph import parameters
 from tests.solver.test_training import SETTINGS, everything, make, train, workplace  # noqa: F401  (a fixture)
+from tests.tiers import rest_is_long
 
 LENGTH = 6  # iterations
 OUT_OF_RESOURCES, EXEC_STATUS_ERROR = -5, -14
@@ -72,10 +73,10 @@ def launches_by_iteration(device: Any, extra: str) -> list[int]:
     return [*result, count[0]]
 
 
-@pytest.mark.parametrize("extra, norm, times, reached", [
-    ("", True, 1, {3, 4}), ("", False, 1, {3, 4}), ("", True, GOOD, {3}), ("", False, GOOD, {3}),
-    ("iter_size: 2", True, 1, {3, 4}), ("iter_size: 2", False, GOOD, {3}), ("clip_gradients: 0.5", True, 1, {3, 4}),
-])  # fmt: skip
+@pytest.mark.parametrize("extra, norm, times, reached", rest_is_long([
+    ("", False, 1, {3, 4}), ("", True, GOOD, {3}), ("iter_size: 2", True, 1, {3, 4}),
+    ("", True, 1, {3, 4}), ("", False, GOOD, {3}), ("iter_size: 2", False, GOOD, {3}), ("clip_gradients: 0.5", True, 1, {3, 4}),
+], 3))  # fmt: skip
 def test_refused_launches(device: Any, extra: str, norm: bool, times: int, reached: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenCL refuses a launch of the fourth iteration. What is saved is the state of a training without errors."""
     monkeypatch.setattr(parameters, "MIN_FLUSH_BYTES", 1)  # updates in the middle of backward

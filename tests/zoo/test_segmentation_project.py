@@ -23,6 +23,7 @@ from ocaffe.zoo.project import Choices
 from ocaffe.zoo.segmentation_project import SMALL, _reshaped, _stored, is_segmenter, write_segmenter
 from ocaffe.zoo.templates import graph_of
 from ocaffe.zoo.text import prototxt
+from tests.tiers import rest_is_long
 
 NETS = ("unet", "segnet_basic", "segnet", "fcn8s")
 LABELS = ("background", "cat", "dog")
@@ -101,7 +102,7 @@ def test_classes_and_sizes_of_the_masks(here: pathlib.Path, net: str, renamed: i
     assert (list(solver.test_iter), solver.max_iter, solver.best_output, solver.lr_policy) == ([1], 5, "seg/mean_iou", "poly")
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", rest_is_long(NETS, 2))
 def test_train_and_predict(here: pathlib.Path, net: str, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole way: `new`, `train`, `test --per-class`, `predict --annotate`."""
     assert main(["new", net, "--data", "made", "--out", "out", "--iterations", "5", "--batch", "2", "--device", device.number]) == 0
