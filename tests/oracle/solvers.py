@@ -122,7 +122,7 @@ def _refuses_nan(caffe: Result, ocaffe: Result) -> bool:
 
 
 class _Rounding:
-    """What errors of rounding do to a training: the real Caffe trains again with errors in parameters and inputs. A training can be chaotic."""
+    """The effect of rounding on a training. The real Caffe trains again with errors in parameters and inputs, because a training can be chaotic."""
 
     def __init__(self, oracle: Oracle, training: Training) -> None:
         self.oracle, self.training = oracle, training
