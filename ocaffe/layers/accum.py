@@ -31,17 +31,18 @@ class Accum(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         own, first = self.own(), bottoms[0]
         for number, shape in enumerate(bottoms):
-            fits = len(shape) == 4 and 0 not in shape and shape[0] == first[0]
-            self.check(fits, f"bottom {number} is {shape_text(shape)}, bottom 0 {shape_text(first)}", "images N x C x H x W of one batch")
+            self.check_axes(shape, "N x C x H x W", number, values=True)
+            fact = f"bottom {number} is {shape_text(shape)}, bottom 0 is {shape_text(first)}: their batches differ"
+            self.check(shape[0] == first[0], fact, f"give bottom {number} the batch size {first[0]}")
         self.joined = len(bottoms) - bool(own.have_reference)
-        self.check(self.joined, "have_reference is set with one bottom", "one more bottom, or no have_reference")
+        self.check(self.joined, "have_reference is true, and 1 bottom is given", "give the image of the wanted size as last bottom, or remove have_reference")
         largest = [max(shape[axis] for shape in bottoms) for axis in (2, 3)]
         size = own.top_height, own.top_width
         if own.have_reference:
             largest = list(bottoms[-1][2:])
         elif own.HasField("size_divisible_by"):
             part = own.size_divisible_by
-            self.check(part > 0, f"size_divisible_by is {part}", "1 or more")
+            self.check(part > 0, f"size_divisible_by is {part}", "set size_divisible_by to 1 or more, or remove it")
             size = -(-largest[0] // part) * part, -(-largest[1] // part) * part
         if not own.have_reference and size[0] > largest[0] and size[1] > largest[1]:
             largest = list(size)

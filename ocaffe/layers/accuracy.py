@@ -33,8 +33,7 @@ class Accuracy(Layer):
         self.soft = is_soft(scores, labels, self.class_axis)
         if not self.soft:
             check_labels(self, scores, labels, outer * inner)
-        fact = f"top_k is {self.own().top_k}, there are {classes} classes"
-        self.check(1 <= self.own().top_k <= classes, fact, f"top_k: 1, or another number up to {classes}")
+        self.check(1 <= self.own().top_k <= classes, f"top_k is {self.own().top_k}, there are {classes} classes", f"set top_k to a number from 1 to {classes}")
         return [(), (classes,)][: len(self.param.top)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -131,8 +131,8 @@ class Clip(Activation):
     fields = ("min", "max")
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        for field in self.fields:
-            self.check(self.own().HasField(field), f"clip_param has no {field}", "give both bounds: clip_param { min: 0 max: 6 }")
+        for field, bound in zip(self.fields, ("lower", "upper")):
+            self.check(self.own().HasField(field), f"clip_param has no {field}", f"add {field}, the {bound} bound, to clip_param")
         tops = super().infer(*bottoms)
         self.bounds = self.scalars["min"], self.scalars["max"]
         return tops
@@ -156,8 +156,7 @@ class BReLU(Activation):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         self.bounds = self.scalars["minval"], self.scalars["maxval"]
-        fact = f"minval is {self.bounds[0]:g}, maxval {self.bounds[1]:g}"
-        self.check(self.bounds[0] < self.bounds[1], fact, "minval: 0 maxval: 1, or another minval below maxval")
+        self.check(self.bounds[0] < self.bounds[1], f"minval is {self.bounds[0]:g}, maxval is {self.bounds[1]:g}", "set minval to less than maxval")
         return tops
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -291,7 +290,7 @@ class _Logarithmic(Activation):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         base = self.scalars.pop("base")
-        self.check(base > 0 or base == -1, f"base {base:g} is not positive", "remove base; without it the base is e")
+        self.check(base > 0 or base == -1, f"base is {base:g}", "set base to a number above 0, or remove it for base e")
         self.scalars["rate"] = self.rate(1.0 if base == -1 else math.log(base))
         return tops
 
@@ -319,7 +318,7 @@ class Log(_Logarithmic):
     derivative = "rate * scale / (shift + scale * x)"
 
     def rate(self, log_base: float) -> float:
-        self.check(log_base != 0, "base 1 has no logarithm", "remove base; without it the base is e")
+        self.check(log_base != 0, "base is 1, and there is no logarithm of base 1", "set base to another number above 0, or remove it for base e")
         return 1 / log_base
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:

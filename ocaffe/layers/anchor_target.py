@@ -4,13 +4,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Kernel, read, reads, write, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.regions.anchors import over, thin
 from ocaffe.kernels.expression.expression import reduce
-from ocaffe.layers.anchors import ANCHORS, Configured, check_anchors, check_one_image, check_rows
+from ocaffe.layers.anchors import ANCHORS, TRUE_BOXES, Configured, check_anchors, check_one_image, check_rows
 from ocaffe.layers.base import register
 
 OVERLAPS = Kernel("anchor_target.overlaps", read("anchors"), read("truth"), read("info"), write("overlaps"))
@@ -52,15 +53,24 @@ class AnchorTarget(Configured):
         p = self.settings = self.read_settings(DEFAULTS)
         check_anchors(self, p)
         check_one_image(self, bottoms[0], 2, bottoms[2])
-        check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
-        fact = f"batch_size is {p.batch_size}, fg_fraction {p.fg_fraction}"
-        self.check(p.batch_size > 0 and 0 <= p.fg_fraction <= 1, fact, "batch_size 256 and fg_fraction 0.5, as in py-faster-rcnn")
-        self.check(p.positive_weight < 1, f"positive_weight is {p.positive_weight}", "a number between 0 and 1, or -1 for one weight for all")
-        self.check(len(p.bbox_inside_weights) == 4, f"bbox_inside_weights are {p.bbox_inside_weights}", "four numbers")
+        check_rows(self, 1, bottoms[1], TRUE_BOXES)
+        self.check(p.batch_size > 0, f"batch_size is {p.batch_size:g}", "set batch_size to the number of anchors of a step, 1 or more (256 in Faster R-CNN)")
+        self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction:g}", "set fg_fraction to a share of batch_size from 0 to 1 (0.5 in Faster R-CNN)")
+        self.check(
+            p.positive_weight < 1,
+            f"positive_weight is {p.positive_weight}",
+            "set positive_weight to a number above 0 and below 1, or to -1 for equal weights",
+        )
+        self.check(
+            len(p.bbox_inside_weights) == 4,
+            f"bbox_inside_weights has {len(p.bbox_inside_weights)} numbers: {p.bbox_inside_weights}",
+            "give bbox_inside_weights 4 numbers, for x, y, width and height",
+        )
         self.anchors = self.cell_anchors(p)
         height, width = bottoms[0][2:]
         count = len(self.anchors) * height * width
-        self.check(count < MAX_ANCHORS, f"there are {count} anchors, at most {MAX_ANCHORS - 1} are possible", "a smaller image")
+        self.check(count < MAX_ANCHORS, f"bottom 0 ({shape_text(bottoms[0])}) has {count:,} anchors, at most {MAX_ANCHORS - 1:,} are possible",
+                   "scale the images to fewer pixels in the data layer, or list fewer ratios and scales")  # fmt: skip
         boxes = (1, 4 * len(self.anchors), height, width)
         return [(1, 1, len(self.anchors) * height, width), boxes, boxes, boxes]
 

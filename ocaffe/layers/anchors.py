@@ -16,6 +16,8 @@ from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer
 
 ANCHORS: dict[str, Any] = {"feat_stride": 16, "base_size": 16, "ratios": [0.5, 1.0, 2.0], "scales": [8.0, 16.0, 32.0]}
+ROIS = "rois", "R x 5: image, x1, y1, x2, y2"
+TRUE_BOXES = "gt_boxes", "G x 5: x1, y1, x2, y2, label"
 FIELDS = {"ratios": "ratio", "scales": "scale"}  # the names in ProposalParameter that differ
 
 
@@ -53,13 +55,17 @@ def settings(layer: Layer, defaults: Mapping[str, Any]) -> Any:
         except Error as problem:
             raise layer.error(problem.fact, problem.fix or "") from None
         for key, value in given.items():
-            layer.check(key in defaults, f"param_str has '{key}', which is no setting of {layer.type}", f"settings are {', '.join(defaults)}")
+            layer.check(
+                key in defaults,
+                f"param_str has '{key}', which is no setting of {layer.type}",
+                f"remove '{key}', or correct it to one of {', '.join(defaults)}",
+            )
             many = isinstance(defaults[key], list)
             numbers = value if many and isinstance(value, list) else [value]
             kind: Any = str if isinstance(defaults[key], str) else (int, float)
             fits = isinstance(value, list) == many and all(isinstance(number, kind) for number in numbers)
-            wanted = "a text in quotes" if kind is str else f"{'a list of numbers' if many else 'a number'}, like {defaults[key]!r}"
-            layer.check(fits, f"param_str has '{key}': {value!r}", wanted)
+            wanted = "a text in quotes" if kind is str else "a list of numbers" if many else "a number"
+            layer.check(fits, f"param_str has '{key}': {value!r}", f"give '{key}' {wanted}, in the form of '{key}': {defaults[key]!r}")
             values[key] = value
     else:
         message = layer.param.proposal_param
@@ -84,23 +90,32 @@ def check_anchors(layer: Layer, p: Any) -> None:
     """Raise the layer's error for settings that give no anchors."""
     for name in ("ratios", "scales"):
         given = getattr(p, name)
-        layer.check(given and min(given) > 0, f"{name} are {given}", "at least one, each above 0")
-    fact = f"feat_stride is {p.feat_stride}, base_size {p.base_size}"
-    layer.check(p.feat_stride > 0 and p.base_size > 0, fact, "feat_stride 16 and base_size 16, as for VGG16")
+        layer.check(given, f"{name} has no numbers", f"give {name} the numbers with which the net was trained")
+        layer.check(min(given) > 0, f"a number in {name} is {min(given):g}", f"set each number of {name} above 0")
+    layer.check(p.feat_stride > 0, f"feat_stride is {p.feat_stride:g}", "set feat_stride to the pixels between two cells of the feature map (16 for VGG16)")
+    layer.check(
+        p.base_size > 0,
+        f"base_size is {p.base_size:g}",
+        "set base_size to the side of the anchors in pixels that scales multiply (16 in Faster R-CNN)",
+    )
 
 
-def check_rows(layer: Layer, bottom: int, shape: Shape, what: str) -> None:
-    """Raise the layer's error unless the bottom has rows of five values."""
+def check_rows(layer: Layer, bottom: int, shape: Shape, rows: tuple[str, str]) -> None:
+    """Raise the layer's error unless the bottom has rows of five values. `rows` are the name and the form that they must have."""
     values = shape[1:2] if set(shape[2:]) <= {1} else shape[1:]
-    layer.check(values == (5,), f"bottom {bottom} is {shape_text(shape)}, it must be {what}", "give the right bottoms, in the right order")
+    layer.check(values == (5,), f"bottom {bottom} is {shape_text(shape)}, it must be {rows[1]}", f"give {rows[0]} as bottom {bottom}")
 
 
 def check_one_image(layer: Layer, shape: Shape, info: int, info_shape: Shape) -> None:
     """Raise the layer's error unless bottom 0 is the map of one image and bottom `info` its im_info."""
-    layer.check(len(shape) == 4, f"bottom 0 is {shape_text(shape)}, it must be 1 x C x H x W", "give the right bottoms, in the right order")
-    layer.check(shape[0] == 1, f"bottom 0 has {shape[0]} images", "one image at a time, as in Faster R-CNN")
+    layer.check(len(shape) == 4, f"bottom 0 is {shape_text(shape)}, it must be 1 x C x H x W", "give the scores of the anchors as bottom 0")
+    layer.check(shape[0] == 1, f"bottom 0 is {shape_text(shape)}: {shape[0]} images, the layer takes 1", "set the batch size of the data layer to 1")
     size = int(np.prod(info_shape))
-    layer.check(size >= 3, f"bottom {info} is {shape_text(info_shape)}, it must be 1 x 3: height, width and scale of the image", "give im_info there")
+    layer.check(
+        size >= 3,
+        f"bottom {info} is {shape_text(info_shape)}, it must be 1 x 3: height, width and scale of the image",
+        f"give im_info as bottom {info}",
+    )
 
 
 def base_anchors(base: float, ratios: Sequence[float], scales: Sequence[float]) -> np.ndarray:

@@ -34,7 +34,7 @@ class AnnotatedData(Layer):
             p = self.param
             for field in ("single_class", "seg_scales"):
                 fact = f"annotated_data_param {{ {field} }} (MobileNet-YOLO): no public source defines its effect on AnnotatedData"
-                self.check(not self.own().HasField(field), fact, f"remove {field}")
+                self.check(not self.own().HasField(field), fact, f"remove {field} from annotated_data_param")
             self.source = AnnotatedSource(
                 p.data_param,
                 self.own(),

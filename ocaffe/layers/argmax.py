@@ -30,13 +30,17 @@ class ArgMax(Layer):
         p, x = self.own(), bottoms[0]
         self.along = self.axis(p.axis, x) if p.HasField("axis") else None
         if self.along is None:
-            self.check(x, "bottom 0 has no axes", "a bottom of N x ...")
+            self.check(x, "bottom 0 has no axes", "give a bottom of N samples, or set axis")
             choice, what = math.prod(x[1:]), f"each sample of bottom {shape_text(x)} has"
             top = (x[0], 2 if p.out_max_val else 1, p.top_k, *[1] * (len(x) - 3))
         else:
             choice, what = x[self.along], f"axis {self.along} of bottom {shape_text(x)} has"
             top = (*x[: self.along], p.top_k, *x[self.along + 1 :])
-        self.check(1 <= p.top_k <= choice, f"top_k is {p.top_k}, {what} {choice} values", f"top_k: 1, or another number up to {choice}")
+        self.check(
+            1 <= p.top_k <= choice,
+            f"top_k is {p.top_k}, {what} {choice} values",
+            f"set top_k to a number from 1 to {choice}" if choice else "give a bottom with values",
+        )
         return [top]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

@@ -11,7 +11,7 @@ from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Shape, split_axes
 from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
 MASK = Kernel("excitation.mask", read("boxes"), read("mean"), read("step"), write("mask"), can=JOIN)
@@ -37,11 +37,17 @@ class AssistedExcitation(Layer):
         x, boxes, mean = bottoms
         self.check_axes(x, "N x C x H x W")
         fits = boxes[:1] == x[:1] and boxes[-1:] == (5,) and len(boxes) > 2
-        self.check(fits, f"bottom 1 is {shape_text(boxes)}, bottom 0 {shape_text(x)}", "boxes N x 1 x 300 x 5: class, centre x, centre y, width, height")
-        self.check(mean == (x[0], 1, *x[2:]), f"bottom 2 is {shape_text(mean)}, bottom 0 {shape_text(x)}", f"{shape_text((x[0], 1, *x[2:]))}")
+        self.check(fits, f"bottom 1 is {shape_text(boxes)}, bottom 0 is {shape_text(x)}",
+                   f"give the true boxes as bottom 1: {x[0]} x 1 x G x 5 (class, centre x, centre y, width, height)")  # fmt: skip
+        self.check(mean == (x[0], 1, *x[2:]), f"bottom 2 is {shape_text(mean)}, bottom 0 is {shape_text(x)}",
+                   f"give the mean over the channels of bottom 0 as bottom 2: {shape_text((x[0], 1, *x[2:]))}")  # fmt: skip
         self.training = self.phase == proto.TRAIN
-        fix = "train with a solver, or set assisted_excitation_param { max_iter }"
-        self.check(not self.training or self.own().max_iter > 0, "max_iter is not known", fix)
+        fix = "train with a solver, or set assisted_excitation_param { max_iter } to the number of iterations of the training"
+        self.check(
+            not self.training or self.own().max_iter > 0,
+            "the TRAIN net has no solver that gives max_iter, and assisted_excitation_param { max_iter } is missing",
+            fix,
+        )
         self.moves_data = self.training
         return [x]
 
@@ -67,7 +73,7 @@ class AssistedExcitation(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.training:
-            raise graph.refused("it depends on the iteration of the training here", "export the TEST phase")
+            raise graph.refused("it depends on the iteration of the training in the TRAIN phase", TEST_PHASE)
         graph.alias(tops[0], bottoms[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:

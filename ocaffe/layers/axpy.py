@@ -25,11 +25,15 @@ class Axpy(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         a, x, b = bottoms
-        self.check(x == b, f"bottom 2 is {shape_text(b)}, bottom 1 is {shape_text(x)}: they must be equal", "bottoms 1 and 2 of one shape")
+        self.check(
+            x == b,
+            f"bottom 2 is {shape_text(b)}, bottom 1 is {shape_text(x)}: they must be equal",
+            f"give bottom 2 the shape {shape_text(x)}: equal num_output, stride and pad before it",
+        )
         fits = len(x) >= 2 and a[:2] == x[:2] and all(size == 1 for size in a[2:])
         wanted = shape_text(x[:2])
         fact = f"bottom 0 is {shape_text(a)}, for bottom 1 of {shape_text(x)} it must be {wanted} or {wanted} x 1 x 1"
-        self.check(fits, fact, f"a layer before with num_output: {x[1] if len(x) > 1 else 1}, and the factors first: bottom 0")
+        self.check(fits, fact, f"give {wanted} factors as bottom 0: num_output: {x[1] if len(x) > 1 else 1} in the layer that makes them")
         return [x]
 
     def factor(self, bottoms: list[Blob]) -> Read:

@@ -39,7 +39,8 @@ class Layer(AbstractLayer):
     def axis(self, axis: int, shape: Shape, what: str = "axis") -> int:
         """Return `axis` counted from the front. A negative axis counts from the back, as in Caffe."""
         fact = f"{what} {axis} is outside the {len(shape)} axes of bottom {shape_text(shape)}"
-        self.check(-len(shape) <= axis < len(shape), fact, f"{what} from 0 to {len(shape) - 1}; -1 is the last one" if shape else "a bottom with axes")
+        fix = f"set {what} to a number from 0 to {len(shape) - 1}; -1 is the last one" if shape else "give a bottom with at least one axis"
+        self.check(-len(shape) <= axis < len(shape), fact, fix)
         return axis + len(shape) if axis < 0 else axis
 
     def check_axes(self, shape: Shape, form: str, bottom: int = 0, values: bool = False) -> None:
@@ -47,21 +48,35 @@ class Layer(AbstractLayer):
 
         `values`: no axis may be 0.
         """
-        axes = form.removesuffix(" x ..").count(" x ") + 1
-        more = max(0, axes - len(shape))
-        dims = [0] * min(len(shape), axes - 1) + ([1] * more or [-1]) if shape else [1] * axes
-        fits = len(shape) >= axes if form.endswith("..") else len(shape) == axes
-        fix = f"a Reshape layer before it: reshape_param {{ shape {{ {' '.join(f'dim: {dim}' for dim in dims)} }} }}"
+        fits = len(shape) >= 2 if form == "N x C x .." else len(shape) == 4
+        fix = _to_channels(shape) if form == "N x C x .." else _to_image(shape)
         self.check(fits, f"bottom {bottom} is {shape_text(shape)}, it must be {form}", fix)
-        self.check(not values or 0 not in shape, f"bottom {bottom} is {shape_text(shape)}, an axis of it is 0", "a bottom with values")
+        if values:
+            self.check_filled(shape, bottom)
 
-    def no_gradient(self, propagate: Sequence[bool], bottoms: Mapping[int, str]) -> None:
-        """Raise the layer's error if the net needs the diff of a bottom that has none. `bottoms` names the values of each such bottom, such as labels."""
-        for bottom, what in bottoms.items():
-            if propagate[bottom]:
-                fix = " ".join(f"propagate_down: {str(wanted and index not in bottoms).lower()}" for index, wanted in enumerate(propagate))
-                asks = "a layer before that bottom, propagate_down or force_backward asks for it"
-                raise self.error(f"there is no gradient for {what} (bottom {bottom}); {asks}", fix)
+    def check_filled(self, x: Shape, bottom: int = 0) -> None:
+        """Raise the layer's error if an axis of a bottom has the size 0."""
+        empty = x.index(0) if 0 in x else 0
+        fact = f"bottom {bottom} is {shape_text(x)}: axis {empty} has the size 0"
+        self.check(0 not in x, fact, f"give bottom {bottom} at least 1 value along axis {empty}")
+
+    def check_tops(self, bottoms: Sequence[Shape]) -> None:
+        """Raise the layer's error unless each bottom has its own top."""
+        given, wanted = len(self.param.top), len(bottoms)
+        fix = f"add {wanted - given} more top" if given < wanted else f"remove {given - wanted} top"
+        self.check(given == wanted, f"{wanted} bottoms and {given} tops are given, each bottom needs a top", fix)
+
+    def positive(self, message: Any, meanings: Mapping[str, str]) -> None:
+        """Raise the layer's error unless these number fields of a message are above 0. `meanings` tell what each one is."""
+        for name, meaning in meanings.items():
+            self.check(getattr(message, name) > 0, stated(message, name), f"give {name}, {meaning}")
+
+    def no_gradient(self, propagate: Sequence[bool], what: Mapping[int, str]) -> None:
+        """Raise the layer's error if a gradient is wanted for a bottom that gets none. `what` names these bottoms by what they hold."""
+        line = " ".join(f"propagate_down: {str(wanted and i not in what).lower()}" for i, wanted in enumerate(propagate))
+        for i, name in what.items():
+            asks = "a layer before that bottom, propagate_down or force_backward asks for it"
+            self.check(not propagate[i], f"there is no gradient for {name} (bottom {i}); {asks}", f"write in this layer: {line}")
 
     def own(self) -> Any:
         """Return the layer's parameter message: `pooling_param` for `Pooling`."""
@@ -71,6 +86,60 @@ class Layer(AbstractLayer):
     def recognise(cls, param: Any, blobs: Sequence[np.ndarray | None]) -> None:
         """Set unset fields of `param` that select a fork's layer. The layer's blobs in a weights file tell which fork it is."""
 
+
+def stated(message: Any, name: str) -> str:
+    """Say what a field of a message holds as its author sees it: `stride is 0`, `stride is 1, the default` or `stride is missing`."""
+    field, value = message.DESCRIPTOR.fields_by_name[name], getattr(message, name)
+    if field.enum_type is not None:
+        text = str(field.enum_type.values_by_number[value].name)
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = f"{value:g}" if isinstance(value, float) else repr(value)
+    if message.HasField(name):
+        return f"{name} is {text}"
+    return f"{name} is {text}, the default" if value or field.enum_type is not None or isinstance(value, bool) else f"{name} is missing"
+
+
+def times(count: int) -> str:
+    """Say how often: `once` or `3 times`."""
+    return "once" if count == 1 else f"{count} times"
+
+
+def once_or(count: int) -> str:
+    """Say how often a field may be given that has one value for all, or `count` values: `once` or `once, or 3 times`."""
+    return "once" if count == 1 else f"once, or {count} times"
+
+
+def shape_field(sizes: Sequence[int]) -> str:
+    """Return the parameters of a Reshape layer that makes these sizes."""
+    return f"reshape_param {{ shape {{ {' '.join(f'dim: {size}' for size in sizes)} }} }}"
+
+
+def _to_channels(x: Shape) -> str:
+    """Return how a Reshape layer makes N x C of fewer axes."""
+    if not x:
+        return f"add a Reshape layer before it: {shape_field([1, 1])}"
+    return f"add a Reshape layer before it: {shape_field([*x, 1])} for {x[0]} samples, or {shape_field([1, *x])} for {x[0]} channels"
+
+
+def _to_image(x: Shape) -> str:
+    """Return how a Reshape layer makes N x C x H x W of a shape with another number of axes."""
+    if not x:
+        return f"add a Reshape layer before it: {shape_field([1, 1, 1, 1])}"
+    if len(x) == 1:
+        return f"add a Reshape layer before it: {shape_field([*x, 1, 1, 1])} for {x[0]} samples, or {shape_field([1, *x, 1, 1])} for {x[0]} channels"
+    if len(x) == 2:
+        return f"add a Reshape layer before it: {shape_field([*x, 1, 1])} if it is N x C, or {shape_field([1, 1, *x])} if it is H x W"
+    if len(x) == 3:
+        return f"add a Reshape layer before it: {shape_field([1, *x])} if it is C x H x W, or {shape_field([x[0], 1, *x[1:]])} if it is N x H x W"
+    if len(x) == 5:
+        planes = f"a Permute layer with {' '.join(f'order: {axis}' for axis in (0, 2, 1, 3, 4))}"
+        return f"make images of the {x[2]} planes: {planes}, then a Reshape layer: {shape_field([x[0] * x[2], x[1], *x[3:]])}"
+    return "give a bottom of 4 axes: samples, channels, rows, columns"
+
+
+TEST_PHASE = "export the TEST phase, without phase: TRAIN in this layer"
 
 _REGISTRY: dict[str, type[Layer]] = {}
 L = TypeVar("L", bound=type[Layer])

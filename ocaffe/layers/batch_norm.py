@@ -18,7 +18,7 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import ChannelAffine, Read, pointwise, reduce
 from ocaffe.kernels.rearrange.copy import copy as copy_samples
 from ocaffe.layers.activation import Activation
-from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register
+from ocaffe.layers.base import TEST_PHASE, Layer, LayerClass, ParamBlob, register
 from ocaffe.layers.relu import ReLU
 from ocaffe.layers.scale import Scale
 from ocaffe.onnx.graph import OnnxGraph
@@ -73,7 +73,7 @@ class ChannelNorm(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) > 0, "the bottom is a scalar", f"{self.param.type} needs a batch axis")
+        self.check(len(x) > 0, "bottom 0 is a scalar, without axes", f"give {self.param.type} a bottom with a batch axis: N x C")
         self.channels = x[1] if len(x) > 1 else 1
         self.axes = (0, *range(2, len(x)))
         self.channel_axis = min(1, len(x) - 1)
@@ -398,7 +398,11 @@ class BatchNorm(ChannelNorm):
             text = "m0 = fraction * m0 + mean; m1 = fraction * m1 + unbiased * variance; m2 = fraction * m2 + 1"
             self.measure(rec, bottoms[0], text, [mean, variance, weight], scalars)
         elif self.own().update_global_stats and self.phase == proto.TRAIN:
-            self.check(rec.statistics_ranks == 1, "update_global_stats takes the batch of one rank", "remove it, or synchronize_statistics of the solver")
+            self.check(
+                rec.statistics_ranks == 1,
+                "update_global_stats is true, and synchronize_statistics of the solver is true too: the first uses the batch of one rank only",
+                "remove update_global_stats from batch_norm_param, or synchronize_statistics from the solver",
+            )
             self.update_global(rec, bottoms[0], scalars)
         self.normalize(rec, bottoms, tops)
 
@@ -431,7 +435,7 @@ class BatchNorm(ChannelNorm):
 
     def onnx_running(self, graph: OnnxGraph) -> tuple[np.ndarray, np.ndarray] | None:
         if self.own().update_global_stats and self.phase == proto.TRAIN:
-            raise graph.refused("update_global_stats takes the variance of the batch in TRAIN", "export the TEST phase")
+            raise graph.refused("update_global_stats takes the variance of the batch in the TRAIN phase", TEST_PHASE)
         mean, variance, weight = (graph.array(parameter).reshape(-1) for parameter in self.params[:3])
         rate = np.float32(0 if weight.item() == 0 else 1 / weight.item())
         return mean * rate, variance * rate
@@ -446,7 +450,11 @@ class GroupedBatchNorm(BatchNorm):
         tops, size = super().infer(*bottoms), int(self.own().stats_batch_size)
         if self.of_batch:
             samples = bottoms[0][0]
-            self.check(samples % size == 0, f"the batch has {samples} samples, stats_batch_size is {size}", f"a multiple of {size} samples, or remove it")
+            self.check(
+                samples % size == 0,
+                f"the batch has {samples} samples, stats_batch_size is {size}",
+                f"set the batch size to a multiple of {size}, or remove stats_batch_size",
+            )
             self.groups = max(samples // size, 1)
         return tops
 
@@ -506,7 +514,7 @@ class GroupedBatchNorm(BatchNorm):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.groups > 1:
-            raise graph.refused(f"stats_batch_size gives each of {self.groups} groups of samples its own statistics", "export the TEST phase")
+            raise graph.refused(f"stats_batch_size gives each of {self.groups} groups of samples its own statistics", TEST_PHASE)
         super().onnx(graph, bottoms, tops)
 
 

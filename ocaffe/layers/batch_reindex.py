@@ -1,6 +1,7 @@
 """BatchReindex."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,9 +24,12 @@ class BatchReindex(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, numbers = bottoms
-        fact = f"bottom 1 is {shape_text(numbers)}, it must have one axis: numbers of samples"
-        self.check(len(numbers) == 1, fact, "a Reshape layer before bottom 1: reshape_param { shape { dim: -1 } }")
-        self.check(x, "bottom 0 has no axes", "a bottom of N x ...")
+        self.check(
+            len(numbers) == 1,
+            f"bottom 1 is {shape_text(numbers)}, it must have one axis: numbers of samples",
+            f"add a Reshape layer before bottom 1, with shape {{ dim: {math.prod(numbers)} }}",
+        )
+        self.check(x, "bottom 0 has no axes", "give a bottom with a batch axis: N x ...")
         return [(numbers[0], *x[1:])]
 
     def force_backward(self, bottom: int) -> bool:
@@ -38,7 +42,7 @@ class BatchReindex(Layer):
         graph.op("Gather", bottoms[0], graph.cast(bottoms[1], np.int64), to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.no_gradient(propagate, {1: "the numbers"})
+        self.no_gradient(propagate, {1: "the numbers of samples"})
         if propagate[0]:
             assert tops[0].diff is not None and bottoms[0].diff is not None
             gather_adjoint(rec, tops[0].diff, bottoms[1].data, bottoms[0].diff)

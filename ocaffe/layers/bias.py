@@ -14,6 +14,12 @@ from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
+def _where(x: Shape, shape: Shape, first: int) -> str:
+    """Return the remedy for a second bottom of this shape that does not fit x from axis `first` on."""
+    starts = [f"axis: {start}" for start in range(len(x) - len(shape) + 1) if x[start : start + len(shape)] == shape]
+    return f"write {' or '.join(starts)}" if starts else f"give a second bottom of {shape_text(x[first : first + len(shape)])}"
+
+
 class Broadcast(Layer):
     """Base of layers that broadcast a second tensor over the bottom from `axis` on: the second bottom, or else a parameter of `num_axes` axes."""
 
@@ -24,10 +30,14 @@ class Broadcast(Layer):
         self.learned = len(bottoms) == 1
         self.first = 0 if not self.learned and not bottoms[1] else self.axis(p.axis, x)
         if self.learned:
-            self.check(p.num_axes >= -1, f"num_axes is {p.num_axes}", "-1 means all axes to the end, 0 a single value")
+            self.check(
+                p.num_axes >= -1,
+                f"num_axes is {p.num_axes}",
+                f"set num_axes to a number from 0 (a single value) to {len(x) - self.first}, or to -1 for all axes to the end",
+            )
             end = len(x) if p.num_axes == -1 else self.first + p.num_axes
             fact = f"axis {self.first} and num_axes {p.num_axes} go beyond the {len(x)} axes of bottom {shape_text(x)}"
-            self.check(end <= len(x), fact, f"num_axes: {len(x) - self.first}, or fewer")
+            self.check(end <= len(x), fact, f"set num_axes to {len(x) - self.first} or less, or to -1 for all axes to the end")
             self.shape = x[self.first : end]
         else:
             self.shape = bottoms[1]
@@ -35,7 +45,7 @@ class Broadcast(Layer):
             self.check(
                 x[self.first : end] == self.shape,
                 f"the second bottom is {shape_text(self.shape)}, the first {shape_text(x)} has {shape_text(x[self.first : end])} from axis {self.first} on",
-                "set axis to where the axes of the second bottom begin in the first",
+                _where(x, self.shape, self.first),
             )
         self.others = [d for d in range(len(x)) if not self.first <= d < end]
         return [x]

@@ -48,7 +48,7 @@ class BN(ChannelNorm):
         self.check(
             running or fresh,
             "bn_param does not say whether PSPNet's BN or SegNet's is meant",
-            "bn_param { momentum: 0.9 } is PSPNet's, bn_param { bn_mode: LEARN } SegNet's; or give a weights file: PSPNet's BN has 4 blobs, SegNet's 2",
+            "write bn_param { bn_mode: LEARN } for SegNet's BN, or bn_param { momentum: 0.9 } for PSPNet's; or give a weights file, whose 2 or 4 blobs tell",
         )
         self.check(
             not (running and fresh),
@@ -115,8 +115,8 @@ class FreshBN(BN):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.of_batch = self.own().bn_mode == proto.BNParameter.LEARN
         tops, count = super().infer(*bottoms), max(1, len(self.param.top))
-        self.check(count != 2, "2 tops given, SegNet's BN takes 1 or 3", "the top, the mean and the variance")
-        self.check(self.of_batch or count == 1, "bn_mode: INFERENCE computes no mean and variance", "remove tops 1 and 2")
+        self.check(count != 2, "2 tops are given, SegNet's BN has 1 or 3", "remove top 1, or add top 2: tops 1 and 2 are the mean and the variance")
+        self.check(self.of_batch or count == 1, f"bn_mode: INFERENCE computes no mean and variance, and {count} tops are given", "remove tops 1 and 2")
         return [*tops, *[(1, self.channels, 1, 1)] * (count - 1)]
 
     def parameters(self) -> Sequence[ParamBlob]:

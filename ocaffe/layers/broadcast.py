@@ -18,7 +18,10 @@ def broadcast_shape(layer: Layer, shapes: Sequence[Shape]) -> Shape:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
         fact = f"the bottoms are {', '.join(map(shape_text, shapes))}"
-        raise layer.error(fact, "sizes that are equal or 1 along each axis, counted from the last") from None
+        raise layer.error(
+            f"{fact}; along each axis, counted from the last, sizes must be equal or 1",
+            "make the sizes of these axes equal, or 1, by a Reshape layer",
+        ) from None
 
 
 def reads(refs: Sequence[Ref], shape: Shape) -> list[Read]:

@@ -10,7 +10,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import TEST_PHASE, Layer, ParamBlob, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -31,11 +31,15 @@ class ChannelScale(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         (x, s), p = bottoms, self.own()
         fits = len(x) >= 2 and s[:1] == x[:1] and math.prod(s) * x[1] == math.prod(x)
-        self.check(fits, f"bottom 1 is {shape_text(s)}, bottom 0 {shape_text(x)}", "one factor for each pixel of each sample")
+        self.check(
+            fits,
+            f"bottom 1 is {shape_text(s)}, bottom 0 is {shape_text(x)}",
+            f"give one factor for each pixel as bottom 1: {shape_text((*x[:1], 1, *x[2:]))}",
+        )
         self.shape, self.single = (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))
         self.common = bool(p.do_forward and p.global_scale)
         count = max(1, len(self.param.top))
-        self.check(count == 1 or self.common, "a second top is given without global_scale", "remove it, or global_scale: true")
+        self.check(count == 1 or self.common, "a second top is given without global_scale", "remove the second top, or write global_scale: true")
         return [x, (1,)][:count]
 
     def parameters(self) -> Sequence[ParamBlob]:
@@ -62,7 +66,7 @@ class ChannelScale(Layer):
             graph.op("Identity", bottoms[0], to=tops[0])
         elif self.common:
             if self.phase == proto.TRAIN:
-                raise graph.refused("it changes its factor here", "export the TEST phase")
+                raise graph.refused("it changes its factor in the TRAIN phase", TEST_PHASE)
             factor = graph.parameter(self.params[0])
             graph.op("Mul", bottoms[0], factor, to=tops[0])
             if len(tops) > 1:

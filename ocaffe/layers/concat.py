@@ -27,7 +27,7 @@ class Concat(Layer):
                 agree,
                 f"all bottoms must agree except in axis {self.copy_axis}: "
                 f"bottom 0 is {shape_text(bottoms[0])}, bottom {i} is {shape_text(shape)}",
-                "another axis, or bottoms of one size",
+                _joined(bottoms[0], shape, self.copy_axis, i),
             )
         self.moves_data = len(bottoms) > 1
         self.sizes = [shape[self.copy_axis] for shape in bottoms]
@@ -64,10 +64,19 @@ class Concat(Layer):
             start += size
 
 
+def _joined(first: Shape, other: Shape, axis: int, bottom: int) -> str:
+    """Return the remedy for a bottom that cannot follow the first one along the axis."""
+    if len(first) != len(other):
+        return f"give bottom {bottom} {len(first)} axes, as bottom 0 has"
+    fix = f"give bottom {bottom} the shape {shape_text([*first[:axis], other[axis], *first[axis + 1 :]])}, by equal strides and pads before it"
+    unequal = [k for k, (a, b) in enumerate(zip(first, other)) if a != b]
+    return f"{fix}, or write axis: {unequal[0]}" if len(unequal) == 1 else fix
+
+
 def legacy_axis(layer: Layer, legacy: str, shape: Shape) -> int:
     """Return `axis`, which may be negative, or the field of old prototxts, which may not be negative."""
     param = layer.own()
     if not param.HasField(legacy):
         return layer.axis(param.axis, shape)
-    layer.check(not param.HasField("axis"), f"axis and {legacy} are given", f"remove {legacy}")
+    layer.check(not param.HasField("axis"), f"axis and {legacy} are both given, two names for the same setting", f"remove {legacy}")
     return layer.axis(getattr(param, legacy), shape, legacy)

@@ -30,10 +30,16 @@ class ContinuationIndicator(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, batch = self.own(), self.own().batch_size
         if bottoms:
-            self.check(not batch, f"batch_size is {batch}, and bottom 0 is {shape_text(bottoms[0])}: the batch size is given twice", "remove one of them")
+            self.check(
+                not batch,
+                f"batch_size is {batch}, and bottom 0 is {shape_text(bottoms[0])}: the batch size is given twice",
+                "remove batch_size, or the bottom",
+            )
             batch = bottoms[0][self.axis(p.axis, bottoms[0])]
-        fix = "time_step: 20 batch_size: 32, or other numbers of 1 or more; a bottom can give the batch size"
-        self.check(p.time_step > 0 and batch > 0, f"time_step is {p.time_step}, batch_size {batch}", fix)
+        self.positive(p, {"time_step": "the number of time steps"})
+        if not bottoms:
+            self.positive(p, {"batch_size": "the number of sequences, or a bottom whose batch has this size"})
+        self.check(batch > 0, f"bottom 0 is {shape_text(bottoms[0]) if bottoms else ''}, without a sample", "give a bottom with at least 1 sample")
         return [(p.time_step, batch)]
 
     def force_backward(self, bottom: int) -> bool:

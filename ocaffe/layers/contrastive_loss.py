@@ -26,12 +26,17 @@ class ContrastiveLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         a, b, similar = bottoms
         fact = f"bottoms 0 and 1 are {shape_text(a)} and {shape_text(b)}"
-        self.check(len(a) >= 2 and a[:2] == b[:2], f"{fact}: they must agree", "N x C features from both sides")
-        self.check(all(n == 1 for n in (*a[2:], *b[2:])), f"{fact}: axes beyond the second must be 1", "add a Flatten layer before")
+        self.check_axes(a, "N x C x ..")
+        self.check(
+            a[:2] == b[:2],
+            f"{fact}: the first two axes must agree",
+            f"give bottom 1 the shape {shape_text(a)}: the same batch size and num_output as bottom 0",
+        )
+        self.check(all(n == 1 for n in (*a[2:], *b[2:])), f"{fact}: axes beyond the second must be 1", "add a Flatten layer before each of the two bottoms")
         self.check(
             similar[:1] == a[:1] and math.prod(similar) == a[0],
             f"bottom 2 is {shape_text(similar)}, there are {a[0]} pairs",
-            "one number for each pair: 1 similar, 0 not",
+            f"give {a[0]} numbers as bottom 2, one for each pair: 1 similar, 0 not",
         )
         return [()]
 

@@ -15,14 +15,22 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.layers.convolution import Window
+from ocaffe.layers.base import Layer, ParamBlob, register, times
+from ocaffe.layers.convolution import Window, common_groups
 from ocaffe.layers.lstm_unit import cell
 from ocaffe.onnx.graph import OnnxGraph
 
 GATES = "ifog"
 STATES = ("h", "c")
 SIGMOIDS = "; ".join(f"{gate} = 1 / (1 + exp(-in_{gate}))" for gate in "ifo")
+
+
+def _keeping(window: Window) -> str:
+    """Return the remedy for a convolution that changes the size of the image."""
+    if any(span % 2 == 0 for span in window.extent()):
+        return "write stride: 1, an odd kernel_size, and as pad half of it, rounded down"
+    high, wide = ((span - 1) // 2 for span in window.extent())
+    return f"write stride: 1 and {f'pad: {high}' if high == wide else f'pad_h: {high} pad_w: {wide}'}"
 
 
 @register("ConvLSTM")
@@ -48,30 +56,59 @@ class ConvLSTM(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, (x, cont) = self.param, bottoms[:2]
         given, debug = list(param.lstm_conv_param), param.lstm_debug_param
-        self.check(1 <= len(given) <= 2, f"lstm_conv_param is given {len(given)} times", 'once, or twice with type: "input" and type: "hidden"')
+        self.check(
+            1 <= len(given) <= 2,
+            f"lstm_conv_param is given {times(len(given))}",
+            'write lstm_conv_param once, or twice: with type: "input" and with type: "hidden"',
+        )
         self.input = given[-1] if given[0].type == "hidden" else given[0]
         self.hidden = given[-1] if given[0].type == "input" else given[0]
-        self.check(len(x) == 5 and 0 not in x, f"bottom 0 is {shape_text(x)}", "T x N x C x H x W: time steps, sequences, images")
-        self.check(cont == x[:2], f"bottom 1 is {shape_text(cont)}, bottom 0 {shape_text(x)}", f"cont {shape_text(x[:2])}, one number for each step")
-        self.check(not debug.expose, f"lstm_debug_param has expose: '{', '.join(debug.expose)}'", "remove it; expose_hidden has the final states")
+        self.check(
+            len(x) == 5,
+            f"bottom 0 is {shape_text(x)}, ConvLSTM takes T x N x C x H x W",
+            "add a Reshape layer that makes 5 axes: time steps, sequences, image",
+        )
+        self.check_filled(x)
+        self.check(
+            cont == x[:2],
+            f"bottom 1 is {shape_text(cont)}, bottom 0 is {shape_text(x)}",
+            f"give cont as bottom 1: {shape_text(x[:2])}, one number for each step of each sequence",
+        )
+        self.check(
+            not debug.expose,
+            f"lstm_debug_param has expose: '{', '.join(debug.expose)}'",
+            "remove expose; expose_hidden: true gives the final states as tops",
+        )
         self.units = self.hidden.num_output
-        fact = f"num_output is {self.input.num_output} and {self.units}"
-        self.check(self.units > 0 and self.input.num_output == self.units, fact, "one num_output above 0 for both convolutions")
+        fact = f"num_output is {self.input.num_output} for the input and {self.units} for the hidden state"
+        self.check(self.units > 0 and self.input.num_output == self.units, fact, "set num_output to the same number above 0 in both")
         self.exposed = bool(self.own().expose_hidden)
         count = 2 if self.exposed else 0
         told = f"{len(bottoms)} bottoms and {len(param.top)} tops are given, expose_hidden is {str(self.exposed).lower()}"
-        self.check(len(bottoms) == 2 + count and len(param.top) == 1 + count, told, "with expose_hidden: true the initial and the final h and c, else none")
+        self.check(
+            len(bottoms) == 2 + count and len(param.top) == 1 + count,
+            told,
+            "give h and c before the first step as bottoms 2 and 3, and after the last as tops 1 and 2" if count else "give 2 bottoms, and 1 top",
+        )
         self.steps, self.sequences, self.image = x[0], x[1], (self.units, *x[3:])
         state = (1, x[1], *self.image)
         for index, shape in enumerate(bottoms[2:], 2):
-            self.check(shape == state, f"bottom {index} is {shape_text(shape)}", f"an initial state {shape_text(state)}")
+            self.check(
+                shape == state,
+                f"bottom {index} is {shape_text(shape)}, an initial state is {shape_text(state)}",
+                f"give an initial state of {shape_text(state)} as bottom {index}",
+            )
         self.width = math.prod(self.image)
         self.take_x = not debug.ignore_x
         first, axes = debug.axis_hadamard, debug.num_axes_hadamard
         self.peepholes: tuple[int, Shape] | None = None  # the first axis of N x D x H x W, and the shape of p
         if not debug.disable_hadamard:
             fits = 2 <= first < 5 and 1 <= axes <= 5 - first
-            self.check(fits, f"axis_hadamard is {first}, num_axes_hadamard {axes}", "axes of T x N x D x H x W from 2 on: 3 and 2, one factor for each pixel")
+            self.check(
+                fits,
+                f"axis_hadamard is {first}, num_axes_hadamard {axes}",
+                "set axis_hadamard to 3 and num_axes_hadamard to 2 for a factor for each pixel, or to 2 and 3 for each channel and pixel",
+            )
             self.peepholes = first - 1, state[first : first + axes]
         self.of_x = self._geometry(self.input, x[2], x[3:], self.steps * self.sequences)
         self.of_h = self._geometry(self.hidden, self.units, x[3:], self.sequences)
@@ -80,10 +117,10 @@ class ConvLSTM(Layer):
     def _geometry(self, param: proto.ConvolutionParameter, channels: int, size: Shape, batch: int) -> ConvGeometry:
         window = Window(self, param, 2)
         out = tuple((n + 2 * b - e) // s + 1 for n, b, e, s in zip(size, window.pad, window.extent(), window.stride))
-        self.check(out == size, f"a convolution makes {shape_text(out)} pixels of {shape_text(size)}", "a pad that keeps the size: 2 for kernel_size 5")
+        self.check(out == size, f"a convolution makes {shape_text(out)} of {shape_text(size)} pixels, the size must stay", _keeping(window))
         outputs = 4 * self.units
         fits = param.group > 0 and channels % param.group == 0 and outputs % param.group == 0
-        self.check(fits, f"group {param.group} does not divide {channels} and {outputs} channels", "group: 1, or another number that divides both")
+        self.check(fits, f"group {param.group} does not divide {channels} and {outputs} channels", common_groups(channels, outputs))
         plane = (1, size[0], size[1])
         kernel, stride, pad, dilation = ((lead, *pair) for lead, pair in ((1, window.kernel), (1, window.stride), (0, window.pad), (1, window.dilation)))
         return ConvGeometry(batch, channels, outputs, param.group, plane, plane, kernel, stride, pad, dilation)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
-from ocaffe.layers.base import Arity, Layer, ParamBlob, register
+from ocaffe.layers.base import Arity, Layer, ParamBlob, once_or, register, times
 from ocaffe.layers.window import FORKS, bounded, forked
 from ocaffe.onnx.graph import OnnxGraph
 
@@ -36,7 +36,7 @@ class Window:
         word = "filter_stride" if holes else "dilation"
         self.dilation = self._read(layer, param, axes, word, word, 1)
         for field, values in (("kernel_size", self.kernel), ("stride", self.stride), ("dilation", self.dilation)):
-            layer.check(all(values), f"{field} is {shape_text(values)}", f"{field}: 1, or a larger number")
+            layer.check(all(values), f"{field} is {shape_text(values)}", f"set each {field} to 1 or more")
 
     @staticmethod
     def _read(layer: Layer, param: Any, axes: int, field: str, stem: str, default: int | None) -> Axes:
@@ -46,17 +46,29 @@ class Window:
         fork = forked(layer, param, axes, field, values) if field in FORKS else None
         given = [name for name in pair if param.HasField(name)]
         if fork is not None:
-            layer.check(not given, f"{' and '.join(given)} beside a fork's form of {field}", f"remove {' and '.join(given)}")
+            layer.check(
+                not given,
+                f"{' and '.join(given)} and {'kernel_depth' if param.HasField('kernel_depth') else FORKS[field][2]} are given",
+                f"remove {' and '.join(given)}",
+            )
             return fork
         if given:
-            layer.check(axes == 2, f"{given[0]} is given, but the layer has {axes} spatial axes", f"give {field} once per axis")
-            layer.check(not values, f"{field} and {' and '.join(given)} are both given", "give one of the two forms")
-            layer.check(len(given) == 2 or default == 0, f"{given[0]} is given alone", f"give {pair[0]} and {pair[1]}")
+            layer.check(
+                axes == 2,
+                f"{given[0]} is given, but the layer has {axes} spatial axes",
+                f"replace {' and '.join(given)} by {field}, {times(axes)}" if axes else f"remove {' and '.join(given)}",
+            )
+            layer.check(not values, f"{field} and {' and '.join(given)} are both given", f"remove {field}, or {' and '.join(given)}")
+            layer.check(
+                len(given) == 2 or default == 0,
+                f"{given[0]} is given alone",
+                f"add {pair[0] if given[0] == pair[1] else pair[1]}, or replace {given[0]} by {field}",
+            )
             return tuple(getattr(param, name) for name in pair)
         layer.check(values or default is not None or not axes, f"{field} is missing", f"give {field} once, or once for each of the {axes} spatial axes")
         if not values and default is not None:
             values = [default]
-        layer.check(len(values) in (1, axes), f"{field} is given {len(values)} times for {axes} spatial axes", f"give {field} once, or {axes} times")
+        layer.check(len(values) in (1, axes), f"{field} is given {times(len(values))} for {axes} spatial axes", f"give {field} {once_or(axes)}")
         return tuple(values * axes if len(values) == 1 else values)
 
     def extent(self) -> Axes:
@@ -72,9 +84,15 @@ class Window:
         layer.check(
             all(room > -stride for room, stride in zip(rooms, self.stride)),
             f"the window spans {shape_text(self.extent())} pixels, more than the padded {shape_text(image)} image (pad {shape_text(self.pad)})",
-            "use a larger image, a smaller kernel or more padding",
+            fitting(image, self.pad, self.extent()),
         )
         return tuple(max(room, 0) // stride + 1 for room, stride in zip(rooms, self.stride)), tuple(max(-room, 0) for room in rooms)
+
+
+def fitting(image: Shape, pad: Axes, span: Axes) -> str:
+    """Return the remedy for windows that span more than the padded image."""
+    least = [max(n, e - 2 * b) for n, b, e in zip(image, pad, span)]
+    return f"give an image of at least {shape_text(least)} pixels, a smaller kernel_size, or pad: {max(-(-(e - n) // 2) for n, e in zip(image, span))}"
 
 
 def padded(values: Axes, fill: int) -> Axes:
@@ -97,15 +115,19 @@ class Filters(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
-        self.check(len(self.param.top) == len(bottoms), f"{len(bottoms)} bottoms and {len(self.param.top)} tops", "give one top per bottom")
+        self.check_tops(bottoms)
         for other in bottoms[1:]:
-            self.check(other == x, f"bottoms differ: {shape_text(x)} and {shape_text(other)}", f"all bottoms of a {self.type} need one shape")
+            self.check(
+                other == x,
+                f"bottoms differ: {shape_text(x)} and {shape_text(other)}",
+                f"give each of these bottoms its own {self.param.type} layer, with the same names in param",
+            )
         axis = self.axis(param.axis, x)
         channels, spatial = x[axis], x[axis + 1 :]
         outputs, group = self.counts(channels)
-        self.check(outputs > 0, "num_output is missing or 0", "num_output: 64, or another number of filters")
-        self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels", _groups(channels, outputs))
-        self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}", _groups(channels, outputs))
+        self.check(outputs > 0, "num_output is missing or 0", "give num_output, the number of filters")
+        self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels", common_groups(channels, outputs))
+        self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}", common_groups(channels, outputs))
         self.slope = self.merged_relu()
         self.window = Window(self, param, len(spatial))
         out = self.outputs(spatial)
@@ -142,12 +164,16 @@ class Filters(Layer):
         self.check(
             param.fuse_type in (param.UNFUSED, param.FUSED_CONV_RELU),
             f"fuse_type: {names.Name(param.fuse_type)} (of the OpenCL fork) is not supported",
-            "remove it and add the layers that it merges; a ReLU is merged anyway",
+            "remove fuse_type and add the layers that it merges, Eltwise or ReLU, after this one",
         )
         if param.relu and param.fuse_type == param.FUSED_CONV_RELU:
-            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, but two forks use them for the same ReLU", "remove fuse_type")
+            raise self.error("relu: true and fuse_type: FUSED_CONV_RELU are both given, but two forks use them for the same ReLU", "remove fuse_type, or relu")
         slope = param.negative_slope if param.relu else param.relu_param.negative_slope if param.fuse_type == param.FUSED_CONV_RELU else None
-        self.check(slope is None or slope >= 0, f"the negative_slope of the merged ReLU is {slope}", "negative_slope: 0, or a larger number")
+        self.check(
+            slope is None or slope >= 0,
+            f"the negative_slope of the merged ReLU is {slope}",
+            "set negative_slope to 0 or more, or remove the merged ReLU and add a ReLU layer",
+        )
         return slope
 
     def parameters(self) -> Sequence[ParamBlob]:
@@ -170,7 +196,7 @@ class Filters(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         spatial = len(self.window.kernel)
         if not spatial:
-            raise graph.refused("it has no spatial axes", "an InnerProduct does the same")
+            raise graph.refused("it has no spatial axes", f"use an InnerProduct layer with num_output: {self.channels_out}, which does the same")
         operands = [graph.parameter(parameter) for parameter in self.params]
         window = {
             "kernel_shape": self.window.kernel, "strides": self.window.stride, "pads": self.window.pad + self.onnx_ends(), "dilations": self.window.dilation,
@@ -277,7 +303,7 @@ class Convolution(Filters):
         convolution.backward_filter(rec, self.geometry, self.image(rec, x), dy, dw)
 
 
-def _groups(channels: int, outputs: int) -> str:
+def common_groups(channels: int, outputs: int) -> str:
     """Return the remedy for a group that does not divide both numbers of channels."""
     both = math.gcd(channels, outputs)
-    return f"group: {both}, which divides {channels} and {outputs}; or another num_output"
+    return f"set group to {both}, which divides {channels} and {outputs}, or change num_output"

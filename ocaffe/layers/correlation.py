@@ -30,17 +30,21 @@ class Correlation(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, other) = self.own(), bottoms
-        fits = len(x) == 4 and x == other and 0 not in x
-        self.check(fits, f"bottom 0 is {shape_text(x)}, bottom 1 {shape_text(other)}", "two images N x C x H x W of one shape")
-        self.check(p.kernel_size % 2 == 1, f"kernel_size is {p.kernel_size}", "an odd kernel_size; 1 is usual")
-        self.check(min(p.stride_1, p.stride_2) > 0, f"stride_1 is {p.stride_1}, stride_2 {p.stride_2}", "stride_1: 1 stride_2: 1, or larger numbers")
-        self.check(self.lines or not p.single_direction, f"single_direction is {p.single_direction}", 'remove single_direction, or use type: "Correlation1D"')
-        self.check(-1 <= p.single_direction <= 1, f"single_direction is {p.single_direction}", "single_direction: -1 (left), 0 (both) or 1 (right)")
+        self.check_axes(x, "N x C x H x W", values=True)
+        self.check(x == other, f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(other)}", f"give bottom 1 the shape {shape_text(x)}, as bottom 0 is")
+        self.check(p.kernel_size % 2 == 1, f"kernel_size is {p.kernel_size}", "set kernel_size to an odd number; FlowNet has 1")
+        self.positive(p, {"stride_1": "the step between pixels of bottom 0, 1 or more", "stride_2": "the step between displacements, 1 or more"})
+        self.check(
+            self.lines or not p.single_direction,
+            f"single_direction is {p.single_direction}, which Correlation1D has alone",
+            "use the type Correlation1D, or remove single_direction",
+        )
+        self.check(-1 <= p.single_direction <= 1, f"single_direction is {p.single_direction}", "set single_direction to -1 (left), 1 (right) or 0 (both)")
         pads, reach = ((0, p.pad), (0, p.max_displacement)) if self.lines else ((p.pad, p.pad), (p.max_displacement, p.max_displacement))
         radius, steps = p.kernel_size // 2, p.max_displacement // p.stride_2
         out = tuple(-(-(n + 2 * pad - 2 * (far + radius)) // p.stride_1) for n, pad, far in zip(x[2:], pads, reach))
         fact = f"kernel_size {p.kernel_size}, max_displacement {p.max_displacement} and pad {p.pad} leave {shape_text(out)} of {shape_text(x[2:])} pixels"
-        self.check(min(out) > 0, fact, "a larger pad, or a smaller max_displacement")
+        self.check(min(out) > 0, fact, f"set pad to {p.max_displacement + radius}, or max_displacement to less")
         across = (steps + 1, 0 if p.single_direction > 0 else -steps) if p.single_direction else (2 * steps + 1, -steps)
         down = (1, 0) if self.lines else across
         subtract = p.correlation_type == p.SUBTRACT

@@ -11,7 +11,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 
 # l: whether the class is the label's; far: whether its angle + m is beyond 180 degrees
 ANGLE = "l = x1 == x2; c = fmin(x0, 1); s = sqrt(fmax(1 - c * c, 0)); far = c <= threshold"
@@ -27,8 +27,12 @@ class CosineMargin(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, labels = bottoms
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, it must be N x C", "cosines of the classes: InnerProduct of normalized features and weights")
-        self.check(math.prod(labels) == x[0], f"bottom 1 is {shape_text(labels)}, bottom 0 {shape_text(x)}", "one label for each sample")
+        self.check_axes(x, "N x C x ..")
+        self.check(
+            math.prod(labels) == x[0],
+            f"bottom 1 is {shape_text(labels)}, bottom 0 is {shape_text(x)}",
+            f"give {x[0]} labels as bottom 1, one for each sample",
+        )
         self.grid = x[0], math.prod(x[1:])
         m = float(self.own().m)
         self.scalars = {"threshold": math.cos(math.pi - m), "step": math.sin(math.pi - m) * m, "cos_m": math.cos(m), "sin_m": math.sin(m)}
@@ -111,7 +115,7 @@ class AdaCosAddmScale(CosineMargin):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         classes = float(self.own().num_classes)
-        self.check(classes > 2, f"num_classes is {classes:g}", "num_classes: 10, or another number of classes from 3 on")
+        self.check(classes > 2, stated(self.own(), "num_classes"), "set num_classes to the number of classes, 3 or more")
         self.start = math.sqrt(2) * math.log(classes - 1)
         return tops
 

@@ -11,7 +11,7 @@ from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, once_or, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -68,15 +68,16 @@ class Crop(Cropped):
         p, (x, like) = self.own(), bottoms
         first = self.axis(p.axis, x)
         offsets, cut = list(p.offset) or [0], len(x) - first
-        self.check(len(offsets) in (1, cut), f"{len(offsets)} offsets for the {cut} axes from axis {first} on", f"one offset, or {cut}")
-        self.check(len(like) == len(x), f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}", "bottoms with as many axes")
+        self.check(len(offsets) in (1, cut), f"{len(offsets)} offset for the {cut} axes from axis {first} on", f"write offset {once_or(cut)}")
+        self.check(len(like) == len(x), f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}", f"give bottom 1 {len(x)} axes, as bottom 0 has")
         starts = [0] * first + (offsets * cut if len(offsets) == 1 else offsets)
         for axis in range(first, len(x)):
             self.check(
                 starts[axis] + like[axis] <= x[axis],
                 f"axis {axis}: offset {starts[axis]} and size {like[axis]} (bottom 1 is {shape_text(like)}) go beyond {x[axis]} "
                 f"(bottom 0 is {shape_text(x)})",
-                "a smaller offset",
+                f"set the offset of axis {axis} to {x[axis] - like[axis]} or less" if like[axis] <= x[axis]
+                else f"give a bottom 1 of at most {x[axis]} along axis {axis}",
             )
         return self.plan(x, starts, (*x[:first], *like[first:]))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import register
+from ocaffe.layers.base import register, times
 from ocaffe.layers.crop import Cropped
 from ocaffe.layers.permute import axes_list
 
@@ -21,7 +21,15 @@ class CropCenter(Cropped):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, sizes = bottoms[0], list(self.own().crop_size)
-        self.check(len(sizes) == len(x), f"{len(sizes)} crop_size for the {len(x)} axes of bottom {shape_text(x)}", "one crop_size per axis, such as 0 0 1 1")
+        self.check(
+            len(sizes) == len(x),
+            f"{len(sizes)} crop_size for the {len(x)} axes of bottom {shape_text(x)}",
+            f"write crop_size {times(len(x))}, one for each axis; 0 cuts nothing",
+        )
         fits = all(2 * size < n for size, n in zip(sizes, x))
-        self.check(fits, f"crop_size {axes_list(sizes)} leaves nothing of bottom {shape_text(x)}", "smaller numbers")
+        self.check(
+            fits,
+            f"crop_size {axes_list(sizes)} leaves nothing of bottom {shape_text(x)}",
+            f"write crop_size below half of each axis: at most {axes_list([max(0, (n - 1) // 2) for n in x])}",
+        )
         return self.plan(x, sizes, tuple(n - 2 * size for size, n in zip(sizes, x)))

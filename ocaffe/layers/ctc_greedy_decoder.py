@@ -14,8 +14,6 @@ from ocaffe.kernels.loss.ctc import decode, sequence_accuracy, targets
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
-FORMS = "scores T x N x C; scores and labels N x L; or with ctc_decoder_param, scores and indicators T x N, and optionally labels T x N"
-
 
 @register("CTCGreedyDecoder")
 class CTCGreedyDecoder(Layer):
@@ -38,17 +36,36 @@ class CTCGreedyDecoder(Layer):
     tops = (1, 3)
     has_backward = False
 
+    def form(self, steps: int, samples: int) -> str:
+        """Return the remedy for bottoms of wrong shapes."""
+        if not self.indicated:
+            return f"give labels of {samples} x L as bottom 1; for indicators, {steps} x {samples}, write ctc_decoder_param {{ }}"
+        return f"give {steps} x {samples} as each bottom after the scores: indicators, then labels"
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x, tops = self.own(), bottoms[0], len(self.param.top)
-        self.check(len(x) >= 3 and set(x[3:]) <= {1}, f"bottom 0 is {shape_text(x)}, it must be T x N x C", "time steps, samples, classes")
+        self.check(
+            len(x) >= 3 and set(x[3:]) <= {1},
+            f"bottom 0 is {shape_text(x)}, it must be T x N x C: time steps, samples, classes",
+            "add a Reshape or Permute layer that makes T x N x C",
+        )
         steps, samples, classes = self.scores = x[:3]
         self.indicated = len(bottoms) > 1 and (self.param.HasField("ctc_decoder_param") or len(bottoms) == 3 or tops > 1)
         fits = all(shape[:2] == (steps, samples) for shape in bottoms[1:]) if self.indicated else all(shape[:1] == (samples,) for shape in bottoms[1:])
-        self.check(fits, f"bottoms are {', '.join(shape_text(shape) for shape in bottoms)}", FORMS)
+        self.check(fits, f"bottoms are {', '.join(shape_text(shape) for shape in bottoms)}", self.form(steps, samples))
         most = len(bottoms) if self.indicated else 1
-        self.check(tops <= most, f"{tops} tops for {len(bottoms)} bottoms", f"at most {most}")
+        self.check(
+            tops <= most,
+            f"{tops} tops are given for {len(bottoms)} bottoms",
+            f"leave {most} top{'s' * (most > 1)}, or give the indicators, and then the labels, as bottoms 1 and 2",
+        )
+        field = "blank_index" if self.param.HasField("ctc_decoder_param") else "blank_label of ctc_loss_param"
         blank = p.blank_index if self.param.HasField("ctc_decoder_param") else self.param.ctc_loss_param.blank_label
-        self.check(-1 <= blank < classes, f"the blank is {blank}, there are {classes} classes", f"0 to {classes - 1}, or -1 for the last class")
+        self.check(
+            -1 <= blank < classes,
+            f"{field} is {blank}, bottom 0 has {classes} classes",
+            f"set {field} to a class from 0 to {classes - 1}, or to -1 for the last one",
+        )
         self.blank = blank if blank >= 0 else classes - 1
         sequences, score, accuracy = (samples, steps, 1, 1), (samples, 1, 1, 1), (1, 1, 1, 1)
         if len(bottoms) == 2 and not self.indicated:
@@ -76,7 +93,7 @@ class CTCGreedyDecoder(Layer):
         These are products and sums of small whole numbers, because runtimes lack scatters and cumulated sums more often.
         """
         if len(bottoms) > 1:
-            raise graph.refused("with sequence indicators or labels it has no ONNX operators", "export the form with one bottom")
+            raise graph.refused("with sequence indicators or labels it has no ONNX operators", "remove the other bottoms of this layer")
         steps = graph.fixed(bottoms[0], 0)
         scores = graph.reshape(bottoms[0], (*graph.shape(bottoms[0])[:2], self.scores[2]))
         best = graph.cast(graph.op("ArgMax", scores, axis=2, keepdims=0), np.float32)  # T x N

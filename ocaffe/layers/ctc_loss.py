@@ -9,9 +9,7 @@ from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.loss.ctc import ctc_loss, ctc_loss_backward, targets
-from ocaffe.layers.base import Layer, register
-
-FORMS = "labels N x L; or indicators T x N and labels T x N; or N lengths, N numbers of labels, and labels L x N"
+from ocaffe.layers.base import Layer, register, stated
 
 
 @register("WarpCTCLoss", "CtcLoss")
@@ -34,18 +32,35 @@ class WarpCTCLoss(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, *others) = self.own(), bottoms
-        self.check(len(x) >= 3 and set(x[3:]) <= {1}, f"bottom 0 is {shape_text(x)}, it must be T x N x C", "time steps, samples, classes")
+        self.check(
+            len(x) >= 3 and set(x[3:]) <= {1},
+            f"bottom 0 is {shape_text(x)}, it must be T x N x C: time steps, samples, classes",
+            "add a Reshape or Permute layer that makes T x N x C",
+        )
         steps, samples, classes = self.scores = x[:3]
         fits = [
             others[0][:1] == (samples,),
             others[0][:2] == others[-1][:2] == (steps, samples),
             all(self.size(shape) == samples for shape in others[:2]) and others[-1][1:2] == (samples,),
         ][len(others) - 1]
-        told = ", ".join(f"bottom {i} {shape_text(shape)}" for i, shape in enumerate(others, 1))
-        self.check(fits, f"bottom 0 is {shape_text(x)}, {told}", FORMS)
-        self.check(p.alphabet_size in (0, classes), f"alphabet_size is {p.alphabet_size}, bottom 0 has {classes} classes", "remove alphabet_size")
-        self.check(p.time_step <= steps, f"time_step is {p.time_step}, bottom 0 has {steps} time steps", f"{steps} or fewer, or none")
-        self.check(0 <= p.blank_label < classes, f"blank_label is {p.blank_label}, there are {classes} classes", f"0 to {classes - 1}")
+        told = ", ".join(f"bottom {i} is {shape_text(shape)}" for i, shape in enumerate(others, 1))
+        forms = (
+            f"give labels of {samples} x L as bottom 1",
+            f"give bottoms 1 and 2 of {steps} x {samples}: indicators, and labels",
+            f"give {samples} lengths of the inputs as bottom 1, {samples} of the labels as bottom 2, and labels of L x {samples} as bottom 3",
+        )
+        self.check(fits, f"bottom 0 is {shape_text(x)}, {told}", forms[len(others) - 1])
+        self.check(
+            p.alphabet_size in (0, classes),
+            f"alphabet_size is {p.alphabet_size}, bottom 0 has {classes} classes",
+            f"remove alphabet_size, or set num_output of the layer of the scores to {p.alphabet_size}",
+        )
+        self.check(p.time_step <= steps, f"time_step is {p.time_step}, bottom 0 has {steps} time steps", f"set time_step to {steps} or less, or remove it")
+        self.check(
+            0 <= p.blank_label < classes,
+            f"{stated(p, 'blank_label')}, bottom 0 has {classes} classes",
+            f"set blank_label to a class from 0 to {classes - 1}",
+        )
         if len(others) == 1:
             self.labels = {1: LabelRange(self.title, classes)}
         return [()]

@@ -15,7 +15,7 @@ from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.kernels.rearrange.rearrange import permute
 from ocaffe.kernels.resampling.grid_sample import Sampler, inside
 from ocaffe.layers.base import Layer, ParamBlob, register
-from ocaffe.layers.convolution import Window
+from ocaffe.layers.convolution import Window, fitting
 
 UNIT = (1, 1, 1)
 SWAP = (0, 2, 1, 3)  # images x taps x 2 x pixels to images x 2 x taps x pixels, and back
@@ -42,16 +42,21 @@ class DeformableConvolution(Layer):
         p, (x, offsets) = self.own(), bottoms
         self.check_axes(x, "N x C x H x W", values=True)
         self.groups = p.deformable_group if p.HasField("deformable_group") else 4
-        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 64, or another number of filters")
+        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of filters")
         for name, count, of in (("group", p.group, x[1]), ("group", p.group, p.num_output), ("deformable_group", self.groups, x[1])):
-            self.check(count > 0 and of % count == 0, f"{name} {count} does not divide {of} channels", f"{name}: 1, or another number that divides {of}")
+            self.check(count > 0 and of % count == 0, f"{name} {count} does not divide {of} channels", f"set {name} to a number that divides {of}")
         self.window = window = Window(self, p, 2)
         out = tuple((n + 2 * b - e) // s + 1 for n, b, e, s in zip(x[2:], window.pad, window.extent(), window.stride))
-        self.check(min(out) > 0, f"the window spans {shape_text(window.extent())} pixels of {shape_text(x[2:])}", "a larger image, or a smaller kernel")
+        self.check(min(out) > 0, f"the window spans {shape_text(window.extent())} pixels of the {shape_text(x[2:])} image (pad {shape_text(window.pad)})",
+                   fitting(x[2:], window.pad, window.extent()))  # fmt: skip
         self.taps, self.pixels = window.kernel[0] * window.kernel[1], out[0] * out[1]
         wanted = (x[0], 2 * self.taps * self.groups, *out)
-        fact = f"bottom 1 is {shape_text(offsets)}, bottom 0 {shape_text(x)}, and deformable_group is {self.groups}"
-        self.check(offsets == wanted, fact, f"offsets {shape_text(wanted)}")
+        fact = f"bottom 1 is {shape_text(offsets)}, bottom 0 is {shape_text(x)}, and deformable_group is {self.groups}"
+        self.check(
+            offsets == wanted,
+            fact,
+            f"give bottom 1 the shape {shape_text(wanted)}: num_output: {wanted[1]}, and stride and pad as here, in the Convolution before it",
+        )
         self.output, line = out, (1, 1, self.pixels)
         self.geometry = ConvGeometry(x[0], x[1] * self.taps, p.num_output, p.group, line, line, UNIT, UNIT, (0, 0, 0), UNIT)
         self.image = (x[0] * self.groups, x[1] // self.groups, *x[2:])

@@ -46,7 +46,10 @@ class DenseBlock(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x H x W")
-        self.check(p.numTransition > 0 and p.growthRate > 0, f"numTransition is {p.numTransition}, growthRate {p.growthRate}", "give both, 1 or more")
+        self.positive(
+            p,
+            {"numTransition": "the number of convolutions of the block, 1 or more", "growthRate": "the channels that each of them adds, 1 or more"},
+        )
         self.training = self.phase == proto.TRAIN
         self.transitions = [[*self.plan(number, x)] for number in range(p.numTransition)]
         return [(x[0], self.width(p.numTransition, x), *x[2:])]

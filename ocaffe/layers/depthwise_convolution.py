@@ -28,7 +28,11 @@ class ConvolutionDepthwise(Convolution):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
         self.check_axes(x, "N x C x H x W")
-        self.check(self.axis(self.own().axis, x) == 1, f"axis is {self.own().axis}, the channels are axis 1", "remove axis")
+        self.check(
+            self.axis(self.own().axis, x) == 1,
+            f"axis is {self.own().axis}, and the channels must be axis 1",
+            "remove axis, or use the type Convolution with group",
+        )
         return super().infer(*bottoms)
 
     def counts(self, channels: int) -> tuple[int, int]:

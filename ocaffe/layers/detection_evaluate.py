@@ -44,16 +44,16 @@ class DetectionEvaluate(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        for i, (shape, columns, source) in enumerate(zip(bottoms, (7, 8), ("DetectionOutput", "AnnotatedData's second top"))):
+        for i, (shape, columns, source) in enumerate(zip(bottoms, (7, 8), ("a DetectionOutput layer", "the second top of an AnnotatedData layer"))):
             fits = len(shape) == 4 and shape[:2] == (1, 1) and shape[3] == columns
-            self.check(fits, f"bottom {i} is {shape_text(shape)}, it must be 1 x 1 x n x {columns}", f"the rows of {source}")
-        self.check(p.num_classes > 0, f"num_classes is {p.num_classes}", "num_classes: 21, or another number of classes with the background")
-        self.check(p.overlap_threshold > 0, f"overlap_threshold is {p.overlap_threshold:g}", "overlap_threshold: 0.5, or another overlap above 0")
+            self.check(fits, f"bottom {i} is {shape_text(shape)}, it must be 1 x 1 x n x {columns}", f"give the rows of {source} as bottom {i}")
+        self.positive(p, {"num_classes": "the number of classes, with the background among them"})
+        self.check(p.overlap_threshold > 0, f"overlap_threshold is {p.overlap_threshold:g}", "set overlap_threshold above 0; SSD has 0.5")
         if p.name_size_file and self._sizes is None:
             resize = p.resize_param
             given = not p.HasField("resize_param") or min(resize.height, resize.width) > 0
             fact = f"resize_param {{ height: {resize.height} width: {resize.width} }}"
-            self.check(given, fact, "the height and width of the net's input, as in the transform_param of the data layer")
+            self.check(given, fact, "write both: the height and width of the net's input, as in transform_param of the data layer")
             self._sizes = self._read_sizes(p.name_size_file)
         self.classes = [c for c in range(p.num_classes) if c != p.background_label_id]
         rows = bottoms[0][2]
@@ -69,12 +69,16 @@ class DetectionEvaluate(Layer):
                     continue
                 right = len(words) == 3 and all(word.isdecimal() and int(word) > 0 for word in words[1:])
                 if not right:
-                    raise Error(f"'{line.strip()}' is not a name, a height and a width", place=f"{path}:{number}", fix="lines such as: 000001 500 353")
+                    raise Error(
+                        f"'{line.strip()}' is not a name, a height and a width",
+                        place=f"{path}:{number}",
+                        fix="write a line NAME HEIGHT WIDTH for each image, such as 000001 500 353",
+                    )
                 sizes.append((int(words[1]), int(words[2])))
         except OSError as reason:
-            fact, fix = f"name_size_file '{path}' cannot be read: {reason.strerror}", "the file with a line NAME HEIGHT WIDTH for each image"
+            fact, fix = f"name_size_file '{path}' cannot be read: {reason.strerror}", "give the path of a file with a line NAME HEIGHT WIDTH for each image"
             raise MissingPath(fact, path, "name_size_file", fix, place=self.place, layer=self.title) from None
-        self.check(sizes, f"name_size_file '{path}' has no lines", "a line NAME HEIGHT WIDTH for each image, in the order of the data")
+        self.check(sizes, f"name_size_file '{path}' is empty", "write a line NAME HEIGHT WIDTH for each image, in the order of the data")
         return sizes
 
     def measures(self, tops: Sequence[Blob]) -> bool:
@@ -103,7 +107,11 @@ class DetectionEvaluate(Layer):
         truth, detections = (rows[rows[:, 0].astype(int) != NOTHING] for rows in (truth, detections))
         for what, rows in (("bottom 1 has a true box", truth), ("bottom 0 has a detection", detections)):
             background = (rows[:, 1].astype(int) == p.background_label_id).any()
-            self.check(not background, f"{what} of the class {p.background_label_id}", f"background_label_id: {p.background_label_id} must be the background")
+            self.check(
+                not background,
+                f"{what} of the class {p.background_label_id}, which background_label_id names",
+                "set background_label_id to the class of the background, in the DetectionOutput layer too",
+            )
         counted = truth if p.evaluate_difficult_gt else truth[truth[:, 7] == 0]
         numbers = [(NOTHING, c, (counted[:, 1].astype(int) == c).sum(), -1, -1) for c in self.classes]
         return np.array([*numbers, *self._judged(detections, truth)], np.float32)

@@ -13,7 +13,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.loss.softmax import softmax
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 from ocaffe.layers.loss import ignored
 from ocaffe.layers.mscnn import normal
 
@@ -43,15 +43,25 @@ class DetectionLoss(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, truth) = self.own(), bottoms
-        for name in ("cls_num", "field_h", "field_w", "downsample_rate"):
-            self.check(getattr(p, name) > 0, f"{name} is {getattr(p, name)}", f"a {name} above 0, for example {name}: 8")
-        self.check(p.coord_num == BOX, f"coord_num is {p.coord_num}", "coord_num: 4; the fork reads four numbers of a box")
-        self.check(not p.objectness or p.cls_num == 2, f"objectness is true, cls_num {p.cls_num}", "cls_num: 2, background and object")
-        fact = f"field_whr is {p.field_whr:g}, field_xyr {p.field_xyr:g}"
-        self.check(p.field_whr > 1 and p.field_xyr > 0, fact, "a field_whr above 1, and a field_xyr above 0")
-        fits = len(x) == 4 and 0 not in x and x[1] == p.cls_num + BOX and truth[:1] == x[:1] and truth[1:2] >= (BOX + 2,) and truth[2:] == x[2:]
-        wanted = "N x (cls_num + 4) x H x W, and N x 6 x H x W: class, x, y, width, height, overlap"
-        self.check(fits, f"bottom 0 is {shape_text(x)}, bottom 1 {shape_text(truth)}, and cls_num is {p.cls_num}", wanted)
+        meanings = {
+            "cls_num": "the number of classes, with the background among them", "field_h": "the rows of a box of this scale, in pixels",
+            "field_w": "the columns of a box of this scale, in pixels", "downsample_rate": "the pixels between two cells of bottom 0",
+        }  # fmt: skip
+        self.positive(p, meanings)
+        self.check(p.coord_num == BOX, stated(p, "coord_num"), "write coord_num: 4, the numbers of a box")
+        self.check(
+            not p.objectness or p.cls_num == 2,
+            f"objectness is true, and cls_num is {p.cls_num}",
+            "write cls_num: 2, for background and object, or remove objectness",
+        )
+        self.check(p.field_whr > 1, stated(p, "field_whr"), "set field_whr above 1")
+        self.check(p.field_xyr > 0, stated(p, "field_xyr"), "set field_xyr above 0")
+        self.check_axes(x, "N x C x H x W", values=True)
+        fix = f"set num_output of the layer before to {p.cls_num + BOX}: cls_num + 4"
+        self.check(x[1] == p.cls_num + BOX, f"bottom 0 is {shape_text(x)}: {x[1]} channels, and cls_num is {p.cls_num}", fix)
+        fits = truth[:1] == x[:1] and truth[1:2] >= (BOX + 2,) and truth[2:] == x[2:]
+        fix = f"give bottom 1 the shape {shape_text((x[0], BOX + 2, *x[2:]))}: class, x, y, width, height, overlap in each cell"
+        self.check(fits, f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(truth)}", fix)
         self.means, self.deviations = normal(self)
         self.ignore = ignored(self.param.loss_param)
         self.mode = p.sample_mode if p.sample_mode in MODES else "all"

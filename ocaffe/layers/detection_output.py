@@ -13,8 +13,8 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.detection import Detection
 from ocaffe.kernels.detection.nms import ALL
 from ocaffe.kernels.rearrange.copy import copy
-from ocaffe.layers.anchors import check_rows
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.anchors import ROIS, check_rows
+from ocaffe.layers.base import Layer, register, stated
 from ocaffe.onnx.detection import detect
 from ocaffe.onnx.graph import OnnxGraph
 
@@ -23,16 +23,24 @@ NOTHING = np.array([[0, *[-1] * 6]], np.float32)  # the row of an image without 
 
 def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, classes: int, own_boxes: bool) -> int:
     """Return the number of priors. Raise the layer's error unless locations, confidences, priors and classes fit together."""
-    layer.check(classes > 0, f"num_classes is {classes}", "num_classes: 21, or another number of classes with the background")
+    layer.positive(layer.own(), {"num_classes": "the number of classes, with the background among them"})
     fits = len(priors) == 3 and priors[1] == 2 and priors[2] % 4 == 0
-    layer.check(fits, f"bottom 2 is {shape_text(priors)}, it must be 1 x 2 x 4P", "the top of PriorBox, or of a Concat of several along axis 2")
+    layer.check(
+        fits,
+        f"bottom 2 is {shape_text(priors)}, it must be 1 x 2 x 4P",
+        "give the top of a PriorBox layer as bottom 2, or of a Concat of several with axis: 2",
+    )
     count = priors[2] // 4
-    layer.check(loc[:1] == conf[:1], f"bottom 0 is {shape_text(loc)}, bottom 1 is {shape_text(conf)}", "give both the same batch size")
-    for i, shape, each, what in ((0, loc, 4 * (classes if own_boxes else 1), "locations"), (1, conf, classes, "confidences")):
+    layer.check(loc[:1] == conf[:1], f"bottom 0 is {shape_text(loc)}, bottom 1 is {shape_text(conf)}: their batches differ", "give both the same batch size")
+    both = (
+        (0, loc, 4 * (classes if own_boxes else 1), "locations", stated(layer.own(), "share_location")),
+        (1, conf, classes, "confidences", stated(layer.own(), "num_classes")),
+    )
+    for i, shape, each, what, told in both:
         layer.check(
             math.prod(shape[1:]) == count * each,
             f"bottom {i} is {shape_text(shape)}: {math.prod(shape[1:])} {what} of an image, {count} priors need {count} x {each}",
-            "num_output of the predicting layers = priors of a cell x (4, or num_classes); see share_location and num_classes",
+            f"set num_output of each layer of {what} to the priors of a cell times {each}, because {told}",
         )
     return count
 
@@ -40,15 +48,17 @@ def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, clas
 def check_regions(layer: Layer, bottoms: Sequence[Shape]) -> int:
     """Return the number of regions. Raise the layer's error unless the predictions for them and the number of classes fit together."""
     (loc, conf, rois, info), classes = bottoms, layer.own().num_classes
-    layer.check(classes > 0, f"num_classes is {classes}", "num_classes: 21, or another number of classes with the background")
-    check_rows(layer, 2, rois, "R x 5: image, x1, y1, x2, y2")
+    layer.positive(layer.own(), {"num_classes": "the number of classes, with the background among them"})
+    check_rows(layer, 2, rois, ROIS)
     count = rois[0]
     widths = (4, 8) if layer.own().share_location else (4 * classes,)
     for i, shape, allowed in ((0, loc, widths), (1, conf, (classes,))):
-        fits = bool(shape) and shape[0] == count and math.prod(shape[1:]) in allowed
-        wanted = " or ".join(f"{count} x {width}" for width in allowed)
-        layer.check(fits, f"bottom {i} is {shape_text(shape)}, it must be {wanted}", "one row for each region; see share_location and num_classes")
-    layer.check(math.prod(info) == 3, f"bottom 3 is {shape_text(info)}, it must be 1 x 3: height, width and scale of the image", "give im_info there")
+        fact = f"bottom {i} is {shape_text(shape)}, bottom 2 is {shape_text(rois)}"
+        layer.check(shape[:1] == (count,), f"{fact}: the numbers of regions differ", f"give {count} rows as bottom {i}, one for each region of bottom 2")
+        fact = f"bottom {i} is {shape_text(shape)}: {math.prod(shape[1:])} values of a region, with {stated(layer.own(), 'num_classes')}"
+        fact += f" and {stated(layer.own(), 'share_location')}" if i == 0 else ""
+        layer.check(math.prod(shape[1:]) in allowed, fact, f"set num_output of the layer before to {' or '.join(map(str, allowed))}, or correct num_classes")
+    layer.check(math.prod(info) == 3, f"bottom 3 is {shape_text(info)}, it must be 1 x 3: height, width and scale of the image", "give im_info as bottom 3")
     return count
 
 
@@ -84,10 +94,14 @@ class DetectionOutput(Layer):
         loc, conf, priors, *info = bottoms
         count = check_regions(self, bottoms) if info else check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
         nms = p.nms_param
-        self.check(nms.nms_threshold >= 0, f"nms_threshold is {nms.nms_threshold:g}", "nms_threshold: 0.45, or another overlap of 0 or more")
-        self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "eta: 1, which leaves nms_threshold as it is, or another number above 0 and below 1")
-        size = f"input_width is {p.input_width}, input_height {p.input_height}"
-        self.check(min(p.input_width, p.input_height) > 0, size, "1 or more: the size of the image in pixels, if the priors are in pixels")
+        self.check(
+            nms.nms_threshold >= 0,
+            f"nms_threshold is {nms.nms_threshold:g}",
+            "set nms_param { nms_threshold } to an overlap of 0 or more; SSD has 0.45",
+        )
+        self.check(0 < nms.eta <= 1, f"eta is {nms.eta:g}", "set nms_param { eta } above 0 and at most 1, or remove it; 1 leaves nms_threshold as it is")
+        meaning = "the {} of the image in pixels, if the priors are in pixels; or remove it"
+        self.positive(p, {"input_width": meaning.format("width"), "input_height": meaning.format("height")})
         if p.save_output_param.output_directory or p.visualize:
             self.notes = [("detection_output_layer.cpp:31", "save_output_param and visualize are ignored: detections are the top")]
         self.detection = Detection(

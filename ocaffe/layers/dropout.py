@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -33,7 +33,11 @@ class Dropout(Layer):
         scale_train, sample_weights_test = self.settings()
         self.ratio = float(self.own().dropout_ratio)
         kept = 1 - self.ratio
-        self.check(0 <= self.ratio < 1, f"dropout_ratio {self.ratio:g} is outside [0, 1)", f"dropout_ratio: 0.5, which drops half of the {self.dropped}")
+        self.check(
+            0 <= self.ratio < 1,
+            f"dropout_ratio {self.ratio:g} is outside [0, 1)",
+            f"set dropout_ratio to the share of the {self.dropped} that are dropped, 0 or more and below 1",
+        )
         self.training = self.phase == proto.TRAIN or sample_weights_test
         self.scale = (1 / kept if scale_train else 1.0) if self.training else (1.0 if scale_train else kept)
         self.moves_data = self.training or self.scale != 1
@@ -47,7 +51,7 @@ class Dropout(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.training:
-            raise graph.refused(f"it drops {self.dropped} at random here", "export the TEST phase")
+            raise graph.refused(f"it drops {self.dropped} at random in the TRAIN phase", TEST_PHASE)
         if self.moves_data:
             graph.op("Mul", bottoms[0], self.scale, to=tops[0])
         else:

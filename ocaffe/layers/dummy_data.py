@@ -9,13 +9,14 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.source import upload
 from ocaffe.data.sources.dummy import BatchNumber
+from ocaffe.errors import shape_text
 from ocaffe.formats.fillers import draw_of
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.inputs.filler import random_fill
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, once_or, register
 from ocaffe.onnx.graph import OnnxGraph
 
 _LEGACY = ("num", "channels", "height", "width")
@@ -60,7 +61,10 @@ class DummyData(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         for top, filler in zip(tops, self._fillers()):
             if filler.type != "constant":
-                raise graph.refused(f"'{top.name}' is filled in each forward pass ({filler.type})", "an Input layer in its place")
+                raise graph.refused(
+                    f"'{top.name}' is filled in each forward pass ({filler.type})",
+                    f"replace the layer by Input, with input_param {{ shape {{ {' '.join(f'dim: {n}' for n in top.shape)} }} }} for this top",
+                )
             graph.alias(top, np.full(top.shape, filler.value, np.float32))
 
     def _random(self) -> list[int]:
@@ -76,19 +80,27 @@ class DummyData(Layer):
         param = self.own()
         legacy = {name: list(getattr(param, name)) for name in _LEGACY}
         if not any(legacy.values()):
-            self.check(param.shape, "it has no shape", "give shape { dim: ... }, once or once per top")
+            self.check(param.shape, "dummy_data_param has no shape", "add shape { dim: .. dim: .. }, once for all tops or once for each top")
             shapes = [tuple(map(int, shape.dim)) for shape in self._per_top(list(param.shape), "shape")]
         else:
             given = ", ".join(name for name in _LEGACY if legacy[name])
             self.check(not param.shape, f"shape is set, and the older {given} too", f"remove {given}")
-            self.check(all(legacy.values()), f"of the older fields only {given} is set", "give num, channels, height and width, or a shape")
+            self.check(
+                all(legacy.values()),
+                f"of the older fields only {given} is set",
+                f"add {', '.join(name for name in _LEGACY if not legacy[name])}, or replace {given} by shape {{ dim: .. }}",
+            )
             shapes = list(zip(*(self._per_top(sizes, name) for name, sizes in legacy.items())))
         for shape in shapes:
-            self.check(min(shape, default=0) >= 0, f"a size of shape {shape} is negative", "sizes of 0 or more")
+            self.check(min(shape, default=0) >= 0, f"shape {shape_text(shape)} has a negative dim", "set each dim to 0 or more")
         return shapes
 
     def _per_top(self, values: list[Any], what: str) -> list[Any]:
         """Return one value per top. `values` has one for each top or one for all."""
         count = len(self.param.top)
-        self.check(len(values) in (1, count), f"{len(values)} {what} given for {count} top{'s' if count > 1 else ''}", f"give 1 or {count}")
+        self.check(
+            len(values) in (1, count),
+            f"{len(values)} {what} given for {count} top{'s' if count > 1 else ''}",
+            f"write {what} {once_or(count)}",
+        )
         return values if len(values) == count else values * count

@@ -12,8 +12,20 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import ResidualSum, pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, times
 from ocaffe.onnx.graph import OnnxGraph
+
+
+def _equal(first: Shape, other: Shape, bottom: int) -> str:
+    """Return the remedy for a bottom of another shape than the first."""
+    unequal = [axis for axis, (a, b) in enumerate(zip(first, other)) if a != b]
+    if len(first) != len(other):
+        return f"add a Reshape layer that gives bottom {bottom} {len(first)} axes"
+    if unequal == [1]:
+        return f"set num_output of the layer before bottom {bottom} to {first[1]}"
+    if 0 in unequal:
+        return f"give bottom {bottom} the batch size {first[0]}"
+    return f"give bottom {bottom} the shape {shape_text(first)} by the stride and pad of the layers before; a Crop layer cuts a larger image"
 
 
 @register("Eltwise")
@@ -34,12 +46,20 @@ class Eltwise(Layer):
         self.operation, self.stable = p.operation, p.stable_prod_grad
         for i, shape in enumerate(bottoms):
             fact = f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(bottoms[0])}: they must be equal"
-            self.check(shape == bottoms[0], fact, "equal num_output, stride and pad in the layers before; a Crop layer cuts a larger image")
+            self.check(shape == bottoms[0], fact, _equal(bottoms[0], shape, i))
         count = len(p.coeff)
         scaled = self.operation == proto.EltwiseParameter.SUM and count == 1
-        self.check(len(bottoms) > 1 or scaled, "1 bottom is given", "two or more bottoms, or one with operation: SUM and a coeff, which multiplies it")
-        self.check(not count or self.operation == proto.EltwiseParameter.SUM, "coeff weights a sum only", "set operation: SUM or leave coeff out")
-        self.check(count in (0, len(bottoms)), f"{count} coeff for {len(bottoms)} bottoms", "give one coeff for each bottom or none")
+        self.check(len(bottoms) > 1 or scaled, "1 bottom is given", "give two bottoms or more, or write operation: SUM and a coeff, which multiplies bottom 0")
+        self.check(
+            not count or self.operation == proto.EltwiseParameter.SUM,
+            f"coeff is given with operation: {p.EltwiseOp.Name(p.operation)}, and weights a sum only",
+            "write operation: SUM, or remove coeff",
+        )
+        self.check(
+            count in (0, len(bottoms)),
+            f"{count} coeff for {len(bottoms)} bottoms",
+            f"write coeff {times(len(bottoms))}, one for each bottom, or remove it",
+        )
         self.coeff = [float(c) for c in p.coeff] or [1.0] * len(bottoms)
         return [bottoms[0]]
 

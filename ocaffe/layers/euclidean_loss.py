@@ -32,7 +32,11 @@ class Distance(Layer):
         check_batch(self, *bottoms[:2])
         for index, other in enumerate(bottoms[1:], 1):
             fact = f"bottom 0 is {shape_text(bottoms[0])}, bottom {index} is {shape_text(other)}: they must have equally many values"
-            self.check(math.prod(other) == math.prod(bottoms[0]), fact, "the same shape for all")
+            self.check(
+                math.prod(other) == math.prod(bottoms[0]),
+                fact,
+                f"give bottom {index} the shape {shape_text(bottoms[0])}, for example by num_output of its layer",
+            )
         self.scalars: dict[str, float] = {}
         self.divisor = self.total = float(max(bottoms[0][0], 1)) if bottoms[0] else 1.0
         return [()]
@@ -103,11 +107,15 @@ class MTCNNEuclideanLoss(EuclideanLoss):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         loss, labelled = self.param.loss_param, len(bottoms) == 3
         fact = f"{len(bottoms)} bottoms are given, and ignore_label is {loss.ignore_label if loss.HasField('ignore_label') else 'not set'}"
-        self.check(labelled == loss.HasField("ignore_label"), fact, "labels as bottom 2 with ignore_label, two bottoms without")
+        self.check(
+            labelled == loss.HasField("ignore_label"),
+            fact,
+            "remove bottom 2, or write loss_param { ignore_label }" if labelled else "give the labels as bottom 2, or remove ignore_label",
+        )
         tops = super().infer(*bottoms[:2])
         if labelled:
-            fact = f"bottom 2 is {shape_text(bottoms[2])}, bottom 0 {shape_text(bottoms[0])}"
-            self.check(math.prod(bottoms[2]) == bottoms[0][0], fact, "one label for each sample")
+            fact = f"bottom 2 is {shape_text(bottoms[2])}, bottom 0 is {shape_text(bottoms[0])}"
+            self.check(math.prod(bottoms[2]) == bottoms[0][0], fact, f"give {bottoms[0][0]} labels as bottom 2, one for each sample")
             self.scalars["ignored"] = float(loss.ignore_label)
             self.total = 1.0
         return tops
@@ -158,7 +166,7 @@ class SmoothL1Loss(Distance):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         sigma = float(self.own().sigma)
-        self.check(sigma != 0, "sigma is 0", "sigma: 1, or another number other than 0")
+        self.check(sigma != 0, "sigma is 0, and the loss divides by it", "set sigma to another number than 0, or remove it for 1")
         self.scalars["sigma2"] = sigma * sigma
         self.difference = "x2 * (x0 - x1)" if len(bottoms) > 2 else "x0 - x1"
         return tops

@@ -9,7 +9,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_detection import Grid, YoloDetection, below
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 from ocaffe.layers.yolo import check_biases, check_grid, check_labels, pairs
 
 LEAST = 0.005  # detections need a higher score, as in darknet
@@ -42,11 +42,19 @@ class EvalDetection(Layer):
         p, (x, label) = self.own(), bottoms[:2]
         first = p.side * p.side * (p.num_class + 5 * p.num_object)
         fact = f"bottom 0 is {shape_text(x)}: predictions of YOLOv1 (yeahkun/caffe-yolo), which are not supported"
-        self.check(p.num_object == 1 or math.prod(x[1:]) != first, fact, "a net of YOLOv2: N x num_object (5 + num_class) x side x side")
+        self.check(
+            p.num_object == 1 or math.prod(x[1:]) != first,
+            fact,
+            f"give predictions of YOLOv2: N x {p.num_object * (5 + p.num_class)} x {p.side} x {p.side}",
+        )
         check_grid(self, 0, x, p.num_object, p.num_class, "num_object and num_class")
-        self.check(x[2:] == (p.side, p.side), f"bottom 0 is {shape_text(x)}, side is {p.side}", f"side: {x[2]}, and a square image")
+        self.check(
+            x[2:] == (p.side, p.side),
+            f"bottom 0 is {shape_text(x)}, {stated(p, 'side')}",
+            f"write side: {x[2]}" if x[2] == x[3] else "give a square image",
+        )
         check_biases(self, p.biases, p.num_object, f"num_object: {p.num_object}")
-        self.check(p.nms < 0 or 0 < p.nms <= 1, f"nms is {p.nms:g}", "nms: 0.45, or another overlap above 0 and at most 1; -1 keeps all boxes")
+        self.check(p.nms < 0 or 0 < p.nms <= 1, f"nms is {p.nms:g}", "set nms to an overlap above 0 and at most 1, or to -1 for no suppression")
         self.has_rows, self.most = check_labels(self, x, label, p.num_class)
         grid = Grid(pairs(p.biases[: 2 * p.num_object], p.side, p.side), p.side, p.side)
         self.detection = YoloDetection((grid,), p.num_class, False, LEAST, below(p.nms) if p.nms >= 0 else None, p.score_type)

@@ -27,7 +27,7 @@ class ExpMax(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x ..", values=True)
-        self.check(p.base == -1 or p.base > 0, f"base is {p.base:g}", "base: -1 for e, or a number above 0")
+        self.check(p.base == -1 or p.base > 0, f"base is {p.base:g}", "set base to a number above 0, or to -1 for base e")
         log = 1.0 if p.base == -1 else math.log(p.base)
         self.rate, self.factor = log * p.scale, math.exp(log * p.shift)
         self.shape, self.largest = (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))

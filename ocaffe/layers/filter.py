@@ -30,15 +30,19 @@ class Filter(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         *data, selector = bottoms
-        self.check(len(self.param.top) == len(data), f"{len(bottoms)} bottoms and {len(self.param.top)} tops",
-                   "one top for each bottom but the last, which selects")  # fmt: skip
+        self.check(len(self.param.top) == len(data), f"{len(bottoms)} bottoms and {len(self.param.top)} tops are given; the last bottom selects and has no top",
+                   f"give {len(data)} tops, one for each bottom but the last")  # fmt: skip
         self.check(
             selector and set(selector[1:]) <= {1},
             f"the selector (bottom {len(data)}) is {shape_text(selector)}, it must hold one value for each sample",
-            "a last bottom of N, or N x 1 x ...",
+            "give a selector of N x 1 as the last bottom",
         )
         for i, x in enumerate(data):
-            self.check(x[:1] == selector[:1], f"bottom {i} is {shape_text(x)}, the selector {shape_text(selector)}", "bottoms with as many samples")
+            self.check(
+                x[:1] == selector[:1],
+                f"bottom {i} is {shape_text(x)}, the selector (bottom {len(data)}) is {shape_text(selector)}",
+                "give both the same batch size",
+            )
         chosen = selector[:1] if self.extent is None else self.extent
         return [(*chosen, *x[1:]) for x in data]
 

@@ -23,7 +23,11 @@ class Flatten(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
         first, last = self.axis(param.axis, x), self.axis(param.end_axis, x, "end_axis")
-        self.check(first <= last + 1, f"end_axis {last} is before axis {first} of bottom {shape_text(x)}", "end_axis at or after axis")
+        self.check(
+            first <= last + 1,
+            f"end_axis {last} is before axis {first} of bottom {shape_text(x)}",
+            f"set end_axis to {first} or more, or to -1 for the last axis",
+        )
         self.first = first
         return [(*x[:first], math.prod(x[first : last + 1]), *x[last + 1 :])]
 

@@ -15,7 +15,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.inputs import flow_augment
 from ocaffe.kernels.inputs.flow_augment import COEFFICIENTS, DEFAULTS, KINDS, MODES, NEAR, Distribution, Schedule
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import TEST_PHASE, Layer, ParamBlob, register, stated, times
 from ocaffe.onnx.graph import OnnxGraph
 
 # The fields of AugmentationParameter with distributions, in the order of the fork, and the coefficients of which each draws one number or several.
@@ -50,7 +50,7 @@ class Augmented(Layer):
     def distribution(self, name: str, generator: Any) -> Iterator[Distribution]:
         """Yield the random numbers of a RandomGeneratorParameter. Raise the layer's error for a rand_type that the fork does not know."""
         kind = generator.rand_type
-        self.check(kind in KINDS, f"{name} has the rand_type '{kind}'", f"one of {', '.join(KINDS)}")
+        self.check(kind in KINDS, f"{name} has the rand_type '{kind}'", f"set rand_type to {' or '.join(KINDS)}")
         common = (kind, generator.mean, generator.spread, generator.prob, generator.exp, generator.discretize, generator.multiplier, generator.apply_schedule)
         targets = FIELDS.get(name, ("mirror",))
         for to in [targets] if name in SHARED else [(target,) for target in targets]:
@@ -67,17 +67,21 @@ class Augmented(Layer):
     @property
     def schedule(self) -> Schedule:
         p = self.param.coeff_schedule_param
-        self.check(p.half_life > 0, f"half_life is {p.half_life:g}", "above 0: passes until half of the change")
+        self.check(p.half_life > 0, f"half_life is {p.half_life:g}", "set half_life above 0: the passes until half of the change")
         return Schedule(p.initial_coeff, p.final_coeff, p.half_life)
 
     def image(self, shape: Shape, what: str = "bottom 0") -> tuple[int, int]:
         """Return height and width of an image."""
-        self.check(len(shape) == 4 and 0 not in shape, f"{what} is {shape_text(shape)}, it must be N x C x H x W", "add a Reshape layer before it")
+        self.check(
+            len(shape) == 4 and 0 not in shape,
+            f"{what} is {shape_text(shape)}, it must be N x C x H x W with values",
+            f"give images of at least 1 x 1 pixels as {what}",
+        )
         return shape[2], shape[3]
 
     def check_coefficients(self, shape: Shape, samples: int, what: str) -> None:
         fits = math.prod(shape) == samples * COEFFICIENTS and shape[:1] == (samples,)
-        fix = f"{samples} x {COEFFICIENTS} x 1 x 1, as DataAugmentation and GenerateAugmentationParameters make them"
+        fix = f"give it {samples} x {COEFFICIENTS} x 1 x 1: the second top of DataAugmentation, or the top of GenerateAugmentationParameters"
         self.check(fits, f"{what} is {shape_text(shape)}, and there are {samples} samples", fix)
 
     @property
@@ -112,20 +116,28 @@ class DataAugmentation(Augmented):
         own, x = self.own(), bottoms[0]
         size = self.image(x)
         sample = self.crop or size
-        self.check(sample[0] <= size[0] and sample[1] <= size[1], f"the sample is {shape_text(sample)}, the image {shape_text(size)}", "a smaller crop")
+        self.check(
+            sample[0] <= size[0] and sample[1] <= size[1],
+            f"the sample is {shape_text(sample)}, the image is {shape_text(size)}",
+            f"set crop_height to at most {size[0]}, crop_width to at most {size[1]}",
+        )
         if len(bottoms) > 1:
             self.check_coefficients(bottoms[1], x[0], "bottom 1")
         self.drawn = self.distributions() if len(bottoms) == 1 and self.crop else []
         used = [name for name in FIELDS if own.HasField(name)] if self.drawn else []
         colors = [name for name in used if name in COLORS]
-        self.check(not colors or x[1] == 3, f"{' and '.join(colors)} given for {x[1]} channels", "images of 3 channels, or only fields that move pixels")
+        self.check(not colors or x[1] == 3, f"{' and '.join(colors)} given for {x[1]} channels", f"remove {' and '.join(colors)}, or give images of 3 channels")
         vectors = list(own.chromatic_eigvec)
-        self.check(len(vectors) in (0, 9), f"{len(vectors)} chromatic_eigvec", "9 of them: three vectors of 3 numbers")
+        self.check(len(vectors) in (0, 9), f"chromatic_eigvec is given {times(len(vectors))}", "write chromatic_eigvec 9 times: three vectors of 3 numbers")
         eigen = [name for name in used if name in EIGEN]
-        self.check(not eigen or vectors, f"{' and '.join(eigen)} without chromatic_eigvec", "9 chromatic_eigvec: three vectors of 3 numbers")
+        self.check(
+            not eigen or vectors,
+            f"{' and '.join(eigen)} without chromatic_eigvec",
+            f"write chromatic_eigvec 9 times: three vectors of 3 numbers; or remove {' and '.join(eigen)}",
+        )
         self.vectors = np.array(vectors, np.float32).reshape(3, 3) if vectors and x[1] == 3 and (eigen or len(bottoms) > 1) else None
         self.mean = np.array(own.mean, np.float32) if len(own.mean) == 3 and not own.mean_per_pixel and not own.recompute_mean else None
-        self.check(self.mean is None or x[1] == 3, f"3 mean are given for {x[1]} channels", "images of 3 channels, or recompute_mean")
+        self.check(self.mean is None or x[1] == 3, f"3 mean are given for {x[1]} channels", "remove mean, or give images of 3 channels")
         self.shapes = (1,) * 4, (1, x[1], *sample), (1, x[1], 1, 1)
         tops: list[Shape] = [(*x[:2], *sample), bottoms[1] if len(bottoms) > 1 else (x[0], COEFFICIENTS, 1, 1)]
         return tops[: len(self.param.top)]
@@ -202,7 +214,7 @@ class DataAugmentation(Augmented):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         own = self.own()
         if self.crop and (self.drawn or len(bottoms) > 1):
-            raise graph.refused("it changes images at random, or by coefficients", "export the TEST phase, without augment_during_test and a second bottom")
+            raise graph.refused("it changes images at random, or by coefficients", f"{TEST_PHASE}, without augment_during_test and a second bottom")
         x = graph.values[bottoms[0]]
         if self.crop:
             rows, columns = (middle(n, m) for n, m in zip(bottoms[0].shape[2:], tops[0].shape[2:]))
@@ -212,7 +224,7 @@ class DataAugmentation(Augmented):
             count, pixels, channels = (graph.array(parameter) for parameter in self.params)
             fact = f"its mean is that of {count.item():g} of {own.recompute_mean} batches, and each pass changes it"
             if count.item() < own.recompute_mean:
-                raise graph.refused(fact, "weights of a finished training")
+                raise graph.refused(fact, "export with weights of a finished training")
             mean = pixels[0] if own.mean_per_pixel else channels.reshape(-1)
         if mean is None:
             graph.op("Identity", x, to=tops[0])
@@ -250,25 +262,33 @@ class GenerateAugmentationParameters(Augmented):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         own, count = self.own(), len(bottoms)
-        self.check(count != 2, "2 bottoms given", "one, or three: coefficients, images, samples")
+        self.check(
+            count != 2,
+            "2 bottoms are given, the layer takes 0, 1 or 3",
+            "remove bottom 1, or give coefficients, images and samples as bottoms 0, 1 and 2",
+        )
         self.mode = own.mode
-        self.check(self.mode in MODES, f"mode is '{self.mode}'", " or ".join(MODES))
+        self.check(self.mode in MODES, f"mode is '{self.mode}'", f"set mode to {' or '.join(MODES)}")
         images = count == 1 and len(bottoms[0]) == 4 and max(bottoms[0][2:]) > 1
         if count == 0 or images:
             self.mode = "regenerate"
         samples = bottoms[0][0] if count else own.num
-        self.check(samples > 0, f"num is {own.num}", "num: the size of the batch, or a bottom that has it")
+        self.check(samples > 0, stated(own, "num"), "give num, the batch size, or a bottom of this batch size")
         if count == 3:
             self.size, self.sample = self.image(bottoms[1], "bottom 1"), self.image(bottoms[2], "bottom 2")
         else:
-            self.check(self.crop, "crop_width and crop_height are not given", "both, or three bottoms")
+            self.check(
+                self.crop,
+                "crop_width and crop_height are not given",
+                "write both, the size of the samples; or give the images and the samples as bottoms 1 and 2",
+            )
             self.sample = self.crop or (0, 0)
             self.size = (bottoms[0][2], bottoms[0][3]) if images else (own.bottomheight, own.bottomwidth)
         if self.mode != "regenerate":
             self.check_coefficients(bottoms[0], samples, "bottom 0")
         self.drawn = self.distributions()
         spatial = any(each.spatial for each in self.drawn)
-        self.check(not spatial or min(self.size) > 0, "bottomwidth and bottomheight are not given", "both: the size of the images")
+        self.check(not spatial or min(self.size) > 0, "bottomwidth and bottomheight are not given", "write both, the size of the images")
         return [(samples, COEFFICIENTS, 1, 1)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -277,7 +297,7 @@ class GenerateAugmentationParameters(Augmented):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.drawn:
-            raise graph.refused("it draws numbers at random here", "export the TEST phase, without augment_during_test")
+            raise graph.refused("it draws numbers at random", f"{TEST_PHASE}, and without augment_during_test")
         if self.mode == "regenerate":
             graph.op("Expand", 0.0, [graph.fixed(tops[0], 0), COEFFICIENTS, 1, 1], to=tops[0])
         else:
@@ -297,8 +317,8 @@ class FlowAugmentation(Augmented):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         flow = bottoms[0]
         self.image(flow)
-        self.check(flow[1] == 2, f"bottom 0 is {shape_text(flow)}", "flow of 2 channels: columns and rows")
-        self.check(self.crop, "crop_width and crop_height are not given", "those of the DataAugmentation layers")
+        self.check(flow[1] == 2, f"bottom 0 is {shape_text(flow)}, it must be flow: N x 2 x H x W", "give flow of 2 channels as bottom 0: columns and rows")
+        self.check(self.crop, "crop_width and crop_height are not given", "write the crop_width and crop_height of the DataAugmentation layers")
         for number in (1, 2):
             self.check_coefficients(bottoms[number], flow[0], f"bottom {number}")
         return [(*flow[:2], *(self.crop or ()))]
@@ -309,7 +329,7 @@ class FlowAugmentation(Augmented):
         flow_augment.move(rec, bottoms[0].data, before, after, tops[0].data)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        raise graph.refused("it is a step of a training", "remove it, and give the net its flow")
+        raise graph.refused("it is a step of a training", "remove the layer, and give the net its flow")
 
 
 @register("BlackAugmentation")
@@ -326,13 +346,21 @@ class BlackAugmentation(Augmented):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         own = self.own()
-        self.check(len(self.param.top) == len(bottoms), f"{len(bottoms)} bottoms and {len(self.param.top)} tops", "one top for each bottom")
+        self.check_tops(bottoms)
         first = bottoms[0]
         for number, shape in enumerate(bottoms):
             self.image(shape, f"bottom {number}")
-            self.check(shape[1] in (2, 3), f"bottom {number} is {shape_text(shape)}", "images of 3 channels, or flow of 2")
+            self.check(
+                shape[1] in (2, 3),
+                f"bottom {number} is {shape_text(shape)}: {shape[1]} channels",
+                f"give an image of 3 channels as bottom {number}, or flow of 2",
+            )
             same = (shape[0], *shape[2:]) == (first[0], *first[2:])
-            self.check(same, f"bottom {number} is {shape_text(shape)}, bottom 0 {shape_text(first)}", "one batch of one size")
+            self.check(
+                same,
+                f"bottom {number} is {shape_text(shape)}, bottom 0 is {shape_text(first)}",
+                f"give bottom {number} the batch size {first[0]} and {shape_text(first[2:])} pixels",
+            )
         self.drawn = [each for name in ("black", "border") for each in self.distribution(name, getattr(own, name))]
         return list(bottoms)
 
@@ -344,4 +372,4 @@ class BlackAugmentation(Augmented):
             flow_augment.blacken(rec, bottom.data, table, last if bottom.shape[1] == 3 else None, top.data)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        raise graph.refused("it draws numbers at random", "remove it")
+        raise graph.refused("it draws numbers at random", "remove the layer")

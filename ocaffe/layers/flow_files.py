@@ -32,7 +32,8 @@ class Reader(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         own = self.own()
-        self.check(own.file and own.num > 0, f"file is '{own.file}', num {own.num}", "a file, and num of at least 1")
+        self.check(own.file, "file is missing", "give file, the path of the file to read")
+        self.check(own.num > 0, f"num is {own.num}", "set num to the batch size, 1 or more")
         if self._values is None:
             if not os.path.exists(own.file):
                 raise MissingPath(f"file {own.file} does not exist", own.file, "file", "correct its name", place=self.place, layer=self.title)
@@ -101,12 +102,13 @@ class Writer(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         own, x = self.own(), bottoms[0]
-        fits = len(x) == 4 and (not self.channels or x[1] in self.channels)
-        wanted = f"N x {' or '.join(map(str, self.channels)) or 'C'} x H x W"
-        self.check(fits and 0 not in x, f"bottom 0 is {shape_text(x)}", wanted)
-        self.check(own.file or own.folder, "neither file nor folder is given", 'writer_param { folder: "results" }')
+        self.check_axes(x, "N x C x H x W", values=True)
+        channels = " or ".join(map(str, self.channels))
+        fits = not self.channels or x[1] in self.channels
+        self.check(fits, f"bottom 0 is {shape_text(x)}, {self.param.type} writes {channels} channels", f"give a bottom of {channels} channels")
+        self.check(own.file or own.folder, "neither file nor folder is given", 'name the folder to write to: writer_param { folder: "results" }')
         several = x[0] > 1 and own.file
-        self.check(not several, f"file is {own.file}, and the batch has {x[0]} samples", "folder instead of file, or a batch of 1")
+        self.check(not several, f"file is {own.file}, and the batch has {x[0]} samples", "replace file by folder, or set the batch size to 1")
         return []
 
     def name(self, sample: int, samples: int, ending: str) -> str:
@@ -127,7 +129,10 @@ class Writer(Layer):
                 for sample, values in enumerate(batch := commands.read(ref)):
                     self.write(sample, len(batch), values)
             except OSError as problem:
-                raise self.error(f"{problem.filename or self.own().folder} cannot be written: {problem.strerror}", "another file or folder") from None
+                raise self.error(
+                    f"{problem.filename or self.own().folder} cannot be written: {problem.strerror}",
+                    "name another file or folder in writer_param",
+                ) from None
             self._passes += 1
 
         rec.host(run, reads=[ref], what=self.type)
@@ -141,7 +146,7 @@ class Writer(Layer):
             pointwise(rec, "y0 = 0", writes=[rec.diff_of(bottoms[0])])
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        raise graph.refused("it writes a file", "remove it, and write the output of the model")
+        raise graph.refused("it writes a file", "remove the layer, and write the output of the model")
 
 
 @register("FLOWriter")

@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.expression.formula import parse
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 
 
 class FlowLoss(Layer):
@@ -30,7 +30,11 @@ class FlowLoss(Layer):
         x = bottoms[0]
         self.check_axes(x, "N x C x ..", values=True)
         if len(bottoms) == 2:
-            self.check(bottoms[1] == x, f"bottom 0 is {shape_text(x)}, bottom 1 {shape_text(bottoms[1])}", "two bottoms of one shape")
+            self.check(
+                bottoms[1] == x,
+                f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(bottoms[1])}",
+                f"give bottom 1 the shape {shape_text(x)}, as bottom 0 is",
+            )
         self.shape = (x[0], x[1], math.prod(x[2:]))
         self.settings()
         own = self.own()
@@ -41,6 +45,11 @@ class FlowLoss(Layer):
     def settings(self) -> None:
         """Set p, q and the other settings from the message."""
         raise NotImplementedError
+
+    def not_negative(self, *names: str) -> None:
+        """Raise the layer's error if one of these settings is below 0."""
+        for name in names:
+            self.check(getattr(self.own(), name) >= 0, stated(self.own(), name), f"set {name} to 0 or more")
 
     def _scalars(self, text: str) -> dict[str, float]:
         values = {"p": self.p, "q": self.q, "shift_p": self.shift_p, "shift_q": self.shift_q, "least": self.least, "least_sum": self.least_sum,
@@ -101,12 +110,14 @@ class LpqLoss(FlowLoss):
     def settings(self) -> None:
         own = self.own()
         starts = list(own.pq_episode_starts_at_iter)
-        fact = f"{len(own.p)} p and {len(own.q)} q are given, and pq_episode_starts_at_iter is {starts}"
-        fix = "one p and one q, and a solver for each part of the training"
-        self.check(len(own.p) == len(own.q) == 1 and starts in ([], [0]), fact, fix)
+        fix = "write p once and q once; a training in parts needs a net and a solver for each part"
+        self.check(len(own.p) == len(own.q) == 1, f"lpq_loss_param has {len(own.p)} p and {len(own.q)} q", fix)
+        fix = "remove pq_episode_starts_at_iter; a training in parts needs a net and a solver for each part"
+        self.check(starts in ([], [0]), f"pq_episode_starts_at_iter is {', '.join(map(str, starts))}, which is not supported", fix)
         self.p, self.q, self.shift_p, self.shift_q = own.p[0], own.q[0], own.p_epsilon, own.q_epsilon
-        self.check(self.p > 0 and self.q > 0, f"p is {self.p:g}, q {self.q:g}", "p: 1 q: 1, or other numbers above 0")
-        self.check(self.shift_p >= 0 and self.shift_q >= 0, f"p_epsilon is {self.shift_p:g}, q_epsilon {self.shift_q:g}", "both at least 0")
+        for name, value in (("p", self.p), ("q", self.q)):
+            self.check(value > 0, f"{name} is {value:g}", f"set {name} above 0")
+        self.not_negative("p_epsilon", "q_epsilon")
 
 
 class FlowL1Loss(FlowLoss):
@@ -116,7 +127,7 @@ class FlowL1Loss(FlowLoss):
 
     def settings(self) -> None:
         own = self.own()
-        self.check(own.epsilon >= 0 and own.plateau >= 0, f"epsilon is {own.epsilon:g}, plateau {own.plateau:g}", "both at least 0")
+        self.not_negative("epsilon", "plateau")
         if own.l2_per_location:
             self.p, self.q, self.shift_q, self.least_sum = 2.0, 0.5, own.epsilon, own.plateau**2
         else:

@@ -36,7 +36,11 @@ class FromFile(Configured):
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
         self.from_file = self._file()
         for name in self.refused:
-            self.check(not float(self.from_file.get(name, 0)), f"the file sets {name}: {self.from_file.get(name)}, which is not supported", f"{name}: 0")
+            self.check(
+                not float(self.from_file.get(name, 0)),
+                f"{self.told} sets {name}: {self.from_file.get(name)}, which is not supported",
+                f"set {name} to 0 in the file",
+            )
         prefix = "test_" if self.phase == proto.TEST else ""
         values = dict(defaults)
         for key, default in defaults.items():
@@ -46,18 +50,23 @@ class FromFile(Configured):
                 values[key] = numbers if isinstance(default, list) else type(default)(numbers[0])
         return SimpleNamespace(**values)
 
+    @property
+    def told(self) -> str:
+        """The file, for errors."""
+        return f"the settings file {self.config()}"
+
     def cell_anchors(self, p: Any) -> np.ndarray:
         if "anchors" not in self.from_file:
             return super().cell_anchors(p)
         numbers = self._numbers("anchors")
-        self.check(len(numbers) % 4 == 0, f"the file has {len(numbers)} numbers of anchors", "four for each anchor: x1, y1, x2, y2")
+        self.check(len(numbers) % 4 == 0, f"{self.told} has {len(numbers)} numbers in anchors", "write four for each anchor: x1, y1, x2, y2")
         return np.array(numbers, np.float32).reshape(-1, 4)
 
     def _numbers(self, name: str) -> list[float]:
         try:
             return [float(number) for number in str(self.from_file[name]).replace(",", " ").split()]
         except ValueError:
-            raise self.error(f"the file sets {name}: {self.from_file[name]!r}", "numbers with commas between them") from None
+            raise self.error(f"{self.told} sets {name}: {self.from_file[name]!r}", f"write numbers with commas between them as {name}") from None
 
     def config(self) -> str:
         """Return the name of the file; "": there is none. As in the fork, the data layer can name it for all layers."""
@@ -71,9 +80,18 @@ class FromFile(Configured):
             return {}
         try:
             with open(path, encoding="utf-8") as file:
-                return dict(json.loads(file.read(), strict=False))  # the fork's files have line ends in texts
-        except (OSError, ValueError, TypeError) as problem:
-            raise self.error(f"the settings in {path} cannot be read: {problem}", "the JSON file with which the net was trained") from None
+                text = file.read()
+        except OSError as problem:
+            raise self.error(f"{self.told} cannot be read: {problem.strerror}", "give the path of the JSON file with which the net was trained") from None
+        except UnicodeDecodeError:
+            raise self.error(f"{self.told} is a binary file, not JSON", "give the path of the JSON file with which the net was trained") from None
+        self.check(text.strip(), f"{self.told} is an empty file", "copy the JSON file with which the net was trained there")
+        try:
+            settings = json.loads(text, strict=False)  # the fork's files have line ends in texts
+        except ValueError as problem:
+            raise self.error(f"{self.told} is not valid JSON: {problem}", "correct the file at this place") from None
+        self.check(isinstance(settings, dict), f"{self.told} is JSON, but not an object", "write the settings as a JSON object: { name: value, .. }")
+        return dict(settings)
 
 
 @register("FrcnnProposal")
@@ -123,8 +141,16 @@ class FrcnnProposalTarget(FromFile, ProposalTarget):
 
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
         stage = self.param.proposal_target_param.stage
-        self.check(stage == 0, f"proposal_target_param {{ stage: {stage} }} is not supported", "stage 0; a Python layer can leave boxes out before the layer")
-        self.check(self.config(), "frcnn_param names no file, and the number of classes is in it", 'frcnn_param { config: "voc_config.json" }')
+        self.check(
+            stage == 0,
+            f"proposal_target_param {{ stage: {stage} }} is not supported",
+            "remove stage; a Python layer before this one can leave boxes out, as Cascade R-CNN does",
+        )
+        self.check(
+            self.config(),
+            "frcnn_param names no file, and the number of classes is in it",
+            'name the JSON file with which the net was trained: frcnn_param { config: "PATH" }',
+        )
         p = super().read_settings(defaults)
         if not float(self.from_file.get("bbox_normalize_targets", 1)):
             p.bbox_normalize_means, p.bbox_normalize_stds = [0.0] * 4, [1.0] * 4

@@ -44,10 +44,14 @@ class FrcnnRoiData(FromFile):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
-            self.check(self.config(), "config is not given", 'window_data_param { config: "voc_config.json" }, the settings of the fork')
+            self.check(self.config(), "config is missing", 'name the JSON file of the settings of the training: window_data_param { config: "PATH" }')
             settings, own = self.read_settings(DEFAULTS), self.own()
             jitter = self._numbers("data_jitter")[0] if "data_jitter" in self.from_file else -1
-            self.check(jitter < 0, f"the file sets data_jitter: {jitter:g}, which is not supported", "data_jitter: -1: images are only mirrored and scaled")
+            self.check(
+                jitter < 0,
+                f"{self.told} sets data_jitter: {jitter:g}, which is not supported",
+                "set data_jitter to -1: images are then mirrored and scaled only",
+            )
             self.source = ListedBoxes(settings, own.source, own.root_folder, self.phase == proto.TRAIN, place=self.place, layer=self.title)
             self.source.key = key_of(self.seed, self.param.name)
             self.notes = self.source.notes

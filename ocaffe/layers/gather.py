@@ -34,8 +34,13 @@ class Gathered(Layer):
         """Check the sizes and set `sizes`, `values` and `rows`. `named` are the axes of x that the indices name. Return the top shapes."""
         self.sizes, self.values = [x[axis] for axis in named], inner
         self.rows = math.prod(x) // max(1, inner)
-        self.check(0 not in x and 0 not in top, f"bottom 0 is {shape_text(x)}, the top would be {shape_text(top)}", "shapes without axes of size 0")
-        self.check(self.rows < EXACT, f"bottom 0 ({shape_text(x)}) has {self.rows} places to choose from", f"fewer than {EXACT}")
+        self.check(
+            0 not in x and 0 not in top,
+            f"bottom 0 is {shape_text(x)}, the top would be {shape_text(top)}: an axis has the size 0",
+            "give both bottoms at least 1 value along each axis",
+        )
+        self.check(self.rows < EXACT, f"bottom 0 ({shape_text(x)}) has {self.rows:,} places to choose from, and indices are floats, exact below {EXACT:,}",
+                   "give a smaller bottom 0, for example by a Slice layer before it")  # fmt: skip
         return [top]
 
     def force_backward(self, bottom: int) -> bool:
@@ -96,8 +101,10 @@ class GatherElements(Gathered):
         x, ids = bottoms
         axis = self.axis(self.own().axis, x)
         fits = len(x) == len(ids) and all(small <= large for k, (small, large) in enumerate(zip(ids, x)) if k != axis)
-        fix = f"the same number of axes; at most the sizes of bottom 0, except in axis {axis}"
-        self.check(fits, f"bottom 1 is {shape_text(ids)}, bottom 0 {shape_text(x)}", fix)
+        fix = f"give bottom 1 {len(x)} axes, as bottom 0 has"
+        if len(x) == len(ids):
+            fix = f"give bottom 1 at most the sizes of bottom 0, except along axis {axis}"
+        self.check(fits, f"bottom 1 is {shape_text(ids)}, bottom 0 is {shape_text(x)}", fix)
         strides = [math.prod(x[k + 1 :]) for k in range(len(x))]
         places = np.indices(ids, sparse=True)
         self.weights = [strides[axis]]
@@ -116,8 +123,9 @@ class GatherND(Gathered):
         (x, ids), batch = bottoms, self.own().batch_dims
         length = ids[-1] if ids else 0
         fits = len(ids) > batch and x[:batch] == ids[:batch] and 1 <= length <= len(x) - batch
-        self.check(fits, f"bottom 1 is {shape_text(ids)}, bottom 0 {shape_text(x)}, batch_dims {batch}",
-                   "the same first batch_dims axes, and a last axis of 1 to as many indices as bottom 0 has further axes")  # fmt: skip
+        first, most = "".join(f"{size} x " for size in x[:batch]), len(x) - batch
+        fix = f"give bottom 1 as {first}.. x K: K indices, from 1 to {most}" if most > 0 else f"set batch_dims to less than {len(x)}"
+        self.check(fits, f"bottom 1 is {shape_text(ids)}, bottom 0 is {shape_text(x)}, batch_dims is {batch}", fix)
         named = range(batch, batch + length)
         self.weights = [math.prod(x[axis + 1 : batch + length]) for axis in named]
         per_batch, tuples = math.prod(x[batch : batch + length]), math.prod(ids[batch:-1])

@@ -13,7 +13,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import TEST_PHASE, Layer, ParamBlob, register
 from ocaffe.onnx.graph import OnnxGraph
 
 SCALE = 30  # the first value of a scale without a filler
@@ -40,12 +40,12 @@ class GlobalLSEMargin(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(len(x) >= 2 and 0 not in x, f"bottom 0 is {shape_text(x)}, it must be N x C", "cosines of the classes")
+        self.check_axes(x, "N x C x ..", values=True)
         for index, other in enumerate(bottoms[1:], 1):
-            fact = f"bottom {index} is {shape_text(other)}, bottom 0 {shape_text(x)}"
-            self.check(math.prod(other) == x[0], fact, "one label, and one norm, for each sample")
+            fact = f"bottom {index} is {shape_text(other)}, bottom 0 is {shape_text(x)}"
+            self.check(math.prod(other) == x[0], fact, f"give {x[0]} {'labels' if index == 1 else 'norms'} as bottom {index}, one for each sample")
         self.bounds = [float(getattr(p, name)) if p.HasField(name) else bound for name, bound in (("min_value", 0.0), ("max_value", math.inf))]
-        self.check(self.bounds[0] <= self.bounds[1], f"min_value is {self.bounds[0]:g}, max_value {self.bounds[1]:g}", "min_value below max_value")
+        self.check(self.bounds[0] <= self.bounds[1], f"min_value is {self.bounds[0]:g}, max_value is {self.bounds[1]:g}", "set min_value to max_value or less")
         self.grid = x[0], math.prod(x[1:])
         return [x, (5,)][: max(1, len(self.param.top))]
 
@@ -89,7 +89,7 @@ class GlobalLSEMargin(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.phase == proto.TRAIN or len(tops) > 1:
-            raise graph.refused("it moves its margin here", "export the TEST phase, without a second top")
+            raise graph.refused("it has a second top, or is in the TRAIN phase, in which it moves its margin", f"{TEST_PHASE}, and without a second top")
         factor = graph.reshape(bottoms[2], (-1, 1)) if len(bottoms) > 2 else graph.parameter(self.params[0])
         labels = graph.cast(graph.reshape(bottoms[1], (-1, 1)), np.int64)
         own = graph.cast(graph.op("Equal", labels, np.arange(self.grid[1], dtype=np.int64)[None]), np.float32)

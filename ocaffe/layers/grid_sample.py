@@ -31,9 +31,14 @@ class GridSample(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, grid = bottoms
-        self.check_axes(x, "N x C x H x W", values=True)
+        self.check_axes(x, "N x C x H x W")
+        self.check(min(x[2:]) > 0, f"bottom 0 is {shape_text(x)}, an image without pixels", "give an image of at least 1 x 1 pixels")
         fits = len(grid) == 4 and grid[0] == x[0] and grid[3] == 2
-        self.check(fits, f"bottom 1 is {shape_text(grid)}, bottom 0 {shape_text(x)}", f"places {x[0]} x h x w x 2")
+        self.check(
+            fits,
+            f"bottom 1 is {shape_text(grid)}, bottom 0 is {shape_text(x)}",
+            f"give bottom 1 as {x[0]} x H x W x 2: the column and row of each pixel of the top",
+        )
         return [(x[0], x[1], *grid[1:3])]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -58,7 +63,7 @@ class GridSample(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         p = self.own()
         if graph.opset < SINCE:
-            raise graph.refused(f"ONNX has GridSample since opset {SINCE}, this is opset {graph.opset}", f"--opset={SINCE}")
+            raise graph.refused(f"ONNX has GridSample since opset {SINCE}, this is opset {graph.opset}", f"write --opset={SINCE}")
         mode = "nearest" if p.mode == PARAMETER.NEAREST else "linear" if graph.opset >= LINEAR_SINCE else "bilinear"
         padding = PARAMETER.Padding.Name(p.padding).lower()
         graph.op("GridSample", *bottoms, to=tops[0], mode=mode, padding_mode=padding, align_corners=int(p.align_corners))

@@ -26,7 +26,7 @@ class GRN(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, bias = bottoms[0], float(self.own().bias)
         self.check_axes(x, "N x C x ..", values=True)
-        self.check(bias >= 0, f"bias is {bias:g}", "bias: 0, or a larger number")
+        self.check(bias >= 0, f"bias is {bias:g}", "set bias to 0 or more")
         self.bias, self.shape, self.single = bias, (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))
         return [x]
 

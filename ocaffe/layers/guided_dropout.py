@@ -12,7 +12,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
 TYPES = ("deterministic", "stochastic")
@@ -32,9 +32,15 @@ class GuidedDropout(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, guidance) = self.own(), bottoms
-        fits = len(x) >= 2 and math.prod(guidance) == math.prod(x[:2]) and guidance[:1] == x[:1]
-        self.check(fits, f"bottom 1 is {shape_text(guidance)}, bottom 0 {shape_text(x)}", f"guidance {shape_text(x[:2])}")
-        self.check(p.type in TYPES, f"type is '{p.type}'", " or ".join(f'type: "{name}"' for name in TYPES))
+        self.check_axes(x, "N x C x ..")
+        fits = math.prod(guidance) == math.prod(x[:2]) and guidance[:1] == x[:1]
+        self.check(
+            fits,
+            f"bottom 1 is {shape_text(guidance)}, bottom 0 is {shape_text(x)}",
+            f"give bottom 1 the shape {shape_text(x[:2])}: one value for each channel of each sample",
+        )
+        wanted = " or ".join(f'type: "{name}"' for name in TYPES)
+        self.check(p.type in TYPES, f"type is '{p.type}'", f"write {wanted}")
         self.shape = (x[0], x[1], math.prod(x[2:]))
         self.random = p.type == "stochastic"
         self.active = not self.random or self.phase == proto.TRAIN
@@ -66,7 +72,7 @@ class GuidedDropout(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.random:
             if self.active:
-                raise graph.refused("it draws channels at random here", "export the TEST phase")
+                raise graph.refused("it draws channels at random in the TRAIN phase", TEST_PHASE)
             graph.op("Identity", bottoms[0], to=tops[0])
             return
         guidance = graph.reshape(bottoms[1], (-1, self.shape[1], *[1] * (len(bottoms[0].shape) - 2)))

@@ -22,7 +22,7 @@ class HDF5Data(Layer):
         self.check(
             not self.param.HasField("transform_param"),
             "transform_param is set, and HDF5Data does not transform",
-            "remove transform_param; store the values as the net wants them",
+            "remove transform_param, and store scaled and cropped values in the files",
         )
         if self.source is None:
             self.source = Hdf5Source(self.own(), self.param.top, place=self.place, layer=self.title)

@@ -33,11 +33,12 @@ class HDF5Output(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         self.path = self.own().file_name
-        self.check(self.path, "file_name is empty", 'hdf5_output_param { file_name: "out.h5" }')
+        self.check(self.path, "file_name is missing", 'name the file to write: hdf5_output_param { file_name: "out.h5" }')
         data, label = bottoms
-        for bottom in bottoms:
-            self.check(0 < len(bottom) <= AXES, f"a bottom is {shape_text(bottom)}", f"1 to {AXES} axes")
-        self.check(data[0] == label[0], f"data has {data[0]} rows, label {label[0]}", "as many rows in both")
+        for i, bottom in enumerate(bottoms):
+            fix = f"add a Flatten layer before bottom {i}" if bottom else f"give bottom {i} a batch axis"
+            self.check(0 < len(bottom) <= AXES, f"bottom {i} is {shape_text(bottom)}, HDF5Output takes 1 to {AXES} axes", fix)
+        self.check(data[0] == label[0], f"bottom 0 has {data[0]} rows, bottom 1 has {label[0]}", "give both bottoms the same batch size")
         return []
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -72,7 +73,10 @@ class HDF5Output(Layer):
         except Error:
             raise
         except (OSError, RuntimeError) as problem:  # h5py raises either for a failed write
-            raise self.error(f"{self.path} cannot be written: {problem}", "do not open or change the file while the net writes it") from None
+            raise self.error(
+                f"{self.path} cannot be written; HDF5 says: {problem}",
+                "close other programs that have the file open, or write another file_name",
+            ) from None
         self._rows += len(arrays[0])
 
     def _check_room(self, size: int) -> None:
@@ -83,7 +87,9 @@ class HDF5Output(Layer):
         for name, array in zip(NAMES, arrays):
             inner = file[name].shape[1:]
             self.check(
-                inner == array.shape[1:], f"a row of '{name}' is {shape_text(array.shape[1:])}, and was {shape_text(inner)}", "write each shape to its own file"
+                inner == array.shape[1:],
+                f"a row of '{name}' is {shape_text(array.shape[1:])}, and was {shape_text(inner)}",
+                "give the bottoms the same shape in all passes, but for the batch size; or write another shape to another file_name",
             )
         for name, array in zip(NAMES, arrays):
             file[name].resize(self._rows + len(array), axis=0)

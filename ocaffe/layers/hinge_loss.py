@@ -32,7 +32,7 @@ class LabelledScores(Layer):
         self.rows = scores[0] if scores else 1
         self.classes = math.prod(scores) // max(self.rows, 1)
         fact = f"there are {self.classes:,} scores per label; a label is a float, exact up to {MOST_CLASSES:,}"
-        self.check(self.classes <= MOST_CLASSES, fact, "fewer classes")
+        self.check(self.classes <= MOST_CLASSES, fact, f"give at most {MOST_CLASSES:,} scores for each label")
         check_labels(self, scores, labels, self.rows)
         self.labels = {1: LabelRange(self.title, self.classes)}
         refuse_smoothing(self)

@@ -31,7 +31,11 @@ class Im2col(Layer):
         p, x = self.own(), bottoms[0]
         axis = self.axis(p.axis, x)
         spatial = x[axis + 1 :]
-        self.check(spatial, f"no axes follow axis {axis} of bottom {shape_text(x)}", "an image after the channel axis")
+        self.check(
+            spatial,
+            f"no axes follow axis {axis} of bottom {shape_text(x)}",
+            f"set axis to the channels, for example axis: {max(0, len(x) - 3)}, or give a bottom with an image after them",
+        )
         w = Window(self, p, len(spatial))
         out, _ = w.outputs(self, spatial)
         self.columns, self.batch_axes = Columns(spatial, out, w.kernel, bounded(w.stride, spatial, w.pad), w.pad, w.dilation), axis

@@ -29,18 +29,26 @@ class InnerDistance(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 10, or another number of centres")
-        self.check(p.HasField("bias_term"), "bias_term is missing", "bias_term: false, or true")
-        self.check(p.distance_type in ("L1", "L2"), f"distance_type is {p.distance_type!r}", 'distance_type: "L2", or "L1"')
+        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of centres")
+        self.check(p.HasField("bias_term"), "bias_term is missing", "write bias_term: true for a bias that is added to the distances, else bias_term: false")
+        self.check(p.distance_type in ("L1", "L2"), f"distance_type is {p.distance_type!r}", 'write distance_type: "L1" or distance_type: "L2"')
         axis = self.axis(p.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
         self.weights: Shape = (self.inputs, self.outputs) if p.transpose else (self.outputs, self.inputs)
         self.normalized = bool(p.normalize) and len(bottoms) == 1
-        self.check(not (self.normalized and p.transpose), "normalize and transpose are given", "remove transpose; the fork normalizes rows only")
-        self.check(p.bias_term or len(bottoms) < 3, "3 bottoms are given, and bias_term is false", "two bottoms, or bias_term: true")
-        self.check(not p.bias_term or len(bottoms) != 2, "2 bottoms are given, and bias_term is true", "the bias as bottom 2, or bias_term: false")
+        self.check(
+            not (self.normalized and p.transpose),
+            "normalize and transpose are both true, and rows only are normalized",
+            "remove normalize, or transpose",
+        )
+        self.check(p.bias_term or len(bottoms) < 3, "3 bottoms are given, and bias_term is false", "remove bottom 2, or write bias_term: true")
+        self.check(not p.bias_term or len(bottoms) != 2, "2 bottoms are given, and bias_term is true", "give the bias as bottom 2, or write bias_term: false")
         for i, (given, wanted) in enumerate(zip(bottoms[1:], (self.weights, (self.outputs,))), 1):
-            self.check(math.prod(given) == math.prod(wanted), f"bottom {i} is {shape_text(given)}", f"{shape_text(wanted)}")
+            self.check(
+                math.prod(given) == math.prod(wanted),
+                f"bottom {i} is {shape_text(given)}, bottom 0 is {shape_text(x)}, and num_output is {p.num_output}",
+                f"give bottom {i} the shape {shape_text(wanted)}: {'the centres' if i == 1 else 'the bias'}",
+            )
         return [(*x[:axis], self.outputs)]
 
     def parameters(self) -> Sequence[ParamBlob]:

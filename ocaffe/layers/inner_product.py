@@ -26,10 +26,14 @@ class InnerProduct(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, (x,) = self.own(), bottoms
-        self.check(param.num_output > 0, "num_output is missing or 0", "num_output: 10, or another number of outputs")
+        self.check(param.num_output > 0, "num_output is missing or 0", "give num_output, the number of outputs")
         self.first = axis = self.axis(param.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
-        self.check(self.inputs > 0, f"the axes from {axis} on of bottom {shape_text(x)} hold nothing", "a bottom with values, or a smaller axis")
+        self.check(
+            self.inputs > 0,
+            f"the axes from {axis} on of bottom {shape_text(x)} have no values: a size is 0",
+            "give bottom 0 at least 1 value along each axis",
+        )
         return [(*x[:axis], self.outputs)]
 
     def parameters(self) -> Sequence[ParamBlob]:

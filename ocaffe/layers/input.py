@@ -7,7 +7,7 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, once_or, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -20,10 +20,10 @@ class Input(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         shapes, tops = [tuple(shape.dim) for shape in self.own().shape], len(self.param.top)
-        fix = "input_param { shape { dim: .. } } once, or once for each top"
-        self.check(len(shapes) in (1, tops), f"{len(shapes)} shapes for {tops} tops", fix)
+        fix = f"write shape {{ dim: .. }} in input_param {once_or(tops)}"
+        self.check(len(shapes) in (1, tops), f"input_param has {len(shapes)} shapes for {tops} tops", fix)
         for shape in shapes:
-            self.check(all(dim > 0 for dim in shape), f"shape {shape_text(shape)} has a dim below 1", "dims of at least 1")
+            self.check(all(dim > 0 for dim in shape), f"shape {shape_text(shape)} has a dim below 1", "set each dim to 1 or more, the batch size first")
         return shapes if len(shapes) == tops else shapes * tops
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

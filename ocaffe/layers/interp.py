@@ -8,7 +8,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.resampling.interp import Resampling
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -26,13 +26,18 @@ class Interp(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x H x W")
-        self.check(p.pad_beg <= 0 and p.pad_end <= 0, f"pad_beg is {p.pad_beg}, pad_end {p.pad_end}", "pads that are 0 or negative (they crop)")
+        for name in ("pad_beg", "pad_end"):
+            self.check(getattr(p, name) <= 0, stated(p, name), f"set {name} to 0, or below 0 to crop")
         part = x[2] + p.pad_beg + p.pad_end, x[3] + p.pad_beg + p.pad_end
-        self.check(min(part) > 0, f"pad_beg {p.pad_beg} and pad_end {p.pad_end} leave nothing of the {x[2]} x {x[3]} image", "pads nearer to 0")
+        self.check(
+            min(part) > 0,
+            f"pad_beg {p.pad_beg} and pad_end {p.pad_end} leave nothing of the {x[2]} x {x[3]} image",
+            f"set pad_beg and pad_end so that together they cut at most {min(x[2:]) - 1} pixels",
+        )
         for name in ("shrink_factor", "zoom_factor"):
-            self.check(getattr(p, name) >= 1, f"{name} is {getattr(p, name)}", f"{name}: 1, or a larger number")
+            self.check(getattr(p, name) >= 1, stated(p, name), f"set {name} to 1 or more, or remove it")
         outputs = self.outputs(part)
-        self.check(min(outputs) > 0, f"height is {p.height}, width {p.width}", "height: 1 width: 1, or larger numbers")
+        self.check(min(outputs) > 0, f"height is {p.height}, width is {p.width}", "set height and width to 1 or more")
         self.resampling = Resampling(-p.pad_beg, part, outputs)
         self.moves_data = not (outputs == part == x[2:])
         return [(*x[:2], *outputs)]
@@ -40,7 +45,7 @@ class Interp(Layer):
     def outputs(self, part: tuple[int, int]) -> tuple[int, int]:
         p = self.own()
         shrink, zoom, sized = p.HasField("shrink_factor"), p.HasField("zoom_factor"), p.HasField("height") and p.HasField("width")
-        self.check(shrink or zoom or sized, "no size is given", "height and width, zoom_factor or shrink_factor")
+        self.check(shrink or zoom or sized, "interp_param gives no size", "write height and width of the top, zoom_factor or shrink_factor")
         if sized and shrink == zoom:
             return p.height, p.width
         shrunk = [(size - 1) // p.shrink_factor + 1 for size in part]

@@ -12,7 +12,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -24,8 +24,12 @@ class LabelMargin(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, labels = bottoms
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, it must be N x C", "scores of the classes")
-        self.check(math.prod(labels) == x[0], f"bottom 1 is {shape_text(labels)}, bottom 0 {shape_text(x)}", "one label for each sample")
+        self.check_axes(x, "N x C x ..")
+        self.check(
+            math.prod(labels) == x[0],
+            f"bottom 1 is {shape_text(labels)}, bottom 0 is {shape_text(x)}",
+            f"give {x[0]} labels as bottom 1, one for each sample",
+        )
         self.grid = x[0], math.prod(x[1:])
         self.active = self.always or self.phase == proto.TRAIN or bool(self.own().transform_test)
         return [x]
@@ -80,7 +84,10 @@ class LabelSpecificAdd(LabelMargin):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.active or len(tops) > 1:
-            raise graph.refused("it changes the scores of labels here", "export the TEST phase, without a second top")
+            raise graph.refused(
+                "it has a second top, or is in the TRAIN phase, in which it changes the scores of labels",
+                f"{TEST_PHASE}, and without a second top",
+            )
         graph.op("Identity", bottoms[0], to=tops[0])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:

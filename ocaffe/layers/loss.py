@@ -8,7 +8,7 @@ from ocaffe import proto
 from ocaffe.errors import shape_text
 from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import Layer
+from ocaffe.layers.base import Layer, stated
 
 COUNTED = 0.0  # a normalizer that only the device knows: the number of positions whose label is not ignored
 
@@ -40,8 +40,8 @@ def normalizer(layer: Layer, outer: int, inner: int, default: int | None = None)
     chosen = normalization(loss, mode.VALID if default is None else default)
     layer.check(
         chosen != mode.PRE_FIXED or loss.pre_fixed_normalizer > 0,
-        f"pre_fixed_normalizer is {loss.pre_fixed_normalizer:g}, the loss cannot be divided by it",
-        "pre_fixed_normalizer: 1, or another positive number",
+        f"{stated(loss, 'pre_fixed_normalizer')}, and normalization: PRE_FIXED divides the loss by it",
+        "set pre_fixed_normalizer to the divisor, above 0, or write another normalization",
     )
     return divisor[chosen]
 
@@ -57,13 +57,15 @@ def check_batch(layer: Layer, scores: Shape, labels: Shape) -> None:
     layer.check(
         labels[:1] == scores[:1],
         f"data and label should have the same first dimension: bottom 0 is {shape_text(scores)}, bottom 1 is {shape_text(labels)}",
-        "give both the same batch size",
+        f"give both the same batch size, {scores[0] if scores else 1} or {labels[0] if labels else 1}",
     )
 
 
 def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> None:
     """Raise the layer's error unless there is one label for each position. The axes of the labels do not matter."""
-    fix = "for scores N x C x H x W and axis 1, N x H x W labels: whole numbers from 0 to C - 1"
+    wanted = (*scores[:1], *scores[2:])
+    shape = f": {shape_text(wanted)}" if math.prod(wanted) == positions else ""
+    fix = f"give {positions} labels as bottom 1, one for each {'pixel' if len(scores) > 2 else 'sample'}{shape}, whole numbers from 0 on"
     if len(labels) == len(scores) and labels[0] == scores[0]:
         fix += ". Labels of mixup and cutmix: SoftmaxWithLoss, and as many scores as label_classes"
     layer.check(
@@ -93,11 +95,11 @@ def label_bottom(layer: Layer, classes: int) -> dict[int, LabelRange]:
 def label_smoothing(layer: Layer) -> float:
     """Return label_smoothing: the share of each target that is spread evenly over all classes."""
     share = float(layer.param.loss_param.label_smoothing)
-    layer.check(0 <= share < 1, f"label_smoothing is {share:g}", "label_smoothing: 0.1, or another share of 0 or more and less than 1")
+    layer.check(0 <= share < 1, f"label_smoothing is {share:g}", "set label_smoothing to a share of the target, 0 or more and less than 1")
     return share
 
 
 def refuse_smoothing(layer: Layer) -> None:
     """Raise the layer's error if the prototxt sets label_smoothing."""
     fix = "remove label_smoothing, or use SoftmaxWithLoss"
-    layer.check(not layer.param.loss_param.label_smoothing, "loss_param { label_smoothing } is not supported by this layer", fix)
+    layer.check(not layer.param.loss_param.label_smoothing, f"loss_param {{ label_smoothing }} is not supported by {layer.param.type}", fix)

@@ -25,7 +25,11 @@ class LRN(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, x = self.own(), bottoms[0]
-        self.check(param.local_size % 2 == 1, f"local_size is {param.local_size}, LRN takes odd values only", "local_size: 5, or another odd number")
+        self.check(
+            param.local_size % 2 == 1,
+            f"local_size is {param.local_size}, LRN takes odd values only",
+            f"set local_size to {param.local_size + 1}" + (f", or to {param.local_size - 1}" if param.local_size else ""),
+        )
         self.check_axes(x, "N x C x H x W")
         self.across = param.norm_region == param.ACROSS_CHANNELS
         self.response = Response(param.local_size, param.alpha, param.beta, param.k)

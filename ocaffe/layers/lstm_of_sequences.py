@@ -45,11 +45,19 @@ class Lstm(LSTM):
             flat_indicators = len(bottoms) > 1 and math.prod(bottoms[1]) == math.prod(x[:2])
             return super().infer(x, x[:2] if len(bottoms) < 2 or flat_indicators else bottoms[1])
         fact = f"batch_size is {batch}, bottom 0 is {shape_text(x)}"
-        self.check(len(x) >= 2 and x[0] % batch == 0, fact, f"T x {batch} x ..., or rows whose number is a multiple of {batch}")
+        self.check(
+            len(x) >= 2 and x[0] % batch == 0,
+            fact,
+            f"give bottom 0 as T x {batch} x .., or rows whose number is a multiple of {batch}; or correct batch_size",
+        )
         steps = (x[0] // batch, batch)
         if len(bottoms) > 1:
             count = math.prod(bottoms[1])
-            self.check(count == x[0], f"bottom 1 is {shape_text(bottoms[1])}, bottom 0 {shape_text(x)}", "one indicator for each row")
+            self.check(
+                count == x[0],
+                f"bottom 1 is {shape_text(bottoms[1])}, bottom 0 is {shape_text(x)}",
+                f"give {x[0]} indicators as bottom 1, one for each row",
+            )
         super().infer((*steps, *x[1:]), steps)
         return [(x[0], self.units)]
 
@@ -91,7 +99,7 @@ class Lstm(LSTM):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.flat:
-            raise graph.refused(f"bottom 0 is flat ({shape_text(bottoms[0].shape)})", "a Reshape to T x N x I before the layer, and no batch_size")
+            raise graph.refused(f"bottom 0 is flat ({shape_text(bottoms[0].shape)})", "add a Reshape layer to T x N x I before this one, and remove batch_size")
         super().onnx(graph, bottoms, tops)
 
     def onnx_first(self, graph: OnnxGraph, bottoms: list[Blob]) -> bool | None:

@@ -50,11 +50,16 @@ class LSTMUnit(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         before, x, cont = bottoms
-        self.check(len(before) == 3 and before[0] == 1, f"bottom 0 (c_prev) is {shape_text(before)}", "one time step: 1 x N x D")
+        self.check(
+            len(before) == 3 and before[0] == 1,
+            f"bottom 0 (c_prev) is {shape_text(before)}, it must be one time step: 1 x N x D",
+            "add a Reshape layer that makes 1 x N x D: N sequences, D units",
+        )
         self.sequences, self.units = before[1:]
         for index, (shape, wanted) in enumerate(((x, (1, self.sequences, GATES * self.units)), (cont, (1, self.sequences))), 1):
+            what = "4 values for each unit" if index == 1 else "one indicator for each sequence"
             fact = f"bottom {index} is {shape_text(shape)}, {shape_text(wanted)} is required for bottom 0 {shape_text(before)}"
-            self.check(shape == wanted, fact, "c_prev 1 x N x D, inputs of the gates 1 x N x 4D, cont 1 x N")
+            self.check(shape == wanted, fact, f"give bottom {index} the shape {shape_text(wanted)}: {what}")
         return [before, before]
 
     def force_backward(self, bottom: int) -> bool:

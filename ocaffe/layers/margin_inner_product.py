@@ -48,7 +48,11 @@ class MarginInnerProduct(Layer):
         self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of classes")
         axis = self.axis(p.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
-        self.check(math.prod(labels) == self.rows, f"bottom 1 is {shape_text(labels)}, there are {self.rows} samples", "one label for each sample")
+        self.check(
+            math.prod(labels) == self.rows,
+            f"bottom 1 is {shape_text(labels)}, bottom 0 is {shape_text(x)}",
+            f"give {self.rows} labels as bottom 1, one for each sample",
+        )
         return [(*x[:axis], self.outputs), (1,)]
 
     def parameters(self) -> Sequence[ParamBlob]:
@@ -135,7 +139,11 @@ class LargeMarginInnerProduct(MarginInnerProduct):
         tops = super().infer(*bottoms[:2])
         for weights in bottoms[2:]:
             wanted = (self.outputs, self.inputs)
-            self.check(math.prod(weights) == math.prod(wanted), f"bottom 2 is {shape_text(weights)}", f"weights {shape_text(wanted)}")
+            self.check(
+                math.prod(weights) == math.prod(wanted),
+                f"bottom 2 is {shape_text(weights)}, bottom 0 is {shape_text(bottoms[0])}, and num_output is {self.outputs}",
+                f"give bottom 2 the shape {shape_text(wanted)}: a row of weights for each class",
+            )
         return tops
 
     def parameters(self) -> Sequence[ParamBlob]:

@@ -29,7 +29,12 @@ class MaskPooling(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, mask = bottoms
         wanted = (*x[:1], 1, *x[2:])
-        self.check(len(x) >= 2 and mask == wanted, f"bottom 1 is {shape_text(mask)}, bottom 0 {shape_text(x)}", f"a mask {shape_text(wanted)}")
+        self.check_axes(x, "N x C x ..")
+        self.check(
+            mask == wanted,
+            f"bottom 1 is {shape_text(mask)}, bottom 0 is {shape_text(x)}",
+            f"give bottom 1 the shape {shape_text(wanted)}: a mask of 1 channel for each sample",
+        )
         self.shape, self.single = (x[0], x[1], math.prod(x[2:])), (x[0], 1, math.prod(x[2:]))
         return [x]
 

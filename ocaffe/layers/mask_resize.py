@@ -23,7 +23,7 @@ class MaskResize(MappedPlanes):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, image = self.own(), self.image(bottoms[0])
         size = p.output_height, p.output_width
-        self.check(min(size) > 0, f"output_height is {size[0]}, output_width {size[1]}", "both at least 1: 21 for MNC")
+        self.positive(p, {"output_height": "the rows of the top: 1 or more (21 in MNC)", "output_width": "the columns of the top: 1 or more (21 in MNC)"})
         return self.plan(bottoms[0], *(matrix(n, m) for n, m in zip(image, size)))
 
 

@@ -15,6 +15,15 @@ from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
+def _inner(trans_a: bool, trans_b: bool, a: Shape, b: Shape) -> str:
+    """Return the remedy for products whose inner sizes differ."""
+    if (a[-1] if trans_a else a[-2]) == (b[-1] if trans_b else b[-2]):
+        return f"write transpose_a: {str(not trans_a).lower()}, which exchanges the last axes of bottom 0"
+    if (a[-2] if trans_a else a[-1]) == (b[-2] if trans_b else b[-1]):
+        return f"write transpose_b: {str(not trans_b).lower()}, which exchanges the last axes of bottom 1"
+    return f"give bottom 1 {a[-2] if trans_a else a[-1]} {'columns' if trans_b else 'rows'}"
+
+
 @register("MatMul")
 class MatMul(Layer):
     """y = op(a) op(b) over the last two axes; `transpose_a` and `transpose_b` transpose them. The axes before are the batch.
@@ -34,13 +43,21 @@ class MatMul(Layer):
         a, b = self._given_sizes(bottoms) if flat else bottoms
         self.trans_a, self.trans_b = bool(own.transpose_a), flat or bool(own.transpose_b)
         texts = f"bottom 0 is {shape_text(a)}, bottom 1 is {shape_text(b)}"
-        self.check(len(a) > 1 and len(b) > 1, texts, "two axes or more")
+        self.check(
+            len(a) > 1 and len(b) > 1,
+            f"{texts}, MatMul takes 2 axes or more",
+            f"add a Reshape layer that gives bottom {0 if len(a) < 2 else 1} 2 axes or more",
+        )
         m, k = a[-2:][::-1] if self.trans_a else a[-2:]
         inner, n = b[-2:][::-1] if self.trans_b else b[-2:]
         fact = f"{texts}: the product sums over {k} and over {inner} values"
-        self.check(k == inner, fact, "equal inner sizes; transpose_a or transpose_b exchange the last axes")
+        self.check(k == inner, fact, _inner(self.trans_a, self.trans_b, a, b))
         pairs = list(itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1))
-        self.check(all(p == q or 1 in (p, q) for p, q in pairs), f"{texts}: their batches differ", "equal axes before the last two, or axes of 1")
+        self.check(
+            all(p == q or 1 in (p, q) for p, q in pairs),
+            f"{texts}: their batches differ",
+            "make the axes before the last two equal, or 1, by a Reshape layer",
+        )
         self.batch = tuple(q if p == 1 else p for p, q in reversed(pairs))
         self.a, self.b, self.sizes = a, b, (m, n, k)
         # One matrix b for all rows of a makes a single product.
@@ -53,7 +70,7 @@ class MatMul(Layer):
         a, b = (own.dim_1, own.dim_2), (own.dim_3, own.dim_2)
         for index, (shape, wanted) in enumerate(zip(bottoms, (a, b))):
             fact = f"bottom {index} is {shape_text(shape)}: {math.prod(shape)} values for {shape_text(wanted)}"
-            self.check(math.prod(shape) == math.prod(wanted), fact, "dim_1 x dim_2 for bottom 0, dim_3 x dim_2 for bottom 1")
+            self.check(math.prod(shape) == math.prod(wanted), fact, f"correct dim_2 and dim_{3 if index else 1}, or give {math.prod(wanted)} values")
         return a, b
 
     @property

@@ -30,19 +30,26 @@ class Mean(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(len(self.param.top) == len(bottoms), f"{len(bottoms)} bottoms and {len(self.param.top)} tops", "one top for each bottom")
-        fact = f"{len(p.value)} value and {'a' if p.file else 'no'} file are given"
-        self.check(bool(p.value) != p.HasField("file"), fact, 'give value, such as value: 104, or file: "mean.binaryproto"')
+        self.check_tops(bottoms)
+        self.check(
+            p.value or p.HasField("file"),
+            "mean_param has no value and no file",
+            "write a value for each channel, or file: the path of a .binaryproto file",
+        )
+        self.check(not (p.value and p.HasField("file")), f"mean_param has {len(p.value)} value and file: \"{p.file}\"", "remove value, or file")
         try:
             mean = read_blobproto(p.file) if p.file else np.array(p.value, np.float32).reshape(1, -1, 1, 1)
         except Error as problem:
-            raise self.error(f"file: {problem}", "a .binaryproto file, or value") from problem
+            raise self.error(f'file: "{p.file}" {problem.fact}', problem.fix) from problem
         mean = mean.reshape(mean.shape[-3:]).astype(np.float32) * (-1 if p.operation == p.SUBTRACT else 1)
         self.means = []
         for index, x in enumerate(bottoms):
-            fits = len(x) == 4 and x[1] % len(mean) == 0 and (not p.file or mean.shape[1:] == x[2:])
-            what = f"the mean image is {shape_text(mean.shape)}" if p.file else f"{len(mean)} values are given"
-            self.check(fits, f"bottom {index} is {shape_text(x)}, {what}", "means whose number divides the channels, and an image of the size of the bottom")
+            self.check_axes(x, "N x C x H x W", index)
+            what = f"the mean image in {p.file} is {shape_text(mean.shape)}" if p.file else f"{len(mean)} value are given"
+            fix = f"give a mean of 1 or {x[1]} channels" if p.file else f"write value once, or {x[1]} times: once for each channel"
+            self.check(x[1] % len(mean) == 0, f"bottom {index} is {shape_text(x)}, {what}", fix)
+            fits = not p.file or mean.shape[1:] == x[2:]
+            self.check(fits, f"bottom {index} is {shape_text(x)}, {what}", f"give a mean image of {shape_text(x[2:])} pixels, or one value for each channel")
             self.means.append(np.tile(mean, (x[1] // len(mean), 1, 1)).reshape(x[1], -1))
         self.factor, self.mean_factor = p.output_scale * p.input_scale, p.output_scale * p.mean_scale
         return list(bottoms)

@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.rearrange.rows import gather, gather_adjoint
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 
 PAIRS = ((0, 1, 1), (0, 3, -1), (2, 1, -1), (2, 3, 1))  # of a draw's samples (two of the source, two of the target), and the sign of their kernel
 KERNELS = 16  # the most kernels
@@ -35,12 +35,19 @@ class MMDLoss(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (source, target) = self.own(), bottoms
-        texts = f"bottom 0 is {shape_text(source)}, bottom 1 {shape_text(target)}"
-        fits = len(source) >= 1 and len(target) >= 1 and math.prod(source[1:]) == math.prod(target[1:]) > 0
-        self.check(fits, texts, "two bottoms N x K and M x K with the same number of features")
-        self.check(min(source[0], target[0]) >= 2, texts, "at least two samples in each; the fork has no gradient for one")
-        fact = f"kernel_num is {p.kernel_num}, kernel_mul {p.kernel_mul:g}"
-        self.check(1 <= p.kernel_num <= KERNELS and p.kernel_mul > 0, fact, f"1 to {KERNELS}, and above 0")
+        texts = f"bottom 0 is {shape_text(source)}, bottom 1 is {shape_text(target)}"
+        for index, x in enumerate(bottoms):
+            self.check(x, f"bottom {index} is a scalar, MMDLoss takes N x K: samples and features", f"give bottom {index} 2 axes")
+            self.check_filled(x, index)
+        fits = math.prod(source[1:]) == math.prod(target[1:])
+        self.check(
+            fits,
+            f"{texts}: the numbers of features differ",
+            f"give bottom 1 the shape {target[0]} x {math.prod(source[1:])}, by num_output of its layer",
+        )
+        self.check(min(source[0], target[0]) >= 2, f"{texts}: a bottom has one sample", "give both bottoms a batch of 2 samples or more")
+        self.check(1 <= p.kernel_num <= KERNELS, stated(p, "kernel_num"), f"set kernel_num to a number from 1 to {KERNELS}")
+        self.check(p.kernel_mul > 0, stated(p, "kernel_mul"), "set kernel_mul above 0")
         self.counts, self.features = (source[0], target[0]), math.prod(source[1:])
         self.draws = max(self.counts)
         self.ratios = [float(p.kernel_mul) ** (k - p.kernel_num // 2) for k in range(p.kernel_num)]

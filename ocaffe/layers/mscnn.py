@@ -14,7 +14,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import Read, pointwise
 from ocaffe.kernels.rearrange.rows import gather, select
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register, stated, times
 from ocaffe.onnx.graph import OnnxGraph
 
 SUPPRESSIONS = ("IOU", "IOMU", "IOFU")  # the intersection over: the union, the smaller box, the box with the higher score
@@ -27,8 +27,9 @@ def normal(layer: Layer) -> tuple[list[float], list[float]]:
     means, deviations = list(p.bbox_mean), list(p.bbox_std)
     if not (means and deviations):
         return [0.0] * 4, [1.0] * 4
-    fits = len(means) == len(deviations) == 4 and min(deviations) > 0
-    layer.check(fits, f"bbox_mean is {means}, bbox_std {deviations}", "four of each, and deviations above 0")
+    for name, values in (("bbox_mean", means), ("bbox_std", deviations)):
+        layer.check(len(values) == 4, f"{name} is given {times(len(values))}", f"write {name} 4 times: for x, y, width and height")
+    layer.check(min(deviations) > 0, f"bbox_std has {min(deviations):g}", "set each bbox_std above 0")
     return means, deviations
 
 
@@ -48,12 +49,23 @@ class DecodeBBox(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         changes, boxes = bottoms[:2]
-        texts = f"bottom 0 is {shape_text(changes)}, bottom 1 {shape_text(boxes)}"
-        fits = len(changes) >= 2 and math.prod(changes[1:]) == 8 and len(boxes) >= 2 and math.prod(boxes[1:]) == 5 and changes[0] == boxes[0]
-        self.check(fits, texts, "R x 8 and R x 5")
+        fits = len(changes) >= 2 and math.prod(changes[1:]) == 8
+        self.check(fits, f"bottom 0 is {shape_text(changes)}, it must be R x 8", "give the changes of R boxes as bottom 0: num_output: 8 in the layer before")
+        fits = len(boxes) >= 2 and math.prod(boxes[1:]) == 5
+        self.check(fits, f"bottom 1 is {shape_text(boxes)}, it must be R x 5: image, x1, y1, x2, y2", "give the boxes as bottom 1")
+        fact = f"bottom 0 is {shape_text(changes)}, bottom 1 is {shape_text(boxes)}"
+        self.check(changes[0] == boxes[0], fact, f"give {boxes[0]} rows as bottom 0, one for each box of bottom 1")
         for other in bottoms[2:]:
-            self.check(other[:1] == boxes[:1] and len(other) >= 2, f"bottom 2 is {shape_text(other)}, bottom 1 {shape_text(boxes)}", "a row for each box")
-            self.check(self.phase == proto.TRAIN, "a third bottom is given in TEST", "include { phase: TRAIN }, or two bottoms")
+            self.check(
+                other[:1] == boxes[:1] and len(other) >= 2,
+                f"bottom 2 is {shape_text(other)}, bottom 1 is {shape_text(boxes)}",
+                f"give {boxes[0]} rows as bottom 2, one for each box",
+            )
+            self.check(
+                self.phase == proto.TRAIN,
+                "bottom 2 is given in the TEST phase, and is for training",
+                "add include { phase: TRAIN } to this layer, or remove bottom 2",
+            )
         self.filters = self.phase == proto.TRAIN
         self.means, self.deviations = normal(self)
         count = boxes[:1] if self.extent is None or not self.filters else self.extent
@@ -88,7 +100,7 @@ class DecodeBBox(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.filters:
-            raise graph.refused("it leaves boxes out here", "export the TEST phase")
+            raise graph.refused("it leaves boxes out in the TRAIN phase", TEST_PHASE)
         _, changes = graph.ops("Split", graph.reshape(bottoms[0], (-1, 8)), [4, 4], to=[None, None], axis=1)
         image, low, high = graph.ops("Split", graph.reshape(bottoms[1], (-1, 5)), [1, 2, 2], to=[None] * 3, axis=1)
         given = graph.op("Add", graph.op("Mul", changes, np.array(self.deviations, np.float32)), np.array(self.means, np.float32))
@@ -121,14 +133,22 @@ class BoxOutput(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
         for index, x in enumerate(bottoms):
-            fits = len(x) == 4 and x[1] > 5 and x[:2] == bottoms[0][:2]
-            self.check(fits, f"bottom {index} is {shape_text(x)}", "N x (classes + 4) x H x W with one N and the same classes for all")
+            self.check_axes(x, "N x C x H x W", index)
+            self.check(
+                x[1] > 5,
+                f"bottom {index} is {shape_text(x)}: {x[1]} channels",
+                "set num_output of the layer before to the number of classes + 4: 6 or more",
+            )
+            fact = f"bottom {index} is {shape_text(x)}, bottom 0 is {shape_text(bottoms[0])}"
+            self.check(x[:2] == bottoms[0][:2], fact, f"give bottom {index} the batch size {bottoms[0][0]} and {bottoms[0][1]} channels, as bottom 0 has")
         for name in ("field_h", "field_w", "downsample_rate"):
             given = list(getattr(p, name))
-            self.check(len(given) == len(bottoms) and min(given) > 0, f"{name} is {given} for {len(bottoms)} bottoms", f"one {name} above 0 for each bottom")
-        self.check(p.nms_type in SUPPRESSIONS, f"nms_type is '{p.nms_type}'", f"one of {', '.join(SUPPRESSIONS)}")
-        fact = f"field_whr is {p.field_whr:g}, field_xyr {p.field_xyr:g}"
-        self.check(p.field_whr > 1 and p.field_xyr > 0, fact, "a field_whr above 1, and a field_xyr above 0")
+            fact = f"{name} is given {times(len(given))} for {len(bottoms)} bottoms"
+            self.check(len(given) == len(bottoms), fact, f"write {name} {times(len(bottoms))}, one for each bottom")
+            self.check(min(given) > 0, f"{name} is {min(given)}", f"set each {name} to 1 or more")
+        self.check(p.nms_type in SUPPRESSIONS, f"nms_type is '{p.nms_type}'", f"set nms_type to {' or '.join(SUPPRESSIONS)}")
+        self.check(p.field_whr > 1, stated(p, "field_whr"), "set field_whr above 1")
+        self.check(p.field_xyr > 0, stated(p, "field_xyr"), "set field_xyr above 0")
         self.normal = normal(self)
         most = bottoms[0][0] * sum(math.prod(x[2:]) for x in bottoms)
         count = most if self.extent is None else self.extent[0]

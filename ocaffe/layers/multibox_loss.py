@@ -10,9 +10,11 @@ from ocaffe.ir.labels import LabelRange
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.multibox import HARD_EXAMPLE, MAX_NEGATIVE, NO_MINING, MultiBox, Settings, Suppression
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 from ocaffe.layers.detection_output import check_predictions
 from ocaffe.layers.loss import COUNTED, normalization, refuse_smoothing
+
+MINING = "write mining_type: NONE; or share_location: true, with num_output of the location layers divided by num_classes"
 
 
 @register("MultiBoxLoss")
@@ -35,16 +37,24 @@ class MultiBoxLoss(Layer):
         p = self.own()
         count = check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
         fits = len(truth) == 4 and truth[:2] == (1, 1) and truth[3] == 8
-        self.check(fits, f"bottom 3 is {shape_text(truth)}, it must be 1 x 1 x G x 8", "the second top of AnnotatedData")
+        self.check(fits, f"bottom 3 is {shape_text(truth)}, it must be 1 x 1 x G x 8", "give the second top of an AnnotatedData layer as bottom 3")
         self._check_mining()
         self.labels = {3: LabelRange(self.title, 1 << 31 if p.map_object_to_agnostic else p.num_classes, excluded=p.background_label_id)}
         if p.map_object_to_agnostic:
-            self.check(p.num_classes == 2, f"map_object_to_agnostic with num_classes {p.num_classes}", "num_classes: 2, background and object")
+            self.check(
+                p.num_classes == 2,
+                f"map_object_to_agnostic is true, and num_classes is {p.num_classes}",
+                "write num_classes: 2, for background and object, or remove map_object_to_agnostic",
+            )
         mode = proto.LossParameter
         divisors = {mode.FULL: loc[0] * count, mode.VALID: COUNTED, mode.BATCH_SIZE: loc[0], mode.NONE: 1}
         refuse_smoothing(self)
         chosen = normalization(self.param.loss_param, mode.VALID)
-        self.check(chosen in divisors, "normalization PRE_FIXED is not one of this layer", "VALID, FULL, BATCH_SIZE or NONE")
+        self.check(
+            chosen in divisors,
+            "normalization: PRE_FIXED is not supported by MultiBoxLoss",
+            "write normalization: VALID, FULL, BATCH_SIZE or NONE in loss_param",
+        )
         counts = list(self.param.propagate_down[:2]) or [True, True]
         settings = Settings(
             p.num_classes, p.share_location, p.use_prior_for_matching, p.background_label_id, p.use_difficult_gt, p.ignore_cross_boundary_bbox,
@@ -60,14 +70,20 @@ class MultiBoxLoss(Layer):
     def _check_mining(self) -> None:
         p = self.own()
         assert (p.NONE, p.MAX_NEGATIVE, p.HARD_EXAMPLE) == (NO_MINING, MAX_NEGATIVE, HARD_EXAMPLE)
-        name = p.MiningType.Name(p.mining_type)
         mines = p.mining_type != NO_MINING
         if p.HasField("do_neg_mining"):
-            fact = f"do_neg_mining is {str(p.do_neg_mining).lower()}, mining_type is {name}"
-            self.check(p.do_neg_mining == mines, fact, "remove do_neg_mining; mining_type: NONE mines nothing")
-        self.check(not mines or p.share_location, f"mining_type is {name}, but share_location is false", "mining_type: NONE, or share_location: true")
-        fix = "sample_size: 64, or another number of priors of an image that are trained"
-        self.check(p.mining_type != HARD_EXAMPLE or p.sample_size > 0, f"sample_size is {p.sample_size}", fix)
+            fact = f"do_neg_mining is {str(p.do_neg_mining).lower()}, and {stated(p, 'mining_type')}"
+            self.check(
+                p.do_neg_mining == mines,
+                fact,
+                f"write mining_type: {'NONE' if mines else 'MAX_NEGATIVE'}, or remove do_neg_mining",
+            )
+        self.check(not mines or p.share_location, f"{stated(p, 'mining_type')}, but share_location is false", MINING)
+        self.check(
+            p.mining_type != HARD_EXAMPLE or p.sample_size > 0,
+            f"mining_type is HARD_EXAMPLE, and {stated(p, 'sample_size')}",
+            "set sample_size to the number of priors of an image that are trained, 1 or more",
+        )
 
     def force_backward(self, bottom: int) -> bool:
         return bottom < 2

@@ -1,6 +1,7 @@
 """MVN: mean-variance normalization of each image."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ocaffe.errors import shape_text
@@ -8,7 +9,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, shape_field
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -68,5 +69,9 @@ class MVN(Layer):
 
 def four_axes(layer: Layer, x: Shape) -> tuple[int, int, int, int]:
     """Return N x C x H x W with trailing ones for missing axes, the top shape of some old layers of Caffe."""
-    layer.check(1 <= len(x) <= 4, f"bottom 0 is {shape_text(x)}, {layer.param.type} takes 1 to 4 axes", "add a Reshape layer before it")
+    fix = "give a bottom of 1 to 4 axes"
+    if len(x) > 4:
+        merged = (*x[:2], math.prod(x[2:-1]), x[-1])
+        fix = f"add a Reshape layer before it: {shape_field(merged)}, and one after it: {shape_field(x)}"
+    layer.check(1 <= len(x) <= 4, f"bottom 0 is {shape_text(x)}, {layer.param.type} takes 1 to 4 axes", fix)
     return (*x, *(1,) * (4 - len(x)))  # type: ignore[return-value]

@@ -37,7 +37,11 @@ class Normalize(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(not self.param.HasField("normalize_param"), "norm_param and normalize_param are given", "norm_param is SSD's, with a learned scale")
+        self.check(
+            not self.param.HasField("normalize_param"),
+            "norm_param and normalize_param are both given",
+            "remove normalize_param for SSD's Normalize, with a learned scale; or norm_param for that of other forks",
+        )
         self.check_axes(x, "N x C x ..")
         self.planes = split_axes(x, 1)  # images, channels, positions
         self.axes = (1, 2) if p.across_spatial else (1,)
@@ -96,7 +100,7 @@ class NormalizeOnly(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.param.normalize_param
-        self.check(p.normalize_type in self.forms, f"normalize_type is {p.normalize_type!r}", f"one of {', '.join(self.forms)}")
+        self.check(p.normalize_type in self.forms, f"normalize_type is {p.normalize_type!r}", f"set normalize_type to {' or '.join(map(repr, self.forms))}")
         self.term, self.norm, self.slope = self.forms[p.normalize_type]
         top = four_axes(self, bottoms[0])
         self.norms: Shape = (top[0], 1, *top[2:])

@@ -13,7 +13,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.kernels.detection.regions.anchors import over
 from ocaffe.kernels.expression.expression import pointwise, reduce
-from ocaffe.layers.anchors import WithoutGradient, check_rows
+from ocaffe.layers.anchors import ROIS, WithoutGradient, check_rows
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.loss import check_batch, normalizer, refuse_smoothing
 from ocaffe.layers.softmax_loss import SoftmaxWithLoss
@@ -64,11 +64,11 @@ class SmoothL1LossOHEM(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, it must be R x C or R x C x H x W", "regions along the first axis")
+        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, it must be R x C or R x C x H x W", "give the predictions of R regions, R x C, as bottom 0")
         check_batch(self, *bottoms[:2])
         for index, other in enumerate(bottoms[1:], 1):
             fact = f"bottom 0 is {shape_text(x)}, bottom {index} is {shape_text(other)}"
-            self.check(math.prod(other) == math.prod(x), fact, "as many values in all of them")
+            self.check(math.prod(other) == math.prod(x), fact, f"give {math.prod(x)} values as bottom {index}, as bottom 0 has")
         regions, _, inner = split_axes(x, 1)
         self.divisor = max(1.0, normalizer(self, regions, inner) or float(regions * inner))
         return [(), (regions, 1, *x[2:], *[1] * (4 - len(x)))][: max(1, len(self.param.top))]
@@ -115,12 +115,16 @@ class BoxAnnotatorOHEM(WithoutGradient):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         rois, *singles, weights = bottoms
-        check_rows(self, 0, rois, "R x 5: image, x1, y1, x2, y2")
-        self.check(self.own().roi_per_img > 0, "roi_per_img is 0", "roi_per_img: 128, or another number of regions of an image")
+        check_rows(self, 0, rois, ROIS)
+        self.positive(self.own(), {"roi_per_img": "the number of regions of an image that are trained (128 in R-FCN)"})
         for index, shape in enumerate(singles, 1):
             fact = f"bottom {index} is {shape_text(shape)}, bottom 0 is {shape_text(rois)}"
-            self.check(shape[:1] == rois[:1] and math.prod(shape) == rois[0], fact, "one value for each region")
-        self.check(weights[:1] == rois[:1], f"the last bottom is {shape_text(weights)}, bottom 0 is {shape_text(rois)}", "weights of each region")
+            self.check(shape[:1] == rois[:1] and math.prod(shape) == rois[0], fact, f"give it {rois[0]} values, one for each region of bottom 0")
+        self.check(
+            weights[:1] == rois[:1],
+            f"the last bottom is {shape_text(weights)}, bottom 0 is {shape_text(rois)}",
+            f"give it {rois[0]} rows of weights, one for each region",
+        )
         return [(rois[0], 1, 1, 1), (rois[0], math.prod(weights[1:]), 1, 1)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

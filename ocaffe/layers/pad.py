@@ -12,7 +12,7 @@ from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.border import Border
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, times
 
 if TYPE_CHECKING:
     from ocaffe.onnx.graph import OnnxGraph
@@ -30,17 +30,24 @@ class Pad(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         first = self.axis(p.axis, x)
-        self.check(first > 0, "axis 0 is the batch, which cannot be padded", "axis: 1 or more")
+        self.check(first > 0, "axis 0 is the batch, which cannot be padded", "set axis to 1 or more")
         for name in ("begin", "end"):
             given = len(getattr(p, name))
-            self.check(given in (0, len(x) - first), f"{given} times {name} for the {len(x) - first} axes from axis {first} on of bottom {shape_text(x)}",
-                       f"{name} {len(x) - first} times")  # fmt: skip
+            self.check(
+                given in (0, len(x) - first),
+                f"{name} is given {times(given)} for the {len(x) - first} axes from axis {first} on of bottom {shape_text(x)}",
+                f"write {name} {times(len(x) - first)}, or not at all",
+            )
         none = [0] * (len(x) - first)
         self.begin, self.end = ([0] * first + (list(getattr(p, name)) or none) for name in ("begin", "end"))
         for axis, (size, *pads) in enumerate(zip(x, self.begin, self.end)):
             self.check(p.mode != MODE.REFLECT or max(pads) < size, f"axis {axis} of bottom {shape_text(x)} has {size} values, {max(pads)} cannot be mirrored",
-                       f"up to {size - 1}")  # fmt: skip
-            self.check(p.mode != MODE.EDGE or size > 0 or max(pads) == 0, f"axis {axis} of bottom {shape_text(x)} has no edge", "mode: CONSTANT")
+                       f"set begin and end of axis {axis} to {max(0, size - 1)} or less, or write mode: EDGE")  # fmt: skip
+            self.check(
+                p.mode != MODE.EDGE or size > 0 or max(pads) == 0,
+                f"axis {axis} of bottom {shape_text(x)} has no values to repeat",
+                "write mode: CONSTANT",
+            )
         top = tuple(before + size + behind for size, before, behind in zip(x, self.begin, self.end))
         self.borders = [Border(axis, size, self.begin[axis], top[axis], p.mode == MODE.REFLECT) for axis, size in enumerate(x) if top[axis] != size]
         self.moves_data = bool(self.borders)

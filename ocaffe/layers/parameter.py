@@ -19,9 +19,9 @@ class Parameter(Layer):
     moves_data = False
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(self.own().HasField("shape"), "shape is missing", "parameter_param { shape { dim: ... } }")
+        self.check(self.own().HasField("shape"), "shape is missing", "write the shape: parameter_param { shape { dim: .. dim: .. } }")
         self.shape = tuple(self.own().shape.dim)
-        self.check(all(size > 0 for size in self.shape), f"shape {' x '.join(map(str, self.shape))} has a dim below 1", "dims of at least 1")
+        self.check(all(size > 0 for size in self.shape), f"shape {' x '.join(map(str, self.shape))} has a dim below 1", "set each dim to 1 or more")
         return [self.shape]
 
     def parameters(self) -> Sequence[ParamBlob]:

@@ -22,11 +22,19 @@ class PassThrough(Permuted):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         h, w = p.block_height, p.block_width
-        self.check(h > 0 and w > 0, f"block_height is {h}, block_width {w}", "give both: 2 in YOLOv2 and YOLOv5")
+        self.positive(p, {"block_height": "the rows of a cell (2 in YOLOv2 and YOLOv5)", "block_width": "the columns of a cell (2 in YOLOv2 and YOLOv5)"})
         self.check_axes(x, "N x C x H x W")
         fits = x[2] % h == 0 and x[3] % w == 0
-        self.check(fits, f"cells of {h} x {w} do not divide the {x[2]} x {x[3]} pixels of bottom {shape_text(x)}", "an image size that they divide")
+        self.check(
+            fits,
+            f"cells of {h} x {w} do not divide the {x[2]} x {x[3]} pixels of bottom {shape_text(x)}",
+            f"give an image whose height {h} and whose width {w} divides",
+        )
         channels = x[1] * h * w
-        self.check(p.num_output in (0, channels), f"num_output is {p.num_output}, {h} x {w} cells of {x[1]} channels give {channels}", "remove num_output")
+        self.check(
+            p.num_output in (0, channels),
+            f"num_output is {p.num_output}, {h} x {w} cells of {x[1]} channels give {channels}",
+            f"remove num_output, or write num_output: {channels}",
+        )
         split = (*x[:2], x[2] // h, h, x[3] // w, w)
         return self.plan(x, split, (0, 3, 5, 1, 2, 4), (x[0], channels, x[2] // h, x[3] // w))

@@ -62,8 +62,8 @@ class Permute(Permuted):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, named = bottoms[0], list(self.own().order)
         self.check(all(axis < len(x) for axis in named), f"order {axes_list(named)} goes beyond the {len(x)} axes of bottom {shape_text(x)}",
-                   f"axes from 0 to {len(x) - 1}")  # fmt: skip
-        self.check(len(set(named)) == len(named), f"order {axes_list(named)} names an axis twice", "each axis once")
+                   f"write order with numbers from 0 to {len(x) - 1}" if x else "give a bottom with axes")  # fmt: skip
+        self.check(len(set(named)) == len(named), f"order {axes_list(named)} names an axis twice", f"name each axis from 0 to {len(x) - 1} at most once")
         order = named + [axis for axis in range(len(x)) if axis not in named]
         return self.plan(x, x, order, tuple(x[axis] for axis in order))
 

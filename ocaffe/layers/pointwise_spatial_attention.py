@@ -36,11 +36,23 @@ class PointwiseSpatialAttention(Layer):
         p, (x, mask) = self.own(), bottoms
         self.check_axes(x, "N x C x H x W", values=True)
         given = p.HasField("attention_mask_height"), p.HasField("attention_mask_width")
-        self.check(given[0] == given[1], "only one of attention_mask_height and attention_mask_width is given", "give both, or none of them")
+        self.check(
+            given[0] == given[1],
+            f"attention_mask_{'height' if given[0] else 'width'} is given alone",
+            f"add attention_mask_{'width' if given[0] else 'height'}, or remove it",
+        )
         size = (p.attention_mask_height, p.attention_mask_width) if given[0] else (2 * x[2] - 1, 2 * x[3] - 1)
-        self.check(all(n % 2 for n in size), f"the mask is {shape_text(size)}", "odd attention_mask_height and attention_mask_width")
+        self.check(
+            all(n % 2 for n in size),
+            f"the mask is {shape_text(size)}, and both sizes must be odd",
+            "set attention_mask_height and attention_mask_width to odd numbers",
+        )
         wanted = (x[0], size[0] * size[1], *x[2:])
-        self.check(mask == wanted, f"bottom 1 is {shape_text(mask)}, bottom 0 {shape_text(x)}", f"weights {shape_text(wanted)}")
+        self.check(
+            mask == wanted,
+            f"bottom 1 is {shape_text(mask)}, bottom 0 is {shape_text(x)}",
+            f"give bottom 1 the shape {shape_text(wanted)}: num_output: {wanted[1]} in the layer before",
+        )
         self.mask = AttentionMask((x[2], x[3]), size, p.psa_type == p.COLLECT)
         self.scale = 1 / (p.normalization_factor if p.HasField("normalization_factor") else size[0] * size[1])
         self.images, self.channels, self.pixels = x[0], x[1], x[2] * x[3]

@@ -10,7 +10,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.pooling.pooling import Pool
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register
 from ocaffe.layers.window import Window, axes_text, bounded
 from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.onnx.pooling import pooled
@@ -39,7 +39,7 @@ class Pooling(Layer):
         self.check(
             len(image) in (2, 3),
             f"bottom 0 is {shape_text(x)} with channels in axis {axis}, it must be N x C x H x W or N x C x D x H x W",
-            "a Reshape layer before it, such as reshape_param { shape { dim: 0 dim: 0 dim: 0 dim: -1 } }",
+            "set axis to that of the channels, 1 if they follow the batch" if len(x) in (4, 5) else "add a Reshape layer that makes 4 or 5 axes",
         )
         window = Window.read(self, param, image)
         kernel, pad, picture = axes_text(window.kernel), axes_text(window.pad), " x ".join(map(str, image))
@@ -47,25 +47,30 @@ class Pooling(Layer):
         self.check(
             param.pool != param.AVE or not dilated,
             f"AVE pooling with dilation {axes_text(window.dilation)} is not supported",
-            "remove dilation, or use a Convolution with equal weights",
+            "remove dilation, or write pool: MAX",
         )
         self.check(
             all(p < extent for p, extent in zip(window.pad, window.extent)),
             f"pad {pad} is not smaller than kernel {kernel}" + f" with dilation {axes_text(window.dilation)}" * dilated,
-            "a smaller pad",
+            f"set pad below {min(window.extent)}",
         )
         ceil = param.round_mode == param.CEIL and param.ceil_mode
         outputs = window.outputs(image, ceil)
-        self.check(min(outputs) > 0, f"a window of {axes_text(window.extent)} does not fit into the {picture} image with pad {pad}", "a smaller kernel")
+        fitting = min((n + 2 * p - 1) // d + 1 for n, p, d in zip(image, window.pad, window.dilation))
+        self.check(
+            min(outputs) > 0,
+            f"a window of {axes_text(window.extent)} does not fit into the {picture} image with pad {pad}",
+            f"set kernel_size to {max(1, fitting)} or less, or give a larger image",
+        )
         empty = window.empty(image, outputs)
         settings = f"kernel {kernel}, stride {axes_text(window.stride)}, pad {pad}, " + (f"dilation {axes_text(window.dilation)}, " * dilated)
         covers = f"the {method} window at the {empty} covers no pixel of the {picture} image ({settings}{'CEIL' if ceil else 'FLOOR'})"
-        remedy = "a smaller pad" if dilated else "set round_mode: FLOOR or stride <= kernel_size"
+        remedy = "set pad to 0, or dilation to 1" if dilated else "set round_mode: FLOOR or stride <= kernel_size"
         self.check(param.pool == param.MAX or empty is None, covers, remedy)
         if empty is not None:
             log.warn_once("pooling_layer.cpp:120", f"layer {self.title}: {covers}; it gives -3.4e38, as in Caffe; {remedy}")
         unpadded = param.pool != param.STOCHASTIC or not any(window.pad)
-        self.check(unpadded, f"STOCHASTIC pooling takes no padding, pad is {pad}", "remove pad")
+        self.check(unpadded, f"STOCHASTIC pooling takes no padding, pad is {pad}", "remove pad, or write pool: MAX or pool: AVE")
         tops = max(1, len(self.param.top))
         self.check(tops == 1 or param.pool == param.MAX, f"{method} pooling has no mask as second top", "remove the second top")
         self.planes = (x[0], math.prod(x[1 : axis + 1]))
@@ -90,7 +95,7 @@ class Pooling(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.own().pool == proto.PoolingParameter.STOCHASTIC and self.phase == proto.TRAIN:
-            raise graph.refused("it draws pixels at random here", "export the TEST phase")
+            raise graph.refused("it draws pixels at random in the TRAIN phase", TEST_PHASE)
         mask = tops[1] if len(tops) > 1 else None
         shape = (-1, math.prod(self.planes[1:]), *self.pool.image)
         if bottoms[0].shape[1:] == shape[1:]:
@@ -98,13 +103,13 @@ class Pooling(Layer):
         elif mask is None:
             graph.reshape(pooled(graph, self.pool, graph.reshape(bottoms[0], shape)), to=tops[0])
         else:
-            raise graph.refused(f"it has a mask as second top and pools with axis {self.own().axis}, where ONNX has no mask")
+            raise graph.refused(f"its mask is of pooling after axis {self.own().axis}, and ONNX pools after axis 1 only", "remove the second top")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(
             self.own().pool != proto.PoolingParameter.STOCHASTIC or self.phase == proto.TRAIN,
             "STOCHASTIC pooling has no gradient in the TEST phase",
-            "build the net with phase: TRAIN",
+            "train in the TRAIN phase: Net(file, caffe.TRAIN), and no phase: TEST in this layer",
         )
         assert tops[0].diff is not None and bottoms[0].diff is not None
         self.pool.backward(rec, self.images(tops[0].diff, self.pool.outputs), self.index, self.images(bottoms[0].diff, self.pool.image))

@@ -11,7 +11,7 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated, times
 from ocaffe.onnx.graph import OnnxGraph
 
 MOST_BOXES = 1 << 24  # they are computed on the host, in about 200 bytes each; SSD512 has 24,564
@@ -40,10 +40,10 @@ class PriorBox(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for i, shape in enumerate(bottoms):
-            self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", "the feature map, then the image")
+            self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", f"give the {('feature map', 'image')[i]} as bottom {i}")
         cells, boxes = math.prod(bottoms[0][2:]), len(self.sides()) * (1 + self.own().denser_prior_boxes)
         fact = f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {boxes} boxes; at most {MOST_BOXES:,} boxes are computed"
-        self.check(cells * boxes <= MOST_BOXES, fact, "a smaller feature map")
+        self.check(cells * boxes <= MOST_BOXES, fact, "give a smaller feature map as bottom 0")
         self.boxes = self._boxes(*(shape[2:] for shape in bottoms))
         return [(1, 2, self.boxes.shape[1])]
 
@@ -79,14 +79,23 @@ class PriorBox(Layer):
         p = self.own()
         widths, heights = list(p.width), list(p.height)
         if widths or heights or self.param.type == "PriorBoxClustered":
-            fits = widths and len(widths) == len(heights) and min(*widths, *heights) > 0
-            self.check(fits, f"width is {widths}, height {heights}", "one width and one height per box, each above 0")
+            fix = "write a width and a height for each box of a cell, in pixels"
+            self.check(widths and len(widths) == len(heights), f"{len(widths)} width and {len(heights)} height are given", fix)
+            self.check(min(*widths, *heights) > 0, f"a width or height is {min(*widths, *heights):g}", "set each width and height above 0")
             return np.array([*zip(widths, heights)], np.float32)
         least, most = list(p.min_size), list(p.max_size)
-        self.check(least and min(least) > 0, f"min_size is {', '.join(f'{size:g}' for size in least) or 'missing'}", "at least one min_size, each above 0")
-        self.check(len(most) in (0, len(least)), f"{len(most)} max_size given for {len(least)} min_size", "as many, or none")
+        self.check(
+            least and min(least) > 0,
+            f"min_size is {', '.join(f'{size:g}' for size in least) or 'missing'}",
+            "write at least one min_size, each above 0: the side of a box in pixels",
+        )
+        self.check(
+            len(most) in (0, len(least)),
+            f"{len(most)} max_size given for {len(least)} min_size",
+            f"write max_size {times(len(least))}, one for each min_size, or not at all",
+        )
         for low, high in zip(least, most):
-            self.check(high > low, f"max_size {high:g} is not above min_size {low:g}", "a larger max_size, in the order of min_size")
+            self.check(high > low, f"max_size {high:g} is not above min_size {low:g}", f"set this max_size above {low:g}; both fields have one order")
         ratios = self._ratios(p)
         result = []
         for i, low in enumerate(int(size) for size in least):
@@ -100,23 +109,28 @@ class PriorBox(Layer):
         """Return 1, then the given ratios, each followed by its inverse if `flip` is set. Duplicate ratios are dropped, duplicate inverses are not."""
         result = [np.float32(1)]
         for ratio in map(np.float32, p.aspect_ratio):
-            self.check(ratio > 0, f"aspect_ratio is {ratio:g}", "aspect_ratio: 2, or another ratio width / height above 0")
+            self.check(ratio > 0, f"aspect_ratio is {ratio:g}", "set each aspect_ratio above 0: width divided by height")
             if all(abs(ratio - other) >= SAME for other in result):
                 result += [ratio, np.float32(1) / ratio] if p.flip else [ratio]
         return result
 
     def _variance(self, p: Any) -> Sequence[float]:
         given = list(p.variance) or [0.1]
-        self.check(len(given) in (1, 4) and min(given) > 0, f"variance is {given}", "variance: 0.1, or four numbers above 0")
+        self.check(len(given) in (1, 4), f"variance is given {times(len(given))}", "write variance once, or 4 times: for x, y, width and height")
+        self.check(min(given) > 0, f"a variance is {min(given):g}", "set each variance above 0")
         return given * (4 // len(given))
 
     def _pair(self, both: str, height: str, width: str) -> tuple[float, float] | None:
         """Return (height, width), which are given as one value or as two. Return None if they are not given."""
         p = self.own()
         own = p.HasField(height) or p.HasField(width)
-        self.check(not (p.HasField(both) and own), f"{both} is given, and {height} or {width} too", f"remove {both}, or remove {height} and {width}")
+        self.check(
+            not (p.HasField(both) and own),
+            f"{both} and {height if p.HasField(height) else width} are both given",
+            f"remove {both}, or {height} and {width}",
+        )
         values = (getattr(p, height), getattr(p, width)) if own else (getattr(p, both),) * 2
         given = own or p.HasField(both)
-        fact = f"{both} is {values[0]:g} x {values[1]:g} (height x width)"
-        self.check(not given or min(values) > 0, fact, f"{both} above 0, in pixels")
+        for name, value in zip((height, width) if own else (both,), values):
+            self.check(not given or value > 0, stated(p, name), f"set {name} above 0")
         return values if given else None

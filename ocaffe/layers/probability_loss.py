@@ -16,7 +16,7 @@ from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.kernels.loss.softmax import softmax
 from ocaffe.kernels.rearrange.rearrange import permute
 from ocaffe.kernels.rearrange.rows import gather
-from ocaffe.layers.base import Arity, Layer, register
+from ocaffe.layers.base import Arity, Layer, register, times
 from ocaffe.layers.loss import COUNTED, check_batch, check_labels, ignored, label_bottom, normalizer, refuse_smoothing, segnet_default
 from ocaffe.support import log
 
@@ -88,7 +88,7 @@ class ProbabilityLoss(Layer):
         )  # fmt: skip
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.no_gradient(propagate, dict.fromkeys(range(1, len(propagate)), "labels"))
+        self.no_gradient(propagate, {i: "labels" if i == 1 else "H" for i in range(1, len(propagate))})
         if not propagate[0]:
             return
         assert tops[0].diff is not None and bottoms[0].diff is not None
@@ -116,7 +116,7 @@ class NormalizedLoss(ProbabilityLoss):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         kind = self.param.softmax_param.normalize_type
-        self.check(kind in self.norms, f"normalize_type is {kind!r}", f"one of Softmax, {', '.join(self.norms)}")
+        self.check(kind in self.norms, f"normalize_type is {kind!r}", f"set softmax_param {{ normalize_type }} to Softmax, {' or '.join(self.norms)}")
         return super().infer(*bottoms)
 
     def probabilities(self, rec: Recorder, x: Ref) -> None:
@@ -139,7 +139,7 @@ class WeightedSoftmaxWithLoss(ProbabilityLoss):
         tops = super().infer(*bottoms)
         self.weights = np.array(self.param.loss_param.class_weighting, np.float32)
         count, classes = len(self.weights), self.folded[1]
-        self.check(count == classes, f"{count} class_weighting given for {classes} classes", "one for each class")
+        self.check(count == classes, f"{count} class_weighting given for {classes} classes", f"write class_weighting {times(classes)}, one for each class")
         return tops
 
     def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
@@ -200,21 +200,33 @@ class InfogainLoss(ProbabilityLoss):
         return int(self.own().axis)
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(not self.param.loss_param.HasField("normalize"), "loss_param { normalize } is refused, as in Caffe", "normalization: VALID, or BATCH_SIZE")
+        self.check(
+            not self.param.loss_param.HasField("normalize"),
+            "loss_param { normalize } is refused, as in Caffe",
+            f"replace it by normalization: {'VALID' if self.param.loss_param.normalize else 'BATCH_SIZE'}",
+        )
         tops = super().infer(*bottoms)
         classes = self.folded[1]
         if len(bottoms) > 2:
             shape = bottoms[2]
         else:
-            fix = 'add the matrix H as third bottom, or infogain_loss_param { source: "H.binaryproto" }'
-            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }", fix)
+            self.check(self.own().source, "there is neither a third bottom nor infogain_loss_param { source }, and one must give H",
+                       "give H as bottom 2, or write source: the path of a .binaryproto file with H")  # fmt: skip
             try:
                 self.matrix = np.asarray(read_blobproto(pathlib.Path(self.own().source)), np.float32)
             except (Error, OSError) as problem:
-                raise self.error(f"H cannot be read from {self.own().source}: {problem}", "a BlobProto of 1 x 1 x K x K") from problem
+                told, fix = (f"{problem.place}: {problem.fact}", problem.fix) if isinstance(problem, Error) else (str(problem), None)
+                raise self.error(
+                    f"H cannot be read: {told}",
+                    fix or f"give the path of a .binaryproto file of {shape_text((1, 1, classes, classes))}",
+                ) from problem
             shape = self.matrix.shape
         wanted = (1, 1, classes, classes)
-        self.check(tuple(shape[-2:]) == wanted[2:] and int(np.prod(shape)) == classes * classes, f"H is {shape_text(tuple(shape))}", f"{shape_text(wanted)}")
+        self.check(
+            tuple(shape[-2:]) == wanted[2:] and int(np.prod(shape)) == classes * classes,
+            f"H is {shape_text(tuple(shape))}, bottom 0 has {classes} classes",
+            f"make H {shape_text(wanted)}: a row for each label",
+        )
         return tops
 
     def force_backward(self, bottom: int) -> bool:

@@ -67,9 +67,9 @@ class Proposal(Configured):
         for index, (shape, values) in enumerate(((scores, 2 * count), (deltas, 4 * count))):
             wanted = (1, values, *scores[2:])
             fact = f"bottom {index} is {shape_text(shape)}, {count} anchors ({len(p.ratios)} ratios, {len(p.scales)} scales) need {shape_text(wanted)}"
-            self.check(shape == wanted, fact, "the ratios and scales that the net was trained with")
-        fact = f"pre_nms_topn is {p.pre_nms_topn}, post_nms_topn {p.post_nms_topn}"
-        self.check(p.pre_nms_topn > 0 and p.post_nms_topn > 0, fact, "pre_nms_topn 6000 and post_nms_topn 300, as in py-faster-rcnn")
+            self.check(shape == wanted, fact, f"set num_output of the layer of bottom {index} to {values}, or correct ratios and scales")
+        for name in ("pre_nms_topn", "post_nms_topn"):
+            self.check(getattr(p, name) > 0, f"{name} is {getattr(p, name)}", f"set {name} to the number of boxes that are left, 1 or more")
         self.listed = min(int(p.pre_nms_topn), count * scores[2] * scores[3])
         self.most = min(int(p.post_nms_topn), self.listed)
         (rows,) = self.extent or (self.most,)

@@ -10,7 +10,7 @@ from ocaffe.ir.kernel import JOIN, Kernel, reads, writes
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.regions.anchors import over
-from ocaffe.layers.anchors import Configured, check_rows, readers
+from ocaffe.layers.anchors import ROIS, TRUE_BOXES, Configured, check_rows, readers
 from ocaffe.layers.base import register
 
 MATCH = Kernel("proposal_target.match", *reads("rois", "truth", "step"), *writes("kinds", "matches", "tickets"), can=JOIN)
@@ -65,14 +65,26 @@ class ProposalTarget(Configured):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.settings = self.read_settings(DEFAULTS)
-        self.check(p.num_classes >= 2, f"num_classes is {p.num_classes}", "param_str: \"'num_classes': 21\", the background among them")
-        self.check(p.batch_size > 0 or p.batch_size == -1, f"batch_size is {p.batch_size}", "batch_size 128, or -1 for all boxes")
-        self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction}", "fg_fraction 0.25, or another share from 0 to 1")
+        self.check(
+            p.num_classes >= 2,
+            f"num_classes is {p.num_classes}",
+            "write 'num_classes': N in param_str, the number of classes, with the background among them",
+        )
+        self.check(
+            p.batch_size > 0 or p.batch_size == -1,
+            f"batch_size is {p.batch_size:g}",
+            "set batch_size to the number of regions of a step, 1 or more (128 in Faster R-CNN), or to -1 for all",
+        )
+        self.check(0 <= p.fg_fraction <= 1, f"fg_fraction is {p.fg_fraction:g}", "set fg_fraction to a share of batch_size from 0 to 1 (0.25 in Faster R-CNN)")
         for name in ("bbox_normalize_means", "bbox_normalize_stds", "bbox_inside_weights"):
-            self.check(len(getattr(p, name)) == 4, f"{name} are {getattr(p, name)}", "four numbers")
+            self.check(
+                len(getattr(p, name)) == 4,
+                f"{name} has {len(getattr(p, name))} numbers: {getattr(p, name)}",
+                f"give {name} 4 numbers, for x, y, width and height",
+            )
         self.box_normal = box_normal(p.bbox_normalize_means, p.bbox_normalize_stds, 2 if p.agnostic else int(p.num_classes))
-        check_rows(self, 0, bottoms[0], "R x 5: image, x1, y1, x2, y2")
-        check_rows(self, 1, bottoms[1], "G x 5: x1, y1, x2, y2, label")
+        check_rows(self, 0, bottoms[0], ROIS)
+        check_rows(self, 1, bottoms[1], TRUE_BOXES)
         candidates = bottoms[0][0] + bottoms[1][0]
         self.most = candidates if p.batch_size == -1 else int(p.batch_size)
         self.most_positives = candidates if p.batch_size == -1 else int(np.rint(p.fg_fraction * p.batch_size))

@@ -26,12 +26,11 @@ class PSROIPooling(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        fact = f"output_dim is {p.output_dim}, group_size {p.group_size}"
-        self.check(p.output_dim > 0 and p.group_size > 0, fact, "output_dim: 21 group_size: 7, as in R-FCN for 21 classes")
+        self.positive(p, {"output_dim": "the channels of the top", "group_size": "the rows and columns of bins of a region"})
         check_regions(self, x, rois)
         channels = p.output_dim * p.group_size**2
         fact = f"bottom 0 has {x[1]} channels, output_dim {p.output_dim} and group_size {p.group_size} need {channels}"
-        self.check(x[1] == channels, fact, "output_dim * group_size^2 channels")
+        self.check(x[1] == channels, fact, f"set num_output of the layer of bottom 0 to {channels}, or correct output_dim and group_size")
         self.pool = PsRoiPooling(p.group_size, p.spatial_scale)
         return [(rois[0], p.output_dim, p.group_size, p.group_size)]
 

@@ -28,6 +28,13 @@ NATIVE = {  # well-known Python layers and the layers that replace them on the d
 METHODS = ("setup", "reshape", "forward")
 
 
+def _importing(module: str, reason: ImportError) -> str:
+    """Return the remedy for a module that cannot be imported: it is missing, or one that it imports."""
+    if reason.name is None or module.split(".")[0] == reason.name.split(".")[0]:
+        return f"if it lies in FOLDER, run `PYTHONPATH=FOLDER ocaffe ..`; or correct python_param {{ module: \"{module}\" }}"
+    return f"install {reason.name}, which {module} imports, or run `PYTHONPATH=FOLDER ocaffe ..`, if it lies in FOLDER"
+
+
 @register("Python")
 class Python(Layer):
     """A layer written in Python: the class `layer` of `module` with the methods setup, reshape, forward and backward.
@@ -74,13 +81,21 @@ class Python(Layer):
         try:
             module = importlib.import_module(p.module)
         except ImportError as reason:
-            raise self.error(f"the module '{p.module}' cannot be imported: {reason}", "add its folder to PYTHONPATH") from reason
+            raise self.error(f"the module '{p.module}' cannot be imported: {reason}", _importing(p.module, reason)) from reason
         except Exception as reason:  # whatever the user's code raises
             raise self._raised(f"the module '{p.module}'", reason) from reason
         cls = getattr(module, p.layer, None)
-        self.check(isinstance(cls, type), f"the module '{p.module}' has no class '{p.layer}'", "correct python_param")
+        self.check(
+            isinstance(cls, type),
+            f"the module '{p.module}' has no class '{p.layer}'",
+            f"set layer to a class of {getattr(module, '__file__', None) or p.module}",
+        )
         missing = [method for method in METHODS if not callable(getattr(cls, method, None))]
-        self.check(not missing, f"{p.module}.{p.layer} has no method {' and no '.join(missing)}, so it is not a layer", "derive it from caffe.Layer")
+        self.check(
+            not missing,
+            f"{p.module}.{p.layer} has no method {' and no '.join(missing)}, so it is not a layer",
+            "derive it from caffe.Layer, and define setup, reshape, forward and backward",
+        )
         assert cls is not None
         try:
             made = cls(self.param) if issubclass(cls, pylayer.Layer) else cls()
@@ -92,7 +107,7 @@ class Python(Layer):
         return made
 
     def _raised(self, what: str, reason: Exception) -> Error:
-        return of_type(self.error(f"{what} raised {type(reason).__name__}: {reason}", f"see {pylayer.place_of(reason)}"), reason)
+        return of_type(self.error(f"{what} raised {type(reason).__name__}: {reason}", f"correct the code at {pylayer.place_of(reason)}"), reason)
 
     def _call(self, method: str, *args: Any) -> None:
         of_net, self.inner._of_net = getattr(self.inner, "_of_net", None), None  # while a method runs, its parameters are the arrays

@@ -48,25 +48,39 @@ class Recurrent(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x, cont = self.own(), *bottoms[:2]
-        self.check(p.num_output > 0, "num_output is missing or 0", "num_output: 256, or another number of hidden units")
-        self.check(len(x) >= 3, f"bottom 0 is {shape_text(x)}", "T x N x ...: time steps, sequences, inputs of a step")
-        self.check(cont == x[:2], f"bottom 1 (cont) is {shape_text(cont)}, bottom 0 {shape_text(x)}", f"cont {shape_text(x[:2])}, one number for each step")
+        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of hidden units")
+        self.check(
+            len(x) >= 3,
+            f"bottom 0 is {shape_text(x)}, it must be T x N x ..: time steps, sequences, inputs",
+            "add a Reshape layer before it that makes T x N x I",
+        )
+        self.check(
+            cont == x[:2],
+            f"bottom 1 (cont) is {shape_text(cont)}, bottom 0 is {shape_text(x)}",
+            f"give bottom 1 the shape {shape_text(x[:2])}: one number for each step of each sequence",
+        )
         self.steps, self.sequences, self.inputs, self.units = *x[:2], math.prod(x[2:]), p.num_output
         self.exposed = len(self.states) if p.expose_hidden else 0
         self.statics = len(bottoms) - 2 - self.exposed
         given = f"bottoms and {len(self.param.top)} tops given, expose_hidden is {str(bool(self.exposed)).lower()}"
         names = ", ".join(self.states)
-        fix = f"bottoms x, cont, optionally a static input; with expose_hidden: true then the initial {names}, and the final {names} as further tops"
+        fix = f"give x, cont and optionally a static input as bottoms, then the initial {names}; and {1 + self.exposed} tops: the last are the final {names}"
+        if not self.exposed:
+            fix = f"give x, cont and optionally a static input as bottoms, and 1 top; expose_hidden: true adds {names} to both"
         self.check(self.statics in (0, 1) and len(self.param.top) == 1 + self.exposed, f"{len(bottoms)} {given}", fix)
         self.static_inputs = 0
         for static in bottoms[2 : 2 + self.statics]:
-            fact = f"the static input (bottom 2) is {shape_text(static)}, bottom 0 {shape_text(x)}"
-            self.check(len(static) >= 2 and static[0] == self.sequences, fact, f"{self.sequences} x ..., one row for each sequence")
+            fact = f"the static input (bottom 2) is {shape_text(static)}, bottom 0 is {shape_text(x)}"
+            self.check(len(static) >= 2 and static[0] == self.sequences, fact, f"give bottom 2 the shape {self.sequences} x I: one row for each sequence")
             self.static_inputs = math.prod(static[1:])
         state = (1, self.sequences, self.units)
         for index, shape in enumerate(bottoms[2 + self.statics :], 2 + self.statics):
-            self.check(shape == state, f"bottom {index} is {shape_text(shape)}, the state {shape_text(state)}", f"an initial state {shape_text(state)}")
-        self.check(self.steps > 0 or len(bottoms) == 2, "there are no time steps", "give bottom 0 at least one time step")
+            self.check(
+                shape == state,
+                f"bottom {index} is {shape_text(shape)}, an initial state is {shape_text(state)}",
+                f"give bottom {index} the shape {shape_text(state)}",
+            )
+        self.check(self.steps > 0 or len(bottoms) == 2, f"bottom 0 is {shape_text(x)}, without a time step", "give bottom 0 at least one time step")
         what = f"Initializing recurrent layer: assuming input batch contains {self.steps} timesteps of {self.sequences} independent streams."
         self.notes = [("recurrent_layer.cpp:19", what)]
         return [(*x[:2], self.units), *[state] * self.exposed]

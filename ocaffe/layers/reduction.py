@@ -31,8 +31,11 @@ class Reduction(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        fact = f"operation: {OP.ReductionOp.Name(p.operation)} (of TSN's fork) is not supported"
-        self.check(p.operation in TEXTS, fact, "operation: SUM, ASUM, SUMSQ or MEAN")
+        self.check(
+            p.operation in TEXTS,
+            f"operation: {OP.ReductionOp.Name(p.operation)} (of TSN's fork) is not supported",
+            "write operation: SUM, ASUM, SUMSQ or MEAN",
+        )
         self.first = self.axis(p.axis, x) if x else 0
         self.scale = p.coeff / max(1, math.prod(x[self.first :])) if p.operation == OP.MEAN else p.coeff
         return [x[: self.first]]

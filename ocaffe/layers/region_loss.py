@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ocaffe import proto
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_loss import Form, Settings, YoloLoss
-from ocaffe.layers.base import register
+from ocaffe.layers.base import register, stated
 from ocaffe.layers.loss import refuse_smoothing
 from ocaffe.layers.yolo import YoloLossLayer, check_biases, check_grid, check_labels, pairs
 
@@ -36,11 +36,11 @@ class RegionLoss(YoloLossLayer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, label) = self.own(), bottoms
         refuse_smoothing(self)
-        self.check(p.coords == 4, f"coords is {p.coords}", "coords: 4")
+        self.check(p.coords == 4, stated(p, "coords"), "write coords: 4, the numbers of a box")
         check_grid(self, 0, x, p.num, p.num_class, "num and num_class")
         check_biases(self, p.biases, p.num, f"num: {p.num}")
         for field in ("softmax_tree", "class_map"):
-            self.check(not getattr(p, field), f"{field} (YOLO9000) is not supported", f"remove {field}, and give labels from 1 to num_class")
+            self.check(not getattr(p, field), f"{field} (YOLO9000) is not supported", f"remove {field}, and give labels from 1 to {p.num_class}")
         has_rows, most = check_labels(self, x, label, p.num_class)
         form = Form.YOLO9000 if has_rows else Form.REGION
         warm = WARM_IMAGES // x[0] if form is Form.REGION and self.phase == proto.TRAIN else 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.rearrange.rearrange import inverse
-from ocaffe.layers.base import register
+from ocaffe.layers.base import register, stated
 from ocaffe.layers.permute import Permuted
 
 
@@ -23,12 +23,17 @@ class Reorg(Permuted):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         s = p.stride
-        self.check(s > 0, "stride is missing or 0", "stride: 2, as in YOLOv2")
+        self.check(s > 0, stated(p, "stride"), "give stride, the factor of the sizes: 1 or more (2 in YOLOv2)")
         self.check_axes(x, "N x C x H x W")
         n, c, h, w = x
-        self.check(c % (s * s) == 0, f"stride {s} squared does not divide the {c} channels of bottom {shape_text(x)}", "another stride")
+        self.check(c % (s * s) == 0, f"stride {s} squared, {s * s}, does not divide the {c} channels of bottom {shape_text(x)}",
+                   f"set num_output of the layer before to a multiple of {s * s}, or change stride")  # fmt: skip
         fits = h % s == 0 and w % s == 0
-        self.check(p.reverse or fits, f"stride {s} does not divide the {h} x {w} pixels of bottom {shape_text(x)}", "an image size that it divides")
+        self.check(
+            p.reverse or fits,
+            f"stride {s} does not divide the {h} x {w} pixels of bottom {shape_text(x)}",
+            f"give an image whose height and width {s} divides",
+        )
         # The larger image's axes: channel, row, phase of the row, column, phase of the column.
         image, phases_first = (n, c // (s * s), h, s, w, s), (0, 3, 5, 1, 2, 4)
         if not p.reverse:

@@ -43,11 +43,16 @@ class Resized(MappedPlanes):
         """Return height and width of bottom 0, and of the top."""
         p, image = self.own(), self.image(bottoms[0])
         if len(bottoms) == 2:
-            self.check(len(bottoms[1]) == 4, f"bottom 1 is {shape_text(bottoms[1])}, it must be N x C x H x W", "an image of the size of the top")
+            self.check(
+                len(bottoms[1]) == 4,
+                f"bottom 1 is {shape_text(bottoms[1])}, it must be N x C x H x W",
+                "give a blob with the height and width of the top as bottom 1",
+            )
             return image, (bottoms[1][2], bottoms[1][3])
         height, width = (f"{self.prefix}{name}" for name in ("height", "width"))
         size = getattr(p, height), getattr(p, width)
-        self.check(min(size) > 0, f"{height} is {size[0]}, {width} is {size[1]}", "both at least 1, or an image of the size of the top as second bottom")
+        meaning = "the {} of the top: 1 or more; or give a blob of its size as bottom 1"
+        self.positive(p, {height: meaning.format("rows"), width: meaning.format("columns")})
         return image, size
 
 
@@ -62,7 +67,7 @@ class Resample(Resized):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.type != p.AREA, "type is AREA, which FlowNet refuses too", "type: LINEAR, CUBIC or NEAREST")
+        self.check(p.type != p.AREA, "type is AREA, which FlowNet refuses too", "write type: LINEAR, CUBIC or NEAREST")
         image, size = self.sizes(bottoms)
         steps = [np.float32(n) / np.float32(m) for n, m in zip(image, size)]
         smooth = bool(p.antialias) and max(steps) > 1
@@ -102,8 +107,8 @@ class Downsample(Resized):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         image, size = self.sizes(bottoms)
         self.moves_data = image != size
-        fact = f"the top is {shape_text(size)}, the bottom {shape_text(image)}"
-        self.check(not self.moves_data or min(size) > 1, fact, "at least 2 rows and 2 columns, because the corners of both images coincide")
+        fact = f"the top would be {shape_text(size)}, bottom 0 is {shape_text(image)}: the corners of both coincide, so the top has 2 rows and columns at least"
+        self.check(not self.moves_data or min(size) > 1, fact, "set the height and width of the top to 2 or more")
         return self.plan(bottoms[0], *(self._matrix(n, m) for n, m in zip(image, size)))
 
     @staticmethod

@@ -29,27 +29,43 @@ class Reshape(Layer):
         dims, rank, count = list(param.shape.dim), len(x), math.prod(x)
         bottom, wanted = f"bottom {shape_text(x)}", f"shape {shape_text(dims)}"
         start = param.axis if param.axis >= 0 else param.axis + rank + 1
-        self.check(0 <= start <= rank, f"axis {param.axis} is outside the {rank} axes of {bottom}", f"axis from {-rank - 1} to {rank}")
-        self.check(param.num_axes >= -1, f"num_axes is {param.num_axes}", "num_axes of at least 0, or -1 for all that follow")
+        self.check(0 <= start <= rank, f"axis {param.axis} is outside the {rank} axes of {bottom}", f"set axis to a number from {-rank - 1} to {rank}")
+        self.check(
+            param.num_axes >= -1,
+            f"num_axes is {param.num_axes}",
+            f"set num_axes to a number from 0 to {rank - start}, or to -1 for all axes that follow",
+        )
         end = rank if param.num_axes == -1 else start + param.num_axes
-        self.check(end <= rank, f"axis {start} and num_axes {param.num_axes} reach beyond the {rank} axes of {bottom}", "fewer num_axes")
-        self.check(dims.count(-1) <= 1, f"{wanted} has {dims.count(-1)} dims of -1", "at most one -1")
-        self.check(all(dim >= -1 for dim in dims), f"{wanted} has a dim below -1", "dims of at least 1, 0 to copy, -1 to infer")
+        self.check(
+            end <= rank,
+            f"axis {start} and num_axes {param.num_axes} reach beyond the {rank} axes of {bottom}",
+            f"set num_axes to {rank - start} or less, or to -1 for all axes that follow",
+        )
+        self.check(dims.count(-1) <= 1, f"{wanted} has {dims.count(-1)} dims of -1", "write one dim of -1 at most, and numbers for the others")
+        self.check(all(dim >= -1 for dim in dims), f"{wanted} has a dim below -1", "write each dim as a size, 0 to copy that of the bottom, or -1 for the rest")
         for i, dim in enumerate(dims):
             if dim == 0:
-                self.check(start + i < rank, f"dim {i} of {wanted} copies axis {start + i}, which {bottom} does not have", "give its size")
+                self.check(
+                    start + i < rank,
+                    f"dim {i} of {wanted} copies axis {start + i}, which {bottom} does not have",
+                    f"write the size of dim {i} in place of 0",
+                )
                 dims[i] = x[start + i]
         if -1 in dims:
             known = math.prod(x[:start]) * math.prod(dim for dim in dims if dim != -1) * math.prod(x[end:])
             empty = f"{bottom} has no values, so the dim of -1 in {wanted} may be any number"
-            self.check(known > 0, empty, "-1 for the axis that may have no samples, and numbers for the others")
-            self.check(count % known == 0, f"{bottom} has {count} values, which {known} does not divide", "dims that divide the count")
+            self.check(known > 0, empty, "write -1 for the axis that may have no samples, and numbers for the others")
+            self.check(
+                count % known == 0,
+                f"{bottom} has {count} values, which {known}, the product of the other sizes of {wanted}, does not divide",
+                f"write dims whose product divides {count // max(1, math.prod(x[:start]) * math.prod(x[end:]))}",
+            )
             dims[dims.index(-1)] = count // known
         shape = (*x[:start], *dims, *x[end:])
         self.check(
             math.prod(shape) == count,
             f"output count must match input count: top {shape_text(shape)} has {math.prod(shape)} values, {bottom} has {count}",
-            "other dims; one may be -1",
+            f"write dims with the product {count // max(1, math.prod(x[:start]) * math.prod(x[end:]))}; one may be -1, for the rest",
         )
         return [shape]
 

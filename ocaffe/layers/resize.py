@@ -31,12 +31,13 @@ class Resize(Layer):
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x H x W")
         sizes = (p.height, p.width)
-        fact, fix = f"height is {p.height}, width {p.width}", "give both, 1 or more; or is_pyramid_test: true and the scales"
+        fact, fix = f"height is {p.height}, width is {p.width}", "write height and width of the top, 1 or more; or is_pyramid_test: true and the scales"
         if p.is_pyramid_test:
             factors = [np.float32(factor) for factor in (p.out_height_scale, p.out_width_scale)]
             height, width = (int(factor * np.float32(n)) for factor, n in zip(factors, x[2:]))
             sizes = height, width
-            fact, fix = f"the scales {factors[0]:g} and {factors[1]:g} make {sizes[0]} x {sizes[1]} of {x[2]} x {x[3]} pixels", "larger scales"
+            fact = f"the scales {factors[0]:g} and {factors[1]:g} make {sizes[0]} x {sizes[1]} of {x[2]} x {x[3]} pixels"
+            fix = "set out_height_scale and out_width_scale to larger numbers"
         self.check(min(sizes) > 0, fact, fix)
         self.framed: Shape = (*x[:2], x[2] + 1, x[3] + 1)  # with a row and a column of zeros
         ratios = np.float32(x[2]) / np.float32(sizes[0]), np.float32(x[3]) / np.float32(sizes[1])

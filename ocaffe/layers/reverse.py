@@ -45,7 +45,7 @@ class Reverse(Reversed):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, given = bottoms[0], list(self.own().axis) or [0]
         axes = sorted({self.axis(axis, x) for axis in given})
-        self.check(len(axes) == len(given), f"axis {axes_list(given)} names an axis of bottom {shape_text(x)} twice", "each axis once")
+        self.check(len(axes) == len(given), f"axis {axes_list(given)} names an axis of bottom {shape_text(x)} twice", "write each axis once")
         return self.plan(x, axes)
 
 

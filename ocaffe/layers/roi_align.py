@@ -41,8 +41,8 @@ class ROIAlign(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "pooled_h: 7 pooled_w: 7, as in Mask R-CNN")
-        self.check(p.roi_end_mode == 0, f"roi_end_mode is {p.roi_end_mode}", "roi_end_mode 0; the meaning of others is not published")
+        self.positive(p, {"pooled_h": "the rows of bins (7 in Mask R-CNN)", "pooled_w": "the columns of bins (7 in Mask R-CNN)"})
+        self.check(p.roi_end_mode == 0, f"roi_end_mode is {p.roi_end_mode}, whose meaning is not published", "remove roi_end_mode, or write roi_end_mode: 0")
         check_regions(self, x, rois)
         return [(rois[0], x[1], p.pooled_h, p.pooled_w)]
 
@@ -72,7 +72,7 @@ class ROIAlign(Layer):
         image, corners = graph.ops("Split", rois, [1, 4], to=[None, None], axis=1)
         images = graph.cast(graph.reshape(image, (-1,)), np.int64)
         if graph.opset < MODES_SINCE and p.half_pixel:
-            raise graph.refused(f"half_pixel needs opset {MODES_SINCE}", f"--opset={MODES_SINCE}")
+            raise graph.refused(f"half_pixel needs opset {MODES_SINCE}, this is opset {graph.opset}", f"write --opset={MODES_SINCE}")
         mode = {"coordinate_transformation_mode": "half_pixel" if p.half_pixel else "output_half_pixel"} if graph.opset >= MODES_SINCE else {}
         graph.op("RoiAlign", bottoms[0], corners, images, to=tops[0], output_height=p.pooled_h, output_width=p.pooled_w,
                  sampling_ratio=max(0, p.sampling_ratio), spatial_scale=p.spatial_scale, mode="avg", **mode)  # fmt: skip

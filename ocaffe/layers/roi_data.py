@@ -71,9 +71,17 @@ class RoIData(Layer):
             count = len(self.param.top)
             samples = count > 4
             p = settings(self, SAMPLE if samples else DEFAULTS)
-            self.check(p.num_classes >= 2, f"num_classes is {p.num_classes}", "param_str: \"'num_classes': 21\", the background among them")
+            self.check(
+                p.num_classes >= 2,
+                f"num_classes is {p.num_classes}",
+                "write 'num_classes': N in param_str, the number of classes, with the background among them",
+            )
             if samples:
-                self.check(self.phase == proto.TRAIN, "the layer samples proposals in TEST", "include { phase: TRAIN }")
+                self.check(
+                    self.phase == proto.TRAIN,
+                    f"the layer has {count} tops, which sample proposals for training, and is in the TEST phase",
+                    "add include { phase: TRAIN } to this layer",
+                )
                 self.source = sampled = SampledRois(p, self.place, self.title, count)
                 self.box_normal = tuple(np.float32(each.ravel()) for each in sampled.normal)  # type: ignore[assignment]
             else:

@@ -18,7 +18,11 @@ def check_regions(layer: Layer, x: Shape, rois: Shape) -> None:
     """Raise the layer's error unless the bottoms are N x C x H x W and regions R x 5."""
     layer.check_axes(x, "N x C x H x W")
     values = rois[1:2] if set(rois[2:]) <= {1} else rois[1:]
-    layer.check(values == (5,), f"bottom 1 is {shape_text(rois)}, it must be R x 5: image, x1, y1, x2, y2", "give the regions as second bottom")
+    layer.check(
+        values == (5,),
+        f"bottom 1 is {shape_text(rois)}, it must be R x 5: image, x1, y1, x2, y2",
+        "give the feature map as bottom 0, and the rois as bottom 1",
+    )
 
 
 def without_gradient(rec: Recorder, bottoms: list[Blob], propagate: list[bool]) -> bool:
@@ -67,7 +71,7 @@ class ROIPooling(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "pooled_h: 7 pooled_w: 7, as for VGG16")
+        self.positive(p, {"pooled_h": "the rows of bins (7 for VGG16)", "pooled_w": "the columns of bins (7 for VGG16)"})
         check_regions(self, x, rois)
         self.pool = RoiPooling((p.pooled_h, p.pooled_w), p.spatial_scale)
         return [(rois[0], x[1], p.pooled_h, p.pooled_w)]

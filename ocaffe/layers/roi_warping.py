@@ -30,7 +30,7 @@ class RegionValues(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, rois) = self.own(), bottoms
-        self.check(p.pooled_h > 0 and p.pooled_w > 0, f"pooled_h is {p.pooled_h}, pooled_w {p.pooled_w}", "pooled_h: 14 pooled_w: 14, as in MNC")
+        self.positive(p, {"pooled_h": "the rows of bins (14 in MNC)", "pooled_w": "the columns of bins (14 in MNC)"})
         check_regions(self, x, rois)
         self.counts = (p.pooled_h + self.more, p.pooled_w + self.more)
         self.index = np.indices(self.counts, np.float32).reshape(2, -1)
@@ -165,7 +165,11 @@ class ROIAlignment(RegionValues):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.sampling_ratio <= 1, f"sampling_ratio is {p.sampling_ratio}", "0 or 1, or the type ROIAlign with roi_align_param")
+        self.check(
+            p.sampling_ratio <= 1,
+            f"sampling_ratio is {p.sampling_ratio}, {self.param.type} takes 0 or 1",
+            "set sampling_ratio to 0 or 1, or use the type ROIAlign with roi_align_param",
+        )
         if not p.HasField("sampling_ratio"):
             told = "taken as GuohongWu's ROIAlignment, with values one pixel apart; roi_alignment_param { sampling_ratio: 1 } says that of one value for a bin"
             log.warn_once("roi_alignment_layer.cpp:1", f"{self.title}: {told}")
@@ -182,7 +186,7 @@ class ROIAlignment(RegionValues):
 
     def _places(self, graph: OnnxGraph, axis: int, low: str, high: str, size: int) -> tuple[str, str | None]:
         if not self.own().sampling_ratio:
-            raise graph.refused("its bins have different numbers of values", "sampling_ratio: 1, or the type ROIAlign")
+            raise graph.refused("its bins have different numbers of values, with sampling_ratio: 0", "write sampling_ratio: 1, or use the type ROIAlign")
         count = self.counts[axis]
         extent: Any = graph.op("Max", graph.op("Add", graph.op("Sub", high, low), 1.0), 1.0)
         edges = []
@@ -209,7 +213,11 @@ class GridAlign(RegionValues):
         return self.param.roi_pooling_param
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
-        self.check(not self.param.HasField("roi_align_param"), "roi_align_param and roi_pooling_param are given", "roi_pooling_param is MS-CNN's")
+        self.check(
+            not self.param.HasField("roi_align_param"),
+            "roi_align_param and roi_pooling_param are both given",
+            "remove roi_pooling_param; for MS-CNN's layer, remove roi_align_param",
+        )
         self.pad_ratio = float(self.own().pad_ratio)
         return super().infer(*bottoms)
 

@@ -9,7 +9,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, pointwise
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -26,8 +26,13 @@ class RReLU(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
         lower, upper = float(p.lb), float(p.ub)
-        self.check(p.HasField("lb") and p.HasField("ub"), "rrelu_param has no lb or no ub", "give both bounds: rrelu_param { lb: 3 ub: 8 }")
-        self.check(upper > lower and lower * upper > 0, f"lb is {lower:g}, ub {upper:g}", "lb: 3 ub: 8, or another lb below ub with the same sign")
+        self.check(
+            p.HasField("lb") and p.HasField("ub"),
+            f"rrelu_param has no {'ub' if p.HasField('lb') else 'lb'}",
+            "write both bounds of the divisor in rrelu_param, lb below ub",
+        )
+        self.check(upper > lower, f"lb is {lower:g}, ub is {upper:g}", "set lb below ub")
+        self.check(lower * upper > 0, f"lb is {lower:g}, ub is {upper:g}: a divisor could be 0", "set both above 0, or both below 0")
         self.training = self.phase == proto.TRAIN
         mean = (upper - lower) / (math.log(abs(upper)) - math.log(abs(lower)))
         self.scalars = {"lower": lower, "width": upper - lower} if self.training else {"mean": mean}
@@ -38,7 +43,7 @@ class RReLU(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.training:
-            raise graph.refused("it draws slopes at random here", "export the TEST phase")
+            raise graph.refused("it draws slopes at random in the TRAIN phase", TEST_PHASE)
         graph.op("LeakyRelu", bottoms[0], to=tops[0], alpha=1 / self.scalars["mean"])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:

@@ -27,8 +27,12 @@ class Scale(Broadcast):
         self.biased = bool(p.bias_term)
         self.bounds = [float(getattr(p, name)) if p.HasField(name) else bound for name, bound in (("min_value", -math.inf), ("max_value", math.inf))]
         self.bounded = p.HasField("min_value") or p.HasField("max_value")
-        self.check(self.bounds[0] <= self.bounds[1], f"min_value is {self.bounds[0]:g}, max_value {self.bounds[1]:g}", "min_value below max_value")
-        self.check(not self.bounded or len(bottoms) == 1, "min_value or max_value is given, and the scale is bottom 1", "they limit a learned scale only")
+        self.check(self.bounds[0] <= self.bounds[1], f"min_value is {self.bounds[0]:g}, max_value is {self.bounds[1]:g}", "set min_value to max_value or less")
+        self.check(
+            not self.bounded or len(bottoms) == 1,
+            f"{'min_value' if p.HasField('min_value') else 'max_value'} is given, and the scale is bottom 1: it limits a learned scale only",
+            "remove min_value and max_value, or bottom 1 for a learned scale",
+        )
         return super().infer(*bottoms)
 
     def parameters(self) -> Sequence[ParamBlob]:

@@ -63,7 +63,7 @@ class SegAccuracy(Layer):
         self.check(
             max(map(len, bottoms)) <= 4 and labels == (scores[0], 1, *scores[2:]),
             f"the scores are {shape_text(bottoms[0])}, the labels {shape_text(bottoms[1])}",
-            "scores N x C x H x W and labels N x 1 x H x W: Interp or Crop gives both the same height and width",
+            f"give labels of {shape_text((scores[0], 1, *scores[2:]))}; Interp or Crop gives both the same height and width",
         )
         self.scores = scores
         self.classes = max(2, scores[1])
@@ -99,7 +99,7 @@ class SegAccuracy(Layer):
         wrong = labels[(labels < 0) | (labels >= self.classes)]
         if len(wrong):
             fact = f"a label is {wrong[0]}, the scores have {self.classes} classes"
-            raise self.error(fact, f"labels from 0 to {self.classes - 1}, or seg_accuracy_param {{ ignore_label: {wrong[0]} }}")
+            raise self.error(fact, f"give labels from 0 to {self.classes - 1}, or write seg_accuracy_param {{ ignore_label: {wrong[0]} }}")
         counts = np.bincount(labels * self.classes + predicted, minlength=self.classes**2).reshape(self.classes, -1)
         assert self.counts is not None
         if not self.repeats:

@@ -32,7 +32,7 @@ class SigmoidCrossEntropyLoss(Layer):
         self.check(
             math.prod(x) == math.prod(target),
             f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(target)}: they must have equally many values",
-            "one target for each value",
+            f"give bottom 1 the shape {shape_text(x)}: one target for each value",
         )
         outer = x[0] if x else 1
         has, label = ignored(self.param.loss_param)

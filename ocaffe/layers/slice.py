@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.copy import copy
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, times
 from ocaffe.layers.concat import legacy_axis
 from ocaffe.onnx.graph import OnnxGraph
 
@@ -33,16 +33,16 @@ class Slice(Layer):
             self.check(
                 len(points) == tops - 1,
                 f"{len(points)} slice_points for {tops} tops",
-                f"{tops - 1} slice_points, one between each two tops",
+                f"write slice_point {times(tops - 1)}, one between each two tops; or give {len(points) + 1} tops",
             )
             self.starts = [0, *points, size]
             self.check(
                 all(a < b for a, b in pairwise(self.starts)),
                 f"slice_points {', '.join(map(str, points))} do not rise from 1 to {size - 1} ({where})",
-                "slice_points in rising order within the axis",
+                f"write slice_point in rising order, from 1 to {size - 1}",
             )
         else:
-            fix = f"slice_point, or a number of tops that divides {size}"
+            fix = f"write slice_point {times(tops - 1)}, or give a number of tops that divides {size}"
             self.check(size % tops == 0, f"{tops} tops do not evenly divide {where}", fix)
             self.starts = [size // tops * i for i in range(tops + 1)]
         self.moves_data = tops > 1

@@ -47,7 +47,11 @@ class SoftmaxWithLoss(Layer):
         self.ignore = ignored(self.param.loss_param)
         if self.soft:
             fact = f"ignore_label is {self.ignore[1]}, and bottom 1 is {shape_text(labels)}: probabilities of the classes"
-            self.check(not self.ignore[0], fact, "remove ignore_label, or give whole labels")
+            self.check(
+                not self.ignore[0],
+                fact,
+                f"remove ignore_label, or give labels of {shape_text([*scores[: self.class_axis], *scores[self.class_axis + 1 :]])}, whole numbers",
+            )
         else:
             check_labels(self, scores, labels, outer * inner)
             self.labels = label_bottom(self, scores[self.class_axis])

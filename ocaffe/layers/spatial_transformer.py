@@ -40,15 +40,16 @@ class SpatialTransformer(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, theta) = self.own(), bottoms
         self.check_axes(x, "N x C x H x W", values=True)
-        self.check(p.transform_type == "affine", f"transform_type is '{p.transform_type}'", 'transform_type: "affine"; the fork has no other')
-        self.check(p.sampler_type == "bilinear", f"sampler_type is '{p.sampler_type}'", 'sampler_type: "bilinear"; the fork has no other')
+        self.check(p.transform_type == "affine", f"transform_type is '{p.transform_type}', and affine is the only one", "remove transform_type")
+        self.check(p.sampler_type == "bilinear", f"sampler_type is '{p.sampler_type}', and bilinear is the only one", "remove sampler_type")
         self.fixed = {k: float(getattr(p, name)) for k, name in enumerate(NAMES) if p.HasField(name)}
         self.free = [k for k in range(len(NAMES)) if k not in self.fixed]
         fits = theta[:1] == x[:1] and math.prod(theta[1:]) == len(self.free)
-        self.check(fits, f"bottom 1 is {shape_text(theta)}, bottom 0 {shape_text(x)}, and the layer sets {len(self.fixed)} of 6 numbers",
-                   f"{x[0]} x {len(self.free)} numbers")  # fmt: skip
+        self.check(fits, f"bottom 1 is {shape_text(theta)}, bottom 0 is {shape_text(x)}, and the layer sets {len(self.fixed)} of the 6 numbers of an image",
+                   f"give bottom 1 the shape {x[0]} x {len(self.free)}: num_output: {len(self.free)} in the layer before")  # fmt: skip
         size = p.output_H if p.HasField("output_H") else x[2], p.output_W if p.HasField("output_W") else x[3]
-        self.check(min(size) > 0, f"output_H is {size[0]}, output_W {size[1]}", "both at least 1")
+        for name, value in zip(("output_H", "output_W"), size):
+            self.check(value > 0, f"{name} is {value}", f"set {name} to 1 or more, or remove it for the size of bottom 0")
         rows, columns = np.indices(size)
         self.grid = np.array([rows.ravel() * 2 / size[0] - 1, columns.ravel() * 2 / size[1] - 1, np.ones(rows.size)], np.float32)
         self.half = (x[2] / 2, x[3] / 2)

@@ -20,7 +20,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
-from ocaffe.errors import Error, NoSuchField, NoSuchTop, WrongType, WrongValue
+from ocaffe.errors import Error, NoSuchField, NoSuchTop, WrongType, WrongValue, within
 from ocaffe.layers.base import layer_type_list, param_field
 from ocaffe.proto import is_repeated
 
@@ -40,7 +40,10 @@ class Function:
         count = self.ntop = operator.index(self.params.pop("ntop", 1))
         self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and (count != 1 or len(self.inputs) != 1):
-            raise WrongValue(f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place", fix="one bottom and one top, or no in_place")
+            raise WrongValue(
+                f"a {type_name} of {len(self.inputs)} bottoms and {count} tops cannot work in place",
+                fix="give it one bottom and one top, or remove in_place",
+            )
         self.tops = tuple(Top(self, index) for index in range(count))
 
     def to_proto(self) -> Any:
@@ -115,7 +118,10 @@ class NetSpec:
         try:
             return self.tops[name]
         except KeyError:
-            raise NoSuchTop(f"the net has no top '{name}'", fix=f"tops are {', '.join(self.tops) or 'none'}") from None
+            raise NoSuchTop(
+                f"the net has no top '{name}'",
+                fix=f"use one of its tops: {', '.join(self.tops)}" if self.tops else "assign a top first: n.data = L.Input(..)",
+            ) from None
 
     def __delitem__(self, name: str) -> None:
         self[name]
@@ -207,12 +213,15 @@ def _fill_layer(layer: Any, fields: Mapping[str, Any]) -> None:
     outer = layer.DESCRIPTOR.fields_by_name
     for name, value in fields.items():
         if name in outer and (name.endswith("param") or name not in inner):
-            assign_proto(layer, name, value)
+            with within(None, f"'{layer.name}' ({layer.type})"):
+                assign_proto(layer, name, value)
         elif name in inner:
-            assign_proto(getattr(layer, own), name, value)
+            with within(None, f"'{layer.name}' ({layer.type})"):
+                assign_proto(getattr(layer, own), name, value)
         else:
             near = difflib.get_close_matches(name, [*inner, *outer], 2)
-            meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"fields are {', '.join(sorted(inner)) or 'those of LayerParameter'}"
+            known = ", ".join(sorted(inner)) or "name, top, bottom and others of LayerParameter"
+            meant = f"did you mean {' or '.join(map(repr, near))}?" if near else f"use one of its fields: {known}"
             raise NoSuchField(f"{layer.type} has no field '{name}'", layer=f"'{layer.name}' ({layer.type})", fix=meant)
 
 
@@ -225,7 +234,10 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
     what = message.DESCRIPTOR.name
     if field is None:
         near = difflib.get_close_matches(name, list(message.DESCRIPTOR.fields_by_name), 2)
-        raise NoSuchField(f"{what} has no field '{name}'", fix=f"did you mean {' or '.join(map(repr, near))}?" if near else None)
+        raise NoSuchField(
+            f"{what} has no field '{name}'",
+            fix=f"did you mean {' or '.join(map(repr, near))}?" if near else f"use one of its fields: {', '.join(message.DESCRIPTOR.fields_by_name)}",
+        )
     is_message = field.type == FieldDescriptor.TYPE_MESSAGE
     try:
         if is_repeated(field):
@@ -244,7 +256,7 @@ def assign_proto(message: Any, name: str, value: Any) -> None:
         raise
     except (TypeError, ValueError) as reason:
         kind = WrongType if isinstance(reason, TypeError) else WrongValue
-        raise kind(f"{what}.{name} cannot be {value!r}: {reason}", fix="give a value of the field's type") from None
+        raise kind(f"{what}.{name} cannot be {value!r}: {reason}", fix=f"give {name} {_wanted(field)}") from None
 
 
 def param_name_dict() -> dict[str, str]:
@@ -264,6 +276,21 @@ def _merge(message: Any, value: Any) -> None:
         message.MergeFrom(value)
     else:
         raise TypeError(f"{message.DESCRIPTOR.name} takes a dict or a message")
+
+
+def _wanted(field: Any) -> str:
+    """Say which values a field takes."""
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        kind = f"a dict of fields of {field.message_type.name}"
+    elif field.enum_type is not None:
+        kind = f"a name: {', '.join(field.enum_type.values_by_name)}"
+    elif field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
+        kind = "a number"
+    else:
+        kinds = {FieldDescriptor.CPPTYPE_STRING: "a text", FieldDescriptor.CPPTYPE_BOOL: "True or False"}
+        unsigned = field.cpp_type in (FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64)
+        kind = kinds.get(field.cpp_type, f"a whole number{' of 0 or more' if unsigned else ''}")
+    return f"{kind}, or a list of them" if is_repeated(field) else kind
 
 
 def _scalar(field: Any, value: Any) -> Any:

@@ -9,7 +9,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.pooling.pooling import Pair, Pool
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import TEST_PHASE, Layer, register, stated
 from ocaffe.layers.window import Window, pair_text
 from ocaffe.onnx.graph import OnnxGraph
 from ocaffe.onnx.pooling import pooled
@@ -25,8 +25,7 @@ class SPP(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x H x W")
-        fix = "pyramid_height: 3, which pools into 1, 4 and 16 bins, or another number of levels"
-        self.check(p.pyramid_height >= 1, f"pyramid_height is {p.pyramid_height}", fix)
+        self.check(p.pyramid_height >= 1, stated(p, "pyramid_height"), "give pyramid_height, the number of levels: 3 pools into 1, 4 and 16 bins")
         self.draws = p.pool == p.STOCHASTIC and self.phase == proto.TRAIN
         self.channels = x[1]
         self.levels = [self.level(1 << level, (x[2], x[3])) for level in range(p.pyramid_height)]
@@ -40,8 +39,16 @@ class SPP(Layer):
         kernel = (-(-image[0] // bins), -(-image[1] // bins))
         pad = ((kernel[0] * bins - image[0] + 1) // 2, (kernel[1] * bins - image[1] + 1) // 2)
         what = f"the level of {bins} x {bins} bins needs windows of {pair_text(kernel)} with pad {pair_text(pad)} for the {image[0]} x {image[1]} image"
-        self.check(pad[0] < kernel[0] and pad[1] < kernel[1], f"{what}; pad must be smaller", "a smaller pyramid_height, or an image of another size")
-        self.check(p.pool != p.STOCHASTIC or not any(pad), f"{what}, but STOCHASTIC pooling takes no padding", f"an image size that {bins} divides")
+        self.check(
+            pad[0] < kernel[0] and pad[1] < kernel[1],
+            f"{what}; pad must be smaller",
+            f"set pyramid_height to {bins.bit_length() - 1}, or give a larger image",
+        )
+        self.check(
+            p.pool != p.STOCHASTIC or not any(pad),
+            f"{what}, but STOCHASTIC pooling takes no padding",
+            f"give an image whose height and width {bins} divides, or write pool: MAX or pool: AVE",
+        )
         return Pool(p.pool, kernel, kernel, pad, image, Window(kernel, kernel, pad).outputs(image, ceil=True))
 
     def parts(self, top: Ref) -> list[Ref]:
@@ -62,7 +69,7 @@ class SPP(Layer):
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.draws:
-            raise graph.refused("it draws pixels at random here", "export the TEST phase")
+            raise graph.refused("it draws pixels at random in the TRAIN phase", TEST_PHASE)
         if len(self.levels) == 1:
             pooled(graph, self.levels[0], bottoms[0], tops[0])
         else:
@@ -70,7 +77,8 @@ class SPP(Layer):
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         stochastic = self.own().pool == proto.SPPParameter.STOCHASTIC
-        self.check(self.draws or not stochastic, "STOCHASTIC pooling has no gradient in the TEST phase", "build the net with phase: TRAIN")
+        self.check(self.draws or not stochastic, "STOCHASTIC pooling has no gradient in the TEST phase",
+                   "train in the TRAIN phase: Net(file, caffe.TRAIN), and no phase: TEST in this layer")  # fmt: skip
         assert tops[0].diff is not None and bottoms[0].diff is not None
         for pool, part, index in zip(self.levels, self.parts(tops[0].diff), self.indices):
             pool.backward(rec, part, index, bottoms[0].diff)

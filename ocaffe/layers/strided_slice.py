@@ -9,7 +9,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.strided import Steps, put, take
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, times
 from ocaffe.onnx.graph import OnnxGraph
 
 FARTHEST = 2**31 - 1  # a bound beyond every axis
@@ -44,20 +44,24 @@ class StridedSlice(Strided):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(x, "bottom 0 has no axes", "a bottom of one axis or more")
+        self.check(x, "bottom 0 has no axes", "give a bottom of one axis or more")
         named = [self.axis(axis, x) for axis in p.axis]
-        self.check(len(set(named)) == len(named), f"axis {', '.join(map(str, named))} names an axis twice", "each axis once")
+        self.check(len(set(named)) == len(named), f"axis {', '.join(map(str, named))} names an axis twice", "write each axis once")
         for name in ("start", "end", "step"):
             count = len(getattr(p, name))
-            self.check(count in (0, len(named)), f"{count} times {name} for {len(named)} axes", f"{name} {len(named)} times, or not at all")
+            self.check(
+                count in (0, len(named)),
+                f"{name} is given {times(count)} for {len(named)} axes",
+                f"write {name} {times(len(named))}, or not at all",
+            )
         self.steps = steps = [Steps(0, 1, size) for size in x]
         for index, axis in enumerate(named):
             step = p.step[index] if p.step else 1
-            self.check(step, f"the step along axis {axis} is 0", "a step of 1, -1, or more")
+            self.check(step, f"the step along axis {axis} is 0", "set step to 1 or more, or to -1 or less to go backwards")
             bounds = slice(p.start[index] if p.start else None, p.end[index] if p.end else None, step)
             chosen = range(x[axis])[bounds]
             given = ":".join("" if bound is None else str(bound) for bound in (bounds.start, bounds.stop, step))
-            fix = "start and end within the axis, in the direction of the step"
+            fix = f"set start and end to places from 0 to {x[axis]}, start {'before' if step > 0 else 'after'} end"
             self.check(chosen, f"the slice {given} of axis {axis} of bottom {shape_text(x)} is empty", fix)
             steps[axis] = Steps(chosen.start, step, len(chosen))
         self.whole = steps[0] == Steps(0, 1, x[0])

@@ -9,7 +9,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.kernels.rearrange.rearrange import tile
-from ocaffe.layers.base import Layer, register
+from ocaffe.layers.base import Layer, register, stated
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -22,7 +22,7 @@ class Tile(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.tile_axis = self.axis(p.axis, x)
-        self.check(p.tiles > 0, "tiles is missing or not positive", "tiles: 2, or another number of copies")
+        self.check(p.tiles > 0, stated(p, "tiles"), "give tiles, the number of copies: 1 or more")
         self.moves_data = p.tiles > 1
         return [(*x[: self.tile_axis], x[self.tile_axis] * p.tiles, *x[self.tile_axis + 1 :])]
 

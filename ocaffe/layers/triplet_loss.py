@@ -26,8 +26,10 @@ class TripletLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         a = bottoms[0]
         texts = ", ".join(f"bottom {i} is {shape_text(each)}" for i, each in enumerate(bottoms))
-        self.check(len(a) >= 1 and 0 not in a and all(each == a for each in bottoms[1:3]), texts, "three bottoms N x K of one shape")
-        self.check(all(math.prod(each) == a[0] for each in bottoms[3:]), texts, "one weight for each sample in bottom 3")
+        self.check(a, f"{texts}: bottom 0 has no axes", "give bottoms 0, 1 and 2 as N x K: samples and features")
+        self.check_filled(a)
+        self.check(all(each == a for each in bottoms[1:3]), texts, f"give bottoms 1 and 2 the shape {shape_text(a)}, as bottom 0 is")
+        self.check(all(math.prod(each) == a[0] for each in bottoms[3:]), texts, f"give {a[0]} weights as bottom 3, one for each sample")
         self.shape = (a[0], math.prod(a[1:]))
         return [()]
 

@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers import upsample
-from ocaffe.layers.base import Layer, LayerClass, register
+from ocaffe.layers.base import Layer, LayerClass, register, stated
 from ocaffe.layers.plane_map import MappedPlanes
 from ocaffe.layers.window import pair_text
 
@@ -39,8 +39,12 @@ def setting(layer: Layer, name: str, prefix: str = "") -> tuple[int, int]:
     stem = name.removesuffix("_size")
     both, single = (f"{prefix}{stem}_h", f"{prefix}{stem}_w"), f"{prefix}{name}"
     given = [field for field in both if p.HasField(field)]
-    layer.check(len(given) != 1, f"only {given[0] if given else ''} of {both[0]} and {both[1]} is given", f"give both, or {single}")
-    layer.check(not (given and p.HasField(single)), f"{single} and {both[0]} are given", "give one of the two")
+    fix = f"remove {single}, or {' and '.join(given)}"
+    if len(given) == 1:
+        fix = f"remove {given[0]}, or write {both[0]} and {both[1]} in place of {single}"
+    layer.check(not (given and p.HasField(single)), f"{', '.join([single, *given])} are given, two forms of one setting", fix)
+    other = both[0] if given == [both[1]] else both[1]
+    layer.check(len(given) != 1, f"{' '.join(given)} is given without {other}", f"add {other}, or replace {' '.join(given)} by {single}")
     return (getattr(p, both[0]), getattr(p, both[1])) if given else (getattr(p, single),) * 2
 
 
@@ -77,17 +81,18 @@ class Windows(Layer):
         self.prefix = "out_" if name in PARSENET else ""
         wrong = [field.name for field, _ in p.ListFields() if field.name != "unpool" and field.name.startswith("out_") != bool(self.prefix)]
         names = "out_kernel_size, out_stride and out_pad" if self.prefix else "kernel_size, stride, pad and unpool_size"
-        self.check(not wrong, f"{' and '.join(wrong)} is given, and unpool is {name}", f"{names} go with it")
-        self.check(not masked or name == "MAX", f"unpool is {name}, and bottom 1 is a mask", "unpool: MAX, or no mask")
+        self.check(not wrong, f"{' and '.join(wrong)} is given, and {stated(p, 'unpool') if p.HasField('unpool') else f'unpool is {name}, the default here'}",
+                   f"remove it; unpool: {name} takes {names}")  # fmt: skip
+        self.check(not masked or name == "MAX", f"unpool is {name}, and bottom 1 is a mask", "write unpool: MAX, or remove bottom 1")
         return name
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
         """Return the height and width of the top, and set kernel, stride and pad."""
         p = self.own()
         self.kernel, self.stride, self.pad = (setting(self, name, self.prefix) for name in ("kernel_size", "stride", "pad"))
-        fact = f"the kernel is {pair_text(self.kernel)}, the stride {pair_text(self.stride)}"
-        self.check(min(*self.kernel, *self.stride) > 0, fact, "a kernel and a stride of at least 1")
-        self.check(self.prefix or self.pad == (0, 0), f"pad is {pair_text(self.pad)}, which DeconvNet refuses too", "remove pad")
+        for name, pair in (("kernel_size", self.kernel), ("stride", self.stride)):
+            self.check(min(pair) > 0, f"{self.prefix}{name} is {pair_text(pair)}", f"set {self.prefix}{name} to 1 or more")
+        self.check(self.prefix or self.pad == (0, 0), f"pad is {pair_text(self.pad)}, which DeconvNet refuses too", "remove pad, pad_h and pad_w")
         if not self.prefix and any(p.HasField(name) for name in ("unpool_size", "unpool_h", "unpool_w")):
             return setting(self, "unpool_size")
         height, width = (max((n - 1) * s + k - 2 * b, n * s - b + 1) for n, k, s, b in zip(image, self.kernel, self.stride, self.pad))
@@ -104,7 +109,11 @@ class PlainUnpooling(Windows, MappedPlanes):
         starts = [(n - 1) * s - b for n, s, b in zip(image, self.stride, self.pad)]
         fits = method in PLACED or all(start < n for start, n in zip(starts, size))
         fact = f"the last window starts at {shape_text(starts)} of a top of {shape_text(size)}"
-        self.check(fits and min(size) > 0, fact, "a larger unpool_size, or a smaller stride")
+        self.check(
+            fits and min(size) > 0,
+            fact,
+            "set out_pad to less" if self.prefix else f"set unpool_h above {starts[0]} and unpool_w above {starts[1]}, or stride to less",
+        )
         return self.plan(x, *(matrix(method, n, m, k, s, b) for n, m, k, s, b in zip(image, size, self.kernel, self.stride, self.pad)))
 
 

@@ -51,19 +51,26 @@ def _factors(p: Any) -> list[tuple[str, float]]:
     return [(name, getattr(p, name)) for name in form if p.HasField(name)]
 
 
+def _other(name: str) -> str:
+    """Return the field of the other factor of the same fork."""
+    return next((b if a == name else a for a, b in FORMS if name in (a, b)), name)
+
+
 def whole_factors(layer: Upsample) -> tuple[int, int]:
     """Return the factors of rows and columns."""
     p = layer.own()
     found = _factors(p)
     names = {name for name, _ in found} | {"mode"} | ({"scale"} if p.scale == 1 else set())
     foreign = [field.name for field, _ in p.ListFields() if field.name not in names]
-    fix = "a mask as second bottom, or scale alone" if not found or found[0][0] == "scale" else f"{' and '.join(dict(found))} alone"
-    layer.check(not foreign, f"{' and '.join(foreign)} given, which {'SegNet' if 'scale' in fix else 'another fork'}'s Upsample takes only with a mask", fix)
+    fork = "SegNet" if not found or found[0][0] == "scale" else "another fork"
+    fix = f"remove {' and '.join(foreign)}" + (", or give a mask as bottom 1" if fork == "SegNet" else "")
+    layer.check(not foreign, f"{' and '.join(foreign)} given, which {fork}'s Upsample takes only with a mask", fix)
     pair = [value for _, value in found] or [1]
     both = found[0][0] in FORMS[0] + FORMS[3] if found else True
-    layer.check(both or len(found) == 2, f"{found[0][0] if found else ''} is given alone", "one factor for rows, and one for columns")
-    name = "scale" if both else found[0][0]
-    layer.check(all(value > 0 and value == int(value) for value in pair), f"{name} is {pair[0]:g}", f"{name}: 2, or another whole number of at least 1")
+    alone = found[0][0] if found else ""
+    layer.check(both or len(found) == 2, f"{alone} is given alone", f"add {_other(alone)}: one field is the factor of rows, the other of columns")
+    for name, value in found:
+        layer.check(value > 0 and value == int(value), f"{name} is {value:g}", f"set {name} to a whole number, 1 or more")
     return int(pair[0]), int(pair[-1])
 
 
@@ -116,26 +123,36 @@ class Unpooling(Upsample):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, mask = bottoms
-        self.check(x == mask, f"bottom 0 is {shape_text(x)}, the mask (bottom 1) is {shape_text(mask)}", "the mask of the Pooling layer of this size")
+        self.check(
+            x == mask,
+            f"bottom 0 is {shape_text(x)}, the mask (bottom 1) is {shape_text(mask)}",
+            f"give the mask of a Pooling layer as bottom 1, of {shape_text(x)}",
+        )
         size = self.size(self.image(x))
-        self.check(min(size) > 0, f"the top would be {shape_text(size)} pixels", "upsample_h and upsample_w of at least 1, or a smaller pad_out_h or pad_out_w")
+        sized = any(field.name == "upsample_h" for field, _ in self.own().ListFields())
+        self.check(
+            min(size) > 0,
+            f"the top would be {shape_text(size)} pixels",
+            "set upsample_h and upsample_w to 1 or more" if sized else "remove pad_out_h and pad_out_w, or give a larger image",
+        )
         return [(*x[:2], *size)]
 
     def size(self, image: tuple[int, int]) -> tuple[int, int]:
         """Return the height and width of the top."""
         p = self.own()
         for one, other in (("upsample_h", "upsample_w"), ("scale_h", "scale_w")):
-            self.check(p.HasField(one) == p.HasField(other), f"only one of {one} and {other} is given", f"give both {one} and {other}")
+            given, missing = (one, other) if p.HasField(one) else (other, one)
+            self.check(p.HasField(one) == p.HasField(other), f"{given} is given without {missing}", f"add {missing}")
         if p.HasField("upsample_h"):
             return p.upsample_h, p.upsample_w
         both = p.scale if p.HasField("scale") else 2
         scales = (p.scale_h, p.scale_w) if p.HasField("scale_h") else (both, both)
         cut = p.pad_out_h, p.pad_out_w
-        self.check(min(scales) > 0, f"the scale is {scales[0]} x {scales[1]}", "scales of at least 1")
+        self.check(min(scales) > 0, f"the scale is {scales[0]} x {scales[1]}", "set scale, or scale_h and scale_w, to 1 or more")
         self.check(
             all(scale == 2 for scale, given in zip(scales, cut) if given),
             f"pad_out_h and pad_out_w go with a scale of 2, it is {scales[0]} x {scales[1]}",
-            "upsample_h and upsample_w, the size of the image before the pooling",
+            "remove pad_out_h and pad_out_w, and write upsample_h and upsample_w: the size of the image before the pooling",
         )
         height, width = (size * scale - less for size, scale, less in zip(image, scales, cut))
         return height, width

@@ -64,7 +64,7 @@ class Filters3D(Filters):
 
     def counts(self, channels: int) -> tuple[int, int]:
         group = self.own().group
-        self.check(group == 1, f"group is {group}, which C3D ignores", f"remove group; {self.type.removesuffix('3D')} has groups")
+        self.check(group == 1, f"group is {group}, which C3D ignores", f"remove group, or use the type {self.type.removesuffix('3D')}, which has groups")
         return super().counts(channels)
 
     def stored(self, blobs: Sequence[np.ndarray | None]) -> Sequence[np.ndarray | None]:

@@ -35,7 +35,11 @@ class Sampled(Layer):
         x, places = bottoms
         self.check_axes(x, "N x C x H x W", values=True)
         wanted = (x[0], 2, *x[2:])
-        self.check(places == wanted, f"bottom 1 is {shape_text(places)}, bottom 0 {shape_text(x)}", f"bottom 1 as {shape_text(wanted)}: columns and rows")
+        self.check(
+            places == wanted,
+            f"bottom 1 is {shape_text(places)}, bottom 0 is {shape_text(x)}",
+            f"give bottom 1 the shape {shape_text(wanted)}: the shift of each pixel in columns and rows",
+        )
         return [x]
 
     def onnx_sampled(self, graph: OnnxGraph, image: Blob, places: str, to: Blob | None) -> str:

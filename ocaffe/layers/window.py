@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ocaffe.layers.base import Layer
+from ocaffe.layers.base import Layer, once_or, times
 
 Axes = tuple[int, ...]  # one number per axis: (height, width) or (depth, height, width)
 MOST_DILATION = 1 << 16
@@ -42,9 +42,17 @@ class Window:
         stride, pad = _read(layer, param, image, "stride", "stride_h", "stride_w"), _read(layer, param, image, "pad", "pad_h", "pad_w")
         dilation = spread(layer, "dilation", list(param.dilation) or [1], len(image))
         window = cls(kernel, stride, pad, dilation)
-        layer.check(min(kernel) > 0, f"the kernel is {axes_text(kernel)}", "a kernel of at least 1")
-        layer.check(min(stride) > 0, f"the stride is {axes_text(stride)}", "a stride of at least 1")
-        layer.check(min(dilation) > 0 and max(dilation) <= MOST_DILATION, f"the dilation is {axes_text(dilation)}", f"a dilation of 1 to {MOST_DILATION}")
+        layer.check(
+            min(kernel) > 0,
+            f"the kernel is {axes_text(kernel)}",
+            "set each kernel size to 1 or more" if not param.global_pooling else "give an image with pixels",
+        )
+        layer.check(min(stride) > 0, f"the stride is {axes_text(stride)}", "set each stride to 1 or more")
+        layer.check(
+            min(dilation) > 0 and max(dilation) <= MOST_DILATION,
+            f"the dilation is {axes_text(dilation)}",
+            f"set each dilation to a number from 1 to {MOST_DILATION}",
+        )
         layer.check(
             not param.global_pooling or (max(stride), max(pad), max(dilation)) == (1, 0, 1),
             f"global_pooling: true takes stride 1, pad 0 and dilation 1, not stride {axes_text(stride)}, pad {axes_text(pad)} "
@@ -106,7 +114,7 @@ pair_text = axes_text
 
 def spread(layer: Layer, field: str, values: list[int], axes: int) -> Axes:
     """Return one value per axis of a repeated field, which has one value for all axes or one for each."""
-    layer.check(len(values) in (1, axes), f"{field} is given {len(values)} times for {axes} spatial axes", f"give {field} once, or {axes} times")
+    layer.check(len(values) in (1, axes), f"{field} is given {times(len(values))} for {axes} spatial axes", f"write {field} {once_or(axes)}")
     return tuple(values * axes if len(values) == 1 else values)
 
 
@@ -119,34 +127,50 @@ def forked(layer: Layer, param: Any, axes: int, field: str, plain: list[int]) ->
     temporal, default, shape = FORKS[field]
     if param.HasField(shape):
         layer.check(not plain, f"{field} and {shape} are given, two names for the same setting", f"remove {field}")
-        layer.check(not param.HasField("kernel_depth"), f"kernel_depth and {shape} are given, the forms of two forks", "give kernel_shape alone")
+        layer.check(not param.HasField("kernel_depth"), f"kernel_depth and {shape} are given, the forms of two forks", "remove kernel_depth")
         values = list(getattr(param, shape).dim)
-        layer.check(len(values) == axes, f"{shape} has {len(values)} numbers for {axes} spatial axes", f"give it {axes} numbers")
-        layer.check(min(values, default=0) >= 0, f"{shape} is {axes_text(tuple(values))}", "numbers of at least 0")
+        layer.check(len(values) == axes, f"{shape} has {len(values)} numbers for {axes} spatial axes", f"write dim {times(axes)} in {shape}")
+        layer.check(min(values, default=0) >= 0, f"{shape} is {axes_text(tuple(values))}", f"set each dim of {shape} to 0 or more")
         return tuple(values)
     if not param.HasField("kernel_depth"):
-        layer.check(not param.HasField(temporal), f"{temporal} is given without kernel_depth", f"give kernel_depth, or {field} for each axis")
+        layer.check(
+            not param.HasField(temporal),
+            f"{temporal} is given without kernel_depth",
+            f"add kernel_depth, or replace {temporal} by {field} {times(axes)}, one for each axis",
+        )
         return None
-    layer.check(axes == 3, f"kernel_depth is given for {axes} spatial axes", "bottoms N x C x D x H x W, or no kernel_depth")
-    layer.check(len(plain) <= 1, f"kernel_depth is given, and {field} {len(plain)} times", f"give {field} once, for rows and columns")
-    layer.check(bool(plain) or default is not None, f"kernel_depth is given without {field}", f"give {field}, for rows and columns")
+    layer.check(axes == 3, f"kernel_depth is given for {axes} spatial axes", "remove kernel_depth, or give bottoms N x C x D x H x W")
+    layer.check(len(plain) <= 1, f"kernel_depth is given, and {field} {times(len(plain))}", f"write {field} once, for rows and columns")
+    layer.check(bool(plain) or default is not None, f"kernel_depth is given without {field}", f"add {field}, for rows and columns")
     return (getattr(param, temporal), *(plain or [default or 0]) * 2)
 
 
 def _read(layer: Layer, param: Any, image: Axes, both: str, high: str, wide: str) -> Axes:
     """Return one value per axis, from one field for all axes, one field for each, or a fork's form. Only the kernel has no default."""
     single, pair, several = param.HasField(both), (param.HasField(high), param.HasField(wide)), list(getattr(param, f"{both}_3d"))
-    layer.check(not (single and any(pair)), f"{both} and {high} or {wide} are given", f"remove {both}, or remove {high} and {wide}")
-    layer.check(not (single and several), f"{both} and {both}_3d are given", f"remove {both}_3d")
+    layer.check(
+        not (single and any(pair)),
+        f"{both} and {high if pair[0] else wide} are both given",
+        f"remove {both}, or {' and '.join(name for name, has in zip((high, wide), pair) if has)}",
+    )
+    layer.check(not (single and several), f"{both} and {both}_3d are both given", f"remove {both}, or {both}_3d")
     fork = forked(layer, param, len(image), both, [getattr(param, both)] if single else several)
     if fork is not None:
-        layer.check(not any(pair), f"{high} or {wide} is given beside a fork's form of {both}", f"remove {high} and {wide}")
+        layer.check(
+            not any(pair),
+            f"{high if pair[0] else wide} is given beside {'kernel_depth' if param.HasField('kernel_depth') else FORKS[both][2]}",
+            f"remove {' and '.join(name for name, has in zip((high, wide), pair) if has)}",
+        )
         return fork
     if several:
         return spread(layer, both, several, len(image))
     if any(pair):
-        layer.check(all(pair), f"only one of {high} and {wide} is given", f"give both, or {both}")
-        layer.check(len(image) == 2, f"{high} and {wide} are given for {len(image)} spatial axes", f"give {both} once, or {len(image)} times")
+        layer.check(
+            all(pair),
+            f"{high if pair[0] else wide} is given without {wide if pair[0] else high}",
+            f"add {wide if pair[0] else high}, or replace it by {both}",
+        )
+        layer.check(len(image) == 2, f"{high} and {wide} are given for {len(image)} spatial axes", f"replace both by {both}, once or {times(len(image))}")
         return getattr(param, high), getattr(param, wide)
-    layer.check(single or both != "kernel_size", f"there is neither {both} nor {high} and {wide}", f"give {both}")
+    layer.check(single or both != "kernel_size", f"there is neither {both} nor {high} and {wide}", f"write {both}, or global_pooling: true for the whole image")
     return (getattr(param, both),) * len(image)

@@ -11,7 +11,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_detection import YoloDetection
 from ocaffe.kernels.detection.yolo.yolo_loss import CHANNELS, Differences, YoloLoss
-from ocaffe.layers.base import Layer
+from ocaffe.layers.base import Layer, times
 from ocaffe.onnx.detection import detect_yolo
 from ocaffe.onnx.graph import OnnxGraph
 
@@ -21,12 +21,13 @@ BOX = 5  # columns of a box of an image: class, centre x, centre y, width, heigh
 
 def check_grid(layer: Layer, index: int, x: Shape, boxes: int, classes: int, fields: str) -> None:
     """Raise the layer's error unless bottom `index` has predictions of so many boxes and classes in each cell. `fields` names the fields with these."""
-    layer.check(boxes > 0 and classes > 0, f"{fields} are {boxes} and {classes}", "1 or more of each")
+    for name, value, what in zip(fields.split(" and "), (boxes, classes), ("boxes of a cell", "classes, without a background")):
+        layer.check(value > 0, f"{name} is {value}", f"set {name} to the number of {what}")
     wanted = boxes * (CHANNELS + classes)
     layer.check(
         len(x) == 4 and x[1] == wanted,
         f"bottom {index} is {shape_text(x)}; {fields} are {boxes} and {classes}, so it must be N x {wanted} x H x W",
-        f"num_output: {wanted} of the convolution before it: {boxes} boxes x (4 + 1 + {classes} classes)",
+        f"set num_output of the layer before bottom {index} to {wanted}: {boxes} boxes x (4 + 1 + {classes} classes)",
     )
 
 
@@ -39,8 +40,8 @@ def check_labels(layer: Layer, x: Shape, label: Shape, classes: int) -> tuple[bo
     fits = len(label) > 1 and label[0] == x[0] and boxes % BOX == 0 and (len(label) == 2 or label[-1] in (boxes, BOX))
     layer.check(
         fits,
-        f"bottom 1 is {shape_text(label)}, bottom 0 {shape_text(x)}",
-        "the second top of AnnotatedData (1 x 1 x G x 8), or N x 1 x G x 5 boxes: class, centre x, centre y, width, height",
+        f"bottom 1 is {shape_text(label)}, bottom 0 is {shape_text(x)}",
+        f"give the second top of AnnotatedData (1 x 1 x G x 8) as bottom 1, or boxes {x[0]} x 1 x G x 5: class, centre x, centre y, width, height",
     )
     return False, boxes // BOX
 
@@ -48,8 +49,13 @@ def check_labels(layer: Layer, x: Shape, label: Shape, classes: int) -> tuple[bo
 def check_biases(layer: Layer, biases: Sequence[float], anchors: int, source: str) -> None:
     """Raise the layer's error unless there are sides of at least so many anchors. `source` says where their number is from."""
     fact = f"there are {len(biases)} biases"
-    layer.check(len(biases) % 2 == 0 and len(biases) >= 2 * anchors, f"{fact}, {source} needs {2 * anchors}", "a width and a height for each anchor")
-    layer.check(min(biases, default=1) > 0, f"a bias is {min(biases, default=1):g}", "positive widths and heights")
+    layer.check(len(biases) >= 2 * anchors, f"{fact}, {source} needs {2 * anchors}", f"write biases {times(2 * anchors)}: a width and a height for each anchor")
+    layer.check(len(biases) % 2 == 0, f"{fact}, an odd number", "write biases twice for each anchor: its width and its height")
+    layer.check(
+        min(biases, default=1) > 0,
+        f"a number in biases is {min(biases, default=1):g}",
+        "set each number in biases above 0: widths and heights of anchors",
+    )
 
 
 def pairs(biases: Sequence[float], width: float, height: float) -> tuple[tuple[float, float], ...]:
@@ -67,7 +73,7 @@ class YoloOutputLayer(Layer):
     detection: YoloDetection
 
     def check_thresholds(self, nms_threshold: float) -> None:
-        self.check(0 < nms_threshold <= 1, f"nms_threshold is {nms_threshold:g}", "nms_threshold: 0.45, or another overlap above 0 and at most 1")
+        self.check(0 < nms_threshold <= 1, f"nms_threshold is {nms_threshold:g}", "set nms_threshold to an overlap above 0 and at most 1")
 
     def listed(self, images: int) -> Sequence[Shape]:
         """Return the shape of the top."""

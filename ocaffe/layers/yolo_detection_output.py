@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_detection import Grid, YoloDetection, below
-from ocaffe.layers.base import register
+from ocaffe.layers.base import register, stated
 from ocaffe.layers.yolo import YoloOutputLayer, check_biases, check_grid, pairs
 
 
@@ -26,8 +26,8 @@ class YoloDetectionOutput(YoloOutputLayer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.HasField("num_classes"), "num_classes is missing", "num_classes: 20")
-        self.check(p.coords == 4, f"coords is {p.coords}", "coords: 4")
+        self.check(p.HasField("num_classes"), "num_classes is missing", "give num_classes, the number of classes, without a background")
+        self.check(p.coords == 4, stated(p, "coords"), "write coords: 4, the numbers of a box")
         check_biases(self, p.biases, p.num_box, f"num_box: {p.num_box}")
         self.check_thresholds(p.nms_threshold)
         for i, x in enumerate(bottoms):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_loss import MSE, Form, Settings, YoloLoss
-from ocaffe.layers.base import register
+from ocaffe.layers.base import register, stated, times
 from ocaffe.layers.loss import refuse_smoothing
 from ocaffe.layers.yolo import YoloLossLayer, check_biases, check_grid, check_labels, pairs
 
@@ -34,8 +34,8 @@ class Yolov3(YoloLossLayer):
         p, (x, label) = self.own(), bottoms
         refuse_smoothing(self)
         check_grid(self, 0, x, p.num, p.num_class, "num and num_class")
-        self.check(p.anchors_scale > 0, "anchors_scale is 0", "anchors_scale: 32, or another number of pixels of a cell")
-        self.check(len(p.mask) >= p.num, f"mask has {len(p.mask)} anchors, num is {p.num}", "as many anchors in mask as num")
+        self.check(p.anchors_scale > 0, stated(p, "anchors_scale"), f"set anchors_scale to the pixels of a cell: the height of the image divided by {x[2]}")
+        self.check(len(p.mask) >= p.num, f"mask has {len(p.mask)} anchors, num is {p.num}", f"write mask {times(p.num)}: the anchors of this layer")
         mask = tuple(p.mask[: p.num])
         check_biases(self, p.biases, max(mask) + 1, f"mask: {max(mask)}")
         has_rows, most = check_labels(self, x, label, p.num_class)

@@ -3,10 +3,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ocaffe.errors import shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.yolo.yolo_detection import Grid, YoloDetection, below
-from ocaffe.layers.base import register
+from ocaffe.layers.base import register, stated, times
 from ocaffe.layers.yolo import YoloOutputLayer, check_biases, check_grid
+
+
+def _scale(index: int, bottoms: Sequence[Shape], scales: Sequence[int]) -> str:
+    """Return the remedy for an anchors_scale of 0: the number that gives the image of another bottom."""
+    rows = bottoms[index][2]
+    for i, (x, scale) in enumerate(zip(bottoms, scales)):
+        pixels = x[2] * scale
+        if pixels and rows and pixels % rows == 0:
+            return f"write anchors_scale: {pixels // rows} in its place: bottom {i} gives an image of {pixels} rows, bottom {index} has {rows} rows of cells"
+    return f"write the pixels of a cell: the height of the image divided by {rows}"
 
 
 @register("Yolov3DetectionOutput")
@@ -27,15 +38,26 @@ class Yolov3DetectionOutput(YoloOutputLayer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.HasField("num_classes"), "num_classes is missing", "num_classes: 80")
+        self.check(p.HasField("num_classes"), "num_classes is missing", "give num_classes, the number of classes, without a background")
         self.check_thresholds(p.nms_threshold)
-        fact = f"there are {len(bottoms)} bottoms, mask_group_num is {p.mask_group_num}"
-        self.check(len(bottoms) == p.mask_group_num, fact, "a bottom for each part of mask")
-        self.check(len(p.anchors_scale) == len(bottoms), f"there are {len(p.anchors_scale)} anchors_scale for {len(bottoms)} bottoms", "one for each bottom")
-        self.check(min(p.anchors_scale) > 0, "an anchors_scale is 0", "the pixels of a cell: 32")
+        fact = f"{len(bottoms)} bottoms are given, and {stated(p, 'mask_group_num')}"
+        self.check(len(bottoms) == p.mask_group_num, fact, f"write mask_group_num: {len(bottoms)}")
+        fact = f"anchors_scale is given {times(len(p.anchors_scale))} for {len(bottoms)} bottoms"
+        self.check(len(p.anchors_scale) == len(bottoms), fact, f"write anchors_scale {times(len(bottoms))}, one for each bottom")
+        for i, x in enumerate(bottoms):
+            self.check(
+                len(x) == 4,
+                f"bottom {i} is {shape_text(x)}, it must be N x C x H x W",
+                f"give the output of a Convolution as bottom {i}",
+            )
+            self.check(p.anchors_scale[i] > 0, f"anchors_scale of bottom {i} is {p.anchors_scale[i]}", _scale(i, bottoms, p.anchors_scale))
         part = len(p.mask) // len(bottoms)
         needed = part * (len(bottoms) - 1) + p.num_box
-        self.check(len(p.mask) >= needed, f"mask has {len(p.mask)} anchors, num_box is {p.num_box}", f"{p.num_box} anchors in mask for each bottom")
+        self.check(
+            len(p.mask) >= needed,
+            f"mask has {len(p.mask)} anchors, num_box is {p.num_box}, and {len(bottoms)} bottoms are given",
+            f"write mask {times(p.num_box * len(bottoms))}: {p.num_box} anchors for each bottom",
+        )
         check_biases(self, p.biases, max(p.mask) + 1, f"mask: {max(p.mask)}")
         grids = []
         for i, (x, scale) in enumerate(zip(bottoms, p.anchors_scale)):

@@ -245,13 +245,13 @@ def test_dummy_special_fillers(device: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        ("", "it has no shape"),
+        ("", "dummy_data_param has no shape"),
         ("shape { dim: 2 } shape { dim: 2 }", "2 shape given for 3 tops"),
         ("shape { dim: 2 } data_filler { } data_filler { }", "2 data_filler given for 3 tops"),
         ("shape { dim: 2 } num: 2", "shape is set, and the older num too"),
         ("num: 2 height: 3", "of the older fields only num, height is set"),
         ("num: 2 num: 2 channels: 1 height: 3 width: 1", "2 num given for 3 tops"),
-        ("shape { dim: -2 }", "is negative"),
+        ("shape { dim: -2 }", "has a negative dim"),
         ("shape { dim: 2 } data_filler { type: 'uniform' min: 2 max: 1 }", "min 2 above max 1"),
         ("shape { dim: 2 } data_filler { type: 'gaussian' sparse: 3 }", "has sparse 3, blob 2 has 2 outputs"),
         ("shape { dim: 2 } data_filler { type: 'nonsense' }", "there is no filler 'nonsense'"),
@@ -463,12 +463,12 @@ def test_output_of_several_passes(device: Any, tmp_path: pathlib.Path) -> None:
 
 def test_output_errors(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for shapes, fact in (
-        ("shape { dim: 2 dim: 3 } shape { dim: 3 }", "data has 2 rows, label 3"),
-        ("shape { dim: 2 dim: 1 dim: 1 dim: 1 dim: 1 } shape { dim: 2 }", "a bottom is 2 x 1 x 1 x 1 x 1"),
+        ("shape { dim: 2 dim: 3 } shape { dim: 3 }", "bottom 0 has 2 rows, bottom 1 has 3"),
+        ("shape { dim: 2 dim: 1 dim: 1 dim: 1 dim: 1 } shape { dim: 2 }", "bottom 0 is 2 x 1 x 1 x 1 x 1"),
     ):
         with pytest.raises(Error, match=fact):
             output_net(device, tmp_path / "x.h5", shapes)
-    with pytest.raises(Error, match="file_name is empty"):
+    with pytest.raises(Error, match="file_name is missing"):
         layer_of("name: 'o' type: 'HDF5Output' hdf5_output_param { }").infer((1,), (1,))
     with pytest.raises(Error, match="cannot be written") as caught:
         output_net(device, tmp_path / "none" / "x.h5").forward()

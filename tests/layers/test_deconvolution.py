@@ -162,7 +162,7 @@ def test_refused(settings: str, fact: str) -> None:
 
 
 def test_refused_bottoms() -> None:
-    with pytest.raises(Error, match="all bottoms of a Deconvolution need one shape"):
+    with pytest.raises(Error, match="give each of these bottoms its own Deconvolution layer"):
         layer_of(text("num_output: 2 kernel_size: 3", 2)).infer((2, 3, 5, 5), (2, 3, 5, 6))
 
 

@@ -44,7 +44,7 @@ def test_windows_too_large_for_registers(device: Any, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "shape", "fact"),
-    [("kernel_size: 3", (4, 5, 5), "bottom 0 is 4 x 5 x 5"), ("kernel_size: 3 axis: 2", (1, 4, 5, 5), "axis is 2, the channels are axis 1")],
+    [("kernel_size: 3", (4, 5, 5), "bottom 0 is 4 x 5 x 5"), ("kernel_size: 3 axis: 2", (1, 4, 5, 5), "axis is 2, and the channels must be axis 1")],
 )
 def test_refused(settings: str, shape: tuple[int, ...], fact: str) -> None:
     with pytest.raises(Error, match=fact):

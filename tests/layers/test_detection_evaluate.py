@@ -292,7 +292,7 @@ def test_against_pycocotools() -> None:
 @pytest.mark.parametrize(
     ("param", "shapes", "fact"),
     [
-        ("", [(1, 1, 3, 7), (1, 1, 2, 8)], "num_classes is 0"),
+        ("", [(1, 1, 3, 7), (1, 1, 2, 8)], "num_classes is missing"),
         ("num_classes: 3", [(1, 1, 3, 5), (1, 1, 2, 8)], "bottom 0 is 1 x 1 x 3 x 5, it must be 1 x 1 x n x 7"),
         ("num_classes: 3", [(1, 1, 3, 7), (2, 8)], "bottom 1 is 2 x 8, it must be 1 x 1 x n x 8"),
         ("num_classes: 3 overlap_threshold: 0", [(1, 1, 3, 7), (1, 1, 2, 8)], "overlap_threshold is 0"),
@@ -306,7 +306,7 @@ def test_mistakes(param: str, shapes: list[tuple[int, ...]], fact: str) -> None:
         made.infer(*shapes)
 
 
-@pytest.mark.parametrize(("text", "fact"), [("", "has no lines"), ("1 30 40\n\n2 30\n", r"sizes.txt:3\n  '2 30' is not a name"), ("1 0 3\n", "'1 0 3' is not")])
+@pytest.mark.parametrize(("text", "fact"), [("", "is empty"), ("1 30 40\n\n2 30\n", r"sizes.txt:3\n  '2 30' is not a name"), ("1 0 3\n", "'1 0 3' is not")])
 def test_wrong_sizes(tmp_path: pathlib.Path, text: str, fact: str) -> None:
     (tmp_path / "sizes.txt").write_text(text)
     with pytest.raises(Error, match=fact):

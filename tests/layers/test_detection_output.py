@@ -174,7 +174,7 @@ def test_changes(device: Any) -> None:
 @pytest.mark.parametrize(
     "param, shapes, fact",
     [
-        ("", [(2, 8), (2, 6), (1, 2, 8)], "num_classes is 0"),
+        ("", [(2, 8), (2, 6), (1, 2, 8)], "num_classes is missing"),
         ("num_classes: 3", [(2, 8), (2, 6), (1, 8)], "bottom 2 is 1 x 8, it must be 1 x 2 x 4P"),
         ("num_classes: 3", [(2, 8), (3, 6), (1, 2, 8)], "bottom 0 is 2 x 8, bottom 1 is 3 x 6"),
         ("num_classes: 3", [(2, 12), (2, 6), (1, 2, 8)], "12 locations of an image, 2 priors need 2 x 4"),
@@ -221,8 +221,8 @@ def test_regions(device: Any, kind: str, shared: int) -> None:
     "shapes, fact",
     [
         ([(9, 16), (9, 4), (9, 4), (1, 3)], "bottom 2 is 9 x 4, it must be R x 5"),
-        ([(9, 12), (9, 4), (9, 5), (1, 3)], "bottom 0 is 9 x 12, it must be 9 x 16"),
-        ([(9, 16), (8, 4), (9, 5), (1, 3)], "bottom 1 is 8 x 4, it must be 9 x 4"),
+        ([(9, 12), (9, 4), (9, 5), (1, 3)], "bottom 0 is 9 x 12: 12 values of a region, with num_classes is 4 and share_location is false"),
+        ([(9, 16), (8, 4), (9, 5), (1, 3)], "bottom 1 is 8 x 4, bottom 2 is 9 x 5: the numbers of regions differ"),
         ([(9, 16), (9, 4), (9, 5), (1, 2)], "bottom 3 is 1 x 2, it must be 1 x 3"),
     ],
 )

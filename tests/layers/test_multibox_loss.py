@@ -184,13 +184,13 @@ SHAPES = [(2, 8), (2, 6), (1, 2, 8), (1, 1, 3, 8)]
 @pytest.mark.parametrize(
     "param, shapes, fact",
     [
-        ("multibox_loss_param { }", SHAPES, "num_classes is 0"),
+        ("multibox_loss_param { }", SHAPES, "num_classes is missing"),
         ("multibox_loss_param { num_classes: 4 }", SHAPES, "6 confidences of an image, 2 priors need 2 x 4"),
         ("multibox_loss_param { num_classes: 3 }", [*SHAPES[:3], (1, 1, 3, 7)], "bottom 3 is 1 x 1 x 3 x 7, it must be 1 x 1 x G x 8"),
-        ("multibox_loss_param { num_classes: 3 do_neg_mining: false }", SHAPES, "do_neg_mining is false, mining_type is MAX_NEGATIVE"),
-        ("multibox_loss_param { num_classes: 3 share_location: false }", [(2, 24), *SHAPES[1:]], "mining_type is MAX_NEGATIVE, but share_location is false"),
+        ("multibox_loss_param { num_classes: 3 do_neg_mining: false }", SHAPES, "do_neg_mining is false, and mining_type is MAX_NEGATIVE, the default"),
+        ("multibox_loss_param { num_classes: 3 share_location: false }", [(2, 24), *SHAPES[1:]], "MAX_NEGATIVE, the default, but share_location is false"),
         ("multibox_loss_param { num_classes: 3 mining_type: HARD_EXAMPLE sample_size: 0 }", SHAPES, "sample_size is 0"),
-        ("multibox_loss_param { num_classes: 3 map_object_to_agnostic: true }", SHAPES, "map_object_to_agnostic with num_classes 3"),
+        ("multibox_loss_param { num_classes: 3 map_object_to_agnostic: true }", SHAPES, "map_object_to_agnostic is true, and num_classes is 3"),
         ("multibox_loss_param { num_classes: 3 } loss_param { normalization: PRE_FIXED }", SHAPES, "PRE_FIXED"),
     ],
 )

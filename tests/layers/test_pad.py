@@ -42,7 +42,7 @@ def test_pad(device: Any, kind: str, mode: str, shape: Shape, text: str, pads: l
     "text, message",
     [
         ("axis: 0 begin: 1", "axis 0 is the batch"),
-        ("begin: 1", "1 times begin for the 2 axes from axis 2 on of bottom 2 x 3 x 5 x 4"),
+        ("begin: 1", "begin is given once for the 2 axes from axis 2 on of bottom 2 x 3 x 5 x 4"),
         ("end: 0 end: 4 mode: REFLECT", "axis 3 of bottom 2 x 3 x 5 x 4 has 4 values, 4 cannot be mirrored"),
     ],
 )

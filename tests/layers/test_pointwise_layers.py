@@ -164,8 +164,8 @@ def recorded(text: str, shapes: list[Shape], target: Any, phase: int | None = No
     "text, fact",
     [
         ("type: 'Clip' clip_param { min: 0 }", "clip_param has no max"),
-        ("type: 'Exp' exp_param { base: -2 }", "base -2 is not positive"),
-        ("type: 'Log' log_param { base: 1 }", "base 1 has no logarithm"),
+        ("type: 'Exp' exp_param { base: -2 }", "base is -2"),
+        ("type: 'Log' log_param { base: 1 }", "there is no logarithm of base 1"),
         ("type: 'Dropout' dropout_param { dropout_ratio: 1 }", "dropout_ratio 1 is outside"),
         ("type: 'Dropout' dropout_param { dropout_ratio: -0.1 }", "dropout_ratio -0.1 is outside"),
         ("type: 'SpatialDropout' spatial_dropout_param { dropout_ratio: 1 }", "dropout_ratio 1 is outside"),
@@ -188,11 +188,11 @@ def test_mistakes(text: str, fact: str) -> None:
         ("type: 'Axpy'", [(4, 2), (4, 3, 5), (4, 3, 5)], "bottom 0 is 4 x 2, for bottom 1 of 4 x 3 x 5 it must be 4 x 3"),
         ("type: 'SpatialDropout'", [(4,)], "bottom 0 is 4, it must be N x C x .."),
         ("type: 'Eltwise'", [(4, 3), (4, 2)], "bottom 1 is 4 x 2, bottom 0 is 4 x 3"),
-        ("type: 'Eltwise' eltwise_param { operation: PROD coeff: 1 coeff: 2 }", [(4, 3), (4, 3)], "coeff weights a sum only"),
+        ("type: 'Eltwise' eltwise_param { operation: PROD coeff: 1 coeff: 2 }", [(4, 3), (4, 3)], "with operation: PROD, and weights a sum only"),
         ("type: 'Eltwise' eltwise_param { coeff: 1 }", [(4, 3), (4, 3)], "1 coeff for 2 bottoms"),
         ("type: 'Scale'", [(4, 3, 2), (2,)], "the second bottom is 2, the first 4 x 3 x 2 has 3 from axis 1 on"),
         ("type: 'Bias' bias_param { axis: 1 }", [(4, 3), (3, 2)], "the second bottom is 3 x 2"),
-        ("type: 'BatchNorm'", [()], "the bottom is a scalar"),
+        ("type: 'BatchNorm'", [()], "bottom 0 is a scalar"),
     ],
 )
 def test_mistakes_of_shape(text: str, shapes: list[Shape], fact: str) -> None:

@@ -111,13 +111,13 @@ def test_settings(text: str, expected: dict[str, Any]) -> None:
         ("'feat_stride': sixteen", "param_str cannot be read at"),
         ("'feat_stride': [16]", r"'feat_stride': \[16\]"),
         ("'scales': 8", "'scales': 8"),
-        ("'scales': []", r"scales are \[\]"),
-        ("'ratios': [0, 1]", r"ratios are \[0, 1\]"),
-        ("'base_size': 0", "base_size 0"),
+        ("'scales': []", r"scales has no numbers"),
+        ("'ratios': [0, 1]", r"a number in ratios is 0"),
+        ("'base_size': 0", "base_size is 0"),
         ("'batch_size': 0", "batch_size is 0"),
-        ("'fg_fraction': 1.5", "fg_fraction 1.5"),
+        ("'fg_fraction': 1.5", "fg_fraction is 1.5"),
         ("'positive_weight': 1", "positive_weight is 1"),
-        ("'bbox_inside_weights': [1, 1]", r"bbox_inside_weights are \[1, 1\]"),
+        ("'bbox_inside_weights': [1, 1]", r"bbox_inside_weights has 2 numbers: \[1, 1\]"),
     ],
 )
 def test_mistakes_in_settings(text: str, fact: str) -> None:
@@ -129,16 +129,16 @@ def test_mistakes_in_settings(text: str, fact: str) -> None:
     "text, shapes, fact",
     [
         ("type: 'AnchorTarget'", [(1, 18, 4), (3, 5), (1, 3)], "bottom 0 is 1 x 18 x 4, it must be 1 x C x H x W"),
-        ("type: 'AnchorTarget'", [(2, 18, 4, 5), (3, 5), (1, 3)], "bottom 0 has 2 images"),
+        ("type: 'AnchorTarget'", [(2, 18, 4, 5), (3, 5), (1, 3)], "bottom 0 is 2 x 18 x 4 x 5: 2 images"),
         ("type: 'AnchorTarget'", [(1, 18, 4, 5), (3, 4), (1, 3)], "bottom 1 is 3 x 4, it must be G x 5"),
         ("type: 'AnchorTarget'", [(1, 18, 4, 5), (3, 5), (1, 2)], "bottom 2 is 1 x 2, it must be 1 x 3"),
-        ("type: 'AnchorTarget'", [(1, 18, 1000, 2000), (3, 5), (1, 3)], "there are 18000000 anchors"),
+        ("type: 'AnchorTarget'", [(1, 18, 1000, 2000), (3, 5), (1, 3)], "has 18,000,000 anchors"),
         (PYTHON.format("proposal_target", "ProposalTarget", ""), [(3, 5), (2, 5)], "num_classes is 0"),
         (PYTHON.format("proposal_target", "ProposalTarget", "'num_classes': 3"), [(3, 4), (2, 5)], "bottom 0 is 3 x 4, it must be R x 5"),
         (PYTHON.format("proposal_target", "ProposalTarget", "'num_classes': 3"), [(3, 5), (2, 4)], "bottom 1 is 2 x 4, it must be G x 5"),
         (PYTHON.format("proposal_target", "ProposalTarget", "'num_classes': 3, 'batch_size': 0"), [(3, 5), (2, 5)], "batch_size is 0"),
         (PYTHON.format("proposal_target", "ProposalTarget", "'num_classes': 3, 'fg_fraction': 2"), [(3, 5), (2, 5)], "fg_fraction is 2"),
-        (PYTHON.format("proposal_target", "ProposalTarget", "'num_classes': 3, 'bbox_normalize_stds': [1]"), [(3, 5), (2, 5)], "stds are"),
+        (PYTHON.format("proposal_target", "ProposalTarget", "'num_classes': 3, 'bbox_normalize_stds': [1]"), [(3, 5), (2, 5)], "stds has 1 numbers"),
     ],
 )
 def test_mistakes(text: str, shapes: list[tuple[int, ...]], fact: str) -> None:
@@ -461,10 +461,10 @@ def test_proposals_of_odd_deltas(device: Any, kind: str, fill: float, count: int
     [
         ("type: 'Proposal'", [(1, 18, 4, 5), (1, 18, 4, 5), (1, 3)], "bottom 1 is 1 x 18 x 4 x 5, 9 anchors .* need 1 x 36 x 4 x 5"),
         ("type: 'Proposal' proposal_param { scale: 8 }", [(1, 18, 4, 5), (1, 36, 4, 5), (1, 3)], "bottom 0 is 1 x 18 x 4 x 5, 3 anchors .* need 1 x 6"),
-        ("type: 'Proposal'", [(2, 18, 4, 5), (2, 36, 4, 5), (2, 3)], "bottom 0 has 2 images"),
+        ("type: 'Proposal'", [(2, 18, 4, 5), (2, 36, 4, 5), (2, 3)], "bottom 0 is 2 x 18 x 4 x 5: 2 images"),
         ("type: 'Proposal'", [(1, 18, 4, 5), (1, 36, 4, 5), (1, 2)], "bottom 2 is 1 x 2"),
-        ("type: 'Proposal' proposal_param { post_nms_topn: 0 }", [(1, 18, 4, 5), (1, 36, 4, 5), (1, 3)], "post_nms_topn 0"),
-        ("type: 'Proposal' proposal_param { ratio: -1 }", [(1, 18, 4, 5), (1, 36, 4, 5), (1, 3)], r"ratios are \[-1.0\]"),
+        ("type: 'Proposal' proposal_param { post_nms_topn: 0 }", [(1, 18, 4, 5), (1, 36, 4, 5), (1, 3)], "post_nms_topn is 0"),
+        ("type: 'Proposal' proposal_param { ratio: -1 }", [(1, 18, 4, 5), (1, 36, 4, 5), (1, 3)], r"a number in ratios is -1"),
     ],
 )
 def test_mistakes_of_proposals(text: str, shapes: list[tuple[int, ...]], fact: str) -> None:

@@ -32,14 +32,14 @@ def test_a_bottom_with_other_axes_is_reshaped(shape: tuple[int, ...], kind: str)
     reader = f'layer {{ name: "y" type: "{kind}" bottom: "BOTTOM" top: "y" spp_param {{ pyramid_height: 1 }} }}'
     with pytest.raises(Error, match="it must be N x C x H x W") as caught:
         recorded(data + reader.replace("BOTTOM", "x"))
-    found = re.search(r"reshape_param \{.*\}", caught.value.fix or "")
+    found = re.search(r"reshape_param \{ shape \{[^}]*\} \}", caught.value.fix or "")
     assert found is not None
     recorded(data + f'layer {{ name: "r" type: "Reshape" bottom: "x" top: "r" {found[0]} }}\n' + reader.replace("BOTTOM", "r"))
 
 
 def test_an_axis_without_values_is_another_error() -> None:
     layer = registry()["GRN"](proto.LayerParameter(name="y", type="GRN"), proto.TRAIN)
-    with pytest.raises(Error, match="bottom 0 is 2 x 0 x 3 x 3, an axis of it is 0"):
+    with pytest.raises(Error, match="bottom 0 is 2 x 0 x 3 x 3: axis 1 has the size 0"):
         layer.infer((2, 0, 3, 3))
 
 
@@ -53,5 +53,5 @@ def test_labels_without_gradient_get_propagate_down(loss: str) -> None:
     net = f'{INPUT.format("dim: 2 dim: 4")}{learned}layer {{ name: "l" type: "{loss}" bottom: "a" bottom: "b" top: "l" MORE }}'
     with pytest.raises(Error, match=r"there is no gradient for \w+ \(bottom 1\); a layer before that bottom, propagate_down or .* asks for it") as caught:
         recorded(net.replace("MORE", ""))
-    assert caught.value.fix == "propagate_down: true propagate_down: false"
-    recorded(net.replace("MORE", caught.value.fix))
+    assert caught.value.fix == "write in this layer: propagate_down: true propagate_down: false"
+    recorded(net.replace("MORE", caught.value.fix.removeprefix("write in this layer: ")))

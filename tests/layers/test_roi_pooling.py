@@ -202,7 +202,7 @@ def test_regions_change(device: Any) -> None:
 @pytest.mark.parametrize(
     "text, shapes, fact",
     [
-        ("type: 'ROIPooling' roi_pooling_param { pooled_h: 2 }", [(1, 2, 3, 4), (2, 5)], "pooled_h is 2, pooled_w 0"),
+        ("type: 'ROIPooling' roi_pooling_param { pooled_h: 2 }", [(1, 2, 3, 4), (2, 5)], "pooled_w is missing"),
         ("type: 'ROIPooling' roi_pooling_param { pooled_h: 2 pooled_w: 2 }", [(2, 3, 4), (2, 5)], "bottom 0 is 2 x 3 x 4, it must be N x C x H x W"),
         ("type: 'ROIPooling' roi_pooling_param { pooled_h: 2 pooled_w: 2 }", [(1, 2, 3, 4), (2, 4)], "bottom 1 is 2 x 4, it must be R x 5"),
         ("type: 'ROIPooling' roi_pooling_param { pooled_h: 2 pooled_w: 2 }", [(1, 2, 3, 4), (5,)], "bottom 1 is 5, it must be R x 5"),

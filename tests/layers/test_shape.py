@@ -94,7 +94,7 @@ def reshape(dims, extra=""):
     [
         (reshape([-1, -1]), (2, 6), "2 dims of -1"),
         (reshape([2, 5]), (2, 6), "output count must match input count: top 2 x 5 has 10 values, bottom 2 x 6 has 12"),
-        (reshape([5, -1]), (2, 6), "12 values, which 5 does not divide"),
+        (reshape([5, -1]), (2, 6), "12 values, which 5, the product of the other sizes of shape 5 x -1, does not divide"),
         (reshape([0, -1]), (0, 6), "bottom 0 x 6 has no values, so the dim of -1 in shape 0 x -1 may be any number"),
         (reshape([2, 3, 0]), (2, 6), "dim 2 of shape 2 x 3 x 0 copies axis 2"),
         (reshape([2, -2]), (2, 6), "below -1"),

@@ -72,7 +72,7 @@ def test_stochastic(device: Any, kind: str) -> None:
     [
         ("pyramid_height: 4", (1, 2, 17, 19), "the level of 8 x 8 bins needs windows of 3 with pad 4 x 3"),
         ("pyramid_height: 2 pool: STOCHASTIC", (1, 2, 4, 5), "STOCHASTIC pooling takes no padding"),
-        ("", (1, 2, 4, 4), "pyramid_height is 0"),
+        ("", (1, 2, 4, 4), "pyramid_height is missing"),
         ("pyramid_height: 1", (2, 4), "bottom 0 is 2 x 4, it must be"),
     ],
 )
