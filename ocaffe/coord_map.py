@@ -46,16 +46,19 @@ def _fields(fn: Function) -> dict[str, Any]:
     return fields
 
 
-def _numbers(fields: dict[str, Any], name: str, default: int | None = None) -> np.ndarray:
-    """Return the values of a field such as `pad` (a number or a list), or of its variants pad_h and pad_w. Without `default` the field is required."""
+def _numbers(fields: dict[str, Any], kind: str, name: str, default: int | None = None) -> np.ndarray:
+    """Return the values of a field such as `pad` (a number or a list), or of its variants pad_h and pad_w. Without `default` the field is required.
+
+    `kind` is the type of the layer, for errors.
+    """
     stem = name.removesuffix("_size")
     pair = [fields.get(f"{stem}_{side}", default) for side in "hw"]
     value = pair if {f"{stem}_h", f"{stem}_w"} & fields.keys() else fields.get(name, default)
     numbers = np.array(value if value is None or np.isscalar(value) else list(value) or default, ndmin=1)
     if None in numbers:
-        raise UnknownName(f"the layer has no {name}", fix=f"give {name}, or {stem}_h and {stem}_w")
+        raise UnknownName(f"a {kind} layer has no {name}", fix=f"give it {name}, or {stem}_h and {stem}_w")
     if numbers.dtype.kind not in "iuf" or (numbers != np.floor(numbers)).any():
-        raise WrongValue(f"{name} is {value!r}", fix="a whole number, or one for each spatial axis")
+        raise WrongValue(f"{name} of a {kind} layer is {value!r}", fix=f"set {name} to a whole number, or to a list with one for each spatial axis")
     return numbers.astype(int)
 
 
@@ -65,17 +68,17 @@ def conv_params(fn: Function) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     Raises Error for a layer without kernel_size, and for a stride of 0.
     """
     fields = _fields(fn)
-    kernel, dilation = _numbers(fields, "kernel_size"), _numbers(fields, "dilation", 1)
-    stride = _numbers(fields, "stride", 1)
+    kernel, dilation = _numbers(fields, fn.type_name, "kernel_size"), _numbers(fields, fn.type_name, "dilation", 1)
+    stride = _numbers(fields, fn.type_name, "stride", 1)
     if (stride < 1).any():
-        raise WrongValue(f"a {fn.type_name} layer has the stride {_text(stride)}", fix="a stride of 1 or more")
-    return int(fields.get("axis", 1)), stride, (kernel - 1) * dilation + 1, _numbers(fields, "pad", 0)
+        raise WrongValue(f"a {fn.type_name} layer has the stride {_text(stride)}", fix="set stride to 1 or more")
+    return int(fields.get("axis", 1)), stride, (kernel - 1) * dilation + 1, _numbers(fields, fn.type_name, "pad", 0)
 
 
 def crop_params(fn: Function) -> tuple[int, np.ndarray]:
     """Return (first axis that is cropped, offsets) of a Crop layer."""
     fields = _fields(fn)
-    return int(fields.get("axis", 2)), _numbers(fields, "offset", 0)
+    return int(fields.get("axis", 2)), _numbers(fields, fn.type_name, "offset", 0)
 
 
 def _exact(numbers: np.ndarray) -> np.ndarray:
@@ -98,7 +101,7 @@ def _exact_map(fn: Function) -> Map:
     along = fields.get("axis", fields.get("concat_dim", 1)) if kind == "Concat" else 1
     if kind in PASS_THROUGH_LAYERS and along in (0, 1):
         return IDENTITY
-    raise UndefinedMapException(f"no map of coordinates through a {kind} layer", fix="crop before it, or set the offsets of the Crop by hand")
+    raise UndefinedMapException(f"no map of coordinates through a {kind} layer", fix="crop before this layer, or make the Crop by L.Crop with axis and offset")
 
 
 def _plain(exact: Map) -> Map:
@@ -117,14 +120,17 @@ def _as_many_axes() -> Iterator[None]:
     try:
         yield
     except ValueError as problem:
-        raise AxisMismatchException(f"windows of different numbers of axes: {problem}", fix="give one value, or one for each spatial axis") from None
+        raise AxisMismatchException(
+            f"kernel_size, stride, pad or offset have different numbers of values; NumPy says: {problem}",
+            fix="give each of them one value, or one for each spatial axis",
+        ) from None
 
 
 def compose(base_map: Map, next_map: Map) -> Map:
     """Return the map that applies `next_map` first, then `base_map`. Raises AxisMismatchException."""
     (outer, a1, b1), (inner, a2, b2) = base_map, next_map
     if None not in (outer, inner) and outer != inner:
-        fix = "crop along the axes that all layers share"
+        fix = "give all layers and the Crop the same axis"
         raise AxisMismatchException(f"the maps begin after axis {outer} and after axis {inner}", fix=fix)
     with _as_many_axes():
         return inner if outer is None else outer, a1 * a2, a1 * b2 + b1
@@ -159,7 +165,10 @@ def _exact_from_to(top_from: Top, top_to: Top) -> Map:
     for ancestor, onwards in _ancestors(top_to):
         if ancestor in maps:
             return compose(onwards, inverse(maps[ancestor]))
-    raise Error("no blob is an ancestor of both blobs by layers with a map of coordinates", fix="choose blobs that convolutions, poolings and such connect")
+    raise Error(
+        "the two blobs have no common ancestor through layers of images",
+        fix="crop to a blob that Convolution, Pooling, Deconvolution and the like make of one image",
+    )
 
 
 def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
@@ -178,11 +187,17 @@ def crop(top_from: Top, top_to: Top) -> Any:
     axis, scale, shift = _exact_from_to(top_from, top_to)
     scales, offsets = np.ravel(scale), -np.ravel(shift)
     if (scales != 1).any():
-        raise FailedCheck(f"the scales of the two blobs differ by {_text(scales)}", fix="upsample with as large a stride as was lost")
+        raise FailedCheck(
+            f"the pixels of the two blobs differ in size by the factor {_text(scales)}",
+            fix="give the Deconvolution before the crop a stride that undoes the strides of the layers before",
+        )
     if (offsets < 0).any():
-        raise FailedCheck(f"the crop would begin at {_text(offsets)}, outside of the blob", fix="pad the image more")
+        raise FailedCheck(f"the crop would begin at pixel {_text(offsets)}, outside the blob", fix="set a larger pad in the first convolution")
     if any(offset.denominator != 1 for offset in offsets):
-        raise FailedCheck(f"the blobs are {_text(offsets)} pixels apart, not a whole number", fix="another padding or kernel size")
+        raise FailedCheck(
+            f"the blobs are {_text(offsets)} pixels apart, not a whole number",
+            fix="change pad by 1 or kernel_size by 1 in the Deconvolution before the crop",
+        )
     first = 2 if axis is None else axis + 1
     return net_spec.layer_maker("Crop")(top_from, top_to, crop_param={"axis": first, "offset": [int(offset) for offset in offsets]})
 

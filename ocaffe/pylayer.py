@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
+from ocaffe.errors import WrongValue, shape_text
 
 
 class Phase(int):
@@ -70,7 +70,7 @@ class Array:
     def reshape(self, *shape: int) -> None:
         """Change the shape. If it differs from the old one, the values are lost."""
         if any(int(n) < 0 for n in shape):
-            raise ValueError(f"a blob cannot have the shape {shape_text(shape)}")
+            raise WrongValue(f"a blob cannot have the shape {shape_text(shape)}: a size is negative", fix="give reshape sizes of 0 or more")
         new = tuple(int(n) for n in shape)
         if new != self.shape:
             self.shape, self._data, self._diff = new, None, None
