@@ -15,7 +15,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import Parser, bad_records_flag, device_flags, naming_bad_records
 from ocaffe.compiler.network import phase_net
 from ocaffe.data.bad_records import BadRecords
-from ocaffe.data.changes.boxes import Boxes
+from ocaffe.data.changes.boxes import Boxes, read_annotated
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.data.decoding.decode import Color, open_image, planes
@@ -95,10 +95,7 @@ def stored_boxes(options: Any) -> Iterator[Sample]:
 
 def _boxed(record: bytes) -> Sample:
     """Return the image and the boxes of an AnnotatedDatum. Raise Error without a place."""
-    try:
-        annotated = proto.AnnotatedDatum.FromString(record)
-    except DecodeError:
-        raise Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
+    annotated = read_annotated(record)
     datum, rows = annotated.datum, Boxes.of(annotated).rows(0)
     if datum.encoded:
         return planes(open_image(datum.data), Color.COLOR), rows

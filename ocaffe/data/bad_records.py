@@ -51,6 +51,8 @@ class BadRecords:
             skipped = len(self._found)
             if skipped >= self._limit or skipped + 1 >= self._entries:
                 before = f" ({skipped} bad records before it were skipped, and the limit is {self._limit})" if self._limit else ""
-                raise BadRecord(problem.fact + before, fix=f"{problem.fix}; or skip such records: transform_param {{ skip_bad_records: N }}")
+                more = "; or skip up to N such records: transform_param { skip_bad_records: N }" if skipped + 1 < self._entries else ""
+                kind = BadRecord if more else Error  # a flag that skips records does not help if all are bad
+                raise kind(problem.fact + before, fix=f"{problem.fix}{more}")
             self._found.add(record)
             log.warning("data_reader.cpp:80", f"Skipped bad record {skipped + 1} of at most {self._limit}: {problem.fact}")

@@ -49,7 +49,7 @@ def read_float3(path: str) -> np.ndarray:
     lines = content.split(b"\n", 5)
     axes = 2 + _number(lines[1]) if len(lines) > 2 and lines[0] == b"float" else 0
     if axes not in (4, 5) or len(lines) < axes:
-        raise Error(f"{path} is no .float3 file", fix="a file that FlowNet 2's FloatWriter wrote: float, 2 or 3, the sizes, then the values")
+        raise Error(f"{path} is no .float3 file", fix="list a file that FlowNet 2's FloatWriter wrote: float, 2 or 3, the sizes, then the values")
     sizes = [_number(line) for line in lines[2:axes]]
     shape = (*([1] if axes == 4 else []), *reversed(sizes))
     return _values(path, content[len(b"\n".join(lines[:axes])) + 1 :], "<f4", shape)
@@ -64,7 +64,7 @@ def read_pfm(path: str) -> np.ndarray:
         kind, width, height, scale = words[0], int(words[1]), int(words[2]), float(words[3])
         channels = {b"PF": 3, b"Pf": 1}[kind]
     except (IndexError, KeyError, ValueError):
-        raise Error(f"{path} is no .pfm file", fix="a file of the format PFM: PF or Pf, width and height, scale, then the values") from None
+        raise Error(f"{path} is no .pfm file", fix="list a file of the format PFM: PF or Pf, width and height, scale, then the values") from None
     rows = _values(path, lines[3] if len(lines) > 3 else b"", ">f4" if scale > 0 else "<f4", (height, width, channels))
     return -rows[::-1].transpose(2, 0, 1)
 
@@ -74,7 +74,7 @@ def _content(path: str) -> bytes:
         check_finite_file(path)
         return Path(path).read_bytes()
     except OSError as problem:
-        raise Error(f"{path} cannot be read: {problem.strerror}", fix="correct its name") from None
+        raise Error(f"{path} cannot be read: {problem.strerror}", fix="correct its name or its permissions") from None
 
 
 def _number(text: bytes) -> int:
@@ -84,7 +84,8 @@ def _number(text: bytes) -> int:
 def _values(path: str, content: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     needed = 4 * int(np.prod([int(n) for n in shape], dtype=object))
     if min(shape) < 1 or len(content) < needed:
-        raise Error(f"{path} has {len(content):,} bytes of values, and {shape_text(shape)} values need {needed:,}", fix="copy the file again")
+        fix = "copy the file again, or write all of its values"
+        raise Error(f"{path} has {len(content):,} bytes of values, and {shape_text(shape)} values need {needed:,}", fix=fix)
     return np.frombuffer(content[:needed], dtype).astype(np.float32).reshape(shape)
 
 

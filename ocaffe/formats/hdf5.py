@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.formats.hdf5_files import AGAIN, Hdf5Files
+from ocaffe.formats.hdf5_files import Hdf5Files
 from ocaffe.formats.records import Cursor, LayerWeights, SolverState, Weights
 from ocaffe.support.files import atomic_write
 
@@ -30,7 +30,7 @@ def read_weights_hdf5(path: str | Path) -> Weights:
         root = files.members(path, keep=True)
         if "data" not in root or root["data"].kind != "group":
             state = "iter" in root and "history" in root
-            fix = "give the .caffemodel.h5 beside it, or resume with --snapshot" if state else "give a .caffemodel.h5 that Caffe or ocaffe wrote"
+            fix = "give the .caffemodel.h5 beside it, or resume with --snapshot" if state else "give a .caffemodel.h5, whose weights are in the group 'data'"
             raise Error(
                 f"has no group 'data'{': it is a solver state' if state else ''}, so it is not a weights file", place=str(path), fix=fix
             )
@@ -55,7 +55,7 @@ def _layers(files: Hdf5Files, path: str | Path) -> Iterator[LayerWeights]:
             count = max(datasets, default=-1) + 1
             if count > MAX_BLOBS:
                 fact = f"layer '{layer}' has a blob of number {count - 1}, at most {MAX_BLOBS} blobs are possible"
-                raise Error(fact, place=str(path), fix="number the datasets of a layer from 0 on, without gaps")
+                raise Error(fact, place=str(path), fix="number the datasets of each layer from 0")
             yield LayerWeights(layer, "", [files.read(path, f"/data/{layer}/{i}") if i in datasets else None for i in range(count)])
 
 
@@ -91,11 +91,14 @@ def read_state_hdf5(path: str | Path) -> SolverState:
     with Hdf5Files() as files:
         root = files.members(path, keep=True)
         if "iter" not in root or "history" not in root:
-            fix = f"give {'the .solverstate.h5 beside it' if 'data' in root else 'a .solverstate.h5'} to --snapshot; weights alone go to --weights"
+            beside = " beside it to --snapshot; weights alone go to --weights" if "data" in root else " to --snapshot"
+            fix = f"give the .solverstate.h5{beside}"
             raise Error("has no iter and history, so it is not a solver state", place=str(path), fix=fix)
         indices = sorted(int(key) for key in files.members(path, "/history", keep=True) if key.isdecimal())
         if indices != list(range(len(indices))):
-            raise Error(f"the history has the blobs {', '.join(map(str, indices))}, some are missing", place=str(path), fix=AGAIN)
+            missing = next(number for number, index in enumerate([*indices, None]) if index != number)
+            fact = f"the group 'history' has the datasets {', '.join(map(str, indices))}, and {missing} is missing"
+            raise Error(fact, place=str(path), fix="resume with an earlier .solverstate.h5, or start again with --weights")
         state = SolverState(
             iter=_scalar(files, path, "iter"),
             learned_net=files.text(path, "learned_net") if "learned_net" in root else "",
@@ -106,7 +109,8 @@ def read_state_hdf5(path: str | Path) -> SolverState:
             try:
                 _read_extras(state, files.attributes(path, _EXTRAS))
             except (ValueError, TypeError) as problem:
-                raise Error(f"is damaged: the attributes of its group '{_EXTRAS}' are invalid: {problem}", place=str(path), fix=AGAIN) from None
+                fact = f"is damaged: the attributes of its group '{_EXTRAS}' are invalid: {problem}"
+                raise Error(fact, place=str(path), fix="copy it again, or resume with an earlier .solverstate.h5") from None
         return state
 
 
@@ -140,7 +144,8 @@ def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.
 def _scalar(files: Hdf5Files, path: str | Path, dataset: str) -> int:
     values = files.read(path, dataset)
     if values.size != 1 or values.dtype.kind not in "iu":
-        raise Error(f"dataset '{dataset}' is {shape_text(values.shape)} of {values.dtype}, not one integer", place=str(path), fix=AGAIN)
+        fact = f"dataset '{dataset}' is {shape_text(values.shape)} of {values.dtype}, not one integer"
+        raise Error(fact, place=str(path), fix="give a .solverstate.h5 that Caffe or ocaffe has written")
     return int(values.reshape(-1)[0])
 
 

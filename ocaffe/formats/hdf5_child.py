@@ -23,20 +23,21 @@ LARGEST_RATIO = 1032
 UNPACKED, USUAL_RATIO = 256 << 20, 50  # limits of a dataset that is read whole: bytes, and times its stored bytes. Trained weights shrink little
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # deflate, shuffle, fletcher32, szip, nbit, scaleoffset; h5py's lzf. They are built in
 MAX_LINKS = 16  # soft links on the way to one object
-OWN_VALUES = "make a file that has all values in itself, as numbers or text"
 MAX_DEPTH = 64  # of groups in groups
 MAX_TEXT = 1 << 20  # bytes
 MAX_PIECES = 4096  # of an answer
-PLUGIN = "set HDF5_PLUGIN_PATH to the folder of the plugin, or write the dataset again with compression='gzip'"
 NO_H5PY = 77  # exit status
 
 
 class Refused(Exception):
-    """The request cannot be answered. The text is a fact about the file, and `fix` the remedy."""
+    """The request cannot be answered. The text is a fact about the file, `fix` the remedy."""
 
-    def __init__(self, fact: str, fix: str = OWN_VALUES) -> None:
+    def __init__(self, fact: str, fix: str) -> None:
         super().__init__(fact)
         self.fix = fix
+
+    def answer(self) -> dict[str, str]:
+        return {"problem": str(self), "fix": self.fix}
 
 
 class Reader:
@@ -84,21 +85,21 @@ class Reader:
             if isinstance(link, self.h5py.SoftLink):
                 links += 1
                 if links > MAX_LINKS:
-                    raise Refused(f"'{name}' goes through more than {MAX_LINKS} links", "write the dataset itself under this name")
+                    raise Refused(f"'{name}' goes through more than {MAX_LINKS} links", f"write the dataset itself in the place of the link '{name}'")
                 item = self.file if link.path.startswith("/") else item
                 parts += _parts(link.path)
             elif isinstance(link, self.h5py.HardLink):
                 item = item[part]
             else:
                 where = f" to '{link.filename}'" if isinstance(link, self.h5py.ExternalLink) else ""
-                raise Refused(f"'{name}' is a link{where} outside the file")
+                raise Refused(f"'{name}' is a link{where} outside the file", f"write the dataset itself in the place of the link '{name}'")
         return item
 
     def members(self, name: str) -> dict[str, Any]:
         """Return the kind, shape and type of each member of a group."""
         group = self.find(name)
         if not isinstance(group, self.h5py.Group):
-            raise Refused(f"'{name}' is not a group", "make the file again, as Caffe or ocaffe writes it")
+            raise Refused(f"'{name}' is not a group", f"write a group '{name}' with the datasets in it")
         return {"members": {key: self.member(f"{name.rstrip('/')}/{key}") for key in group}}
 
     def member(self, name: str) -> dict[str, Any]:
@@ -110,9 +111,9 @@ class Reader:
                 return {"kind": "other"}
             return {"kind": "dataset", "shape": item.shape, "dtype": item.dtype.str, "type": str(item.dtype)}
         except Refused as problem:
-            return {"kind": "other", "problem": str(problem), "fix": problem.fix}
+            return {"kind": "other", **problem.answer()}
         except KeyError:
-            return {"kind": "other", "problem": f"'{name}' is a link to nothing", "fix": "remove the link, or write the dataset itself under this name"}
+            return {"kind": "other", "problem": f"'{name}' is a link to nothing", "fix": f"write the dataset '{name}', or remove the link"}
 
     def attributes(self, name: str) -> dict[str, Any]:
         """Return the attributes of a group that are text or one number."""
@@ -127,15 +128,15 @@ class Reader:
         """Return rows of a dataset, or all of it. Plain bytes are not read: the answer has their places."""
         data = self.find(name)
         if not isinstance(data, self.h5py.Dataset):
-            raise Refused(f"'{name}' is not a dataset", "make the file again, with a dataset under this name")
+            raise Refused(f"'{name}' is not a dataset", f"write a dataset '{name}' of numbers")
         if data.shape is None:
-            raise Refused(f"dataset '{name}' is empty", "write values into it")
+            raise Refused(f"dataset '{name}' is empty", "write values to it")
         self.check_storage(name, data, whole=not rows)
         if data.dtype.kind not in "fiu":
             return {"text": self.text(name, data)}, None
         first, last = rows or (0, data.shape[0] if data.shape else 1)
         if rows and (not data.shape or last > data.shape[0]):
-            raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed", "do not change the file while it is read")
+            raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed", "start again, and do not change the file while it is read")
         shape = (last - first, *data.shape[1:]) if data.shape else ()
         answer = {"dtype": data.dtype.str, "shape": shape}
         pieces = _pieces(data, first, last) if shape else None
@@ -149,7 +150,7 @@ class Reader:
     def text(self, name: str, data: Any) -> str:
         """Return the value of a dataset of one string."""
         if self.h5py.check_string_dtype(data.dtype) is None or data.size != 1 or data.nbytes > MAX_TEXT:
-            raise Refused(f"dataset '{name}' is of type {data.dtype}, not of numbers", "store it as float32")
+            raise Refused(f"dataset '{name}' is of type {data.dtype}, not of numbers", "write it as numbers, such as float32")
         value = data[...].reshape(-1)[0]
         return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
@@ -157,28 +158,31 @@ class Reader:
         """Refuse values in other files, filters that are plugins, and sizes that the stored bytes cannot have. `whole`: all values are to be read."""
         settings = data.id.get_create_plist()
         if settings.get_external_count():
-            raise Refused(f"the values of dataset '{name}' are in '{_clean(settings.get_external(0)[0])}', outside the file")
+            where = _clean(settings.get_external(0)[0])
+            raise Refused(f"the values of dataset '{name}' are in '{where}', outside the file", "write the values into the file itself, without external=")
         if settings.get_layout() == self.h5py.h5d.VIRTUAL:
-            raise Refused(f"dataset '{name}' is virtual: its values are in other datasets")
+            raise Refused(f"dataset '{name}' is virtual: its values are in other datasets", "write a plain dataset with a copy of the values")
         filters = [settings.get_filter(i) for i in range(settings.get_nfilters())]
         for number, _, _, text in filters:
             if number not in FILTERS and not os.environ.get("HDF5_PLUGIN_PATH"):
-                raise Refused(f"dataset '{name}' is compressed by filter {number} ({_clean(text)}), a plugin, and HDF5_PLUGIN_PATH is not set", PLUGIN)
+                fact = f"dataset '{name}' is compressed by filter {number} ({_clean(text)}), a plugin, and HDF5_PLUGIN_PATH is not set"
+                raise Refused(fact, "write it with compression='gzip' or without compression, or set HDF5_PLUGIN_PATH to the folder of the plugin")
         stored, chunk = data.id.get_storage_size(), math.prod(data.chunks or ()) * data.dtype.itemsize
         held = min(stored, os.path.getsize(self.path)) * (1 if data.chunks is None else LARGEST_RATIO)
         if max(data.nbytes, chunk if stored else 0) > held:
             fact = f"dataset '{name}' claims {data.nbytes:,} bytes, but {stored:,} are stored in a file of {os.path.getsize(self.path):,}"
-            raise Refused(fact, "copy the file again, or make it again")
+            raise Refused(fact, "write all values of the dataset; if they were written, the file is damaged: copy it again")
         if whole and data.nbytes > max(UNPACKED, USUAL_RATIO * stored):
             fact = f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // stored} times its {stored:,} bytes in the file"
-            raise Refused(fact, "write the dataset without compression")
+            raise Refused(fact, "write the dataset without compression, if its values are right")
 
 
 def _parts(name: str) -> list[str]:
     """Return the names in a path, the last one first."""
     parts = [part for part in reversed(name.split("/")) if part]
     if len(parts) > MAX_DEPTH:
-        raise Refused(f"groups are more than {MAX_DEPTH} levels deep")
+        fix = f"write it inside fewer groups: at most {MAX_DEPTH - 1}"
+        raise Refused(f"'{parts[-1]}/...' is {len(parts)} names deep, and at most {MAX_DEPTH} are read", fix)
     return parts
 
 
@@ -242,9 +246,9 @@ def main() -> None:
         try:
             answer, array = reader.answer(json.loads(line))
         except Refused as problem:
-            answer = {"problem": str(problem), "fix": problem.fix}
+            answer = problem.answer()
         except MemoryError:
-            answer = {"problem": "its values do not fit into memory", "fix": "a smaller file, or a machine with more memory"}
+            answer = {"problem": "its values do not fit into memory", "fix": "write smaller files, or free memory"}
         except Exception as problem:  # h5py raises many classes for damaged files: OSError, RuntimeError, KeyError, ValueError, TypeError, ...
             answer = {"damage": (str(problem).strip().splitlines() or [type(problem).__name__])[0]}
         out.write(json.dumps(answer).encode() + b"\n")

@@ -19,14 +19,14 @@ from ocaffe.ir.tensor import Shape
 NO_H5PY = 77  # exit status of hdf5_child.py
 CHILD = Path(__file__).with_name("hdf5_child.py")
 SECONDS = 5.0
-AGAIN = "copy the file again, or make it again"
+AGAIN = "copy the file again, or write it again"
 _PIPE = 1 << 20  # bytes of the pipe that values come through; the system's default of 64 KiB halves the rate
 
 
 class Member(NamedTuple):
-    """A member of a group. `kind` is group, dataset or other; `problem` says why another one is refused.
+    """A member of a group. `kind` is group, dataset or other; `problem` says why another one is refused, `fix` is the remedy.
 
-    `fix` has the remedy. `id` is equal for links to one group.
+    `id` is equal for links to one group.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Hdf5Files:
         """Return the members of a group, in the file's order. The file stays open with `keep`."""
         answer = self._ask(path, list=group, keep=keep)
         return {
-            name: Member(item["kind"], tuple(item.get("shape") or ()), _dtype(item), item.get("id", ""), item.get("problem", ""), item.get("fix", ""))
+            name: Member(item["kind"], tuple(item.get("shape") or ()), _dtype(item), *(item.get(key, "") for key in ("id", "problem", "fix")))
             for name, item in answer["members"].items()
         }
 
@@ -81,7 +81,7 @@ class Hdf5Files:
         """
         answer = self._ask(path, read=dataset, rows=rows and (rows.start, rows.stop))
         if "text" in answer:
-            raise Error(f"dataset '{dataset}' is text, not numbers", place=str(path), fix="store it as float32")
+            raise Error(f"dataset '{dataset}' is text, not numbers", place=str(path), fix="write it as numbers, such as float32")
         shape, dtype = tuple(answer["shape"]), np.dtype(answer["dtype"])
         fits = out is not None and out.flags.c_contiguous and (out.shape, out.dtype) == (shape, dtype)
         array = out if out is not None and fits else np.empty(shape, dtype)
@@ -101,7 +101,7 @@ class Hdf5Files:
         """Return the text of a dataset of one string."""
         answer = self._ask(path, read=dataset, rows=None)
         if "text" not in answer:
-            raise Error(f"dataset '{dataset}' is not text", place=str(path), fix=AGAIN)
+            raise Error(f"dataset '{dataset}' is not text", place=str(path), fix="write it as one string")
         return answer["text"]
 
     def _ask(self, path: str | Path, **request: Any) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.changes.boxes import Boxes
+from ocaffe.data.changes.boxes import Boxes, read_annotated
 from ocaffe.data.databases.database import Database, Reader, key_text
 from ocaffe.data.sources.annotated import AnnotatedSource
 from ocaffe.data.sources.roidb import open_annotated
@@ -45,10 +44,10 @@ class BoxSample:
         for first in range(0, min(database.entries, RECORDS), _TOGETHER):
             for key, value in reader.read(first, min(_TOGETHER, database.entries - first)):
                 try:
-                    boxes = Boxes.of(proto.AnnotatedDatum.FromString(bytes(value)))
-                except DecodeError:
+                    boxes = Boxes.of(read_annotated(value))
+                except Error as problem:
                     with self._source.located() if self._source is not None else contextlib.nullcontext():
-                        raise database.fault("it is not an AnnotatedDatum", len(keys), key) from None
+                        raise database.fault(problem, len(keys), key) from None
                 rows.append(boxes.rows(len(keys)))
                 keys.append(key_text(key))
                 size += len(value)

@@ -141,7 +141,7 @@ def test_a_root_folder_too_much(project: Path) -> None:
     (project / "data" / "list.txt").write_text(f"{project}/data/images/a.png 0\n")
     path = project / "net" / "net.prototxt"
     path.write_text(IMAGES.format(project / "data" / "list.txt", 'root_folder: "data/"', ""))
-    assert (refusal(path).fix or "").startswith("remove root_folder;")
+    assert refusal(path).fix == "remove root_folder"
     path.write_text(IMAGES.format(project / "data" / "list.txt", "", ""))
     assert made(path) == ["d"]
 

@@ -121,5 +121,5 @@ def test_hdf5_state_with_a_gap(tmp_path):
     write_state(path, full_state(), hdf5=True)
     with h5py.File(path, "a") as file:
         del file["history/1"]
-    with pytest.raises(Error, match=r"blobs 0, 2"):
+    with pytest.raises(Error, match=r"datasets 0, 2, and 1 is missing"):
         read_state(path)

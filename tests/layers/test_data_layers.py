@@ -427,7 +427,10 @@ def test_memory_errors(device: Any) -> None:
             net.set_input_arrays(*arrays)
         assert fact in caught.value.fact and caught.value.fix
     net.close()
-    for text, fact in (("channels: 3 height: 2 width: 1", "are 0 x 3 x 2 x 1"), ("batch_size: 1 channels: 1 height: 1 width: 1 dim: 3", "field 'dim'")):
+    for text, fact in (
+        ("channels: 3 height: 2 width: 1", "memory_data_param has no batch_size"),
+        ("batch_size: 1 channels: 1 height: 1 width: 1 dim: 3", "field 'dim'"),
+    ):
         with pytest.raises(Error, match=fact):
             layer_of(f"name: 'm' type: 'MemoryData' top: 'x' memory_data_param {{ {text} }}").infer()
     layer = layer_of("name: 'm' type: 'MemoryData' top: 'x' transform_param { scale: 2 } memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }")

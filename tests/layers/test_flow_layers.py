@@ -251,7 +251,7 @@ def test_subtract_and_scale(tmp_path: pathlib.Path) -> None:
         ("batch_size: 2 slice_point: 3", "a b c d", "the layer has 4 tops, and slice_point makes 2 slices"),
         ("batch_size: 2 slice_point: 3 encoding: UINT8 encoding: UINT8", "a b", "it has 304 bytes of data, and slices of UINT8, UINT8 have 270"),
         ("batch_size: 2 crop_size: 3", "a", "'crop_size' is not supported here"),
-        ("", "a", "batch_size is 0"),
+        ("", "a", "batch_size is missing"),
         ("batch_size: 2 range_start: 3 range_end: 1", "a", "range_end is 1, range_start 3"),
         ("batch_size: 2 limit_samples: 3", "a", "limit_samples is set, which is not supported: other layers of FlowNet 2"),
         ('batch_size: 2 preselection_file: "none.txt" preselection_label: 1', "a", "none.txt does not exist"),
@@ -480,8 +480,8 @@ def test_missing_files_of_seg_data(device: Device, street: pathlib.Path) -> None
 @pytest.mark.parametrize(
     ("words", "settings", "told"),
     [
-        ("# 0\nimage.png\n1\n3 1 1 2 2 0\n", {}, "line 4: label 3, corners 1 1 2 2, and n_classes is 3"),
-        ("# 0\nimage.png\n1\n1 3 1 2 2 0\n", {}, "corners 3 1 2 2"),
+        ("# 0\nimage.png\n1\n3 1 1 2 2 0\n", {}, "line 4: the label is 3, and n_classes is 3\n  fix: write a label from 1 to 2, or set"),
+        ("# 0\nimage.png\n1\n1 3 1 2 2 0\n", {}, "line 4: the box x1 y1 x2 y2 is 3 1 2 2"),
         ("# 0\nimage.png\n1\n1 1 1\n", {}, "line 4: '1 1 1' instead of a box"),
         ("# 0\nimage.png\n0\n", {}, "image.png has no boxes"),
         ("# 0\nother.png\n1\n1 1 1 2 2 0\n", {}, "other.png does not exist"),

@@ -280,15 +280,15 @@ VIDEO = 'source: "{folder}/list.txt" batch_size: 2 modality: RGB name_pattern: "
     [
         ('video_type: VIDEO video_file: "a.mp4"', "", "a.mp4 is to be read (SSD's VideoData), and ocaffe has no decoder of videos"),
         ("video_type: WEBCAM", "", "a camera is to be read"),
-        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png', modality RGB"),
-        (VIDEO.replace("modality: RGB", ""), "", "name_pattern is 'img_%05d.png', modality FLOW"),
+        (VIDEO.replace("img_%05d.png", "img.png"), "", "name_pattern is 'img.png', and modality RGB needs %d"),
+        (VIDEO.replace("modality: RGB", ""), "", "name_pattern is 'img_%05d.png', and modality FLOW needs %c"),
         *((VIDEO, f"transform_param {{ crop_size: 8 multi_scale: true scale_ratios: {ratio} }}", f"scale_ratios are {ratio}") for ratio in (0, -1, 1.5, "nan")),
         (f"{VIDEO} new_length: 9", "", "line 1: the video has 8 frames, new_length is 9"),
-        (f"{VIDEO} num_segments: 0", "", "num_segments 0"),
-        (f"{VIDEO} step: 2", "", "step is 2: TSN takes every so many frames with length_first and modality RGB only"),
+        (f"{VIDEO} num_segments: 0", "", "num_segments is 0"),
+        (f"{VIDEO} step: 2", "", "step is 2, and length_first is false: TSN takes every so many frames"),
         (f"{VIDEO} scale: 2", "", "video_data_param field 'scale'"),
         (VIDEO.replace("img_%05d", "image_%05d"), "", "image_00005.png"),
-        (VIDEO, "transform_param { multi_scale: true }", "multi_scale or fix_crop is set, and crop_size is not"),
+        (VIDEO, "transform_param { multi_scale: true }", "multi_scale is set, and crop_size is not"),
     ],
 )
 def test_errors_of_videos(param: str, more: str, told: str, tmp_path: pathlib.Path) -> None:
@@ -382,7 +382,7 @@ def test_crops_of_videos(device: Device, tmp_path: pathlib.Path) -> None:
 
 
 def test_sizes_and_places_of_crops() -> None:
-    with pytest.raises(Error, match="multi_scale or fix_crop is set, and mean_file"):
+    with pytest.raises(Error, match="fix_crop and mean_file are both set"):
         RandomCrops.of(proto.TransformationParameter(fix_crop=True, mean_file="mean"), (4, 4))
     crops = RandomCrops((224, 224), RATIOS, 1, fixed=True, more=False)
     windows = {crops.draw(Dice((1, 2), n), 256, 340) for n in range(2000)}

@@ -16,9 +16,10 @@ from google.protobuf.message import Message
 
 from ocaffe import proto
 from ocaffe.data.changes.distort import check_distortion, in_ssds_form
+from ocaffe.data.changes.resizing import check_sides
 from ocaffe.data.changes.sizing import FIELDS as SIZES
 from ocaffe.data.changes.sizing import on_host
-from ocaffe.data.changes.transform import GPU_PIXELS, Layout, Row, Transform, Window
+from ocaffe.data.changes.transform import GPU_PIXELS, NO_PIXELS, Layout, Row, Transform, Window
 from ocaffe.data.source import CHANGES, PARTNERS, SAMPLE, bit_generator, draws
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.kernel import Can, Kernel, read, write
@@ -94,7 +95,8 @@ class Augmentation(Transform):
         """`param` is the TransformationParameter. Raise Error for settings that contradict each other."""
         super().__init__(param, train, FIELDS)
         if param.mean_file:
-            raise Error("mean_file and augmentation are both set: the mean image does not follow a moved image", fix="set mean_value per channel")
+            fix = "remove mean_file, and set mean_value once for each channel"
+            raise Error("mean_file and augmentation are both set: the mean image does not follow a moved image", fix=fix)
         _check_numbers(param)
         self._read_sizes(param)
         self._read_moves(param, train)
@@ -113,9 +115,9 @@ class Augmentation(Transform):
         if param.HasField("random_resized_crop"):
             self.patch = _patch(param.random_resized_crop, "random_resized_crop")
             if self.crop is None:
-                raise Error("random_resized_crop is set without crop_size", fix="set crop_size: the size of the samples")
+                raise Error("random_resized_crop is set without crop_size", fix="set crop_size in transform_param to the side of the net's input, in pixels")
         if len(param.resize_param) > 1:
-            raise Error(f"{len(param.resize_param)} resize_param are given", fix="keep one resize_param, and remove the others")
+            raise Error(f"{len(param.resize_param)} resize_param are given", fix="keep one resize_param in transform_param")
         self.resized: tuple[int, int] | None = None
         self.resize_prob = 0.0
         for resize in param.resize_param if self.sizing is None else ():
@@ -124,7 +126,8 @@ class Augmentation(Transform):
             if self.resize_prob:
                 self.resized = (int(resize.height), int(resize.width))
             if 0 < self.resize_prob < 1 and self.crop is None:
-                raise Error(f"resize_param has prob {self.resize_prob:g} without crop_size: samples have different sizes", fix="set crop_size, or prob: 1")
+                fact = f"resize_param has prob {self.resize_prob:g} without crop_size: samples have different sizes"
+                raise Error(fact, fix="set crop_size in transform_param, or prob: 1 in resize_param")
         if self.patch and self.resized:
             raise Error("random_resized_crop and resize_param both set the size", fix="remove random_resized_crop, or resize_param")
 
@@ -132,9 +135,11 @@ class Augmentation(Transform):
         move = param.affine
         self.move_prob = _prob(move, "affine")
         for name in ("rotation", "translation", "shear"):
-            _check(getattr(move, name) >= 0, f"affine has {name} {getattr(move, name):g}", "0 or more: the most to either side")
-        _check(move.shear < 90, f"affine has shear {move.shear:g}", "less than 90 degrees")
-        _check(0 < move.min_zoom <= move.max_zoom, f"affine has min_zoom {move.min_zoom:g}, max_zoom {move.max_zoom:g}", "0 < min_zoom <= max_zoom")
+            fix = f"affine {{ {name}: {-getattr(move, name):g} }}: it is the most to either side"
+            _check(getattr(move, name) >= 0, f"affine has {name} {getattr(move, name):g}", fix)
+        _check(move.shear < 90, f"affine has shear {move.shear:g}", "set shear in affine to less than 90 degrees, for example affine { shear: 10 }")
+        fact = f"affine has min_zoom {move.min_zoom:g}, max_zoom {move.max_zoom:g}"
+        _check(0 < move.min_zoom <= move.max_zoom, fact, _ORDER.format("min_zoom", "max_zoom", "affine"))
         self.moved = train and param.HasField("affine") and self.move_prob > 0
         self.rotation, self.shear, self.translation = math.radians(move.rotation), math.radians(move.shear), float(move.translation)
         self.log_zoom = (math.log(move.min_zoom), math.log(move.max_zoom))
@@ -160,7 +165,7 @@ class Augmentation(Transform):
         ]
         self.distorts = train and (self.order_prob > 0 or any(step.prob > 0 for step in self.steps))
         std = float(param.lighting.std)
-        _check(std >= 0, f"lighting has std {std:g}", "0 or more, for example 0.1")
+        _check(std >= 0, f"lighting has std {std:g}", "set std in lighting to 0 or more, for example lighting { std: 0.1 }")
         self.light = std if train and param.HasField("lighting") else 0.0
         self.erase_prob, self.erased, self.noise = _prob(param.erase, "erase"), float(param.erase.value), bool(param.erase.random)
         rectangle = _patch(param.erase, "erase")
@@ -171,11 +176,13 @@ class Augmentation(Transform):
         for name, flag in (("mixup", _MIXED), ("cutmix", _CUT)):
             mix = getattr(param, name)
             prob = _prob(mix, name)
-            _check(0 < mix.alpha <= _MOST_ALPHA, f"{name} has alpha {mix.alpha:g}", f"more than 0 and at most {_MOST_ALPHA:g}, for example 0.2")
+            fix = f"{name} {{ alpha: 0.2 }}, or another alpha above 0 and up to {_MOST_ALPHA:g}"
+            _check(0 < mix.alpha <= _MOST_ALPHA, f"{name} has alpha {mix.alpha:g}", fix)
             if train and param.HasField(name) and prob:
                 self.mixing.append((flag, prob, float(mix.alpha)))
         if self.mixing and param.label_classes < 2:
-            fact = f"mixup and cutmix need the number of classes, and label_classes is {param.label_classes}"
+            given = f"label_classes is {param.label_classes}" if param.HasField("label_classes") else "label_classes is missing"
+            fact = f"mixup and cutmix need the number of classes, and {given}"
             raise Error(fact, fix="set label_classes in transform_param to num_output of the last layer, at least 2")
         self.soft_classes = int(param.label_classes) if self.mixing else 0
 
@@ -189,13 +196,15 @@ class Augmentation(Transform):
         return (channels, *self.resized) if self.crop is None and self.resized else super().output(channels, height, width)
 
     def layout(self, batch: int, shape: tuple[int, int, int], dtype: np.dtype, interleaved: bool, label_count: int) -> Layout:
-        _check(dtype == np.uint8, "augmentation is set, and the first record has float_data", "make the database with bytes")
-        _check(not self.mixing or label_count == 1, f"mixup and cutmix need one label per image, and there are {label_count}", "remove mixup and cutmix")
+        fix = "remove the augmentation from transform_param, or write the database with bytes in data in place of float_data"
+        _check(dtype == np.uint8, "augmentation is set, and the first record has float_data", fix)
+        fact = f"mixup and cutmix need one label per image, and there are {label_count}"
+        _check(not self.mixing or label_count == 1, fact, "remove mixup and cutmix from transform_param")
         return Layout(batch, *self.output(*shape), dtype, interleaved, label_count, _ROOM if self.sampled else 1, COLUMNS)
 
     def check(self, channels: int, height: int, width: int) -> None:
         sizes = {(height, width)}
-        _check(min(channels, height, width) > 0, f"the image is {shape_text((channels, height, width))}", "every size is at least 1")
+        _check(min(channels, height, width) > 0, f"the image is {shape_text((channels, height, width))}", NO_PIXELS)
         if self.patch:
             sizes = {self.crop or (height, width)}
         elif self.resized:
@@ -203,9 +212,11 @@ class Augmentation(Transform):
         for size in sizes:
             super().check(channels, *size)
         colored = "distort_param" if self.distorts else "lighting" if self.light else ""
-        _check(not colored or channels == 3, f"{colored} is set, and the image has {channels} channels", "images of three channels, or remove it")
+        fix = f"remove {colored}, or use color images (force_color: true gives gray files three channels)"
+        _check(not colored or channels == 3, f"{colored} is set, and the image has {channels} channels", fix)
         _, *sides = self.output(channels, height, width)
-        _check(not self.quarters or sides[0] == sides[1], f"random_90_deg_rot is set, and samples are {shape_text(sides)}", "set crop_size: a square")
+        fix = f"set crop_size: {min(sides)} in transform_param, so that samples are squares"
+        _check(not self.quarters or sides[0] == sides[1], f"random_90_deg_rot is set, and samples are {shape_text(sides)}", fix)
 
     # -- choices -----------------------------------------------------------------------------------------------------
 
@@ -447,6 +458,9 @@ def _span(by_row: float, by_column: float, start: float, height: int, width: int
     return low, high - low + 1
 
 
+_ORDER = "set both in {2} so that 0 < {0} <= {1}"
+
+
 def _check(condition: bool, fact: str, fix: str) -> None:
     if not condition:
         raise Error(fact, fix=fix)
@@ -458,21 +472,21 @@ def _check_numbers(param: Any) -> None:
         if what.name in FIELDS and isinstance(message, Message):
             for field, number in message.ListFields():
                 if field.name == "value":
-                    _check(0 <= number <= 255, f"{what.name} has value {number:g}", "a pixel: 0 to 255")
+                    _check(0 <= number <= 255, f"{what.name} has value {number:g}", f"set value in {what.name} to a gray level from 0 to 255")
                 elif isinstance(number, float):
-                    _check(math.isfinite(number), f"{what.name} has {field.name} {number:g}", "a finite number")
+                    _check(math.isfinite(number), f"{what.name} has {field.name} {number:g}", f"set {field.name} in {what.name} to a finite number")
 
 
 def _prob(message: Any, what: str, field: str = "prob") -> float:
     prob = float(getattr(message, field))
-    _check(0 <= prob <= 1, f"{what} has {field} {prob:g}", "a probability: 0 to 1")
+    _check(0 <= prob <= 1, f"{what} has {field} {prob:g}", f"set {field} in {what} to a probability from 0 to 1")
     return prob
 
 
 def _patch(message: Any, what: str) -> Patch:
     area, aspect = (message.min_area, message.max_area), (message.min_aspect, message.max_aspect)
-    _check(0 < area[0] <= area[1] <= 1, f"{what} has min_area {area[0]:g}, max_area {area[1]:g}", "0 < min_area <= max_area <= 1")
-    _check(0 < aspect[0] <= aspect[1], f"{what} has min_aspect {aspect[0]:g}, max_aspect {aspect[1]:g}", "0 < min_aspect <= max_aspect")
+    _check(0 < area[0] <= area[1] <= 1, f"{what} has min_area {area[0]:g}, max_area {area[1]:g}", f"set both in {what} so that 0 < min_area <= max_area <= 1")
+    _check(0 < aspect[0] <= aspect[1], f"{what} has min_aspect {aspect[0]:g}, max_aspect {aspect[1]:g}", _ORDER.format("min_aspect", "max_aspect", what))
     return Patch(area, (math.log(aspect[0]), math.log(aspect[1])))
 
 
@@ -480,9 +494,12 @@ def _check_resize(resize: Any) -> None:
     """Raise Error unless a ResizeParameter is one that a sampling of the device computes."""
     kind = proto.ResizeParameter
     mode = kind.Resize_mode.Name(resize.resize_mode)
-    _check(mode == "WARP", f"resize_param has resize_mode {mode}", "WARP, or prepare the images beforehand")
+    fact = f"resize_param has resize_mode {mode}, and images with augmentation are resized by WARP alone"
+    _check(mode == "WARP", fact, "set resize_mode: WARP in resize_param, or resize the images before and remove resize_param")
     others = [kind.Interp_mode.Name(mode) for mode in resize.interp_mode if mode != kind.LINEAR]
-    _check(not others, f"resize_param has interp_mode {', '.join(others)}", "LINEAR: the device reads between four pixels")
-    _check(resize.height > 0 and resize.width > 0, f"resize_param has height {resize.height}, width {resize.width}", "height and width of at least 1")
+    fix = "set interp_mode: LINEAR in resize_param"
+    _check(not others, f"resize_param has interp_mode {', '.join(others)}, and images with augmentation are resized by LINEAR alone", fix)
+    check_sides(resize)
     more = [name for name in ("height_scale", "width_scale", "center_object", "max_angle") if getattr(resize, name)]
-    _check(not more, f"resize_param field '{more[0] if more else ''}' is not supported here", "remove it")
+    name = more[0] if more else ""
+    _check(not more, f"resize_param field '{name}' is not supported with augmentation", f"remove {name} from resize_param")

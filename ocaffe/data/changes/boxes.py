@@ -9,11 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from ocaffe import proto
+from ocaffe.errors import Error
 
 _ROW = 8  # of a label top: image, label, instance, corners, difficult
 _BOTH = [0, 1, 0, 1]  # x and y of both corners
+
+
+def read_annotated(content: Any) -> Any:
+    """Return the AnnotatedDatum in a record. Raise Error without a place."""
+    try:
+        return proto.AnnotatedDatum.FromString(bytes(content))
+    except DecodeError:
+        raise Error("it is not an AnnotatedDatum", fix="make the database by `ocaffe dataset voc` or convert_annoset") from None
 
 
 @dataclass(frozen=True)

@@ -153,10 +153,12 @@ def check_distortion(param: Any) -> None:
     for name in ("contrast", "saturation"):
         low, high = getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper")
         if getattr(param, f"{name}_prob") > 0 and not 0 <= low <= high:
-            raise Error(f"distort_param has {name}_lower {low:g} and {name}_upper {high:g}", fix=f"0 <= {name}_lower <= {name}_upper")
+            fix = f"set both in distort_param so that 0 <= {name}_lower <= {name}_upper"
+            raise Error(f"distort_param has {name}_lower {low:g} and {name}_upper {high:g}", fix=fix)
     for name in ("brightness", "hue"):
         if getattr(param, f"{name}_delta") < 0:
-            raise Error(f"distort_param has {name}_delta {getattr(param, f'{name}_delta'):g}", fix=f"{name}_delta: 0, or a larger number")
+            delta = getattr(param, f"{name}_delta")
+            raise Error(f"distort_param has {name}_delta {delta:g}", fix=f"distort_param {{ {name}_delta: {-delta:g} }}: it is the most to either side")
 
 
 # -- noise
@@ -165,11 +167,12 @@ def check_distortion(param: Any) -> None:
 def check_noise(param: Any) -> None:
     """Raise Error without a place for settings that are not supported."""
     if param.convert_to_lab and not param.all_effects:
-        raise Error("noise_param convert_to_lab is not supported (in SSD itself it reads floats as bytes)", fix="remove it")
+        raise Error("noise_param convert_to_lab is not supported (in SSD itself it reads floats as bytes)", fix="remove convert_to_lab from noise_param")
     if param.all_effects and not 0 <= param.prob <= 1:
-        raise Error(f"noise_param has prob {param.prob:g}", fix="prob: 0.1, or another probability from 0 to 1")
+        raise Error(f"noise_param has prob {param.prob:g}", fix="set prob in noise_param to a probability from 0 to 1")
     if (param.saltpepper or (param.all_effects and param.saltpepper_param.fraction)) and not param.saltpepper_param.value:
-        raise Error("noise_param saltpepper has no value", fix="saltpepper_param { fraction: 0.05 value: 255 }")
+        fix = "set value in saltpepper_param to the gray level of the changed pixels, such as value: 255 for white"
+        raise Error("noise_param saltpepper has no value", fix=fix)
 
 
 def add_noise(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
@@ -203,7 +206,8 @@ def add_noise(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
         image = _salted(image, param.saltpepper_param, dice)
     if happens("convert_to_hsv"):
         if not (colored or param.all_effects):
-            raise Error("noise_param convert_to_hsv is set, and the image has 1 channel", fix="force_color: true")
+            fix = "set force_color: true in transform_param, or remove convert_to_hsv"
+            raise Error("noise_param convert_to_hsv is set, and the image has 1 channel", fix=fix)
         image = to_hsv(image) if colored else image
     if param.all_effects and happens("convert_to_lab") and colored:
         image = to_lab(image)
@@ -325,7 +329,8 @@ def _salted(image: np.ndarray, param: Any, dice: Dice) -> np.ndarray:
     """Set `fraction` of the pixels to `value`. The pixels are drawn with repetition."""
     values: Sequence[float] = list(param.value) * (len(image) if len(param.value) == 1 else 1)
     if len(values) != len(image):
-        raise Error(f"saltpepper_param has {len(values)} values, the image {len(image)} channels", fix=f"give 1 or {len(image)}")
+        often = f"once, or {len(image)} times" if len(image) > 1 else "once"
+        raise Error(f"saltpepper_param has {len(values)} values, the image {len(image)} channels", fix=f"give value in saltpepper_param {often}")
     _, height, width = image.shape
     count = int(param.fraction * height * width)
     places = (dice.words(count) % np.uint64(height * width)).astype(np.intp)

@@ -21,6 +21,14 @@ _PROB_ERROR = 0.01  # of the sum of the probabilities, as in MobileNet-YOLO
 Size = tuple[int, int]  # height, width
 
 
+def check_sides(param: Any) -> None:
+    """Raise Error unless a ResizeParameter has a height and a width."""
+    missing = " and ".join(name for name in ("height", "width") if not getattr(param, name))
+    if missing:
+        fact = f"resize_param has height {param.height} and width {param.width}"
+        raise Error(fact, fix=f"set {missing} in resize_param to the size of the resized images, in pixels")
+
+
 @dataclass(frozen=True)
 class Resizing:
     """One resize_param (a ResizeParameter)."""
@@ -34,10 +42,10 @@ class Resizing:
 
     def check(self, batch: int) -> None:
         """Raise Error for settings that are wrong for batches of this size."""
-        if not (self.param.height and self.param.width):
-            raise Error(f"resize_param has height {self.param.height} and width {self.param.width}", fix="height: 300 width: 300, or other sizes above 0")
+        check_sides(self.param)
         if self.param.resize_mode == _FIT_SMALL and batch > 1:
-            raise Error(f"resize_mode FIT_SMALL_SIZE with batch_size {batch}: images differ in size", fix="batch_size: 1, or another resize_mode")
+            fix = "set batch_size: 1, or resize_mode: WARP in resize_param"
+            raise Error(f"resize_mode FIT_SMALL_SIZE with batch_size {batch}: images differ in size", fix=fix)
 
     def new_size(self, before: Size) -> Size:
         height, width = int(self.param.height), int(self.param.width)
@@ -69,7 +77,8 @@ class Resizing:
         size = np.array([width, height], np.float32) * (part[2:] - part[:2])
         scale = np.array([r.width_scale, r.height_scale], np.float32)
         if (size < scale).any():
-            raise Error(f"the image is {size[1]:g} x {size[0]:g}, height_scale x width_scale {scale[1]:g} x {scale[0]:g}", fix="smaller scales")
+            fact = f"the image is {size[1]:g} x {size[0]:g}, height_scale x width_scale {scale[1]:g} x {scale[0]:g}"
+            raise Error(fact, fix=f"set height_scale to at most {size[1]:g} and width_scale to at most {size[0]:g} in resize_param")
         return corners * np.tile(size, 2) / np.tile(scale, 2)
 
     def apply(self, image: np.ndarray, resized: Size, method: Interpolation) -> np.ndarray:
@@ -106,7 +115,8 @@ class Resizing:
     def _pad_values(self, channels: int) -> np.ndarray:
         values = list(self.param.pad_value) or [0]
         if len(values) not in (1, channels):
-            raise Error(f"{len(values)} pad_value given for images of {channels} channels", fix=f"give 1 or {channels}")
+            often = f"once, or {channels} times" if channels > 1 else "once"
+            raise Error(f"{len(values)} pad_value given for images of {channels} channels", fix=f"give pad_value in resize_param {often}")
         return np.clip(np.rint(np.broadcast_to(values, channels)), 0, 255).astype(np.uint8)[:, None, None]
 
 
@@ -138,7 +148,7 @@ class Resizings:
             each.check(batch)
         if len(self.all) > 1 and not (abs(self.shares.sum() - 1) <= _PROB_ERROR and (self.shares >= 0).all()):
             fact = f"transform_param has {len(self.all)} resize_param, the sum of their prob is {self.shares.sum():g}"
-            raise Error(fact, fix="keep one of them, or give probabilities with the sum 1: each batch draws one")
+            raise Error(fact, fix="keep one resize_param, or set prob in each so that their sum is 1")
 
     @property
     def first(self) -> Resizing | None:

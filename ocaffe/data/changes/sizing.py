@@ -14,7 +14,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.data.changes.resample import Interpolation, resize
-from ocaffe.data.changes.resizing import Resizing
+from ocaffe.data.changes.resizing import Resizing, check_sides
 from ocaffe.data.dice import Dice
 from ocaffe.errors import Error
 
@@ -72,9 +72,9 @@ def sizing_of(param: Any, crop: Size | None, train: bool) -> Sizing | None:
     others = ["resize_param"] * bool(len(param.resize_param)) + ["random_resized_crop"] * param.HasField("random_resized_crop")
     groups = [*intel, *nvcaffe[:1], *others]
     if (intel or nvcaffe) and len(groups) > 1:
-        raise Error(f"{' and '.join(groups)} all set the size", fix="remove all of them but one")
+        raise Error(f"{' and '.join(groups)} all set the size", fix=f"keep one, for example {groups[0]}, and remove the others")
     if (intel or nvcaffe) and crop is None:
-        raise Error(f"{groups[0]} is set without crop_size", fix="set crop_size: the size of the samples")
+        raise Error(f"{groups[0]} is set without crop_size", fix="set crop_size in transform_param to the side of the net's input, in pixels")
     if intel:
         assert crop is not None
         own = getattr(param, intel[0])
@@ -82,23 +82,25 @@ def sizing_of(param: Any, crop: Size | None, train: bool) -> Sizing | None:
         if intel[0] == "random_aspect_ratio_param":
             return _aspect_ratio(own, crop, methods)
         if 0 < own.max_size < own.min_size:
-            raise Error(f"random_resize_param has min_size {own.min_size}, max_size {own.max_size}", fix=f"max_size: {own.min_size}, or a larger number")
+            fix = f"random_resize_param {{ min_size: {own.max_size} max_size: {own.min_size} }}"
+            raise Error(f"random_resize_param has min_size {own.min_size} above max_size {own.max_size}", fix=fix)
         return ShorterSide(int(own.min_size), int(own.max_size), methods)
     if nvcaffe:
         assert crop is not None
         return _stretched(param, crop)
     if len(param.resize_param) == 1 and on_host(param):
         (one,) = param.resize_param
-        if one.height_scale or one.width_scale or one.center_object or one.max_angle:
-            raise Error("resize_param has height_scale, width_scale, center_object or max_angle, which need boxes", fix="remove them, or AnnotatedData")
-        if not (one.height and one.width):
-            raise Error(f"resize_param has height {one.height}, width {one.width}", fix="height and width of at least 1")
+        boxed = next((name for name in ("height_scale", "width_scale", "center_object", "max_angle") if getattr(one, name)), None)
+        if boxed:
+            fix = f"remove {boxed} from resize_param, or read a database with boxes by a layer of type AnnotatedData"
+            raise Error(f"resize_param has {boxed}, which needs boxes", fix=fix)
+        check_sides(one)
         if not 0 <= one.prob <= 1:
-            raise Error(f"resize_param has prob {one.prob:g}", fix="prob: 1, or another probability from 0 to 1")
+            raise Error(f"resize_param has prob {one.prob:g}", fix="set prob in resize_param to a probability from 0 to 1")
         whole = Whole(Resizing(one), float(one.prob), _methods(one, "resize_param", warps=False), train)
         if whole.fixed is None and crop is None:
             what = f"resize_mode {_MODES.Resize_mode.Name(one.resize_mode)}" if whole.fits_small else f"prob {one.prob:g}"
-            fix = "set crop_size, or resize_mode: WARP" if whole.fits_small else "set crop_size, or prob: 1"
+            fix = f"set crop_size in transform_param, or {'resize_mode: WARP' if whole.fits_small else 'prob: 1'} in resize_param"
             raise Error(f"resize_param has {what} without crop_size: samples have different sizes", fix=fix)
         return whole if one.prob else None
     return None
@@ -113,8 +115,9 @@ def on_host(param: Any) -> bool:
 def _methods(param: Any, what: str, warps: bool = True) -> tuple[Interpolation, ...]:
     """Return the interpolations of a ResizeParameter, of which each image draws one. Raise Error for a size or mode that has no effect in the fork."""
     if warps and (param.resize_mode != _MODES.WARP or param.height or param.width):
-        fact = f"{what} has a resize_param with height, width or resize_mode: Intel's fork sets the size itself, and distorts to it"
-        raise Error(fact, fix="keep interp_mode only")
+        given = [name for name in ("height", "width", "resize_mode") if param.HasField(name)]
+        fact = f"{what} has a resize_param with {' and '.join(given)}: Intel's fork sets the size itself, and distorts to it"
+        raise Error(fact, fix=f"remove {' and '.join(given)} from resize_param in {what}: it may have interp_mode only")
     return tuple(Interpolation(mode) for mode in param.interp_mode) or (Interpolation.LINEAR,)
 
 
@@ -223,13 +226,14 @@ def _ratio(dice: Dice, low: float, high: float) -> float:
 
 def _aspect_ratio(own: Any, crop: Size, methods: tuple[Interpolation, ...]) -> AspectRatio:
     if crop[0] != crop[1]:
-        raise Error(f"random_aspect_ratio_param is set, and the crop is {crop[0]} x {crop[1]}", fix="crop_size: a square, as in Intel's fork")
+        fix = f"crop_size: {min(crop)} in place of crop_h and crop_w: Intel's fork takes squares"
+        raise Error(f"random_aspect_ratio_param is set, and the crop is {crop[0]} x {crop[1]}", fix=fix)
     if not 0 < own.min_area_ratio <= own.max_area_ratio:
         fact = f"random_aspect_ratio_param has min_area_ratio {own.min_area_ratio:g}, max_area_ratio {own.max_area_ratio:g}"
-        raise Error(fact, fix="0 < min_area_ratio <= max_area_ratio")
+        raise Error(fact, fix="set both in random_aspect_ratio_param so that 0 < min_area_ratio <= max_area_ratio")
     if not 0 < own.aspect_ratio_change <= 1:
         fact = f"random_aspect_ratio_param has aspect_ratio_change {own.aspect_ratio_change:g}"
-        raise Error(fact, fix="aspect_ratio_change: 0.75, or another number above 0 and at most 1")
+        raise Error(fact, fix="set aspect_ratio_change in random_aspect_ratio_param to a number above 0 and at most 1")
     return AspectRatio(crop, (own.min_area_ratio, own.max_area_ratio), own.aspect_ratio_change, int(own.max_attempt), methods)
 
 
@@ -290,17 +294,19 @@ class Stretched:
 def _stretched(param: Any, crop: Size) -> Stretched:
     lower, upper = int(param.img_rand_resize_lower), int(param.img_rand_resize_upper)
     if bool(lower) != bool(upper) or lower > upper:
-        fix = "img_rand_resize_lower: 256 img_rand_resize_upper: 480, or other rising numbers, or remove both"
+        fix = "set both in transform_param so that 1 <= img_rand_resize_lower <= img_rand_resize_upper, or remove both"
         raise Error(f"img_rand_resize_lower is {lower}, img_rand_resize_upper {upper}", fix=fix)
     ranges = []
     for name in ("rand_resize_ratio", "vertical_stretch", "horizontal_stretch"):
         low, high = float(getattr(param, f"{name}_lower")), float(getattr(param, f"{name}_upper"))
         if not (math.isfinite(low) and math.isfinite(high) and (0 < low <= high or (low, high) == (0, 0))):
-            raise Error(f"{name}_lower is {low:g}, {name}_upper {high:g}", fix=f"0 < {name}_lower <= {name}_upper, or remove both")
+            fix = f"set both in transform_param so that 0 < {name}_lower <= {name}_upper, or remove both"
+            raise Error(f"{name}_lower is {low:g}, {name}_upper {high:g}", fix=fix)
         ranges.append((low, high))
     ratio, vertical, horizontal = ranges
     if ratio[0] < 1 and ratio != (0, 0):
-        raise Error(f"rand_resize_ratio_lower is {ratio[0]:g}: NVCaffe uses ratios from 1 on", fix="1 or more, or remove rand_resize_ratio_lower and _upper")
+        fix = "set rand_resize_ratio_lower to 1 or more, or remove rand_resize_ratio_lower and rand_resize_ratio_upper"
+        raise Error(f"rand_resize_ratio_lower is {ratio[0]:g}: NVCaffe uses ratios from 1 on", fix=fix)
     still = (1.0, 1.0)
     return Stretched(
         crop, (lower, upper) if lower else None, ratio if ratio[1] > 1 else None, vertical if vertical[0] else still, horizontal if horizontal[0] else still,

@@ -27,6 +27,7 @@ TRANSFORM = Kernel("transform.transform", read("block"), read("mean", optional=T
 HEIGHT, WIDTH, Y, X, MEAN_Y, MEAN_X, MIRROR = range(7)  # columns of the table
 _COLUMNS = 8
 GPU_PIXELS = 4  # pixels that a work-item writes on a GPU
+NO_PIXELS = "replace the image by one of at least 1 channel, 1 row and 1 column"
 _FIELDS = {
     "scale", "mirror", "crop_size", "crop_h", "crop_w", "mean_file", "mean_value", "force_color", "force_gray",
     "max_image_pixels", "skip_bad_records",
@@ -162,7 +163,8 @@ class Transform:
         room = mean.shape[1] - height, mean.shape[2] - width
         if min(room) < 0:
             fact = f"mean_file {self.mean_file} is {shape_text(mean.shape)}, the crop is {shape_text((height, width))}"
-            raise Error(fact, fix="a mean of images at least as large as the crop, or set mean_value per channel")
+            fix = "make the mean of larger images by compute_image_mean, or remove mean_file and set mean_value once for each channel"
+            raise Error(fact, fix=fix)
         y, x = room[0] // 2, room[1] // 2
         return np.ascontiguousarray(mean[:, y : y + height, x : x + width])
 
@@ -178,7 +180,8 @@ class Transform:
     def refuse_skipping(self) -> None:
         """Raise Error if bad records are to be skipped. Sources that cannot do that call this."""
         if self.skipped:
-            raise Error("transform_param field 'skip_bad_records' is not supported here", fix="remove it, or make the data again without bad records")
+            fix = "remove skip_bad_records, and take the files that cannot be read out of the list"
+            raise Error("transform_param field 'skip_bad_records' is not supported by this layer", fix=fix)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -200,7 +203,7 @@ class Transform:
     def check(self, channels: int, height: int, width: int) -> None:
         """Raise Error unless the crop and the mean fit images of this shape."""
         if min(channels, height, width) < 1:
-            raise Error(f"the image is {shape_text((channels, height, width))}", fix="an image with a pixel")
+            raise Error(f"the image is {shape_text((channels, height, width))}", fix=NO_PIXELS)
         for size in [(height, width)] if self.sizing is None else self.sizing.sizes(height, width):
             self.check_size(channels, *size, (height, width))
 
@@ -210,17 +213,17 @@ class Transform:
         if self.crop and (height < self.crop[0] or width < self.crop[1]):
             raise Error(
                 f"the crop of {shape_text(self.crop)} is larger than the image of {shape_text((height, width))}{resized}",
-                fix="a smaller crop_size, or larger images",
+                fix=f"set {_largest_crop(self.crop, height, width)} in transform_param, or use larger images",
             )
         moves = not isinstance(self.sizing, Stretched)
         wanted = (channels, height, width) if moves else (channels, *(self.crop or (height, width)))
         if self.mean is not None and self.mean.ndim == 3 and self.mean.shape != wanted:
             raise Error(
                 f"mean_file {self.mean_file} is {shape_text(self.mean.shape)}, the image is {shape_text(wanted)}{resized}",
-                fix="make the mean of this database (compute_image_mean), or set mean_value per channel",
+                fix=f"make a mean of {shape_text(wanted)} by compute_image_mean of such images, or remove mean_file and set mean_value once for each channel",
             )
         if self.mean is not None and self.mean.ndim == 1 and len(self.mean) not in (1, channels):
-            fix = f"give 1 or {channels}" if channels > 1 else "force_color: true if other images have colors, else give 1"
+            fix = f"give mean_value once, or {channels} times" if channels > 1 else "force_color: true if other images have colors, else give mean_value once"
             raise Error(f"{len(self.mean)} mean_value given for images of {channels} channels", fix=fix)
 
     def place(self, key: tuple[int, int], positions: range, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -270,11 +273,17 @@ class Transform:
         )
 
 
+def _largest_crop(crop: tuple[int, int], height: int, width: int) -> str:
+    """Return the fields of the largest crop that an image of height x width has."""
+    square = f"crop_size to at most {min(height, width)}"
+    return square if crop[0] == crop[1] else f"crop_h to at most {height} and crop_w to at most {width}"
+
+
 def _crop(param: Any) -> tuple[int, int] | None:
     """Return (height, width) of the crop, or None. crop_size is a square, SSD's crop_h and crop_w a rectangle."""
     if bool(param.crop_h) != bool(param.crop_w) or (param.crop_size and param.crop_h):
         raise Error(
-            f"crop_size {param.crop_size}, crop_h {param.crop_h}, crop_w {param.crop_w}", fix="give crop_size, or crop_h and crop_w, or none of them"
+            f"crop_size {param.crop_size}, crop_h {param.crop_h}, crop_w {param.crop_w}", fix="give crop_size alone, or crop_h and crop_w, or none of the three"
         )
     height, width = param.crop_h or param.crop_size, param.crop_w or param.crop_size
     return (height, width) if height else None
@@ -293,5 +302,6 @@ def mean_image(path: str) -> np.ndarray:
     while mean.ndim > 3 and mean.shape[0] == 1:
         mean = mean[0]
     if mean.ndim != 3:
-        raise Error(f"mean_file {path} is {shape_text(shape)}, not channels x height x width", fix="make it with compute_image_mean")
+        fix = "make a mean image by compute_image_mean, or set mean_value once for each channel"
+        raise Error(f"mean_file {path} is {shape_text(shape)}, not channels x height x width", fix=fix)
     return np.ascontiguousarray(mean)

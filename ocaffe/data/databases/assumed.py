@@ -57,7 +57,8 @@ class AssumedData:
         unknown = tops.keys() - known
         if unknown:
             fact = f"--shape names '{min(unknown)}', which is not a top of a data layer"
-            raise Error(fact, place=net.source_file or None, fix=f"one of {', '.join(sorted(known)[:6])}" if known else "remove --shape: no layer needs it")
+            fix = f"name one of {', '.join(sorted(known)[:6])} before the ':'" if known else "remove --shape: no layer needs it"
+            raise Error(fact, place=net.source_file or None, fix=fix)
         given = shape if isinstance(shape, tuple) else None
         for layer in net.layer:
             evaluate = layer.detection_evaluate_param
@@ -80,7 +81,8 @@ class AssumedData:
             if image is None:
                 fact = f"{param.source} does not exist, and the layer does not say the size of its images"
                 place, title = Place.of(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
-                raise Error(fact, place=place, layer=title, fix="--shape 3x224x224, or make the data")
+                fix = "give channels, height and width of its images: --shape 3x224x224 for example; or make the data"
+                raise Error(fact, place=place, layer=title, fix=fix)
             self._note(f"{param.source} does not exist: images of {shape_text(image)} are assumed")
             self._complete(layer, param, image)
         return net

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ocaffe import proto
-from ocaffe.data.databases.lmdb_file import Anywhere, Arena, Changed, Damaged, Forward, LmdbFile, Snapshot, Spot
+from ocaffe.data.databases.lmdb_file import COPY, Anywhere, Arena, Changed, Damaged, Forward, LmdbFile, Snapshot, Spot
 from ocaffe.data.databases.slot import NoSlot, Slot
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
 
 _TRIES = 100
+_REPLACE = "make the database again with a sound image in this record, or without the record"
 
 Key = bytes | memoryview
 Item = tuple[Key, Any]  # key, value (bytes or memoryview)
@@ -27,9 +28,10 @@ T = TypeVar("T")
 class Unreadable(Exception):
     """Records cannot be read. The message is the fact."""
 
-    def __init__(self, fact: str, fix: str | None = None) -> None:
+    def __init__(self, fact: str, fix: str | None = None, whole: bool = False) -> None:
+        """`whole`: the fact is about the whole database, not about a record."""
         super().__init__(fact)
-        self.fix = fix
+        self.fix, self.whole = fix, whole
 
 
 class Cursor(Protocol):
@@ -71,7 +73,8 @@ def fault(path: str, reason: object, record: int | None = None, key: Key | None 
     where = f", record {record}" if record is not None else ""
     where += f" (key '{key_text(key)}')" if key is not None else ""
     fact = reason.fact if isinstance(reason, Error) else reason
-    return Error(f"database {path}{where}: {fact}", fix=getattr(reason, "fix", None) or "make the database again, or copy it again")
+    fix = getattr(reason, "fix", None) or (_REPLACE if isinstance(reason, Error) else COPY)
+    return Error(f"database {path}{where}: {fact}", fix=fix)
 
 
 def key_text(key: Key) -> str:
@@ -98,7 +101,7 @@ class Reader:
         try:
             found = self.cursor.find(different)
         except Unreadable as problem:
-            raise self.database.fault(problem, records[0]) from None
+            raise self.database.fault(problem, None if problem.whole else records[0]) from None
         if len(found) < len(different):
             raise self.database.fault(f"the record is missing, although the database has {self.database.entries} entries", different[len(found)])
         if len(different) == len(records):
@@ -211,7 +214,7 @@ def _readable(read: Callable[..., T], *arguments: Any) -> T:
     try:
         return read(*arguments)
     except Damaged as problem:
-        raise Unreadable(str(problem), problem.fix) from None
+        raise Unreadable(str(problem), problem.fix, problem.whole) from None
 
 
 _LEVELDB_WRITES = {"LOCK", "LOG", "LOG.old"}
@@ -225,7 +228,7 @@ class _LevelDB(Database):
         except ImportError:
             raise Error(
                 f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
-                fix="pip install plyvel, or make it again as LMDB: ocaffe convert_imageset --backend=lmdb ... and backend: LMDB",
+                fix="`pip install plyvel`; or make it again by `ocaffe convert_imageset --backend=lmdb`, and set backend: LMDB",
             ) from None
         # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
         # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.
@@ -237,7 +240,7 @@ class _LevelDB(Database):
         try:
             self.environment = plyvel.DB(folder, create_if_missing=False)
         except (plyvel.Error, OSError) as problem:
-            raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix="make the database again, or copy it again") from None
+            raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix=COPY) from None
         self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
 
     def cursor(self, random: bool) -> Cursor:
@@ -308,7 +311,7 @@ def open_database(path: str, backend: int) -> Database:
         raise Error(f"backend {proto.DataParameter.DB.Name(backend)} is not supported", fix="backend: LMDB")
     name, file, opener = _BACKENDS[backend]
     if not path:
-        raise Error("source is empty", fix='source: "the folder of the database"')
+        raise Error("source is empty", fix="set source to the folder of the database, the one that holds data.mdb")
     if not os.path.exists(path):
         raise MissingPath(f"the database {path} does not exist", path, "source", "make it, or correct source")
     if not os.path.isdir(path):
@@ -318,10 +321,10 @@ def open_database(path: str, backend: int) -> Database:
     marker = os.path.join(path, file)
     if not os.path.exists(marker):
         other = next((other for other, present, _ in _BACKENDS.values() if os.path.exists(os.path.join(path, present))), None)
-        fix = f"backend: {other}" if other else "name the folder of a database"
+        fix = f"backend: {other}" if other else "correct source: it names the folder of a database"
         raise Error(f"{path} is no {name} database: it has no file {file}" + (f" (it is one of {other})" if other else ""), fix=fix)
     if not os.path.getsize(marker):
-        raise Error(f"{marker} is empty (0 bytes)", fix="make the database again, or copy it again")
+        raise Error(f"{marker} is empty (0 bytes)", fix=COPY)
     status = os.stat(marker)
     identity = status.st_dev, status.st_ino
     with _opening:
@@ -329,5 +332,5 @@ def open_database(path: str, backend: int) -> Database:
         if database is None:
             database = _open[identity] = opener(path)
     if not database.entries:
-        raise Error(f"the database {path} has no records", fix="make the database again")
+        raise Error(f"the database {path} has no records", fix="write records to it, for example by `ocaffe convert_imageset`, or correct source")
     return database

@@ -12,10 +12,18 @@ from ocaffe.data.databases.database import Database, Reader
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats import wire
 
+NO_DATA = "set data of the Datum to the bytes of an image file, where the database is written"
+
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = range(1, 8)  # field numbers
 _TAILS = 1 << 16  # different ends of records that the cache holds at most
 _TAIL = 32  # bytes of such an end at most
 SMALL = 1 << 14  # bytes of a record; for larger records copying takes most of the time, not parsing
+
+
+def not_a_datum(problem: wire.Malformed) -> Error:
+    """Return the error, without a place, for a record that cannot be parsed."""
+    fix = "write records that are Datum messages, as `ocaffe convert_imageset` does"
+    return Error(f"it is not a Datum: {problem.fact} at byte {problem.at}", fix=fix)
 
 
 class Datum(NamedTuple):
@@ -32,11 +40,12 @@ class Datum(NamedTuple):
         """Return the values of an image that is not encoded: uint8 or float32, flat. Raise Error if their number does not match the shape."""
         values = self.pixels if self.pixels is not None else self.floats
         if values is None:
-            raise Error("it has neither data nor float_data", fix="make the database again, or skip such records: transform_param { skip_bad_records: 10 }")
+            raise Error("it has neither data nor float_data", fix="set data or float_data of each Datum, where the database is written")
         expected = self.shape[0] * self.shape[1] * self.shape[2]
         if values.size != expected:
             what = "bytes of data" if self.pixels is not None else "float_data"
-            raise Error(f"{values.size} {what} for an image of {shape_text(self.shape)}, which has {expected}")
+            fact = f"{values.size} {what} for an image of {shape_text(self.shape)}, which has {expected}"
+            raise Error(fact, fix="set channels, height and width of the Datum to the shape of its values, where the database is written")
         return values
 
 

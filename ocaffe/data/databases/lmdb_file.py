@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ocaffe.formats.sniff import kind_of
+
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("@IIPN IHH5N IHH5N NN")  # magic, version, address, map size; the free and the main tree; last page, transaction
 _TREE = struct.Struct("@IHH5N")  # page size (of the free tree), flags, depth, branch, leaf and overflow pages, entries, root
@@ -29,28 +31,31 @@ _OVERFLOW_HEAD = struct.Struct("@NHHI")  # number, pad, flags, number of pages
 _NODE = 8  # bytes before the key of a node: low and high half of the size or page, flags, key size
 _BRANCH, _LEAF, _OVERFLOW, _KINDS = 0x01, 0x02, 0x04, 0x6F  # page flags; _KINDS: all that say what a page is
 _LARGE = 0x01  # node flag: the value has pages of its own
+_MANY = 0x04  # node flag: the value is the tree or page of the values of a key; 0x02 alone: the tree of a named database
 _PAGE_SIZES = [1 << bits for bits in range(8, 16)]
 _MAX_DEPTH = 32  # LMDB's limit
 _RUN = 1 << 20  # bytes that are read with one call; the size of a longer value is verified first, because a damaged size must not fill the memory
 _LEAVES = 256  # leaf pages that are read together; parsing many at once takes a tenth of the time per record
 
 
+COPY = "copy the database again, or make it again"
+
+
 class Damaged(Exception):
     """The file cannot be read. The message is the fact, `fix` the remedy."""
 
-    fix = "make the database again, or copy it again"
+    remedy = COPY  # of damage
+
+    def __init__(self, fact: str, fix: str = "", whole: bool = False) -> None:
+        """`fix`: another remedy. `whole`: the fact is about the whole database, not about a record."""
+        super().__init__(fact)
+        self.fix, self.whole = fix or self.remedy, whole
 
 
 class Changed(Damaged):
     """Another process wrote the file, and no reader slot protects the snapshot."""
 
-    fix = "run again, and let no process write the database meanwhile"
-
-
-class Foreign(Damaged):
-    """The file is sound, and not of the kind of Caffe's databases."""
-
-    fix = "make the database again on this kind of machine, for example by `ocaffe convert_imageset`"
+    remedy = "run again, and let no process write the database meanwhile"
 
 
 class Meta(NamedTuple):
@@ -135,13 +140,28 @@ class LmdbFile:
         return self._known[1]
 
 
+def _others(flags: int, key: bytes) -> Damaged:
+    """Return the error for a node with these flags that is no record of Caffe."""
+    name = key.decode("utf-8", "backslashreplace")
+    if flags & _MANY:
+        fact = f"the key '{name}' has several values (dupsort), and a key of Caffe's databases has one"
+        return Damaged(fact, "write the records with one key each, to a database that is opened without dupsort", whole=True)
+    fact = f"its records are in the named database '{name}' inside it, and Caffe's databases have them in the unnamed main one"
+    return Damaged(fact, f'write the records to the main database; in Python: leave out env.open_db(b"{name}"), and db= in begin() and put()', whole=True)
+
+
 def _meta(page: bytes) -> Meta:
     """Parse a meta page."""
     magic, version, *rest = _META.unpack_from(page, _HEAD)
     if magic != _MAGIC:
-        raise Foreign("it is not an LMDB file of this kind of machine")
+        kind = kind_of(page)
+        if kind:
+            raise Damaged(f"its data.mdb is {kind}", "get the file data.mdb itself, or make the database again")
+        fact = "its data.mdb is not an LMDB file of this kind of machine (word size, byte order)"
+        raise Damaged(fact, f"{COPY} on this kind of machine, for example by `ocaffe convert_imageset`")
     if version != _VERSION:
-        raise Foreign(f"its format has version {version}, and Caffe's databases have version {_VERSION}")
+        fact = f"its format has version {version}, and Caffe's databases have version {_VERSION}"
+        raise Damaged(fact, "make the database again with LMDB 0.9, for example by `ocaffe convert_imageset`")
     size, depth, entries, root, last, transaction = rest[2], rest[12], rest[16], rest[17], rest[18], rest[19]
     if size not in _PAGE_SIZES or depth > _MAX_DEPTH or entries > last * size or (entries and not 1 < root <= last):
         raise Damaged(f"its meta page is damaged: pages of {size} bytes, {last + 1} pages, depth {depth}, {entries} records")
@@ -207,10 +227,11 @@ class Snapshot:
         content, rows, at, words = self._table(leaves, _LEAF)
         low, high, flags, keys = (words[rows, (at >> 1) + part].astype(np.int64) for part in range(4))
         length, large = low | high << 16, flags == _LARGE
-        if (flags > _LARGE).any():
-            raise Damaged("it has sub-databases or several values of one key, and Caffe's databases have none")
         start = at + _NODE + keys
         self._require(start + np.where(large, _WORD, length) <= size, rows, leaves)
+        if (flags > _LARGE).any():
+            first = int(np.argmax(flags > _LARGE))
+            raise _others(int(flags[first]), content[rows[first] * size + at[first] + _NODE :][: keys[first]])
         key, value = rows * size + at + _NODE, rows * size + start
         page = np.zeros(len(rows), np.int64)
         if large.any():

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.errors import Error
+from ocaffe.errors import Error, shape_text
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support.files import atomic_write, check_finite_file
 
 MAKE = "make it by `ocaffe dataset proposals`"
+WRITE = 'save it by np.savez("FILE.npz", counts=counts, boxes=boxes), with int64 counts and float32 boxes'
 
 
 def write_proposals(path: str, boxes: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> None:
@@ -38,11 +39,24 @@ def read_proposals(path: str) -> list[np.ndarray]:
     except OSError as problem:
         raise MissingPath(f"the proposals {path} cannot be read: {problem.strerror or problem}", path, "proposals", MAKE) from None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
-        raise Error(f"{path} is no file of proposals: {problem}", fix=MAKE) from None
-    right = counts.ndim == 1 and counts.dtype.kind == "i" and (counts >= 0).all() and boxes.shape == (counts.sum(), 4) and boxes.dtype == np.float32
-    if not right:
-        raise Error(f"{path} has {boxes.shape} boxes of type {boxes.dtype} for {counts.shape} counts", fix=MAKE)
-    sides = boxes[:, 2:] - boxes[:, :2]
-    if not (np.isfinite(boxes).all() and (sides >= 0).all()):
-        raise Error(f"{path} has a box that is inverted or not finite", fix=MAKE)
+        raise Error(f"{path} is no .npz file with the arrays counts and boxes: {problem}", fix=f"{WRITE}, or {MAKE}") from None
+    if counts.ndim != 1 or counts.dtype.kind != "i":
+        fact = f"counts in {path} is {shape_text(counts.shape)} of type {counts.dtype}, and must be one row of whole numbers"
+        raise Error(fact, fix="save the number of boxes of each image: counts=np.array([...], np.int64)")
+    if (counts < 0).any():
+        raise Error(f"counts in {path} has {counts.min()} for image {counts.argmin()}", fix="save the number of boxes of each image in counts, 0 or more")
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise Error(f"boxes in {path} is {shape_text(boxes.shape)}, and must be N x 4", fix="save a row x1, y1, x2, y2 in pixels for each box")
+    if len(boxes) != counts.sum():
+        fact = f"{path} has {len(boxes)} boxes, and the sum of its counts is {counts.sum()}"
+        raise Error(fact, fix="save in counts how many rows of boxes each image has, in the order of the database")
+    if boxes.dtype != np.float32:
+        raise Error(f"boxes in {path} is of type {boxes.dtype}, and must be float32", fix="save them with boxes=boxes.astype(np.float32)")
+    finite = np.isfinite(boxes).all(1)
+    wrong = ~finite | (boxes[:, 2:] < boxes[:, :2]).any(1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        image = int(np.searchsorted(counts.cumsum(), row, "right"))
+        fact = f"box {row} in {path}, of image {image}, is {', '.join(f'{value:g}' for value in boxes[row])}"
+        raise Error(fact, fix="save x1, y1, x2, y2 with x1 <= x2 and y1 <= y2" if finite[row] else "save finite numbers in boxes")
     return np.split(boxes, counts.cumsum()[:-1]) if len(counts) else []

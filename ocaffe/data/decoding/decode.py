@@ -239,7 +239,7 @@ class _ByPillow(ImageFile):
         if not read.channels:
             raise Error(
                 f"its pixels ({self.image.format}, type {self.image.mode}) are not of 1, 3 or 4 channels of 8 bits",
-                fix="set force_color or force_gray, or convert the image to 8 bits",
+                fix="set force_color: true or force_gray: true in transform_param, or convert the image to 8 bits",
             )
         return read.channels
 

@@ -172,7 +172,7 @@ def _gif(image: Any, color: Color) -> Layout:
         return np.dstack([np.where(shown, opaque, np.frombuffer(background, np.uint8)), shown * np.uint8(255)])
 
     if color is Color.UNCHANGED and image.is_animated:  # this looks at all frames
-        _refuse(image, "with several frames", fix="set force_color or force_gray, or convert the image to a PNG file")
+        _refuse(image, "with several frames", fix="set force_color: true or force_gray: true in transform_param, or convert the image to a PNG file")
     return Layout(3 if index is None else 4, CONVERTED, colors)
 
 

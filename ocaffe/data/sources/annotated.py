@@ -230,7 +230,8 @@ class AnnotatedSource(StagedSource):
             about, corners = scene.boxes.about, scene.boxes.corners
             chosen = np.ones(len(about), bool) if self.difficult else about[:, 2] == 0
             if chosen.sum() > len(own):
-                problem = Error(f"it has {chosen.sum()} boxes, a list of yolo_data_type 1 has {len(own)}", fix="yolo_data_type: 0, or fewer boxes")
+                fact = f"it has {chosen.sum()} boxes, and a list of yolo_data_type: 1 has at most {len(own)}"
+                problem = Error(fact, fix=f"keep at most {len(own)} boxes in this record of the database, as the losses of YOLO read no more")
                 raise self._fault(problem, batch, n)
             low, high = corners[chosen, :2], corners[chosen, 2:]
             own[: len(low)] = np.concatenate([about[chosen, :1] - 1, (low + high) / 2, high - low], 1)

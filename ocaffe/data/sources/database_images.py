@@ -7,7 +7,7 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.databases.database import Cursor, Database, Reader, Unreadable, fault, key_text, open_database
-from ocaffe.data.databases.datum import SMALL, Alike, DatumReader
+from ocaffe.data.databases.datum import NO_DATA, SMALL, Alike, DatumReader, not_a_datum
 from ocaffe.data.databases.lmdb_file import Arena
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.source import Note, check_fields
@@ -64,11 +64,11 @@ class DatumOpener(Opener):
         try:
             datum = self.parser(content)
         except Malformed as problem:
-            raise Error(f"it is not a Datum: {problem.fact} at byte {problem.at}") from None
+            raise not_a_datum(problem) from None
         if not datum.encoded:
             return Record(datum.label, None, datum.values, datum.shape)
         if datum.pixels is None:
-            raise Error("it is encoded, but has no data")
+            raise Error("it is encoded, but has no data", fix=NO_DATA)
         return Record(datum.label, datum.pixels.data)
 
 

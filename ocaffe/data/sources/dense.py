@@ -37,7 +37,9 @@ class PairFiles(Store):
 
     def _pair(self, line: Line) -> Names:
         if len(line.words) != 2:
-            raise Error(f"{self._list.source}, line {line.number}: {len(line.words)} words", fix=f"each line is {self.each}")
+            words = f"{len(line.words)} {'word' if len(line.words) == 1 else 'words'}"
+            fact = f"{self._list.source}, line {line.number}: '{line.text}' has {words}, and two are needed"
+            raise Error(fact, fix=f"write {self.each} into each line")
         return self._root + line.words[0], self._root + line.words[1]
 
     def find(self, records: Sequence[int]) -> Sequence[Names]:
@@ -83,9 +85,9 @@ class DenseImageSource(StagedSource):
             check_fields(param, _FIELDS, "dense_image_data_param", "SegNet ignores it: remove it, or set it in transform_param")
             transform.refuse_skipping()
             if transform.soft_classes:
-                raise Error("mixup and cutmix are set, and pixels have one label each", fix="remove mixup and cutmix")
+                raise Error("mixup and cutmix are set, and pixels have one label each", fix="remove mixup and cutmix from transform_param")
             if transform.sizing is not None and transform.sizing.pads:
-                raise Error("resize_param has resize_mode FIT_LARGE_SIZE_AND_PAD, and padding has no labels", fix="resize_mode: WARP")
+                raise Error("resize_param has resize_mode FIT_LARGE_SIZE_AND_PAD, and padding has no labels", fix="set resize_mode: WARP in resize_param")
             super().__init__(PairFiles(param.source, param.root_folder), param, workers, place, layer)
             self.transform, self.labels, self.resized = transform, labels, new_size(param)
             self._stager = DenseStager(transform, Color.COLOR if param.is_color else Color.GRAY, self.resized, self.batch, labels)
@@ -169,7 +171,7 @@ class DenseImageSource(StagedSource):
             if wrong is not None:
                 mask, fix = batch.found[n][1], wrong[1].fix
                 if open_pillow(read_file(mask)).mode == "P":
-                    fix = "`ocaffe dataset masks` writes the indices of the palette; the layer reads the gray levels of its colors, as in SegNet"
+                    fix = "convert the masks by `ocaffe dataset masks`, which writes the indices of the palette; the layer reads gray levels, as in SegNet"
                 problem = Error(f"{mask}: {wrong[1].fact}", fix=fix)
                 raise self.store.fault(problem, batch.records[n], batch.found[n])
         outside = self.transform.label_outside

@@ -26,7 +26,7 @@ class DisparitySource(Source):
         with self.located():
             check_fields(param, _FIELDS, "image_data_param", "remove it: DisparityData ignores it")
             if not param.batch_size:
-                raise Error("batch_size is 0", fix="batch_size of at least 1")
+                raise Error(f"batch_size is {'0' if param.HasField('batch_size') else 'missing'}", fix="set batch_size in image_data_param to at least 1")
             self._list = Listing(param.source, "the name of a .pfm file and its label")
             self._files = [self._entry(line, param.root_folder) for line in self._list.lines]
             self._channels, self._size = 3 if param.is_color else 1, new_size(param)
@@ -41,7 +41,8 @@ class DisparitySource(Source):
         """Return the file and the label of a line. As in the fork, the last blank is between them."""
         name, _, label = line.text.rpartition(" ")
         if not name or not label.lstrip("+-").isdigit():
-            raise Error(f"{self._list.source}, line {line.number}: '{line.text}'", fix="each line is the name of a .pfm file and its label, a whole number")
+            fact = f"{self._list.source}, line {line.number}: '{line.text}' does not end in a blank and a whole number"
+            raise Error(fact, fix="write the name of a .pfm file and its label, a whole number, into each line")
         return root + name, int(label)
 
     def _values(self, record: int) -> np.ndarray:
@@ -50,11 +51,12 @@ class DisparitySource(Source):
         try:
             values = read_pfm(name)
             if len(values) != self._channels:
-                fix = "is_color: true for files with colors (PF), is_color: false for the others (Pf)"
+                kind = "true: the files have colors (PF)" if len(values) == 3 else "false: the files have no colors (Pf)"
+                fix = f"set is_color: {kind}"
                 raise Error(f"{name} has {len(values)} channels, the layer {self._channels}", fix=fix)
             if self._size is not None and values.shape[1:] != self._size:
                 fact = f"{name} is {shape_text(values.shape[1:])}, new_height and new_width {shape_text(self._size)}"
-                raise Error(fact, fix="those of the files, or neither")
+                raise Error(fact, fix="set new_height and new_width to the size of the files, or remove both")
             return values
         except Error as problem:
             raise Error(f"{self._list.source}, line {self._list.lines[record].number}: {problem.fact}", fix=problem.fix) from None
@@ -73,7 +75,7 @@ class DisparitySource(Source):
                 values = self._values(record)
                 if values.shape != self._first:
                     fact = f"{self._files[record][0]} is {shape_text(values.shape)}, {self._files[0][0]} {shape_text(self._first)}"
-                    raise Error(fact, fix="files of one size")
+                    raise Error(fact, fix="list only files of one size: the layer does not resize")
                 images[n], labels[n] = values, self._files[record][1]
                 wrong = self.wrong_label(1, labels[n : n + 1])
                 if wrong is not None:

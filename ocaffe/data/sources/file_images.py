@@ -23,7 +23,7 @@ def new_size(param: Any) -> tuple[int, int] | None:
     """Return (new_height, new_width), or None if both are 0. Raise Error if only one is set."""
     height, width = int(param.new_height), int(param.new_width)
     if bool(height) != bool(width):
-        raise Error(f"new_height is {height} and new_width {width}", fix="set both, or none of them")
+        raise Error(f"new_height is {height} and new_width {width}", fix="set both new_height and new_width, or remove both")
     return (height, width) if height else None
 
 

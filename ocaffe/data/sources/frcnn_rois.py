@@ -21,7 +21,7 @@ from ocaffe.formats.nearby import MissingPath
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
 
-FIX = "the list of the fork: '#' and a number, the name of an image, the number of its boxes, then for each: label, x1, y1, x2, y2, difficult"
+FIX = "write the list of the fork: '#' and a number, the name of an image, the number of its boxes, then for each: label, x1, y1, x2, y2, difficult"
 
 
 class Listed(NamedTuple):
@@ -50,11 +50,13 @@ class ListedBoxes(Source):
         super().__init__(place, layer)
         self._settings, self._train, self._source = settings, train, source
         with self.located():
-            if not settings.scales or min(settings.scales) < 1 or settings.max_size < 1 or settings.im_size_align < 1:
-                fact = f"scales are {settings.scales}, max_size is {settings.max_size}, im_size_align {settings.im_size_align}"
-                raise Error(fact, fix="lengths in pixels, 1 or more")
+            if not settings.scales or min(settings.scales) < 1:
+                raise Error(f"scales are {settings.scales}", fix="set scales in the file of config to lengths of the shorter side in pixels, 1 or more")
+            for name in ("max_size", "im_size_align"):
+                if getattr(settings, name) < 1:
+                    raise Error(f"{name} is {getattr(settings, name)}", fix=f"set {name} in the file of config to a length in pixels, 1 or more")
             if len(settings.pixel_means) != 3:
-                raise Error(f"pixel_means has {len(settings.pixel_means)} values", fix="three: blue, green, red")
+                raise Error(f"pixel_means has {len(settings.pixel_means)} values", fix="give three values of pixel_means: blue, green, red")
             self._images = list(_listed(source, root, int(settings.n_classes)))
             self._rows = multiple(max(len(image.boxes) for image in self._images), ROWS)  # one number, because each one compiles the net again
         self._means = np.float32(settings.pixel_means)
@@ -116,7 +118,7 @@ class ListedBoxes(Source):
         except Error as problem:
             raise self._fault(image.listed, problem) from None
         if values.shape[:2] != image.before:
-            raise self._fault(image.listed, Error(f"it is {shape_text(values.shape)} now", fix="do not change the files while they are read"))
+            raise self._fault(image.listed, Error(f"it is {shape_text(values.shape)} now", fix="start again, and do not change the files while they are read"))
         values = (values[:, ::-1] if image.mirrored else values) - self._means
         return shrunk(values, *image.after) if image.scale < 1 else resized(values, image.scale, image.after)
 
@@ -167,7 +169,10 @@ def _box(source: str, line: int, words: list[str], classes: int) -> list[float]:
         label, *corners = [float(word) for word in words[:5]]
     except ValueError:
         raise Error(f"{source}, line {line}: '{' '.join(words)}' is no box", fix=FIX) from None
-    if not 0 < label < classes or corners[2] < corners[0] or corners[3] < corners[1]:
-        fact = f"{source}, line {line}: label {label:g}, corners {' '.join(f'{corner:g}' for corner in corners)}, and n_classes is {classes}"
-        raise Error(fact, fix="labels from 1 to n_classes - 1, x2 and y2 of at least x1 and y1")
+    if not 0 < label < classes:
+        fix = f"write a label from 1 to {classes - 1}" + (f", or set n_classes to at least {label + 1:g}" if label > 0 else ": 0 is the background")
+        raise Error(f"{source}, line {line}: the label is {label:g}, and n_classes is {classes}", fix=fix)
+    if corners[2] < corners[0] or corners[3] < corners[1]:
+        fact = f"{source}, line {line}: the box x1 y1 x2 y2 is {' '.join(f'{corner:g}' for corner in corners)}"
+        raise Error(fact, fix="write x2 of at least x1, and y2 of at least y1")
     return [label, *corners]

@@ -15,6 +15,7 @@ from ocaffe.formats.nearby import MissingPath, elsewhere
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
 
+_UNCHANGED = "start again, and do not change the files while they are read"
 _SIGNATURE = "\udc89HDF"  # the first bytes of an HDF5 file, read as text
 
 
@@ -29,7 +30,7 @@ class Hdf5Source(Source):
         super().__init__(place, layer)
         with self.located():
             if not param.batch_size:
-                raise Error("batch_size is 0", fix="batch_size: 32, or another number of 1 or more")
+                raise Error(f"batch_size is {'0' if param.HasField('batch_size') else 'missing'}", fix="set batch_size in hdf5_data_param to at least 1")
             self.names = list(names)
             self.shuffle = bool(param.shuffle)
             self.files = _listed(param.source)
@@ -51,7 +52,7 @@ class Hdf5Source(Source):
             if shape != first:
                 raise Error(
                     f"rows of dataset '{name}' are {shape_text(shape)} in {path}, {shape_text(first)} in {self.files[0]}",
-                    fix="use rows of the same shape in all files",
+                    fix=f"write rows of {shape_text(first)} to '{name}' in {path}, or remove the file from the source list",
                 )
         file.close()
         return file.rows
@@ -97,7 +98,8 @@ class Hdf5Source(Source):
             self._file.close()
             self._file = _File(self._hdf5, path, self.names)
             if self._file.rows != self._rows[number]:
-                raise Error(f"{path} had {self._rows[number]} rows, and now it has {self._file.rows}", fix="do not change the files while they are read")
+                fact = f"{path} had {self._rows[number]} rows, and now it has {self._file.rows}"
+                raise Error(fact, fix=_UNCHANGED)
         order: Sequence[int] | np.ndarray = range(rows.start, rows.stop, rows.step)
         if self.shuffle:
             order = self._order(RECORDS, epoch, number, self._rows[number])[rows]
@@ -136,16 +138,16 @@ class _File:
         self.path, self.names = path, names
         self._files = files
         if not os.path.exists(path):
-            raise Error(f"the HDF5 file {path} does not exist", fix="do not remove files while they are read")
+            raise Error(f"the HDF5 file {path} does not exist any more", fix="put it back, start again, and do not remove files while they are read")
         found = [self._dataset(name) for name in names]
         self._values: list[np.ndarray] | None = None
         counts = {name: data.shape[0] for name, data in zip(names, found)}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"'{name}' {count}" for name, count in counts.items())
-            raise Error(f"the datasets of {path} differ in their number of rows: {listed}", fix="as many rows in each")
+            raise Error(f"the datasets of {path} differ in their number of rows: {listed}", fix="write as many rows to each of them, one for each sample")
         self.rows = int(next(iter(counts.values())))
         if not self.rows:
-            raise Error(f"the datasets of {path} have no rows", fix="leave the file out of the source list")
+            raise Error(f"the datasets of {path} have no rows", fix="write rows to it, or remove its line from the source list")
         self.inner: list[Shape] = [data.shape[1:] for data in found]
 
     def _dataset(self, name: str) -> Member:
@@ -156,11 +158,13 @@ class _File:
             raise Error(data.problem, place=self.path, fix=data.fix)
         if data is None or data.kind != "dataset":
             present = ", ".join(f"'{key}'" for key in members)
-            raise Error(f"{self.path} has no dataset '{name}' for the top of that name; it has {present or 'none'}", fix="name the tops like datasets")
+            fix = f"name the top like one of these, or write a dataset '{name}' to the file" if present else f"write a dataset '{name}' to the file"
+            raise Error(f"{self.path} has no dataset '{name}' for the top of that name; it has {present or 'none'}", fix=fix)
         if data.dtype.kind not in "fiu":
-            raise Error(f"dataset '{name}' of {self.path} is of type {data.dtype}, not of numbers", fix="store it as float32")
+            raise Error(f"dataset '{name}' of {self.path} is of type {data.dtype}, not of numbers", fix="write it as numbers, such as float32")
         if not data.shape:
-            raise Error(f"dataset '{name}' of {self.path} is a scalar, and has no rows", fix="give it an axis for the samples")
+            fix = "write it as an array whose first axis counts the samples, for example of shape (1,)"
+            raise Error(f"dataset '{name}' of {self.path} is a scalar, and has no rows", fix=fix)
         return data
 
     def read(self, rows: slice, targets: list[np.ndarray]) -> None:
@@ -168,7 +172,7 @@ class _File:
         for name, target in zip(self.names, targets):
             values = self._files.read(self.path, name, rows, target)
             if values.shape != target.shape:
-                raise Error(f"dataset '{name}' of {self.path} has another shape now", fix="do not change the files while they are read")
+                raise Error(f"dataset '{name}' of {self.path} has another shape now", fix=_UNCHANGED)
             if values is not target:
                 target[...] = values
 
@@ -192,10 +196,10 @@ def _listed(source: str) -> list[str]:
     except OSError as problem:
         raise MissingPath(f"the source list '{source}' cannot be read: {problem.strerror}", source, "source", fix) from None
     if text.startswith(_SIGNATURE):
-        raise Error(f"the source list {source} is itself an HDF5 file", fix=fix)
+        raise Error(f"the source list {source} is itself an HDF5 file", fix=f"write {source} into a text file, and set source to that file")
     files = text.split()
     if not files:
-        raise Error(f"the source list {source} names no file", fix=fix)
+        raise Error(f"the source list {source} names no file", fix="write the name of an HDF5 file into each of its lines")
     missing = next((path for path in files if not os.path.exists(path)), None)
     if missing is not None:
         found = elsewhere(missing, source)

@@ -22,8 +22,10 @@ class MemorySource(Source):
         with self.located():
             check_fields(param, _FIELDS, "memory_data_param", "remove it")
             shape = (int(param.batch_size), int(param.channels), int(param.height), int(param.width))
-            if not all(shape):
-                raise Error(f"batch_size, channels, height and width are {shape_text(shape)}", fix="set all four to 1 or more")
+            missing = [name for name in ("batch_size", "channels", "height", "width") if not getattr(param, name)]
+            if missing:
+                fact = f"memory_data_param has no {' and no '.join(missing)}"
+                raise Error(fact, fix=f"set {' and '.join(missing)} in memory_data_param to at least 1")
         self.layout = FloatLayout([shape, (shape[0], 1, 1, 1)][: 1 + labels])
         self._arrays: list[np.ndarray] = []
         self._begin = 0  # the number of the batch that starts at row 0
@@ -45,13 +47,16 @@ class MemorySource(Source):
             size, *inner = self.shapes()[0]
             data = np.array(data, np.float32)
             if data.ndim != 4 or list(data.shape[1:]) != inner:
-                fact = f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}"
-                raise Error(fact, fix=f"reshape it by data.reshape(-1, {', '.join(map(str, inner))})")
+                fix = f"give set_input_arrays an array of N x {shape_text(inner)}"
+                raise Error(f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}", fix=fix)
             if not len(data) or len(data) % size:
-                raise Error(f"data has {len(data)} rows, not a multiple of the batch size {size}", fix="leave rows out or repeat some")
+                rest = f"or leave {len(data) % size} out" if len(data) > size else "or set a smaller batch_size in memory_data_param"
+                fact = f"data has {len(data)} rows, not a multiple of the batch size {size}"
+                raise Error(fact, fix=f"add {size - len(data) % size} rows, {rest}")
             labels = np.zeros(len(data), np.float32) if labels is None else np.array(labels, np.float32)
             if labels.size != len(data):
-                raise Error(f"labels has {labels.size} values, data {len(data)} rows", fix="one label per row")
+                fix = f"give set_input_arrays {len(data)} labels, one for each row of data"
+                raise Error(f"labels has {labels.size} values, data {len(data)} rows", fix=fix)
             self._arrays = [data, labels.reshape(-1, 1, 1, 1)]
             self._begin = batch
 
@@ -59,7 +64,7 @@ class MemorySource(Source):
         views = self.layout.views(buffer)
         if not self._arrays:
             with self.located():
-                raise Error("the layer has no data yet", fix="net.set_input_arrays(data, labels)")
+                raise Error("the layer has no data yet", fix="call net.set_input_arrays(data, labels) before net.forward()")
         size, rows = len(views[0]), len(self._arrays[0])
         row = (index - self._begin) * size % rows
         for top, (view, array) in enumerate(zip(views, self._arrays)):

@@ -28,12 +28,14 @@ class MtcnnOpener(DatumOpener):
         try:
             record = proto.MTCNNDatum.FromString(bytes(content))
         except DecodeError as problem:
-            raise Error(f"it is not an MTCNNDatum: {problem}", fix="a database of MTCNNDatum messages, as the tools of the MTCNN forks write them") from None
+            fix = "write records that are MTCNNDatum messages; a database of Datum messages is for a Data layer"
+            raise Error(f"it is not an MTCNNDatum: {problem}", fix=fix) from None
         if not record.HasField("datum"):
-            raise Error("the MTCNNDatum has no datum", fix="a database of MTCNNDatum messages, as the tools of the MTCNN forks write them")
+            raise Error("the MTCNNDatum has no datum", fix="set datum in each record to its image, as the tools of the MTCNN forks do")
         points = list(record.pts) if self.points else []
         if self.points and len(points) != POINTS:
-            raise Error(f"it has {len(points)} pts, there must be {POINTS}: x and y of five points", fix="remove the fourth top")
+            fix = f"write {POINTS} pts to each record, or remove the fourth top"
+            raise Error(f"it has {len(points)} pts, there must be {POINTS}: x and y of five points", fix=fix)
         image = super().parse(record.datum.SerializeToString())
         return image._replace(label=[float(image.label or 0), *(getattr(record.rois, side) for side in BOX), *points])
 

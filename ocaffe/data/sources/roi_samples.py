@@ -42,15 +42,19 @@ class SampledRois(RoiSource):
 
     def prepare(self) -> None:
         p = self.settings
-        if self.batch < 1 or p.batch_size < 1 or p.batch_size % self.batch:
-            raise Error(f"ims_per_batch is {self.batch}, batch_size {p.batch_size}", fix="1 or more images that divide the regions: 2 and 128")
+        for name, value in (("ims_per_batch", self.batch), ("batch_size", p.batch_size)):
+            if value < 1:
+                raise Error(f"{name} is {value}", fix=f"set '{name}' in param_str to at least 1")
+        if p.batch_size % self.batch:
+            fact = f"batch_size is {p.batch_size} regions, which {self.batch} images (ims_per_batch) cannot share equally"
+            raise Error(fact, fix=f"'batch_size': {-(-p.batch_size // self.batch) * self.batch} in param_str, or another multiple of {self.batch}")
         if not p.proposals:
             raise Error("no proposals are given", fix="param_str: \"'proposals': 'proposals.npz', ...\", or `ocaffe train --proposals`; "
                         "`ocaffe dataset proposals` makes the file")  # fmt: skip
         self.proposals = read_proposals(p.proposals)
         if len(self.proposals) != len(self.entries):
             fact = f"{p.proposals} has the proposals for {len(self.proposals)} images, and {p.source} has {len(self.entries)}"
-            raise Error(fact, fix="the proposals of this database")
+            raise Error(fact, fix=f"make the proposals of {p.source} by `ocaffe dataset proposals`, or correct 'source' or 'proposals'")
 
     def matched(self, number: int) -> Matched:
         """Return the candidates of image `number`: its true boxes, then its proposals."""

@@ -8,10 +8,9 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.changes.boxes import Boxes
+from ocaffe.data.changes.boxes import Boxes, read_annotated
 from ocaffe.data.databases.database import Database, Item, Reader, open_database
 from ocaffe.data.decoding.decode import Color, open_image
 from ocaffe.errors import Error
@@ -51,10 +50,7 @@ def read_roidb(database: Database) -> list[Entry]:
 
 def parse(item: Item) -> proto.AnnotatedDatum:
     """Return the message of a record. Raises Error without a place."""
-    try:
-        annotated = proto.AnnotatedDatum.FromString(bytes(item[1]))
-    except DecodeError:
-        raise Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
+    annotated = read_annotated(item[1])
     if annotated.type != proto.AnnotatedDatum.BBOX or not annotated.HasField("datum"):
         raise Error("it has an image without boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset")
     return annotated

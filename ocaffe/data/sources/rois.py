@@ -69,7 +69,8 @@ class RoiSource(Source):
             self.prepare()
             self.used = [number for number in range(len(self.entries)) if not train or self.is_used(number)]
             if not self.used:
-                raise Error(f"no image of {settings.source} has a box for training", fix="another database, or 'use_diff': True for boxes that are difficult")
+                fix = "set 'use_diff': True in param_str if all boxes are difficult, else 'source' to a database with boxes"
+                raise Error(f"no image of {settings.source} has a box for training", fix=fix)
         self.workers = Workers(self.batch)
         self.images = len(self.used) * (2 if train and settings.use_flipped else 1)
         self._orders: dict[int, list[int]] = {}  # of the last two epochs
@@ -90,9 +91,12 @@ class RoiSource(Source):
     def _check(self) -> None:
         p = self.settings
         if len(self.means) != CHANNELS:
-            raise Error(f"pixel_means has {len(self.means)} values", fix="three: blue, green, red")
-        if not p.scales or min(p.scales) < 1 or p.max_size < 1 or p.pad < 1:
-            raise Error(f"scales are {p.scales}, max_size is {p.max_size}, pad {p.pad}", fix="lengths in pixels: 'scales': [600], 'max_size': 1000, 'pad': 32")
+            raise Error(f"pixel_means has {len(self.means)} values", fix="give three in param_str: 'pixel_means': [blue, green, red]")
+        if not p.scales or min(p.scales) < 1:
+            raise Error(f"scales are {p.scales}", fix="give lengths of the shorter side in pixels in param_str, such as 'scales': [600]")
+        for name, usual in (("max_size", 1000), ("pad", 32)):
+            if getattr(p, name) < 1:
+                raise Error(f"{name} is {getattr(p, name)}", fix=f"set '{name}' in param_str to pixels, at least 1; {usual} is usual")
         if not p.source:
             raise Error("no database is given", fix="param_str: \"'source': 'boxes/train_lmdb', ...\", or `ocaffe train --imdb boxes/train_lmdb`")
 
@@ -101,7 +105,9 @@ class RoiSource(Source):
         for entry in self.entries:
             wrong = entry.labels[(entry.labels < 1) | (entry.labels > most)]
             if len(wrong):
-                problem = Error(f"a box has label {wrong[0]}, and num_classes is {most + 1}", fix="num_classes of the label map: 1 more than the largest label")
+                largest = f"set 'num_classes' in param_str to 1 more than the largest label: at least {wrong[0] + 1}"
+                fix = largest if wrong[0] > most else "number the classes from 1 in the label map and in the database: 0 is the background"
+                problem = Error(f"a box has label {wrong[0]}, and num_classes is {most + 1}", fix=fix)
                 raise self.database.fault(problem, entry.record, self._reader.records([entry.record])[0][0])
 
     def kept(self, entry: Entry) -> np.ndarray:
@@ -222,7 +228,9 @@ class TrueBoxes(RoiSource):
 def _stored(datum: Any) -> np.ndarray:
     """Return the pixels of a raw record, height x width x 3. A gray image gets three equal channels, as a file does. Raise Error without a place."""
     shape = datum.channels, datum.height, datum.width
-    if datum.channels not in (1, CHANNELS) or len(datum.data) != math.prod(shape):
+    if datum.channels not in (1, CHANNELS):
+        raise Error(f"its image has {datum.channels} channels", fix="write images of 1 or 3 channels, for example by `ocaffe dataset voc`")
+    if len(datum.data) != math.prod(shape):
         raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database by `ocaffe dataset voc`")
     pixels = np.frombuffer(datum.data, np.uint8).reshape(shape).transpose(1, 2, 0)
     return np.broadcast_to(pixels, (*shape[1:], CHANNELS)).astype(np.float32)

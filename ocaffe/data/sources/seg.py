@@ -33,12 +33,12 @@ class SegFiles(PairFiles):
 
     def _pair(self, line: Line) -> Names:
         words = line.words[: 1 if self._type == NONE else 2]
-        number = words[1] if self._type == IMAGE and len(words) == 2 else "0"
-        if len(words) != (1 if self._type == NONE else 2) or not (number.isdigit() and int(number) < 256):
-            fix = f"each line is {self.each}"
-            if self._type == IMAGE:
-                fix += ", unless label_type is PIXEL (files of labels) or NONE"
-            raise Error(f"{self._list.source}, line {line.number}: '{line.text}'", fix=fix)
+        if len(words) != (1 if self._type == NONE else 2):
+            fix = f"write {self.each} into each line" + ("" if self._type == NONE else ", or set label_type: NONE in image_data_param")
+            raise Error(f"{self._list.source}, line {line.number}: '{line.text}' has one word, and two are needed", fix=fix)
+        if self._type == IMAGE and not (words[1].isdigit() and int(words[1]) < 256):
+            fix = f"write {self.each}, or set label_type: PIXEL in image_data_param if the second word is a file of labels"
+            raise Error(f"{self._list.source}, line {line.number}: the label '{words[1]}' is not a number from 0 to 255", fix=fix)
         return self._root + words[0], "" if self._type == NONE else words[1] if self._type == IMAGE else self._root + words[1]
 
 
@@ -64,14 +64,15 @@ class SegSource(DenseImageSource):
             check_fields(param, _FIELDS, "image_data_param", "remove it")
             transform.refuse_skipping()
             if param.mean_file or transform.mean_file:
-                raise Error("mean_file is set, and images have several sizes", fix="mean_value: one for each channel")
+                raise Error("mean_file is set, and images have several sizes", fix="remove mean_file, and set mean_value once for each channel")
             if not all(factor > 0 for factor in factors):
-                fact = f"scale_factors are {', '.join(f'{factor:g}' for factor in factors)}"
-                raise Error(fact, fix="scale_factors: 0.5 scale_factors: 1, or other numbers above 0")
+                raise Error(f"scale_factors are {', '.join(f'{factor:g}' for factor in factors)}", fix="set each scale_factors to a number above 0")
             if factors and transform.crop is None:
-                raise Error("scale_factors are set without crop_size: samples have different sizes", fix="set crop_size, or crop_height and crop_width")
+                fix = "set crop_size in transform_param, or crop_height and crop_width"
+                raise Error("scale_factors are set without crop_size: samples have different sizes", fix=fix)
             if not 0 <= param.ignore_label < 256:
-                raise Error(f"ignore_label is {param.ignore_label}", fix="ignore_label: 255, or another number from 0 to 255: the forks keep labels as bytes")
+                fix = "set ignore_label in image_data_param to a number from 0 to 255, because labels are bytes"
+                raise Error(f"ignore_label is {param.ignore_label}", fix=fix)
             StagedSource.__init__(self, SegFiles(param.source, param.root_folder, param.label_type), param, workers, place, layer)
             self.transform, self.labels, self.resized = transform, tops > 1 and param.label_type == PIXEL, new_size(param)
             self._stager = SegStager(

@@ -39,7 +39,7 @@ class SliceSource(Source):
         with self.located():
             check_fields(param, _COMMON | FIELDS, "data_param", "remove it: CustomData refuses it too")
             if not param.batch_size:
-                raise Error("batch_size is 0", fix="batch_size of at least 1")
+                raise Error(f"batch_size is {'0' if param.HasField('batch_size') else 'missing'}", fix="set batch_size in data_param to at least 1")
             self.batch = int(param.batch_size)
             self._database = open_database(param.source, param.backend)
             self._reader, self._parse = Reader(self._database, random=True), DatumReader()
@@ -48,10 +48,11 @@ class SliceSource(Source):
             points = [0, *map(int, param.slice_point), channels]
             self._slices = list(pairwise(points))
             if any(begin >= end for begin, end in self._slices):
-                raise Error(f"slice_point are {', '.join(map(str, param.slice_point))}, a record has {channels} channels", fix="increasing, below that number")
+                fact = f"slice_point are {', '.join(map(str, param.slice_point))}, a record has {channels} channels"
+                raise Error(fact, fix=f"give slice_point in rising order, from 1 to {channels - 1}")
             self._labels = tops == len(self._slices) + 1
             if tops not in (len(self._slices), len(self._slices) + 1):
-                fix = f"{len(self._slices)} tops, and one more for the labels" + (", or slice_point" if len(self._slices) == 1 else "")
+                fix = f"give {len(self._slices)} tops, and one more for the labels if you want them; or {tops - 1} slice_point for {tops} slices"
                 raise Error(f"the layer has {tops} tops, and slice_point makes {len(self._slices)} slices", fix=fix)
             kinds = list(param.encoding)[: len(self._slices)]
             self._encodings = kinds + [UINT8] * (len(self._slices) - len(kinds)) if kinds else []
@@ -78,7 +79,8 @@ class SliceSource(Source):
                 try:
                     datum = self._parsed(value)
                     if datum.shape != self.shape:
-                        raise Error(f"it is {shape_text(datum.shape)}, the first record is {shape_text(self.shape)}", fix="records of one shape")
+                        fix = "write all records of the database with one shape"
+                        raise Error(f"it is {shape_text(datum.shape)}, the first record is {shape_text(self.shape)}", fix=fix)
                     for (begin, end), part, view in zip(self._slices, self._decoded(datum), views):
                         np.subtract(part, 0 if self._mean is None else self._mean[begin:end], out=view[n])
                         if self._scale != 1:
@@ -108,7 +110,7 @@ class SliceSource(Source):
             fix = "make the database again, with Datums as FlowNet 2's convert_imageset_and_flow writes them, or copy it again"
             raise Error(f"it is not a Datum: {problem.fact} at byte {problem.at}", fix=fix) from None
         if datum.encoded:
-            raise Error("it is an image file (encoded)", fix="the layer Data reads such records; CustomData takes values")
+            raise Error("it is an image file (encoded)", fix="read this database by a layer of type Data, or write the values themselves to the records")
         return datum
 
     def _decoded(self, datum: Datum) -> Iterator[np.ndarray]:
@@ -116,7 +118,7 @@ class SliceSource(Source):
         _, height, width = self.shape
         if datum.pixels is None or not self._encodings:
             if self._encodings:
-                raise Error("it has float_data, and encoding is given", fix="remove encoding, or store bytes")
+                raise Error("it has float_data, and encoding is given", fix="remove encoding from data_param, or write the records as bytes in data")
             values = datum.values.reshape(self.shape)
             for begin, end in self._slices:
                 yield values[begin:end]
@@ -126,7 +128,8 @@ class SliceSource(Source):
         needed = sum(sizes[kind] * (end - begin) for kind, (begin, end) in zip(self._encodings, self._slices))
         if datum.pixels.size != needed:
             names = ", ".join(proto.DataParameter.CHANNELENCODING.Name(kind) for kind in self._encodings)
-            raise Error(f"it has {datum.pixels.size} bytes of data, and slices of {names} have {needed}", fix="slice_point and encoding of the database")
+            fact = f"it has {datum.pixels.size} bytes of data, and slices of {names} have {needed}"
+            raise Error(fact, fix="set slice_point and encoding in data_param to those with which the database was written")
         for kind, (begin, end) in zip(self._encodings, self._slices):
             count = sizes[kind] * (end - begin)
             part, at = datum.pixels[at : at + count], at + count
@@ -145,11 +148,12 @@ def _mean(param: Any, shape: tuple[int, int, int]) -> np.ndarray | None:
     if param.mean_file:
         mean = mean_image(param.mean_file)
         if mean.shape != shape:
-            raise Error(f"mean_file {param.mean_file} is {shape_text(mean.shape)}, a record {shape_text(shape)}", fix="a mean of this database, or subtract")
+            fact = f"mean_file {param.mean_file} is {shape_text(mean.shape)}, a record {shape_text(shape)}"
+            raise Error(fact, fix="make the mean of this database by compute_image_mean, or remove mean_file and give subtract once for each channel")
         return mean
     values = np.float32(param.subtract)
     if len(values) > shape[0]:
-        raise Error(f"{len(values)} subtract are given for {shape[0]} channels", fix="one for each of the first channels")
+        raise Error(f"{len(values)} subtract are given for {shape[0]} channels", fix=f"give at most {shape[0]} subtract, one for each of the first channels")
     return np.pad(values, (0, shape[0] - len(values)))[:, None, None] if len(values) else None
 
 
@@ -162,7 +166,8 @@ class _Order:
         first = min(max(param.range_start, 0), len(chosen) - 1)
         last = len(chosen) - 1 if not 0 <= param.range_end < len(chosen) else int(param.range_end)
         if last < first:
-            raise Error(f"range_end is {param.range_end}, range_start {param.range_start}", fix="range_end of at least range_start")
+            fix = f"set range_end to at least {param.range_start} (range_start), or remove it"
+            raise Error(f"range_end is {param.range_end}, range_start {param.range_start}", fix=fix)
         self._run, self._every = int(param.block_size), int(param.permute_every_iter) if param.rand_permute else 0
         self._seed, self._permuted = int(param.rand_permute_seed), bool(param.rand_permute)
         self._range, self._cut_first = slice(first, last + 1), param.rand_permute_order == proto.DataParameter.FIRST_RANGE_THEN_PERMUTE
@@ -219,9 +224,9 @@ def _glibc(seed: int) -> Iterator[int]:
 def _preselected(param: Any, entries: int) -> np.ndarray:
     """Return the records that have preselection_label in preselection_file. Raise Error without a place."""
     path = param.preselection_file
-    fix = "a text file with a number for each record"
+    fix = f"write a text file with {entries} whole numbers, one for each record"
     if not param.HasField("preselection_label"):
-        raise Error("preselection_file is given without preselection_label", fix="preselection_label: the number of the records that are read")
+        raise Error("preselection_file is given without preselection_label", fix="set preselection_label to the number that marks the records to read")
     if not os.path.exists(path):
         raise MissingPath(f"preselection_file {path} does not exist", path, "preselection_file", fix)
     words = "".join(text_lines(path)).split()
@@ -231,5 +236,5 @@ def _preselected(param: Any, entries: int) -> np.ndarray:
         raise Error(f"preselection_file {path} {fact}", fix=fix)
     chosen = np.flatnonzero(np.array([int(word) for word in words]) == param.preselection_label)
     if not len(chosen):
-        raise Error(f"preselection_file {path} has no {param.preselection_label}", fix="a preselection_label that it has")
+        raise Error(f"preselection_file {path} has no {param.preselection_label}", fix="set preselection_label to a number that the file has")
     return chosen

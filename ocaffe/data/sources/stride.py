@@ -26,14 +26,14 @@ class StrideSource(DenseImageSource):
         with self.located():
             transform.refuse_skipping()
             if transform.mean_file:
-                raise Error("mean_file is set, and images have several sizes", fix="mean_value: one for each channel")
+                raise Error("mean_file is set, and images have several sizes", fix="remove mean_file, and set mean_value once for each channel")
             self._balance = bool(param.balance)
             listed = proto.ImageDataParameter(batch_size=1, shuffle=param.shuffle)
             StagedSource.__init__(self, PairFiles(param.source, param.root_dir), listed, workers, place, layer)
             self.transform, self.labels, self.resized = transform, True, None
             scales, upper = _scales(settings), _upper(settings)
             if settings.stride < 1:
-                raise Error(f"stride is {settings.stride}", fix="stride: 1 or more; 1 takes all sizes")
+                raise Error(f"stride is {settings.stride}", fix="set stride to 1 or more; with 1 samples have any size")
             self._stager = StrideStager(transform, Color.COLOR, None, 1, True, scales=scales, stride=int(settings.stride), upper=upper)
             self._first = self._shape(0)
         size = ",".join(map(str, self.shapes()[0]))
@@ -55,7 +55,7 @@ class StrideSource(DenseImageSource):
     def _checked(self, name: str, channels: int, shown: tuple[int, int], sides: tuple[int, ...]) -> Shape3:
         if 0 in shown:
             fact = f"{name}: the image is {shape_text(sides)} after scaling, and nothing is left of it with stride {self._stager.stride}"
-            raise Error(fact, fix="a smaller stride, larger scale_ratios or larger images")
+            raise Error(fact, fix="set a smaller stride or larger scale_ratios in transform_param, or use larger images")
         return channels, *shown
 
     def layouts(self, top: Shape) -> list[Layout]:
@@ -81,7 +81,8 @@ def _scales(settings: Any) -> tuple[float, float]:
     """Return the smallest and the largest scale. Raise Error without a place."""
     scales = tuple(settings.scale_ratios) or (1.0, 1.0)
     if len(scales) != 2 or not 0 < scales[0] <= scales[1]:
-        raise Error(f"scale_ratios are {', '.join(f'{scale:g}' for scale in scales)}", fix="two of them, the smallest scale and the largest one, above 0")
+        fix = "give two scale_ratios above 0: the smallest scale, then the largest one"
+        raise Error(f"scale_ratios are {', '.join(f'{scale:g}' for scale in scales)}", fix=fix)
     return scales[0], scales[1]
 
 
@@ -89,7 +90,7 @@ def _upper(settings: Any) -> tuple[int, int] | None:
     """Return the largest height and width of samples, or None. Raise Error without a place."""
     given = [name for name in ("upper_height", "upper_width") if settings.HasField(name)]
     if len(given) == 1:
-        raise Error(f"only {given[0]} of upper_height and upper_width is given", fix="give both, or upper_size")
+        raise Error(f"only {given[0]} of upper_height and upper_width is given", fix="give both upper_height and upper_width, or upper_size alone")
     if settings.HasField("upper_size"):
         upper = int(settings.upper_size), int(settings.upper_size)
     elif given:
@@ -97,5 +98,5 @@ def _upper(settings: Any) -> tuple[int, int] | None:
     else:
         return None
     if min(upper) < 1:
-        raise Error(f"the largest sample is {shape_text(upper)}", fix="upper_size: 1 or more")
+        raise Error(f"the largest sample is {shape_text(upper)}", fix="set upper_size, or upper_height and upper_width, to 1 or more")
     return upper

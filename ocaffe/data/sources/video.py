@@ -68,13 +68,16 @@ class RandomCrops:
         """Return the crops of a TransformationParameter, or None if they are as in Caffe. Raise Error without a place."""
         if not (param.multi_scale or param.fix_crop):
             return None
+        name = "multi_scale" if param.multi_scale else "fix_crop"
         if crop is None:
-            raise Error("multi_scale or fix_crop is set, and crop_size is not", fix="crop_size, the size of the net's input")
+            raise Error(f"{name} is set, and crop_size is not", fix="set crop_size in transform_param to the side of the net's input, in pixels")
         if param.mean_file:
-            raise Error("multi_scale or fix_crop is set, and mean_file", fix="mean_value: crops of several sizes have no place in a mean image")
+            fact = f"{name} and mean_file are both set, and crops of several sizes have no place in a mean image"
+            raise Error(fact, fix="remove mean_file, and set mean_value once for each channel")
         ratios = tuple(param.scale_ratios) or RATIOS
         if not all(0 < ratio <= 1 for ratio in ratios):
-            raise Error(f"scale_ratios are {', '.join(f'{ratio:g}' for ratio in ratios)}", fix="shares of the frame's smaller side: above 0, at most 1")
+            fix = "set each scale_ratios to a share of the frame's smaller side, above 0 and at most 1"
+            raise Error(f"scale_ratios are {', '.join(f'{ratio:g}' for ratio in ratios)}", fix=fix)
         return cls(crop, ratios if param.multi_scale else (), int(param.max_distort), bool(param.fix_crop), bool(param.more_fix_crop))
 
     def draw(self, dice: Dice, height: int, width: int) -> Window:
@@ -124,16 +127,18 @@ class VideoSource(Source):
                 fact = f"{param.video_file or 'a camera'} is to be read (SSD's VideoData), and ocaffe has no decoder of videos"
                 raise Error(fact, fix="write the frames to a folder with another tool, and use ImageData or TSN's fields of video_data_param")
             check_fields(param, _FIELDS, "video_data_param", "remove it, or set it in transform_param")
-            if not (param.batch_size and param.num_segments and param.new_length):
-                fact = f"batch_size is {param.batch_size}, num_segments {param.num_segments}, new_length {param.new_length}"
-                raise Error(fact, fix="each is at least 1")
+            for name in ("batch_size", "num_segments", "new_length"):
+                if not getattr(param, name):
+                    raise Error(f"{name} is {'0' if param.HasField(name) else 'missing'}", fix=f"set {name} in video_data_param to at least 1")
             transform.refuse_skipping()
             self.batch, self.segments, self.length = int(param.batch_size), int(param.num_segments), int(param.new_length)
             self.flow = param.modality == proto.VideoDataParameter.FLOW
             self.depth = 1 if self.flow or param.grayscale else 3  # channels of a file
             self.length_first, self.step, self.rand_step = bool(param.length_first), max(1, int(param.step)), bool(param.rand_step)
             if self.step > 1 and (self.flow or not self.length_first):
-                raise Error(f"step is {self.step}: TSN takes every so many frames with length_first and modality RGB only", fix="remove step, or set both")
+                other = "modality is FLOW" if self.flow else "length_first is false"
+                fact = f"step is {self.step}, and {other}: TSN takes every so many frames with modality: RGB and length_first: true only"
+                raise Error(fact, fix="remove step from video_data_param" + ("" if self.flow else ", or set length_first: true"))
             self.signed = bool(transform_param.is_flow)
             self.pattern, self.transform, self.labels = self._pattern(param.name_pattern), transform, labels
             self.crops = RandomCrops.of(transform_param, transform.crop) if transform.train else None
@@ -169,8 +174,9 @@ class VideoSource(Source):
         try:
             pattern % (("x", 1) if self.flow else (1,))
         except (TypeError, ValueError):
-            fix = f'the names of the frames in a folder as in C\'s printf: "{example}"; or the other modality'
-            raise Error(f"name_pattern is {pattern!r}, modality {modality}", fix=fix) from None
+            takes = "%c for x or y, then %d for the number of the frame" if self.flow else "%d for the number of the frame, and no other %"
+            fact = f"name_pattern is {pattern!r}, and modality {modality} needs {takes}"
+            raise Error(fact, fix=f'name_pattern: "{example}" with the names of your files, or modality: {"RGB" if self.flow else "FLOW"}') from None
         return pattern
 
     def _video(self, line: Line) -> Video:
@@ -178,10 +184,11 @@ class VideoSource(Source):
         try:
             video = Video(words[0], int(words[1]), int(words[2]))
         except (IndexError, ValueError):
-            raise Error(f"{self.list.source}, line {line.number}: '{line.text}'", fix=f"each line is {_LINE}") from None
+            fact = f"{self.list.source}, line {line.number}: '{line.text}' does not end in two whole numbers"
+            raise Error(fact, fix=f"write {_LINE} into each line") from None
         if video.frames < self.length:
             fact = f"{self.list.source}, line {line.number}: the video has {video.frames} frames, new_length is {self.length}"
-            raise Error(fact, fix="a smaller new_length, or remove the video")
+            raise Error(fact, fix=f"set new_length to at most {video.frames}, or remove the line of the video")
         return video
 
     # -- shapes ------------------------------------------------------------------------------------------------------
@@ -267,13 +274,14 @@ class VideoSource(Source):
                 if self.resized:
                     image = resize(image, *self.resized, Interpolation.LINEAR)
                 if image.shape[1:] != size:
-                    raise Error(f"the frame is {shape_text(image.shape[1:])}, the first one {shape_text(size)}", fix="set new_height and new_width")
+                    fix = "set new_height and new_width in video_data_param"
+                    raise Error(f"the frame is {shape_text(image.shape[1:])}, the first one {shape_text(size)}", fix=fix)
                 part = image[:, window.y : window.y + window.height, window.x : window.x + window.width]
                 if self.crops is not None and part.shape != room.shape:
                     part = resize(part, room.shape[1], room.shape[2], Interpolation.LINEAR)
                 if part.shape != room.shape:
                     fact = f"the frame is {shape_text(part.shape[1:])}, that of the first video {shape_text(room.shape[1:])}"
-                    raise Error(fact, fix="set crop_size, or new_height and new_width")
+                    raise Error(fact, fix="set crop_size in transform_param, or new_height and new_width in video_data_param")
                 room[...] = part
                 if negated:
                     even = [i for i, place in enumerate(places) if place % 2 == 0]

@@ -22,6 +22,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
 
 CHANNELS = 3  # all images are read in color
+_FORMAT = "per image: '# number', file, channels, height, width, number of windows; per window: label overlap x1 y1 x2 y2"
 _FIELDS = {
     "source", "batch_size", "scale", "fg_threshold", "bg_threshold", "fg_fraction", "context_pad", "crop_mode", "cache_images", "root_folder",
     "mean_file", "crop_size", "mirror",  # without effect, as in Caffe; the net upgrade warns about them
@@ -55,14 +56,19 @@ class WindowSource(Source):
         with self.located():
             check_fields(param, _FIELDS, "window_data_param", "remove it")
             if not param.batch_size:
-                raise Error("batch_size is 0", fix="batch_size: 32, or another number of 1 or more")
-            if transform.crop is None or transform.crop[0] != transform.crop[1]:
-                raise Error("crop_size is not set", fix="transform_param { crop_size: ... }: the size that windows are brought to")
+                raise Error(f"batch_size is {'0' if param.HasField('batch_size') else 'missing'}", fix="set batch_size in window_data_param to at least 1")
+            if transform.crop is None:
+                fix = "set crop_size in transform_param to the side in pixels that windows are resized to, such as crop_size: 227"
+                raise Error("crop_size is not set", fix=fix)
+            if transform.crop[0] != transform.crop[1]:
+                fact = f"crop_h is {transform.crop[0]}, crop_w {transform.crop[1]}, and windows are resized to squares"
+                raise Error(fact, fix="set crop_size in place of crop_h and crop_w")
             if param.crop_mode not in ("warp", "square"):
                 raise Error(f"crop_mode is '{param.crop_mode}'", fix='crop_mode: "warp", or crop_mode: "square"')
             self.batch, self.side, self.pad = int(param.batch_size), transform.crop[0], int(param.context_pad)
             if 2 * self.pad >= self.side:
-                raise Error(f"context_pad {self.pad} on both sides leaves nothing of crop_size {self.side}", fix="a smaller context_pad")
+                fix = f"set context_pad to at most {(self.side - 1) // 2}, or a larger crop_size"
+                raise Error(f"context_pad {self.pad} on both sides leaves nothing of crop_size {self.side}", fix=fix)
             self.transform, self.labels, self.square = transform, labels, param.crop_mode == "square"
             transform.refuse_skipping()
             self.workers = Workers(workers)
@@ -91,35 +97,42 @@ class WindowSource(Source):
                 raise self._malformed(f"'{mark}' where '#' and the number of an image were expected")
             image = self._next(words, whole_number, "the number of an image")
             self.images[image] = param.root_folder + self._next(words, str, "the file of an image")
-            channels, _, _ = (self._next(words, whole_number, f"the size of image {image}") for _ in range(3))
+            channels = self._next(words, whole_number, f"the size of image {image}")
             if channels != CHANNELS:
-                raise self._malformed(f"image {image} has {channels} channels, and windows have {CHANNELS}")
+                fact = f"image {image} is listed with {channels} {'channel' if channels == 1 else 'channels'}, and all images are read with {CHANNELS}"
+                raise self._malformed(fact, f"write {CHANNELS} in this line: gray files get three channels")
+            for _ in range(2):
+                self._next(words, whole_number, f"the size of image {image}")
             for _ in range(self._next(words, whole_number, f"the number of windows of image {image}")):
                 label = self._next(words, whole_number, f"the label of a window of image {image}")
                 overlap = self._next(words, np.float32, f"the overlap of a window of image {image}")
                 corners = [self._next(words, whole_number, f"the corners of a window of image {image}") for _ in range(4)]
                 if overlap >= foreground:
                     if label <= 0:
-                        raise self._malformed(f"image {image} has a window of overlap {overlap:g} with label {label}, which is background's")
+                        fact = f"image {image} has a window of overlap {overlap:g} with label {label}, and labels of objects are 1 or more"
+                        raise self._malformed(fact, f"write the label of its class, or an overlap below {foreground:g} (fg_threshold) for background")
                     rows[1].append([image, label, *corners])
                 elif overlap < background:
                     rows[0].append([image, 0, *corners])
         if not self.images:
-            raise self._malformed("it is empty")
+            self._line = 0
+            raise self._malformed("it is empty", f"write the images and their windows to it; {_FORMAT}")
         self.kinds = [Windows(*(np.array(kind, np.int64).reshape(-1, 6)[:, part] for part in (0, 1, slice(2, 6)))) for kind in rows]
         for kind, wanted, name in zip(self.kinds, (self.batch - self.objects, self.objects), ("background", "object")):
             if wanted and not len(kind.image):
-                raise Error(
-                    f"the window file {self.source} has no {name} window, and a batch takes {wanted}", fix="correct the thresholds or fg_fraction"
-                )
+                fact = f"the window file {self.source} has no {name} window, and a batch takes {wanted}"
+                raised = f"set bg_threshold above {background:g}, or fg_fraction: 1 for batches without background"
+                fix = raised if name == "background" else f"set fg_threshold below {foreground:g}, or fg_fraction: 0 for batches without objects"
+                raise Error(fact, fix=fix)
 
     def _words(self) -> Iterator[str]:
         try:
-            for line in text_lines(self.source):
+            for number, line in enumerate(text_lines(self.source), 1):
+                self._line = number
                 yield from line.split()
         except OSError as problem:
             fact = f"the window file '{self.source}' cannot be read: {problem.strerror}"
-            raise MissingPath(fact, self.source, "source", "source names the window file") from None
+            raise MissingPath(fact, self.source, "source", "set source in window_data_param to the window file") from None
 
     def _next(self, words: Iterator[str], kind: Callable[[str], Any], what: str) -> Any:
         word = next(words, None)
@@ -130,20 +143,21 @@ class WindowSource(Source):
         except ValueError:
             raise self._malformed(f"'{word}' where {what} was expected") from None
 
-    def _malformed(self, fact: str) -> Error:
-        fix = "per image: '# number', file, channels, height, width, number of windows; per window: label overlap x1 y1 x2 y2"
-        return Error(f"window file {self.source}: {fact}", fix=fix)
+    def _malformed(self, fact: str, fix: str = "") -> Error:
+        """Return the error for the current line, or for the whole file if that is 0."""
+        line = f", line {self._line}" if self._line else ""
+        return Error(f"window file {self.source}{line}: {fact}", fix=fix or f"correct the line; {_FORMAT}")
 
     def _check_mean(self) -> None:
         mean = self.transform.mean
         if mean is None:
             return
         if mean.ndim == 1 and len(mean) not in (1, CHANNELS):
-            raise Error(f"{len(mean)} mean_value given for images of {CHANNELS} channels", fix=f"give 1 or {CHANNELS}")
+            raise Error(f"{len(mean)} mean_value given for images of {CHANNELS} channels", fix=f"give mean_value once, or {CHANNELS} times")
         if mean.ndim == 3 and (mean.shape[0] != CHANNELS or mean.shape[1] != mean.shape[2] or mean.shape[1] < self.side):
             raise Error(
                 f"mean_file {self.transform.mean_file} is {shape_text(mean.shape)}, windows {shape_text((CHANNELS, self.side, self.side))}",
-                fix="a square mean of at least that size, or mean_value per channel",
+                fix="make a square mean image of at least that size, or remove mean_file and set mean_value once for each channel",
             )
 
     # -- batches -----------------------------------------------------------------------------------------------------
@@ -194,7 +208,8 @@ class WindowSource(Source):
         x1, y1, x2, y2 = (int(n) for n in corners)
         height, width = pixels.shape[1:]
         if not (0 <= x1 <= x2 < width and 0 <= y1 <= y2 < height):
-            raise Error(f"the image is {width} x {height}, a window of it {x1} {y1} {x2} {y2}", fix="correct the window file")
+            fix = f"write x1 y1 x2 y2 with 0 <= x1 <= x2 <= {width - 1} and 0 <= y1 <= y2 <= {height - 1} in the window file"
+            raise Error(f"the image is {width} x {height}, a window of it {x1} {y1} {x2} {y2}", fix=fix)
         cut = self.cut((x1, y1, x2, y2), (height, width), mirror)
         top, left, bottom, right = cut.box
         row[HEIGHT : WIDTH + 1] = cut.size

@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.changes.boxes import Boxes
+from ocaffe.data.changes.boxes import Boxes, read_annotated
 from ocaffe.data.changes.distort import Step, add_noise, check_distortion, check_noise, draw, in_ssds_form
 from ocaffe.data.changes.resample import Interpolation
 from ocaffe.data.changes.resizing import Resizing, Resizings, Size
@@ -95,11 +94,11 @@ class AnnotatedStager:
         self.largest: int | None = None  # pixels of an image that is not Large; None: there are no other processes
         self.boxed = annotated.HasField("anno_type")  # the second top has boxes
         if annotated.yolo_data_type not in (0, 1):
-            fix = "yolo_data_type: 0 for rows of boxes, or yolo_data_type: 1 for lists of boxes for RegionLoss and Yolov3"
+            fix = "set yolo_data_type: 0 (rows of boxes, for SSD) or 1 (lists of boxes, for RegionLoss and Yolov3)"
             raise Error(f"yolo_data_type is {annotated.yolo_data_type}", fix=fix)
         self.lists, self.jitter = annotated.yolo_data_type == 1, float(annotated.yolo_data_jitter)
         if self.lists and not 0 <= self.jitter < 1:
-            raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="yolo_data_jitter: 0.2, or another share of the image from 0 to below 1")
+            raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="set yolo_data_jitter to a share of the image, 0 or more and below 1")
         self.samplers = list(annotated.batch_sampler)
         self.resizings, self.noise = Resizings(param.resize_param, batch), _single(param, "noise_param")
         self.distort, self.expand, self.emit = (_given(param, field) for field in ("distort_param", "expand_param", "emit_constraint"))
@@ -119,14 +118,15 @@ class AnnotatedStager:
             self.distort = in_ssds_form(self.distort)
             check_distortion(self.distort)
         if self.expand is not None and self.expand.max_expand_ratio < 1:
-            raise Error(f"max_expand_ratio is {self.expand.max_expand_ratio:g}", fix="max_expand_ratio: 4, or another number of 1 or more")
+            raise Error(f"max_expand_ratio is {self.expand.max_expand_ratio:g}", fix="set max_expand_ratio in expand_param to 1 or more")
         for each in self.samplers:
             low, high, thin, wide = (getattr(each.sampler, f) for f in ("min_scale", "max_scale", "min_aspect_ratio", "max_aspect_ratio"))
-            if not (0 < low <= high <= 1 and 0 < thin <= wide):
-                raise Error(
-                    f"a sampler has scales {low:g} to {high:g} and aspect ratios {thin:g} to {wide:g}",
-                    fix="0 < min_scale <= max_scale <= 1, 0 < min_aspect_ratio <= max_aspect_ratio",
-                )
+            if not 0 < low <= high <= 1:
+                fix = "set both in sampler so that 0 < min_scale <= max_scale <= 1"
+                raise Error(f"a sampler of batch_sampler has min_scale {low:g} and max_scale {high:g}", fix=fix)
+            if not 0 < thin <= wide:
+                fix = "set both in sampler so that 0 < min_aspect_ratio <= max_aspect_ratio"
+                raise Error(f"a sampler of batch_sampler has min_aspect_ratio {thin:g} and max_aspect_ratio {wide:g}", fix=fix)
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -139,10 +139,7 @@ class AnnotatedStager:
 
     def parse(self, content: Any) -> Any:
         """Return the AnnotatedDatum in a record's content. Raise Error without a place."""
-        try:
-            parsed = proto.AnnotatedDatum.FromString(bytes(content))
-        except DecodeError:
-            raise Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset") from None
+        parsed = read_annotated(content)
         if not parsed.HasField("datum"):
             fix = "make the database by `ocaffe dataset voc` or convert_annoset; a Data layer reads this one"
             raise Error("it is a Datum, an image without boxes", fix=fix)
@@ -164,13 +161,17 @@ class AnnotatedStager:
         file = open_image(datum.data, self.transform.max_pixels) if datum.encoded else None
         shape = file.shape(self.color) if file is not None else (datum.channels, datum.height, datum.width)
         if file is None and len(datum.data) != shape[0] * shape[1] * shape[2]:
-            raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database with images, not with float_data")
+            if datum.float_data:
+                raise Error("its image has float_data", fix="write the pixels as bytes in data, where the database is written")
+            fix = "set channels, height and width of the datum to the shape of its data, where the database is written"
+            raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix=fix)
         if self.largest is not None and shape[1] * shape[2] > self.largest:
             raise Large(f"it has {shape[1] * shape[2]:,} pixels")
         if self.boxed and self.labels and annotated.type != proto.AnnotatedDatum.BBOX:
-            raise Error(f"its annotations are of type {annotated.type}", fix="make the database with annotations of type BBOX")
+            fix = "make the database with boxes by `ocaffe dataset voc`, or remove anno_type from annotated_data_param to read labels of images"
+            raise Error(f"its annotations are of type {annotated.type}, not BBOX", fix=fix)
         if self.labels and not self.boxed and not datum.HasField("label"):
-            raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX")
+            raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX in annotated_data_param")
         if self.distort is not None and shape[0] != 3:
             fix = "force_color: true" if file is not None else "make the database without --gray"
             raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix=fix)
@@ -294,5 +295,5 @@ def _single(message: Any, field: str) -> Any:
     """Return the value of a repeated message field, or None if it is empty. Raise Error if it has several values."""
     values = getattr(message, field)
     if len(values) > 1:
-        raise Error(f"transform_param has {len(values)} {field}", fix="keep one of them")
+        raise Error(f"transform_param has {len(values)} {field}", fix=f"keep one {field}, and remove the others")
     return values[0] if values else None

@@ -99,7 +99,8 @@ class DenseStager:
                 shapes.append((channels, height, width))
                 self.check_size(shapes[0])
                 if shapes[-1][1:] != shapes[0][1:]:
-                    raise Error(f"the labels are {shape_text(shapes[1][1:])}, the image {shape_text(shapes[0][1:])}", fix="labels as large as the image")
+                    fix = "make a file of labels with as many pixels as the image"
+                    raise Error(f"the labels are {shape_text(shapes[1][1:])}, the image {shape_text(shapes[0][1:])}", fix=fix)
         return Pair((files[0], files[-1]), shapes[0])
 
     def write(self, frame: Frame, chunk: Chunk, buffer: np.ndarray) -> Result:

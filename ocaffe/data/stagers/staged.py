@@ -33,7 +33,7 @@ class StagedSource(Source):
         """`param` has batch_size, shuffle and rand_skip. `workers`: their number (default: one per core). The caller sets `_stager`."""
         super().__init__(place, layer)
         if not param.batch_size:
-            raise Error("batch_size is 0", fix="batch_size: 32, or another number of 1 or more")
+            raise Error(f"batch_size is {'0' if param.HasField('batch_size') else 'missing'}", fix="set batch_size of the layer to at least 1")
         self.store, self.batch = store, int(param.batch_size)
         self.order = Order(store.entries, bool(param.shuffle), int(param.rand_skip))
         self.workers, self.effort = Workers(workers), Effort()

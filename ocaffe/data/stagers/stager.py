@@ -120,16 +120,19 @@ class Stager:
         if frame.shape and shape != frame.shape:
             raise Unfit(f"the image is {shape_text(shape)}, the first one of its batch is {shape_text(frame.shape)}")
         if shape[0] != frame.layout.channels:
-            raise Unfit(f"the image has {shape[0]} channels, the first record has {frame.layout.channels}", fix="set force_color or force_gray")
+            fix = "set force_color: true or force_gray: true in transform_param"
+            raise Unfit(f"the image has {shape[0]} channels, the first record has {frame.layout.channels}", fix=fix)
         if values is not None and values.dtype == np.float32 and frame.layout.dtype != np.float32:
-            raise Unfit("it has float_data, the first record has bytes", fix="make the database with one kind of data")
+            fix = "write all records with data, or all with float_data, where the database is written"
+            raise Unfit("it has float_data, the first record has bytes", fix=fix)
 
     def _put(self, picture: Picture, sized: Sized | None, window: Window | None, room: np.ndarray, layout: Layout, laps: Laps) -> None:
         if picture.file is None:
             values = picture.record.values
             assert values is not None
             if sized is not None and values.dtype != np.uint8:
-                raise Unfit("it has float_data, and transform_param resizes images of bytes", fix="make the database with bytes, or of the final size")
+                fix = "write the images as bytes in data, or in the final size and without resize_param"
+                raise Unfit("it has float_data, and transform_param resizes images of bytes", fix=fix)
             pixels = values.reshape(picture.shape)
             copy_window(pixels if sized is None else sized.apply(pixels), window, room, layout)
         else:

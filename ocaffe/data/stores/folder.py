@@ -53,7 +53,7 @@ def class_folders(root: str, classes: Sequence[str] = (), photos: bool = False) 
     folders, loose = subfolders(root, skipped)
     if not folders:
         fact = f"the folder {root} has no subfolders" + (f", and {loose} images itself" if loose else "")
-        raise Error(fact, fix="the images of each class are in a subfolder of its name: FOLDER/cat/1.jpg")
+        raise Error(fact, fix=f"move the images of each class into a subfolder with its name, such as {os.path.join(root, 'cat')}")
     if parts := split_of(folders):
         fact = f"the folder {root} has the subfolders {' and '.join(parts)}, which are parts, not classes"
         raise Error(fact, fix=f"give one of them: {os.path.join(root, parts[0])}")
@@ -61,7 +61,8 @@ def class_folders(root: str, classes: Sequence[str] = (), photos: bool = False) 
     unknown = sorted(set(folders) - set(numbered)) if numbered else []
     if unknown:
         known = "among the classes for training" if classes else f"in {os.path.join(root, LABELS)}"
-        raise Error(f"the folder {root} has the class '{unknown[0]}', which is not {known}", fix="correct the names, or move the folder away")
+        fix = f"correct the name, add it to {LABELS}, or move the folder away" if not classes else "correct the name, or move the folder away"
+        raise Error(f"the folder {root} has the class '{unknown[0]}', which is not {known}", fix=fix)
     numbered = numbered or folders
     if len(numbered) < 2:
         raise Error(f"the folder {root} has one class, '{folders[0]}'", fix=f"give {os.path.join(root, folders[0])} if its subfolders are the classes")

@@ -30,7 +30,7 @@ class ListFiles(NamedFiles):
                     raise ValueError(f"'{line.text}' has no label" if label_count == 1 else f"'{line.text}' has less than {label_count} labels")
                 values.extend(label_values(words, floats))
             except ValueError as problem:
-                fix = _remedy(line.text, label_count, floats) or f"each line is a file, a space, and {count}"
+                fix = _remedy(line.text, label_count, floats) or f"write a file, a space, and {count} into each line"
                 raise Error(f"{source}, line {line.number}: {problem}", fix=fix) from None
             self._names.append(root + name)
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)

@@ -24,7 +24,7 @@ def label_names(path: str) -> list[str]:
     if os.path.basename(path) == LABELS:
         return read_labels(path)
     if not os.path.exists(path) and not is_shards(path):
-        raise Error(f"{path} does not exist", fix=f"give a database, a folder, a list, a table or a labels.txt (relative to {os.getcwd()})")
+        raise Error(f"{path} does not exist", fix=f"correct the name: it is a database, a folder, a list, a table or a labels.txt (relative to {os.getcwd()})")
     given = given_labels(os.path.dirname(path) or ".")
     return given or (table_names(path) if is_table(path, 1) else [])
 

@@ -20,7 +20,7 @@ def read_labels(path: str) -> list[str]:
     try:
         names = [line.strip() for line in text_lines(path)]
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="the file has the name of a class in each line") from None
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give a file with the name of a class in each line") from None
     while names and not names[-1]:
         names.pop()
     for number, name in enumerate(names, 1):

@@ -18,7 +18,7 @@ def open_files(param: Any) -> Files:
     source, root, count = param.source, param.root_folder, int(param.label_count)
     floats = param.HasField("label_count")
     if not count:
-        raise Error("label_count is 0", fix="label_count: 1, or a larger number; leave out the second top if the net uses no labels")
+        raise Error("label_count is 0", fix="remove label_count, or set it to at least 1; leave out the second top if the net uses no labels")
     if root and (os.path.isdir(source) or is_shards(source)):
         raise Error(f"root_folder is '{root}', and source '{source}' is no list of names", fix="remove root_folder")
     if is_shards(source):

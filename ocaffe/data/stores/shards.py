@@ -28,6 +28,8 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_TEXT = 1 << 20  # bytes of a member with labels
 _MOST_SHARDS = 1 << 20  # of a range
+_NUMBER = "write the number of the class to it"
+_JSON = 'write the number of the class to it as {"label": 0}'
 _LABEL_KINDS = ("cls", "json")  # suffixes of members with labels; the first one that a sample has is used
 
 
@@ -96,7 +98,7 @@ class ShardFiles(Files):
                 values.extend(labels)
         self.entries = len(self._names)
         if not self.entries:
-            raise Error(f"the shards {source} have no image", fix="a sample is an image and its label: 000.jpg and 000.cls")
+            raise Error(f"the shards {source} have no image", fix="write samples to them: an image and its label, such as 000.jpg and 000.cls")
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
         self.notes = (("image_data_layer.cpp:38", f"Opening {len(self._shards)} shards {source}"),)
 
@@ -137,7 +139,9 @@ def shard_paths(source: str) -> list[str]:
     if span:
         first, last = (int(number) for number in span.groups())
         if not first <= last < first + _MOST_SHARDS:
-            raise Error(f"the range {span[0]} in '{source}' is empty or too long", fix="give the first and the last number: {000..009}")
+            if last < first:
+                raise Error(f"the range {span[0]} in '{source}' ends before it begins", fix=f"give the smaller number first: {{{span[2]}..{span[1]}}}")
+            raise Error(f"the range {span[0]} in '{source}' has {last - first + 1:,} shards", fix=f"give at most {_MOST_SHARDS:,}, or the folder of the shards")
         return [f"{source[: span.start()]}{number:0{len(span[1])}d}{source[span.end() :]}" for number in range(first, last + 1)]
     found = sorted(glob.glob(source))
     if not found:
@@ -219,26 +223,33 @@ def _sample(stream: BinaryIO, path: str, sample: dict[str, Member], label_count:
     source = next((sample[kind] for kind in _LABEL_KINDS if kind in sample), None)
     if "image" not in sample or source is None:
         fact = f"{path}, member {member.name}: the sample has no {'image' if source else '.cls or .json with its label'}"
-        raise Error(fact, fix="a sample is an image and its label: 000.jpg and 000.cls")
+        folder, slash, base = member.name.rpartition("/")
+        stem = folder + slash + base.partition(".")[0]
+        raise Error(fact, fix=f"add {stem}.{'jpg' if source else 'cls'} to the shard, or leave the sample out of it")
     try:
         if source.size > _MOST_TEXT:
-            raise ValueError(f"it has {source.size:,} bytes, and {_MOST_TEXT:,} are allowed")
+            raise Error(f"it has {source.size:,} bytes, and {_MOST_TEXT:,} are allowed", fix="write the number of the class alone to it")
         stream.seek(source.at)
         text = stream.read(source.size).decode("utf-8-sig")
         words = text.split() if source is sample.get("cls") else _json_words(text)
         if len(words) != label_count:
-            raise ValueError(f"it has {len(words)} labels, and label_count is {label_count}")
+            more = f", or set label_count: {len(words)} in image_data_param" if words else ""
+            numbers = f"{label_count} numbers" if label_count > 1 else "one number"
+            raise Error(f"it has {len(words)} labels, and label_count is {label_count}", fix=f"write {numbers} to it{more}")
         return sample["image"], label_values(words, floats)
-    except ValueError as problem:
-        raise Error(f"{path}, member {source.name}: {problem}", fix="the text is the number of the class; label_count: 2 means two numbers") from None
+    except (Error, ValueError) as problem:
+        fact, fix = (problem.fact, problem.fix) if isinstance(problem, Error) else (str(problem), _NUMBER)
+        raise Error(f"{path}, member {source.name}: {fact}", fix=fix) from None
 
 
 def _json_words(text: str) -> Sequence[str]:
-    """Return the value of "label" as words: a number, or a list of numbers. Raise ValueError."""
+    """Return the value of "label" as words: a number, or a list of numbers. Raise Error."""
     try:
         found = json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise Error("it is nested too deeply", fix=_JSON) from None
+    except ValueError as problem:
+        raise Error(f"it is {'not JSON: ' + str(problem) if text.strip() else 'empty'}", fix=_JSON) from None
     if not isinstance(found, dict) or "label" not in found:
-        raise ValueError('it has no "label"')
+        raise Error('it has no "label"', fix=_JSON)
     return [str(value) for value in (found["label"] if isinstance(found["label"], list) else [found["label"]])]

@@ -73,7 +73,7 @@ class TableFiles(NamedFiles):
         if len(kinds) > 1:
             number, text = (next(row for row in rows if is_number(row.cells[1]) == kind) for kind in (True, False))
             fact = f"{source}, line {text.line}: the label '{text.cells[1]}' is not a number, and that of line {number.line} is '{number.cells[1]}'"
-            raise Error(fact, fix="use numbers or names of classes for all")
+            raise Error(fact, fix="write numbers in all lines, or names of classes in all lines")
         self.labels = self._numbered(rows) if self.classes else self._numbers(rows, label_count, floats)
         said = f": {len(self.classes)} classes" if self.classes else ""
         self.notes = (("image_data_layer.cpp:38", f"Opening file {source}{said}"),)
@@ -83,7 +83,7 @@ class TableFiles(NamedFiles):
         unknown = next((row for row in rows if row.cells[1] not in numbers), None)
         if unknown is not None:
             fact = f"{self._source}, line {unknown.line}: the class '{unknown.cells[1]}' is not in the {LABELS} beside the table"
-            raise Error(fact, fix="correct the name, or the file")
+            raise Error(fact, fix=f"correct the name in this line, or add it to {LABELS}")
         return np.array([numbers[row.cells[1]] for row in rows], np.float32)[:, None]
 
     def _numbers(self, rows: Sequence[Row], label_count: int, floats: bool) -> np.ndarray:
@@ -92,7 +92,8 @@ class TableFiles(NamedFiles):
             try:
                 values.extend(label_values(row.cells[1:], floats))
             except ValueError as problem:
-                fix = "correct it" if floats else f"correct it, or set label_count: {label_count} in image_data_param, which allows fractions"
+                whole = f" without a fraction, or set label_count: {label_count} in image_data_param, which allows fractions"
+                fix = "write a number" + ("" if floats else whole)
                 raise Error(f"{self._source}, line {row.line}: {problem}", fix=fix) from None
         return np.array(values, np.float32).reshape(len(rows), label_count)
 
@@ -111,12 +112,12 @@ def _rows(source: str) -> list[Row]:
         reader = csv.reader(text_lines(source, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
         rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if "".join(cells).strip() or len(cells) > 1]
     except (OSError, ValueError) as problem:
-        raise Error(f"the table {source} cannot be read: {getattr(problem, 'strerror', None) or problem}", fix="correct its name") from None
+        raise Error(f"the table {source} cannot be read: {getattr(problem, 'strerror', None) or problem}", fix="correct its name or its permissions") from None
     except csv.Error as problem:
-        raise Error(f"{source}, line {reader.line_num}: {problem}", fix="correct the quotes in this line or before it") from None
+        raise Error(f"{source}, line {reader.line_num}: the row cannot be read: {problem}", fix="correct the quotes in this line or before it") from None
     rows = rows[_has_header(rows) :]
     if not rows:
-        raise Error(f"the table {source} has no rows", fix="each row is a file and its label")
+        raise Error(f"the table {source} has no rows", fix="write a row for each image: its file and its label")
     return rows
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.data.databases.database import Database, Item, Key, Reader, open_database
-from ocaffe.data.databases.datum import Datum, DatumReader
+from ocaffe.data.databases.datum import NO_DATA, Datum, DatumReader, not_a_datum
 from ocaffe.data.databases.writer import OPENED
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.data.workers import Workers
@@ -46,7 +46,7 @@ def database_mean(path: str, backend: str) -> np.ndarray:
                 sums = np.zeros(images[0].shape, np.float64)
             for image, item in zip(images, items):
                 if image.shape != sums.shape:
-                    fact = f"the image is {shape_text(image.shape)}, the first one is {shape_text(sums.shape)}"
+                    fact = f"the image is {shape_text(image.shape)}, that of the first record {shape_text(sums.shape)}"
                     fix = "make the database with one size: convert_imageset --resize_height --resize_width"
                     raise Error(database.fault(fact, done, item[0]).fact, place="ocaffe compute_image_mean", fix=fix)
                 sums += image
@@ -65,8 +65,7 @@ def _parse(database: Database, parse: DatumReader, record: int, item: Item) -> D
     try:
         return parse(item[1])
     except Malformed as problem:
-        fact = f"it is not a Datum, an image with a label: {problem.fact} at byte {problem.at}"
-        raise database.fault(Error(fact, fix="give a database of images, as convert_imageset makes it"), record, item[0]) from None
+        raise database.fault(not_a_datum(problem), record, item[0]) from None
 
 
 def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarray:
@@ -75,7 +74,8 @@ def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarra
         if not datum.encoded:
             return datum.values.reshape(datum.shape)
         if datum.pixels is None:
-            raise Error("it is encoded, but has no data", fix="make the database again without this image")
+            raise Error("it is encoded, but has no data", fix=NO_DATA)
         return planes(open_image(datum.pixels), Color.UNCHANGED)
     except Error as problem:
-        raise database.fault(problem.fact, record, key) from None
+        fix = None if "transform_param" in (problem.fix or "") else problem.fix  # compute_image_mean has no net
+        raise database.fault(Error(problem.fact, fix=fix), record, key) from None

@@ -4,11 +4,10 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from google.protobuf.message import DecodeError
 from tqdm import tqdm
 
 from ocaffe import proto
-from ocaffe.data.changes.boxes import Boxes, area
+from ocaffe.data.changes.boxes import Boxes, area, read_annotated
 from ocaffe.data.databases.database import Reader, open_database
 from ocaffe.errors import Error
 
@@ -21,9 +20,8 @@ def corners_of(database: str) -> tuple[np.ndarray, int]:
     for record in tqdm(range(opened.entries), desc="boxes", disable=None):
         ((key, value),) = reader.read(record)
         try:
-            found.append(Boxes.of(proto.AnnotatedDatum.FromString(bytes(value))).corners)
-        except DecodeError:
-            problem = Error("it is not an AnnotatedDatum, an image with boxes", fix="make the database by `ocaffe dataset voc`, or by convert_annoset")
+            found.append(Boxes.of(read_annotated(value)).corners)
+        except Error as problem:
             raise opened.fault(problem, record, key) from None
     corners = np.concatenate(found)
     return corners[area(corners) > 0], opened.entries

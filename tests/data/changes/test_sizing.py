@@ -260,7 +260,7 @@ def test_label_images_are_resized_alike(device: Any, tmp_path: pathlib.Path) -> 
     "text, fact",
     [
         ("random_resize_param { min_size: 9 }", "random_resize_param is set without crop_size"),
-        ("crop_size: 4 random_resize_param { min_size: 9 max_size: 8 }", "min_size 9, max_size 8"),
+        ("crop_size: 4 random_resize_param { min_size: 9 max_size: 8 }", "min_size 9 above max_size 8"),
         ("crop_size: 4 random_resize_param { } random_aspect_ratio_param { }", "random_resize_param and random_aspect_ratio_param all set the size"),
         ("crop_size: 4 random_resize_param { } resize_param { height: 5 width: 5 }", "random_resize_param and resize_param all set the size"),
         ("crop_size: 4 vertical_stretch_upper: 2 random_resized_crop { }", "vertical_stretch_upper and random_resized_crop all set the size"),
@@ -272,9 +272,9 @@ def test_label_images_are_resized_alike(device: Any, tmp_path: pathlib.Path) -> 
         ("crop_size: 4 vertical_stretch_lower: 2", "vertical_stretch_lower is 2, vertical_stretch_upper 1"),
         ("crop_size: 4 rand_resize_ratio_lower: 0.5 rand_resize_ratio_upper: 2", "rand_resize_ratio_lower is 0.5"),
         ("vertical_stretch_lower: 0.5", "vertical_stretch_lower is set without crop_size"),
-        ("resize_param { height: 8 interp_mode: CUBIC }", "resize_param has height 8, width 0"),
+        ("resize_param { height: 8 interp_mode: CUBIC }", "resize_param has height 8 and width 0"),
         ("resize_param { height: 8 width: 8 interp_mode: CUBIC prob: 0.5 }", "resize_param has prob 0.5 without crop_size"),
-        ("resize_param { height: 8 width: 8 interp_mode: CUBIC height_scale: 3 }", "which need boxes"),
+        ("resize_param { height: 8 width: 8 interp_mode: CUBIC height_scale: 3 }", "has height_scale, which needs boxes"),
     ],
 )
 def test_errors(text: str, fact: str) -> None:

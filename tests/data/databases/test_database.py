@@ -7,6 +7,7 @@ import importlib.util
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,22 @@ def test_one_environment_serves_all(ten: str) -> None:
     lmdb.open(ten, lock=False).close()  # the database is closed when no reader uses it
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_lmdbs_that_caffe_does_not_write(tmp_path: pathlib.Path, named: bool) -> None:
+    with lmdb.open(str(tmp_path), max_dbs=1) as environment, environment.begin(write=True) as transaction:
+        transaction.put(b"train" if named else b"0", b"x", db=environment.open_db(b"train", transaction) if named else None)
+    if not named:  # the flag of a key with several values; lmdb for Python cannot set it in the main database
+        file = tmp_path / "data.mdb"
+        node = struct.pack("=HHHH", 1, 0, 0, 1) + b"0x"
+        assert node in file.read_bytes()
+        file.write_bytes(file.read_bytes().replace(node, struct.pack("=HHHH", 1, 0, 4, 1) + b"0x"))
+    with pytest.raises(Error) as caught:
+        Reader(open_database(str(tmp_path), LMDB)).read(0)
+    fact, fix = caught.value.fact, str(caught.value.fix)
+    assert "record 0" not in fact and ("the named database 'train'" if named else "the key '0' has several values (dupsort)") in fact
+    assert ('leave out env.open_db(b"train")' if named else "opened without dupsort") in fix
+
+
 def failure(path: object, backend: int = LMDB) -> Error:
     with pytest.raises(Error) as caught:
         open_database(str(path), backend)
@@ -76,7 +93,10 @@ def test_not_a_database(tmp_path: pathlib.Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"")
     assert "is empty (0 bytes)" in failure(tmp_path).fact
     (tmp_path / "data.mdb").write_bytes(os.urandom(20000))
-    assert "cannot be opened as LMDB: it is not an LMDB file" in failure(tmp_path).fact
+    assert "cannot be opened as LMDB: its data.mdb is not an LMDB file" in failure(tmp_path).fact
+    for content, kind in ((b"<!DOCTYPE html><html>", "a web page"), (b"\x1f\x8b\x08", "a gzip archive")):
+        (tmp_path / "data.mdb").write_bytes(content.ljust(20000, b"\0"))
+        assert f"its data.mdb is {kind}" in failure(tmp_path).fact and "the file data.mdb itself" in str(failure(tmp_path).fix)
 
 
 def test_the_other_backend(ten: str) -> None:

@@ -81,7 +81,7 @@ def test_bad_images(make: Any, kind: str, place: str) -> None:
     opened, where = make(place, content)
     error = failure(lambda: samples(opened(), 0))
     assert error.fact.startswith(where) and fact in error.fact.removeprefix(where)
-    assert str(error.fix).endswith("or skip such records: transform_param { skip_bad_records: N }")  # a net in a script has no flags
+    assert str(error.fix).endswith("or skip up to N such records: transform_param { skip_bad_records: N }")  # a net in a script has no flags
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -292,14 +292,14 @@ def test_mean_file(raws: str, odd: str, tmp_path: pathlib.Path) -> None:
 
 def test_mean_values(raws: str) -> None:
     error = failure(lambda: source(raws, 1, transform={"mean_value": [1, 2]}))
-    assert "2 mean_value given for images of 3 channels" in error.fact and error.fix == "give 1 or 3"
+    assert "2 mean_value given for images of 3 channels" in error.fact and error.fix == "give mean_value once, or 3 times"
     assert "mean_file and mean_value" in failure(lambda: source(raws, 1, transform={"mean_value": [1], "mean_file": "m"})).fact
 
 
 def test_contradictions_and_what_is_not_supported(raws: str) -> None:
     assert failure(lambda: source(raws, 0)).fact == "batch_size is 0"
     assert "force_color and force_gray" in failure(lambda: source(raws, 1, transform={"force_color": True, "force_gray": True})).fact
-    assert "give crop_size, or crop_h and crop_w" in str(failure(lambda: source(raws, 1, transform={"crop_size": 4, "crop_h": 4, "crop_w": 4})).fix)
+    assert "give crop_size alone, or crop_h and crop_w" in str(failure(lambda: source(raws, 1, transform={"crop_size": 4, "crop_h": 4, "crop_w": 4})).fix)
     assert "crop_h 4, crop_w 0" in failure(lambda: source(raws, 1, transform={"crop_h": 4})).fact
     assert failure(lambda: source(raws, 1, transform={"max_distort": 3})).fact.startswith("transform_param field 'max_distort' is not supported here: TSN")
     assert failure(lambda: source(raws, 1, shuffle_buffer_size=3)).fact == (

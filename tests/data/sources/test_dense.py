@@ -89,7 +89,7 @@ def test_errors(pairs: str, tmp_path: pathlib.Path) -> None:
     assert "the crop of 13 x 13 is larger than the image of 12 x 10" in failure(lambda: source(pairs, 1, transform={"crop_size": 13})).fact
     small = save(tmp_path / "small.png", image(1, (1, 3, 3)))
     for lines, fact in (
-        ([f"{tmp_path}/i0.png"], "line 1: 1 words"),
+        ([f"{tmp_path}/i0.png"], "i0.png' has 1 word, and two are needed"),
         ([f"{tmp_path}/i0.png {small}"], f"line 1: {small}: the labels are 3 x 3, the image 12 x 10"),
         ([f"{tmp_path}/i0.png {tmp_path}/none.png"], f"line 1: {tmp_path}/none.png: it cannot be read"),
     ):
@@ -138,7 +138,7 @@ def test_labels_without_a_class(pairs: str, tmp_path: pathlib.Path) -> None:
     made = source(path, 2)
     made.limits[1] = [LabelRange("loss", 5, 255)]
     error = failure(lambda: batch_of(made, 0))
-    assert f"line 2: {names[1]}: its label is 75" in error.fact and "`ocaffe dataset masks` writes the indices of the palette" in str(error.fix)
+    assert f"line 2: {names[1]}: its label is 75" in error.fact and "`ocaffe dataset masks`, which writes the indices of the palette" in str(error.fix)
     save(tmp_path / "1.png", good)
     made = source(path, 2, transform={"affine": {"rotation": 3}})
     made.limits[1] = [LabelRange("loss", 5)]

@@ -104,16 +104,17 @@ def test_errors(tmp_path: pathlib.Path) -> None:
     mean = str(tmp_path / "mean.binaryproto")
     write_blobproto(mean, np.zeros((3, 7, 7), np.float32))
     assert "is 3 x 7 x 7, windows 3 x 8 x 8" in failure(lambda: source(path, 4, transform={"mean_file": mean})).fact
-    for old, new, fact in (
-        ("# 3", "3", "'3' where '#' and the number of an image were expected"),
-        ("# 3", "# three", "'three' where the number of an image was expected"),
-        ("2 0.6", "-1 0.6", "image 3 has a window of overlap 0.6 with label -1"),
-        ("7 1.0 0 0 39 29", "7 1.0 0", "it ends where the corners of a window of image 8 was expected"),
-        ("\n3\n30", "\n1\n30", "has 1 channels"),
-        ("0 0 39 29", f"0 0 39 {(1 << 64) - 1}", "'18446744073709551615' where the corners of a window of image"),
+    listed = "label overlap x1 y1 x2 y2"
+    for old, new, fact, fix in (
+        ("# 3", "3", "'3' where '#' and the number of an image were expected", listed),
+        ("# 3", "# three", "'three' where the number of an image was expected", listed),
+        ("2 0.6", "-1 0.6", "image 3 has a window of overlap 0.6 with label -1", "below 0.5 (fg_threshold)"),
+        ("7 1.0 0 0 39 29", "7 1.0 0", "it ends where the corners of a window of image 8 was expected", listed),
+        ("\n3\n30", "\n1\n30", "line 3: image 0 is listed with 1 channel, and all images are read with 3", "write 3 in this line"),
+        ("0 0 39 29", f"0 0 39 {(1 << 64) - 1}", "'18446744073709551615' where the corners of a window of image", listed),
     ):
         error = failure(lambda old=old, new=new: source(window_file(tmp_path, **{old: new}), 4))  # type: ignore[misc]
-        assert fact in error.fact and "label overlap x1 y1 x2 y2" in str(error.fix)
+        assert fact in error.fact and fix in str(error.fix)
     (tmp_path / "empty").write_text("\n")
     assert "it is empty" in failure(lambda: source(str(tmp_path / "empty"), 4)).fact
     outside = window_file(tmp_path, **{"0 0 39 29": "0 0 40 29"})

@@ -76,8 +76,8 @@ def test_names_of_databases_and_lists(tmp_path: pathlib.Path) -> None:
     [
         (["a/1.png", "b/c.txt"], "the class folder {}/b has no image file", "add images"),
         (["a/1.png"], "the folder {} has one class, 'a'", "give {}/a if its subfolders are the classes"),
-        (["1.png", "2.png"], "the folder {} has no subfolders, and 2 images itself", "FOLDER/cat/1.jpg"),
-        (["1.txt"], "the folder {} has no subfolders", "FOLDER/cat/1.jpg"),
+        (["1.png", "2.png"], "the folder {} has no subfolders, and 2 images itself", "such as {}/cat"),
+        (["1.txt"], "the folder {} has no subfolders", "such as {}/cat"),
         (["train/a/1.png", "val/a/1.png"], "the folder {} has the subfolders train and val, which are parts, not classes", "give one of them: {}/train"),
         (["Test/a/1.png", "Train/a/1.png"], "the folder {} has the subfolders Train and Test, which are parts, not classes", "give one of them: {}/Train"),
     ],

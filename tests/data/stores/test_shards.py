@@ -102,7 +102,7 @@ def test_several_labels(tmp_path: pathlib.Path) -> None:
         ([("0.jpg", b""), ("0.cls", b"1" * 5000)], "member 0.cls: "),
         ([("0.jpg", b""), ("0.cls", b"1" * (1 << 20) + b"1")], "member 0.cls: it has 1,048,577 bytes, and 1,048,576 are allowed"),
         ([("0.jpg", b""), ("0.json", b'{"class": 1}')], 'member 0.json: it has no "label"'),
-        ([("0.jpg", b""), ("0.json", b"{")], "member 0.json: Expecting"),
+        ([("0.jpg", b""), ("0.json", b"{")], "member 0.json: it is not JSON"),
         ([("0.jpg", b""), ("0.json", b"[" * 100_000)], "member 0.json: it is nested too deeply"),
         ([("0.jpg", b""), ("0.json", b'{"label": true}')], "member 0.json: the label 'True' is not"),
         ([("0.jpg", b""), ("0.json", b'{"label": NaN}')], "member 0.json: the label 'nan' is not"),
@@ -184,7 +184,7 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path, folder: pathlib.Path)
         ("none-*.tar", "no file has the name"),
         ("s/train-{000..003}.tar", "train-002.tar cannot be read: No such file"),
         ("s/train-{5..3}.tar", "the range {5..3} in "),
-        ("s/train-{0..99999999}.tar", "is empty or too long"),
+        ("s/train-{0..99999999}.tar", "has 100,000,000 shards"),
         ("folder*.tar", "folder.tar cannot be read: Is a directory"),
     ):
         error = failure(lambda source=source: opened(tmp_path / source))  # type: ignore[misc]

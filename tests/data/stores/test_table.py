@@ -99,9 +99,9 @@ def test_names_of_classes(tmp_path: pathlib.Path) -> None:
         ("a.jpg,cat\nb.jpg,\n", {}, "line 2: the label is empty"),
         ("a.jpg,1.5\n", {}, "line 1: the label '1.5' is not a whole number of 32 bits"),
         ("a.jpg,1,cat\n", {"label_count": 2}, "line 1: the label 'cat' is not a finite number"),
-        ('a.jpg,1\n"b.jpg,2\nc.jpg,3\n', {}, "line 3: unexpected end of data"),
-        ('a.jpg,1\n"b".jpg,2\n', {}, "line 2: ',' expected after '\"'"),
-        ("a.jpg," + "x" * 200_000, {}, "line 1: field larger than field limit"),
+        ('a.jpg,1\n"b.jpg,2\nc.jpg,3\n', {}, "line 3: the row cannot be read: unexpected end of data"),
+        ('a.jpg,1\n"b".jpg,2\n', {}, "line 2: the row cannot be read: ',' expected after '\"'"),
+        ("a.jpg," + "x" * 200_000, {}, "line 1: the row cannot be read: field larger than field limit"),
         ("", {}, "names no image"),
     ],
 )  # fmt: skip
