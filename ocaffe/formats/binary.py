@@ -32,17 +32,18 @@ def read_net_binary(path: str | Path) -> Any:
         )  # fmt: skip
     data = open_head(path, "a caffemodel", size=-1)
     if is_text(data[:4096]) or is_hdf5(data):
-        fact = f"is {'an HDF5' if is_hdf5(data) else 'a text'} file, not a binary caffemodel"
-        raise Error(fact, place=str(path), fix="give the binary .caffemodel of the net")
+        fix = "give a .caffemodel" if is_hdf5(data) else "give a .caffemodel; `ocaffe upgrade_net_proto_text` upgrades a prototxt"
+        raise Error(f"is {'an HDF5' if is_hdf5(data) else 'a text'} file, not a binary caffemodel", place=str(path), fix=fix)
     try:
         net = proto.NetParameter.FromString(data)
     except DecodeError as problem:
-        raise Error(f"is damaged, or is not a caffemodel: {problem}", place=str(path), fix="copy or download it again") from None
+        fix = "give a .caffemodel; if it is one, copy or download it again"
+        raise Error(f"is damaged, or is not a caffemodel: {problem}", place=str(path), fix=fix) from None
     damaged = next((text for text in _texts(net) if isinstance(text, bytes)), None)
     if damaged is not None:
         raise Error(f"is damaged: a text in it is not UTF-8 ({damaged[:40]!r})", place=str(path), fix="copy or download it again")
     if not (net.layer or net.layers):
-        raise Error("has no layers: it is not a caffemodel", place=str(path), fix="give a .caffemodel; a .solverstate goes with --snapshot")
+        raise Error("has no layers: it is not a caffemodel", place=str(path), fix="give a .caffemodel, which holds the net with its weights")
     net.source_file = str(path)
     return net
 

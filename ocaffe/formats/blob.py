@@ -120,9 +120,11 @@ def read_blobproto(path: str | Path) -> np.ndarray:
         try:
             array: np.ndarray = np.load(path, allow_pickle=False)
         except Exception as problem:  # numpy evaluates the header, so a damaged one raises exceptions of many types
-            raise Error(f"cannot be read as .npy: {problem}", place=str(path), fix="write it again") from None
+            fix = "write an array of numbers to it by np.save"
+            raise Error(f"cannot be read as .npy: {problem}", place=str(path), fix=fix) from None
         if array.dtype.kind not in "fiub":
-            raise Error(f"cannot be read as .npy: it holds {array.dtype}, not numbers", place=str(path), fix="write it again as float32")
+            fix = "write it by np.save(..., array.astype(np.float32))"
+            raise Error(f"cannot be read as .npy: it holds {array.dtype}, not numbers", place=str(path), fix=fix)
         return array
     if is_text(head):
         raise Error("is a text file, not a .binaryproto file", place=str(path), fix="make one with compute_image_mean, or give mean_value in its place")
@@ -153,7 +155,8 @@ def malformed(path: str | Path, problem: wire.Malformed, size: int, what: str) -
             place=str(path),
             fix="copy or download it again",
         )
-    return Error(f"is damaged, or is not {what}: {problem.fact} at byte {problem.at:,}", place=str(path), fix="copy or download it again")
+    fact = f"is damaged, or is not {what}: {problem.fact} at byte {problem.at:,}"
+    return Error(fact, place=str(path), fix=f"give {what}; if it is one, copy or download it again")
 
 
 def blob_to_array(blob: Any, diff: bool = False) -> np.ndarray:

@@ -46,11 +46,12 @@ def draw_of(filler: Any, shape: Shape) -> Draw | None:
     known = sorted((*_DRAWS, *_FIXED))
     if filler.type not in known:
         near = difflib.get_close_matches(filler.type.lower(), known, 1, 0.6)
-        raise Error(f"there is no filler '{filler.type}'", fix=(f'type: "{near[0]}", or another of ' if near else "one of ") + ", ".join(known))
+        raise Error(f"there is no filler '{filler.type}'", fix=(f'type: "{near[0]}", or another of ' if near else "set type to one of ") + ", ".join(known))
     if filler.HasField("scale"):
-        raise Error("filler field 'scale' (Intel Caffe) is not supported", fix="multiply std, min and max by it")
+        raise Error("filler field 'scale' (Intel Caffe) is not supported", fix=f"remove scale, and multiply std, min and max by {filler.scale:g}")
     if filler.type == "bilinear" and (len(shape) != 4 or shape[2] != shape[3]):
-        raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix="a square 2-D kernel, or another filler")
+        fix = "set kernel_size to one number in place of kernel_h and kernel_w, or use another filler, such as type: \"xavier\""
+        raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix=fix)
     return _DRAWS[filler.type](filler, tuple(shape)) if filler.type in _DRAWS else None
 
 
@@ -76,16 +77,17 @@ def _drawn(draw: Draw, shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 def _uniform(filler: Any, shape: Shape) -> Draw:
     if filler.min > filler.max:
-        raise Error(f"uniform filler has min {filler.min:g} above max {filler.max:g}", fix="swap them")
+        raise Error(f"uniform filler has min {filler.min:g} above max {filler.max:g}", fix=f"min: {filler.max:g} max: {filler.min:g}")
     return Draw(False, filler.min, filler.max - filler.min)
 
 
 def _gaussian(filler: Any, shape: Shape) -> Draw:
     if filler.std < 0:
-        raise Error(f"gaussian filler has std {filler.std:g}", fix="std is at least 0")
+        raise Error(f"gaussian filler has std {filler.std:g}", fix="set std of the filler to 0 or more")
     outputs = shape[0] if shape else 1
     if filler.sparse > outputs:
-        raise Error(f"gaussian filler has sparse {filler.sparse}, blob {shape_text(shape)} has {outputs} outputs", fix="sparse is at most that")
+        fact = f"gaussian filler has sparse {filler.sparse}, blob {shape_text(shape)} has {outputs} outputs"
+        raise Error(fact, fix=f"set sparse of the filler to at most {outputs}")
     return Draw(True, filler.mean, filler.std, filler.sparse / max(outputs, 1) if filler.sparse >= 0 else None)
 
 

@@ -58,11 +58,13 @@ REFUSED: dict[str, Refused] = _table(
     ("NetState", "quantizer_mode", Refused(
         "the OpenCL branch observes the ranges of values, or rounds to them", "remove it: values are not quantized")),
     ("TransformationParameter", "scale_factors", Refused(
-        "PSPNet scales each image by one of these", "ImageSegData has it; elsewhere affine { min_zoom: 0.5 max_zoom: 2 }")),
+        "PSPNet scales each image by one of these",
+        "replace it by affine with your factors, such as affine { min_zoom: 0.5 max_zoom: 2 }, or use a layer of type ImageSegData")),
     ("TransformationParameter", "bgr2rgb cvt_bgr2rgb", Refused(
         "Intel's fork and MobileNet-YOLO turn the order of the channels", "remove it, and swap channels 0 and 2 of the first layer's weights")),
     ("TransformationParameter", "flow", Refused(
-        "Intel's fork sets channel 2 of mirrored samples to 255 - value", "VideoData with is_flow, or remove mirror")),
+        "Intel's fork sets channel 2 of mirrored samples to 255 - value",
+        "remove it and mirror, or read the flow by a layer of type VideoData with is_flow: true")),
     ("TransformationParameter", "pad", Refused(
         "Intel's fork surrounds each crop with so many zeros", "remove it, and give the first layer the pad")),
     ("TransformationParameter", "original_image stride upper_size upper_height upper_width", Refused(
@@ -70,92 +72,109 @@ REFUSED: dict[str, Refused] = _table(
         "SegData has all but original_image; elsewhere crop_size, or multi_scale with scale_ratios, give samples of one size")),
     ("TransformationParameter", "is_flow multi_scale fix_crop more_fix_crop max_distort scale_ratios", Refused(
         "TSN takes crops of several sizes from fixed places, or changes the sign of mirrored flow",
-        "VideoData has it, and SegData has scale_ratios; elsewhere random_resized_crop { }")),
+        "replace it by random_resized_crop { }, or use a layer of type VideoData, which has it, or SegData, which has scale_ratios")),
     ("TransformationParameter", "num_labels", Refused("NVCaffe declares it, and no layer of it reads it", "remove it")),
-    ("TransformationParameter", "rotate", Refused("deepdetect turns images by multiples of 90 degrees", "random_90_deg_rot: true does the same")),
+    ("TransformationParameter", "rotate", Refused("deepdetect turns images by multiples of 90 degrees",
+        "replace it by random_90_deg_rot: true, which does the same")),
     ("TransformationParameter", "geometry_param", Refused(
-        "deepdetect shows images in a random perspective, nearer or farther", "affine { min_zoom: 0.8 max_zoom: 1.25 shear: 10 } comes near")),
+        "deepdetect shows images in a random perspective, nearer or farther",
+        "replace it by affine { min_zoom: 0.8 max_zoom: 1.25 shear: 10 }, which comes near")),
     ("TransformationParameter", "untransformed_top", Refused("deepdetect adds a top with the images before the transform", "remove it and that top")),
     ("TransformationParameter", "center_crop", Refused("happynear takes the middle crop in TRAIN too", "remove it: crops are random in TRAIN")),
     ("TransformationParameter", "erase_ratio scale_min scale_max aspect_min aspect_max", Refused(
-        "happynear erases a random rectangle of a sample", "erase { prob: 0.5 min_area: 0.02 max_area: 0.4 } does the same")),
+        "happynear erases a random rectangle of a sample", "replace it by erase with your limits, such as erase { prob: 0.5 min_area: 0.02 max_area: 0.4 }")),
     ("TransformationParameter", "enable_classf_aug min_scaling_factor max_scaling_factor max_rotation_angle apply_probability", Refused(
-        "MobileNet-YOLO turns and scales images of classifiers", "affine { prob: 0.5 rotation: 10 min_zoom: 0.75 max_zoom: 1.5 } does the same")),
+        "MobileNet-YOLO turns and scales images of classifiers",
+        "replace it by affine with your limits, such as affine { prob: 0.5 rotation: 10 min_zoom: 0.75 max_zoom: 1.5 }")),
     ("TransformationParameter", "contrast_brightness_adjustment smooth_filtering min_contrast max_contrast max_brightness_shift max_smooth max_color_shift",
-     Refused("MobileNet-YOLO changes contrast, brightness, sharpness and colors", "distort_param changes contrast, brightness, saturation and hue")),
+     Refused("MobileNet-YOLO changes contrast, brightness, sharpness and colors",
+        "replace it by distort_param, which changes contrast, brightness, saturation and hue")),
     ("TransformationParameter", "min_side min_side_min min_side_max", Refused(
-        "MobileNet-YOLO resizes the shorter side", "random_resize_param { min_size: 256 max_size: 320 } does the same")),
+        "MobileNet-YOLO resizes the shorter side", "replace it by random_resize_param with your sizes, for example { min_size: 256 max_size: 320 }")),
     ("BatchNormParameter", "disable_mean disable_variance", Refused(
         "happynear subtracts no mean, or does not divide by the deviation", "remove it, and train again: the weights fit the fork's layer only")),
-    ("AccuracyParameter", "min_is_better", Refused("happynear counts the smallest score as the answer", "a Power layer with scale: -1 before it")),
+    ("AccuracyParameter", "min_is_better", Refused("happynear counts the smallest score as the answer",
+        "remove it, and put a Power layer with scale: -1 before this layer")),
     ("CenterLossParameter", "distance_type", Refused("happynear measures the distance to the centre in another way", "remove it: the distance is L2")),
-    ("ConvolutionParameter", "shape_offset", Refused("happynear adds to the size of a Deconvolution's top", "pad, or a Crop layer behind it")),
-    ("DropoutParameter", "sqrt_scale", Refused("happynear scales by 1 / sqrt(1 - dropout_ratio)", "remove it, or a Scale layer in TRAIN")),
-    ("FillerParameter", "alpha", Refused("happynear's msra filler allows for the slope of a PReLU", 'a gaussian filler with std: sqrt(2 / ((1 + alpha^2) n))')),
+    ("ConvolutionParameter", "shape_offset", Refused("happynear adds to the size of a Deconvolution's top",
+        "remove it, and set pad, or put a Crop layer behind this one")),
+    ("DropoutParameter", "sqrt_scale", Refused("happynear scales by 1 / sqrt(1 - dropout_ratio)", "remove it: the layer scales by 1 / (1 - dropout_ratio)")),
+    ("FillerParameter", "alpha", Refused("happynear's msra filler allows for the slope of a PReLU",
+        'use type: "gaussian" with std: sqrt(2 / ((1 + alpha^2) n)), where n is the number of inputs')),
     ("FillerParameter", "diag_val", Refused("FlowNet 2 fills the diagonal of filters", "remove it, or give --weights")),
     ("HDF5DataParameter", "image", Refused("deepdetect applies transform_param to HDF5 data", "remove it, and prepare the values beforehand")),
     ("ImageDataParameter", "short_side", Refused(
-        "NVCaffe resizes the shorter side of each image", "random_resize_param { min_size: 256 max_size: 256 } of transform_param does the same")),
+        "NVCaffe resizes the shorter side of each image",
+        "remove it, and set min_size and max_size of random_resize_param in transform_param to its value, which does the same")),
     ("ImageDataParameter", "dataset_share_per_node", Refused("NVCaffe reads this share of the list on each node", "remove it: each rank reads its own part")),
     ("ImageDataParameter", "min_height min_width", Refused(
-        "Intel's fork enlarges smaller images", "random_resize_param { min_size: 256 max_size: 256 } of transform_param resizes all images")),
-    ("ImageDataParameter", "label_size", Refused("deepdetect reads so many labels from each line", "label_count of image_data_param does the same")),
+        "Intel's fork enlarges smaller images",
+        "remove it, and set min_size and max_size of random_resize_param in transform_param, which resizes all images")),
+    ("ImageDataParameter", "label_size", Refused("deepdetect reads so many labels from each line", "replace it by label_count, which does the same")),
     ("ImageDataParameter", "label_cut_start label_cut_end balance_class balance_by", Refused(
-        "happynear leaves out classes, or draws all classes equally often", "another list with the lines that are wanted")),
+        "happynear leaves out classes, or draws all classes equally often", "remove it, and write a list with the lines that you want")),
     ("ImageDataParameter", "face_transform face_mirror face_point_num max_shear_ratio max_aspect_ratio max_rotate_angle min_random_scale max_random_scale "
      "max_random_shift", Refused("happynear moves, turns and shears images and points of faces",
-                                 "affine { rotation: 10 shear: 5 translation: 0.05 } for images without points")),
+                                 "remove it, and for images without points use affine { rotation: 10 shear: 5 translation: 0.05 }")),
     ("DenseImageDataParameter", "rotate", Refused(
-        "deepdetect turns images and labels by multiples of 90 degrees", "random_90_deg_rot: true of transform_param")),
+        "deepdetect turns images and labels by multiples of 90 degrees", "remove it, and set random_90_deg_rot: true in transform_param")),
     ("DenseImageDataParameter", "one_hot_nclasses", Refused(
         "deepdetect gives each class a plane of the labels", "remove it: the losses here take one plane of class numbers")),
-    ("DataParameter", "shuffle_buffer_size", Refused("ParseNet shuffles the records within a buffer", "shuffle: true shuffles all records")),
+    ("DataParameter", "shuffle_buffer_size", Refused("ParseNet shuffles the records within a buffer",
+        "replace it by shuffle: true, which shuffles all records")),
     ("DataParameter", "block_size disk_reader_threads encoding permute_every_iter preselection_file preselection_label "
      "rand_permute rand_permute_order rand_permute_seed range_end range_start slice_point subtract verbose", Refused(
          "FlowNet's CustomData reads slices of its own databases", 'type: "CustomData" has it')),
     ("DataParameter", "huge_video_dataset limit_samples", Refused(
         "other layers of FlowNet 2, which its public code lacks, read files of another format (BinaryDB)", 'type: "CustomData" reads LMDB')),
     ("MemoryDataParameter", "transpose", Refused("happynear exchanges height and width", "remove it, and transpose the arrays")),
-    ("DetectionOutputParameter", "output_logits", Refused("deepdetect adds a bottom and a top with the scores before the softmax", "remove it, and both")),
+    ("DetectionOutputParameter", "output_logits", Refused("deepdetect adds a bottom and a top with the scores before the softmax",
+        "remove it, that bottom and that top")),
     ("DetectionEvaluateParameter", "output_logits", Refused("deepdetect adds a bottom with the scores before the softmax", "remove it, and that bottom")),
     ("NonMaximumSuppressionParameter", "soft_nms", Refused(
         "deepdetect lowers the scores of overlapping boxes instead of removing them", "remove it: overlapping boxes are removed, as in SSD")),
     ("AnnotatedDataParameter", "seg_resize_width seg_resize_height difficult_label_warmup", Refused(
         "MobileNet-YOLO reads label images too, or leaves out difficult objects at first", "remove it: boxes are read")),
-    ("InnerDistanceParameter", "update_center_only", Refused("happynear passes no gradient to the bottom", "propagate_down: false")),
-    ("InterpParameter", "mode", Refused("deepdetect takes the nearest pixel", "an Upsample layer, which repeats pixels")),
-    ("PoolingParameter", "blobs_lr blobs_a_min", Refused("happynear's deformation pooling learns a penalty of places", "pool: MAX without it")),
-    ("SoftmaxParameter", "scaling_temperature", Refused("deepdetect divides the scores by it", "a Power layer with scale: 1 / temperature before it")),
+    ("InnerDistanceParameter", "update_center_only", Refused("happynear passes no gradient to the bottom",
+        "remove it, and set propagate_down: false in the layer")),
+    ("InterpParameter", "mode", Refused("deepdetect takes the nearest pixel", "use a layer of type Upsample, which repeats pixels")),
+    ("PoolingParameter", "blobs_lr blobs_a_min", Refused("happynear's deformation pooling learns a penalty of places", "remove it, and set pool: MAX")),
+    ("SoftmaxParameter", "scaling_temperature", Refused("deepdetect divides the scores by it",
+        "remove it, and put a Power layer with scale: 1 / temperature before this layer")),
     ("SoftmaxParameter", "class_weight hard_ratio hard_mining_label cutting_point label_smooth_factor", Refused(
         "happynear's SoftmaxWithLoss weights classes, keeps the hardest samples, or smooths labels",
-        "InfogainLoss weights classes, SoftmaxWithLossOHEM keeps the hardest samples, label_smoothing of loss_param smooths")),
+        "remove it; InfogainLoss weights classes, SoftmaxWithLossOHEM keeps the hardest samples, label_smoothing of loss_param smooths")),
     ("Yolov3Parameter", "iou_thresh max_delta accumulate label_smooth_eps", Refused(
         "the newest MobileNet-YOLO limits gradients and changes which boxes count", "remove it: the loss is that of the versions before")),
     ("Yolov3DetectionOutputParameter", "gaussian_box", Refused("MobileNet-YOLO predicts a deviation for each side", "remove it: scores are not weighted")),
     ("BNParameter", "var_eps moving_average decay across_spatial", Refused(
-        "ParseNet's BN has other running statistics", "PSPNet's BN has momentum and eps, SegNet's bn_mode")),
+        "ParseNet's BN has other running statistics", "remove it: the BN of PSPNet takes momentum and eps, that of SegNet bn_mode")),
     ("ConvolutionParameter", "fusion_type coeff", Refused(
-        "Intel's fork adds another bottom to the result", "an Eltwise layer behind it, which is merged anyway")),
+        "Intel's fork adds another bottom to the result", "remove it and that bottom, and add them by an Eltwise layer behind this one")),
     ("ConvolutionParameter", "eltwise_param", Refused(
-        "the OpenCL branch adds another bottom to the result", "an Eltwise layer behind it, which is merged anyway")),
+        "the OpenCL branch adds another bottom to the result", "remove it and that bottom, and add them by an Eltwise layer behind this one")),
     ("DenseBlockParameter", "use_dropout", Refused("caffe_ocr drops values behind each convolution", "remove it, or write the block as layers with Dropout")),
-    ("InnerProductParameter", "relu", Refused("Intel's fork ends the layer with a ReLU", "a ReLU layer behind it, which is merged anyway")),
-    ("InnerProductParameter", "normalize", Refused("happynear normalizes the weights", "a Normalize layer, where inputs are normalized")),
-    ("LRNParameter", "fuse_type pooling_param", Refused("the OpenCL branch pools the result", "a Pooling layer behind it")),
+    ("InnerProductParameter", "relu", Refused("Intel's fork ends the layer with a ReLU", "remove it, and put a ReLU layer behind this one")),
+    ("InnerProductParameter", "normalize", Refused("happynear normalizes the weights", "remove it; a Normalize layer normalizes inputs, not weights")),
+    ("LRNParameter", "fuse_type pooling_param", Refused("the OpenCL branch pools the result", "remove it, and put a Pooling layer behind this one")),
     ("MultiBoxLossParameter", "ignore_difficult_gt", Refused(
         "NVCaffe leaves out the predictions of difficult objects", "remove it; use_difficult_gt: false leaves out the objects themselves")),
     ("NormalizeParameter", "fix_scale", Refused(
         "ParseNet keeps the scale unless fix_scale is false", "remove it: the scale is learned if its lr_mult is not 0")),
     ("NormalizeParameter", "bp_norm fix_gradient", Refused("happynear changes the gradient", "remove it: the gradient is that of the formula")),
-    ("PoolingParameter", "torch_pooling", Refused("NVCaffe rounds the size of the top as Torch does", 'round_mode: FLOOR, or ceil as in Caffe')),
-    ("PoolingParameter", "bin_size bin_h bin_w", Refused("ParseNet pools into so many bins", "an SPP layer, or kernel_h and kernel_w for one size of image")),
+    ("PoolingParameter", "torch_pooling", Refused("NVCaffe rounds the size of the top as Torch does", 'remove it, and set round_mode: FLOOR')),
+    ("PoolingParameter", "bin_size bin_h bin_w", Refused("ParseNet pools into so many bins",
+        "use a layer of type SPP, or set kernel_h and kernel_w for one size of image")),
     ("RegionLossParameter", "softmax_tree class_map", Refused(
         "YOLO9000 has a tree of classes", "remove it, and give labels from 1 to num_class")),
-    ("ReshapeParameter", "pixelshuffler", Refused("Intel's fork moves channels into pixels", "a ShuffleChannel or Reorg layer that does the same")),
-    ("ROIPoolingParameter", "pooled_size", Refused("Intel's fork pools volumes", "pooled_h and pooled_w")),
+    ("ReshapeParameter", "pixelshuffler", Refused("Intel's fork moves channels into pixels",
+        "remove it, and put a ShuffleChannel or Reorg layer behind this one")),
+    ("ROIPoolingParameter", "pooled_size", Refused("Intel's fork pools volumes", "remove it, and set pooled_h and pooled_w")),
     ("VideoDataParameter", "video_type video_file device_id", Refused(
-        "SSD decodes a video file or reads a camera", "frames in a folder, and ImageData or TSN's fields of video_data_param")),
-    ("TransformationParameter", "crop_width crop_height", Refused("PSPNet's sides of the crop", "ImageSegData has them; elsewhere crop_w and crop_h")),
+        "SSD decodes a video file or reads a camera",
+        "write the frames to a folder, and read them by ImageData, or by source and the other fields of TSN in video_data_param")),
+    ("TransformationParameter", "crop_width crop_height", Refused("PSPNet's ImageSegData has these names for the sides of the crop",
+        "replace them by crop_w and crop_h")),
     ("NoiseParameter", "bias gaussian_std uniform_range mu sigma", Refused(
         "happynear's and the OpenCL branch's Noise layers add random numbers", "remove the Noise layer: it has an effect in TRAIN alone")),
 )  # fmt: skip

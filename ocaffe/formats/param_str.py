@@ -24,7 +24,8 @@ def read_settings(text: str) -> dict[str, Any]:
             assert match is not None
             found[match[1].lower()] = read_value(match[2])
         except (AssertionError, ValueError, SyntaxError):
-            raise Error(f"param_str cannot be read at {rest[:30]!r}", fix="'key': value, separated by commas or lines; lists in [ ]") from None
+            fix = "write 'key': value, with a comma or a new line between two, and lists in [ ]"
+            raise Error(f"param_str cannot be read at {rest[:30]!r}", fix=fix) from None
         rest = rest[match.end() :]
     return found
 

@@ -25,6 +25,7 @@ LISTS = {
     ("PoolingParameter", "pad"): ("pad_3d", False),
 }
 _MAX_DEPTH = 100  # protobuf's own limit
+_LESS_NESTED = "count the braces before this line: a message before it is probably not closed"
 _CLOSING = {"{": "}", "<": ">"}
 _TRUE, _FALSE = ("true", "True", "t"), ("false", "False", "f")
 _NONFINITE = {"inf": math.inf, "infinity": math.inf, "nan": math.nan}
@@ -88,7 +89,7 @@ class Parser:
         """Parse the fields of `message` up to and including the token `close`. `path` ends in a dot or is empty."""
         descriptor = message.DESCRIPTOR
         if depth > _MAX_DEPTH:
-            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep", fix="look for a brace that is not closed")
+            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep", fix=_LESS_NESTED)
         while True:
             if self.token.kind == "end" and close == "end":
                 break
@@ -100,15 +101,15 @@ class Parser:
             self.accept(";", ",")
         for name in _required(descriptor):
             if not message.HasField(name):
-                raise self.error(f"{descriptor.name} needs the field {name!r}", opening, f"add {name}: ...")
+                raise self.error(f"{descriptor.name} needs the field {name!r}", opening, f"write {name}: with its value into the message")
 
     def not_a_field(self, descriptor: Descriptor, path: str, close: str, opening: Token) -> Error:
         if self.token.kind == "end":
             fact = f"the message {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}"
-            return self.error(fact, opening, f"add {close} where the message ends")
+            return self.error(fact, opening, f"write {close} at its end")
         if self.token.text in ("}", ">"):
             return self.error(f"{self.token.text!r} closes a message that was not opened", fix="count the braces of the layers above")
-        return self.error(f"expected a field of {descriptor.name}, found {self.shown()}", fix="write NAME: VALUE, or NAME { ... }")
+        return self.error(f"expected a field of {descriptor.name}, found {self.shown()}", fix=f"write NAME: VALUE, or remove {self.shown()}")
 
     def field(self, message: Any, path: str, depth: int) -> None:
         name = self.advance()
@@ -131,12 +132,11 @@ class Parser:
             return
         if not repeated and message.HasField(field.name):
             before = self.lines.get(path)
-            raise self.error(
-                f"{descriptor.name} has {name.text!r} only once, but it appears again" + (f" (first on line {before})" if before else ""), name,
-                "remove one of the two",
-            )  # fmt: skip
+            fact = f"{descriptor.name} has {name.text!r} only once, but it appears again" + (f" (first on line {before})" if before else "")
+            raise self.error(fact, name, "merge the two messages into one" if is_message else "keep the line with the right value, and remove the other")
         if self.token.kind == "symbol" and self.token.text == "[" and not repeated:
-            raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name, f"write {name.text}: VALUE")
+            fix = f"write one value without brackets: {name.text}: VALUE"
+            raise self.error(f"{descriptor.name} has {name.text!r} only once, but this is a list", name, fix)
         self.values(message, field, path, name, depth)
 
     def listed(self, message: Any, field: Any, several: Any, path: str, name: Token, depth: int) -> None:
@@ -160,7 +160,8 @@ class Parser:
             if self.accept("]"):
                 return
             if not self.accept(","):
-                raise self.error(f"expected ',' or ']' in the list of {name.text!r}, found {self.shown()}", fix=f"write {name.text}: [1, 2]")
+                fix = "write a comma between values, and ] after the last one"
+                raise self.error(f"expected ',' or ']' in the list of {name.text!r}, found {self.shown()}", fix=fix)
 
     def value(self, message: Any, field: Any, path: str, start: Token, depth: int) -> None:
         """Parse one value of `field` and add it to `message`."""
@@ -220,9 +221,9 @@ class Parser:
             number = -number if negative else number
             low, high = _INTEGERS[kind]
             if not low <= number <= high:
-                raise self.error(f"{field.name!r} is {number}, outside {low} to {high}", start, f"a number from {low} to {high}")
+                raise self.error(f"{field.name!r} is {number}, outside {low} to {high}", start, f"write a number from {low} to {high}")
             return number
-        value = self.floating(token)
+        value = self.floating(field.name, token)
         if value is None:
             raise self.mismatch(descriptor, field, start)
         return -value if negative else value
@@ -258,7 +259,7 @@ class Parser:
         if self.allow_unknown:
             self.tell(f"{self.source.place(start.at)}: {fact}; it is ignored")
             return None
-        raise self.error(fact, start, _guess(token.text, values) or f"one of {', '.join(values)}")
+        raise self.error(fact, start, _guess(token.text, values) or f"write {field.name}: and one of {', '.join(values)}")
 
     def integer(self, token: Token) -> int | None:
         """Return the value of a decimal, hexadecimal or octal integer token, or None if it is not an integer."""
@@ -271,16 +272,18 @@ class Parser:
             try:
                 return int(text, 8)
             except ValueError:
-                raise self.error(f"{text} begins with 0, so it is octal, but has a digit 8 or 9", token, f"write {text.lstrip('0')}") from None
+                fix = f"write {text.lstrip('0')}, without the 0 in front"
+                raise self.error(f"{text} begins with 0, so it is octal, but has a digit 8 or 9", token, fix) from None
         return int(text)
 
-    def floating(self, token: Token) -> float | None:
+    def floating(self, name: str, token: Token) -> float | None:
         if token.kind == "name":
             return _NONFINITE.get(token.text.lower())
         text = token.text.lower()
         if text.startswith("0x") or (text.isdigit() and text.startswith("0") and text.strip("0")):
             # Caffe's protobuf read these as hexadecimal and octal; newer releases reject them. The meaning is ambiguous, so it is an error.
-            raise self.error(f"{token.text} is not a decimal number", token)
+            meant = int(text, 16) if text.startswith("0x") else text.lstrip("0")
+            raise self.error(f"{name!r} is {token.text}, which is not a decimal number", token, f"write it in decimal digits: {name}: {meant}")
         return float(text.rstrip("f"))
 
     def mismatch(self, descriptor: Descriptor, field: Any, token: Token) -> Error:
@@ -295,6 +298,9 @@ class Parser:
             fix = f"write {field.name}: {token.text[1:-1]}"
         elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING and token.kind == "name":
             fix = f'write {field.name}: "{token.text}"'
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            fix = f"write {field.name} {{ ... }}"
+        fix = fix or f"write {field.name}: and {wanted}"
         return self.error(f"{field.name!r} needs {wanted}, found {self.shown(token)}", token, fix)
 
     # unknown fields
@@ -311,7 +317,7 @@ class Parser:
     def skip(self, start: Token, depth: int) -> None:
         """Skip one value: a message, a list or a scalar."""
         if depth > _MAX_DEPTH:
-            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep", fix="look for a brace that is not closed")
+            raise self.error(f"messages are nested more than {_MAX_DEPTH} deep", fix=_LESS_NESTED)
         opening = self.accept("{", "<", "[")
         if opening == "[":
             while not self.accept("]"):
@@ -320,8 +326,8 @@ class Parser:
         elif opening:
             while not self.accept(_CLOSING[opening]):
                 if self.token.kind != "name":
-                    raise self.error(f"expected a field or {_CLOSING[opening]!r} in the message of {start.text!r}, found {self.shown()}",
-                                     fix=f"write NAME: VALUE, or add {_CLOSING[opening]} where the message ends")
+                    fix = f"close the message by {_CLOSING[opening]}"
+                    raise self.error(f"expected a field or {_CLOSING[opening]!r} in the message of {start.text!r}, found {self.shown()}", fix=fix)
                 self.advance()
                 self.accept(":")
                 self.skip(start, depth + 1)
@@ -332,7 +338,7 @@ class Parser:
         else:
             self.accept("-")
             if self.token.kind not in ("name", "number"):
-                raise self.error(f"expected the value of {start.text!r}, found {self.shown()}", fix=f"write {start.text}: VALUE")
+                raise self.error(f"expected the value of {start.text!r}, found {self.shown()}", fix=f"write a value after {start.text}")
             self.advance()
 
     def tell(self, warning: str) -> None:
@@ -375,5 +381,5 @@ def _hint(name: str, fields: dict[str, Any]) -> str:
         return guess
     homes = [key for key, field in fields.items() if field.message_type and name in field.message_type.fields_by_name]
     if homes:
-        return f"it is a field of {', '.join(homes[:4])}{' and others' if len(homes) > 4 else ''}"
-    return "--allow-unknown-fields ignores such fields"
+        return f"it is a field of {', '.join(homes[:4])}{' and others' if len(homes) > 4 else ''}: write {homes[0]} {{ {name}: ... }}"
+    return "remove it; the flag --allow-unknown-fields ignores such fields"

@@ -59,7 +59,8 @@ def _all_known(weights: Weights, net: Any, prototxt: str | Path) -> None:
     names = {layer.name for layer in net.layer}
     for layer in weights.layers:
         if layer.blobs and layer.name not in names:
-            raise Error(f"has weights of layer '{layer.name}', which {prototxt} does not have", place=weights.path, fix="give the prototxt of this net")
+            fix = "give the prototxt of the net that these weights are of"
+            raise Error(f"has weights of layer '{layer.name}', which {prototxt} does not have", place=weights.path, fix=fix)
 
 
 def _shared(net: Any) -> dict[Key, Key]:

@@ -46,7 +46,7 @@ def upgrade_solver(solver: Any, log: Log | None = None) -> Any:
         raise Error(f"the solver has both type: {solver.type!r} and the older solver_type", fix="remove solver_type")
     name = solver.DESCRIPTOR.fields_by_name["solver_type"].enum_type.values_by_number[solver.solver_type].name
     if name not in legacy.SOLVER_TYPES:
-        raise Error(f"solver_type {name} is not supported", fix=f"one of {', '.join(legacy.SOLVER_TYPES)}")
+        raise Error(f"solver_type {name} is not supported", fix=f"set solver_type to one of {', '.join(legacy.SOLVER_TYPES)}")
     upgraded = proto.SolverParameter()
     upgraded.CopyFrom(solver)
     upgraded.ClearField("solver_type")
@@ -97,8 +97,7 @@ def _fold_padding(net: Any) -> None:
                 raise Error(
                     f"the padding layer {source.layer.name!r} feeds a layer of type {layer.layer.type!r}; it must have one bottom and "
                     "one top and feed a conv or pool layer with one bottom",
-                    place=_place(net, layer),
-                    fix="remove the padding layer, and give pad to a conv or pool layer behind it",
+                    place=_place(net, layer), fix="remove the padding layer, and set pad in the conv or pool layer behind it",
                 )
             layer.layer.pad = source.layer.pad
             layer.bottom[index] = source.bottom[0]
@@ -224,7 +223,7 @@ def _upgrade_input(net: Any, say: Log) -> None:
         raise Error(
             f"the net has {count} input and {given}",
             place=net.source_file or "net",
-            fix="give one input_shape, or four input_dim, for each input",
+            fix=f"give {count} input_shape, or {4 * count} input_dim: one, or four, for each input",
         )
     if shapes:
         layers = list(net.layer)
