@@ -82,12 +82,17 @@ def resize_image(im: np.ndarray, new_dims: Sequence[int], interp_order: int = 1,
     Raises Error for another interp_order, and for other axes.
     """
     if interp_order not in (0, 1):
-        raise WrongValue(f"interp_order is {interp_order}", place="resize_image", fix="interp_order=0 for nearest, or interp_order=1 for bilinear")
+        raise WrongValue(f"interp_order is {interp_order}", place="resize_image", fix="give interp_order=0 (nearest) or interp_order=1 (bilinear)")
     image = np.asarray(im, np.float32)
     new_size = tuple(int(new) for new in new_dims)
     if image.ndim != 3 or not image.size or new_size[2:] not in ((), image.shape[2:]) or len(new_size) < 2 or min(new_size) < 1:
-        fact = f"an array of {shape_text(image.shape)} to {shape_text(new_size)}"
-        raise WrongValue(fact, place="resize_image", fix="height x width x channels, to (height, width)")
+        if image.ndim == 2:
+            fix = "give a gray image its axis of channels: im[:, :, np.newaxis]"
+        elif image.ndim != 3 or not image.size:
+            fix = "give an image of height x width x channels"
+        else:
+            fix = "give new_dims as (height, width), both at least 1"
+        raise WrongValue(f"an array of {shape_text(image.shape)} to {shape_text(new_size)}", place="resize_image", fix=fix)
     zoomed = image.shape[2] not in (1, 3)
     floor = np.float32(0) if zoomed else image.min()
     out = image - floor
@@ -132,10 +137,11 @@ def oversample(images: Sequence[np.ndarray], crop_dims: Sequence[int]) -> np.nda
     for image in images:
         rows, columns = image.shape[:2]
         if rows < height or columns < width:
-            raise WrongValue(f"a crop of {height} x {width} does not fit into an image of {rows} x {columns}", place="oversample", fix="larger images_dim")
+            fact = f"a crop of {height} x {width} does not fit into an image of {rows} x {columns}"
+            raise WrongValue(fact, place="oversample", fix=f"give image_dims of at least {height} x {width}, or images of that size")
         if crops and image.shape[2:] != crops[0].shape[2:]:
             fact = f"images of {shape_text(image.shape)} and of {shape_text(images[0].shape)}"
-            raise WrongValue(fact, place="oversample", fix="images with as many channels")
+            raise WrongValue(fact, place="oversample", fix="give images with the same number of channels")
         corners = [(y, x) for y in (0, rows - height) for x in (0, columns - width)]
         corners.append(centre((rows, columns), (height, width)))
         plain = [image[y : y + height, x : x + width] for y, x in corners]
@@ -166,14 +172,15 @@ class Transformer:
 
     def _check(self, name: str) -> None:
         if name not in self.inputs:
-            raise UnknownName(f"'{name}' is not an input of the net", fix=f"inputs are {', '.join(self.inputs)}")
+            raise UnknownName(f"'{name}' is not an input of the net", fix=f"name one of its inputs: {', '.join(self.inputs)}")
 
     def set_transpose(self, name: str, order: Sequence[int]) -> None:
         """Set the order of the axes: (2, 0, 1) for images that are height x width x channels."""
         self._check(name)
         axes = tuple(order)
         if len(axes) != len(self.inputs[name]) - 1:
-            raise WrongValue(f"{len(axes)} axes for an input of {shape_text(self.inputs[name][1:])}", fix="give one for each, such as (2, 0, 1)")
+            fix = f"give {len(self.inputs[name]) - 1} axes" + (": (2, 0, 1) for height x width x channels" if len(self.inputs[name]) == 4 else "")
+            raise WrongValue(f"{len(axes)} axes for an input of {shape_text(self.inputs[name][1:])}", fix=fix)
         self.transpose[name] = axes
 
     def set_channel_swap(self, name: str, order: Sequence[int]) -> None:
@@ -181,7 +188,8 @@ class Transformer:
         self._check(name)
         channels = tuple(order)
         if len(channels) != self.inputs[name][1]:
-            raise WrongValue(f"the order of {len(channels)} channels for an input of {self.inputs[name][1]}", fix="give one number for each channel")
+            fact = f"the order of {len(channels)} channels for an input of {self.inputs[name][1]}"
+            raise WrongValue(fact, fix=f"give {self.inputs[name][1]} numbers, one for each channel")
         self.channel_swap[name] = channels
 
     def set_raw_scale(self, name: str, scale: Any) -> None:
@@ -196,12 +204,13 @@ class Transformer:
         channels, *size = self.inputs[name][1:]
         if mean.ndim == 1:
             if len(mean) != channels:
-                raise WrongValue(f"a mean of {len(mean)} values for an input of {channels} channels", fix="one for each channel")
+                raise WrongValue(f"a mean of {len(mean)} values for an input of {channels} channels", fix=f"give {channels} values, one for each channel")
             mean = mean[:, None, None]
         else:
             mean = mean.reshape((1,) * (3 - mean.ndim) + mean.shape) if mean.ndim < 3 else mean
             if mean.ndim != 3 or len(mean) not in (1, channels):
-                raise WrongValue(f"the mean is {shape_text(mean.shape)}, the input {shape_text(self.inputs[name][1:])}", fix="a mean image of as many channels")
+                fact = f"the mean is {shape_text(mean.shape)}, the input {shape_text(self.inputs[name][1:])}"
+                raise WrongValue(fact, fix=f"give {channels} values, one for each channel, or a mean image of {channels} x height x width")
             if mean.shape[1:] not in ((1, 1), tuple(size)):
                 mean = resize_image(mean.transpose(1, 2, 0), size).transpose(2, 0, 1)
         self.mean[name] = mean
@@ -279,7 +288,8 @@ def blobproto_to_array(blob: Any, return_diff: bool = False) -> np.ndarray:
     try:
         return blob_to_array(blob, return_diff)
     except ValueError as problem:
-        raise WrongValue(f"the values of the BlobProto do not match its shape: {problem}", fix="set shape, or num, channels, height and width") from None
+        fix = "set shape, or num, channels, height and width, to the sizes of the values"
+        raise WrongValue(f"the values of the BlobProto do not match its shape: {problem}", fix=fix) from None
 
 
 def array_to_blobproto(arr: np.ndarray, diff: np.ndarray | None = None) -> Any:
@@ -309,7 +319,9 @@ def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:
     """Return a Datum with `arr`, channels x height x width: bytes if `arr` is uint8, else floats. Raises Error unless it has 3 axes."""
     arr = np.asarray(arr)
     if arr.ndim != 3:
-        raise WrongValue(f"a Datum has three axes, the array is {shape_text(arr.shape)}", fix="channels x height x width")
+        axis = "give a gray image its axis of channels: array_to_datum(image[np.newaxis])"
+        fix = axis if arr.ndim == 2 else "give an array of channels x height x width"
+        raise WrongValue(f"a Datum has three axes, the array is {shape_text(arr.shape)}", fix=fix)
     return array_to_datum_message(arr, label)
 
 
@@ -330,4 +342,5 @@ def datum_to_array(datum: Any) -> np.ndarray:
         return datum_message_to_array(datum)
     except ValueError:
         shape = shape_text((datum.channels, datum.height, datum.width))
-        raise WrongValue(f"a Datum of {shape} holds {len(datum.data) or len(datum.float_data)} values", fix="set channels, height and width") from None
+        fix = "set channels, height and width to the shape of its values"
+        raise WrongValue(f"a Datum of {shape} holds {len(datum.data) or len(datum.float_data)} values", fix=fix) from None

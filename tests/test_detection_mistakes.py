@@ -141,7 +141,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "boxes in pixels": Case(boxes(corners(in_pixels)), "wrong-boxes", "boxes are in pixels in all 21 records of changed_lmdb", "divide by width and height"),
+    "boxes in pixels": Case(boxes(corners(in_pixels)), "wrong-boxes", "boxes are in pixels in all 21 records of changed_lmdb", "divide the corners by width"),
     "inverted boxes": Case(boxes(corners(inverted)), "wrong-boxes", "boxes are inverted", "exchange minimum and maximum"),
     "empty boxes": Case(boxes(corners(lambda box: box.Clear())), "wrong-boxes", "boxes are empty", "convert_annoset reads 12.5 as 0"),
     "boxes outside": Case(boxes(corners(moved)), "wrong-boxes", "boxes are outside of the image", "<size>"),
@@ -205,7 +205,7 @@ CASES = {
     ),
     "priors without an object": Case(
         all_of(edit(r"min_size: \d+", "min_size: 2", count=1), edit(r"max_size: \d+", "max_size: 3", count=1)), "priors-without-object",
-        "its priors with sides of 2 to 2 pixels overlap no box by 0.5 (500 boxes of 300", "remove the map",
+        "its priors with sides of 2 to 2 pixels overlap no box by 0.5 (500 boxes of 300", "remove the layers of this map",
     ),
     "step of another size": Case(
         edit("offset: 0.5", "offset: 0.5 step: 99", count=1), "prior-steps", "cells with a step of 99 make", "remove step",
@@ -231,7 +231,7 @@ def test_lint_tells(here: pathlib.Path, name: str) -> None:
 
 
 REGION_CASES = {
-    "boxes in pixels": Case(boxes(corners(in_pixels), file=REGIONS), "wrong-boxes", "boxes are in pixels in all 21 records", "divide by width and height"),
+    "boxes in pixels": Case(boxes(corners(in_pixels), file=REGIONS), "wrong-boxes", "boxes are in pixels in all 21 records", "divide the corners by width"),
     "classes from 0": Case(
         boxes(lambda group: setattr(group, "group_label", group.group_label - 1), file=REGIONS), "background-object",
         "have the label 0, which is the background for 'input-data' (RoIData)", "number the classes from 1",
@@ -261,7 +261,7 @@ REGION_CASES = {
     ),
     "anchors of large images": Case(
         edit("'scales': \\[1.28, 2.56, 5.12\\]", "'scales': [8, 16, 32]", REGIONS), "objects-without-anchor",
-        "no anchor lies inside one of the images", "larger images: 'scales' and 'max_size' of RoIData",
+        "no anchor lies inside one of the images", "larger images by 'scales' and 'max_size' of RoIData",
     ),
     "small anchors": Case(
         edit("'scales': \\[1.28, 2.56, 5.12\\]", "'scales': [0.25, 0.3, 0.35]", REGIONS), "objects-without-anchor",

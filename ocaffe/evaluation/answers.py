@@ -110,7 +110,8 @@ def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: f
     Raises Error if the number of `labels` does not fit, or for other outputs.
     """
     if len(net.outputs) != 1:
-        raise Error(f"the net has the outputs {', '.join(net.outputs)}", fix="give a deploy.prototxt with one output")
+        fix = "give a deploy.prototxt with one output: end the others by Silence, or remove their layers"
+        raise Error(f"the net has the outputs {', '.join(net.outputs)}", fix=fix)
     (output,) = net.outputs
     shape = net.blobs[output].data.shape
     last = message.layer[-1]
@@ -128,7 +129,8 @@ def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: f
         fact = f"the output '{output}' is {shape_text(shape)}: neither one score per class, nor detections, nor a map of scores per class"
         raise Error(fact, fix="give a net that classifies images, finds objects, divides images into regions, or ends with CTCGreedyDecoder")
     if labels and classes != len(labels):
-        raise Error(f"{len(labels)} names of classes are given, and the net has {classes} scores", place="--labels", fix="the labels.txt of the training")
+        fact = f"{len(labels)} names of classes are given, and the net has {classes} scores"
+        raise Error(fact, place="--labels", fix="give the labels.txt with which the net was trained")
     return found
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -61,8 +62,12 @@ def read_class_scores(path: str) -> dict[str, Detected | Segmented]:
         return found
     except OSError as problem:
         fact = f"cannot be read: {problem.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
-        fact = f"is not a file of scores: {problem!r}"
+    except json.JSONDecodeError as problem:
+        fact = f"is not a file of scores: it is not JSON ({problem})" if os.path.getsize(path) else "is empty"
+    except KeyError as problem:
+        fact = f"is not a file of scores: a record has no {problem.args[0]!r}"
+    except (ValueError, TypeError, AttributeError) as problem:
+        fact = f"is not a file of scores: {problem}"
     raise Error(fact, place=Place(path), fix="give a file that `ocaffe test --scores` has written; logs have other extensions than .json")
 
 

@@ -66,11 +66,13 @@ class Preprocessing:
         """Raise Error if the settings contradict each other."""
         channels, height, width = self.shape
         if self.resized[0] < height or self.resized[1] < width:
-            raise Error(f"images of {shape_text(self.resized)} are smaller than the net's input, {height} x {width}", place=place, fix="a larger --resize")
+            fact = f"images of {shape_text(self.resized)} are smaller than the net's input, {height} x {width}"
+            fix = f"--resize {max(self.resized[0], height)},{max(self.resized[1], width)}, or another of at least {height},{width}"
+            raise Error(fact, place=place, fix=fix)
         fits = self.mean.shape == (channels, *self.resized) if self.mean.ndim == 3 else self.mean.size in (1, channels)
         if not fits:
             fact = f"the mean is {shape_text(self.mean.shape)}, and the images are {shape_text((channels, *self.resized))}"
-            raise Error(fact, place=place, fix="the mean of these images, or one value per channel")
+            raise Error(fact, place=place, fix=f"give --mean an image of {shape_text((channels, *self.resized))}, or {channels} values, one for each channel")
 
 
 def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int, int] | None, place: str) -> Preprocessing:
@@ -89,7 +91,7 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
     resized = resized or (shape[1:] if shape and not crop else None)  # without a crop all images have the size of the input
     if resized is None:
         fact = f"nothing says to which size the images of layer '{layer.name}' were resized"
-        raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH")
+        raise Error(fact, place=place, fix="give the size: --resize HEIGHT,WIDTH, for example --resize 256,256")
     shape = shape or (_channels(layer), *(crop or resized))
     mean = np.array(transform.mean_value, np.float32) if transform.mean_value else np.zeros(1, np.float32)
     if transform.mean_file:
@@ -120,7 +122,7 @@ def _resize_param(layer: Any, place: str) -> Any:
         if change.resize_mode not in (proto.ResizeParameter.WARP, PADDED):
             mode = proto.ResizeParameter.Resize_mode.Name(change.resize_mode)
             fact = f"resize_mode of layer '{layer.name}' is {mode}, and images are prepared by WARP and FIT_LARGE_SIZE_AND_PAD"
-            raise Error(fact, place=place, fix="--resize HEIGHT,WIDTH, which does not keep the aspect ratio")
+            raise Error(fact, place=place, fix="give --resize HEIGHT,WIDTH, which does not keep the aspect ratio")
         if change.prob == 1 and list(change.interp_mode) == [proto.ResizeParameter.LINEAR]:
             return change
     return None

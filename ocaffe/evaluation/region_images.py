@@ -60,7 +60,7 @@ def with_detections(net: Any) -> Any:
     classes, values = int(np.prod(scores[1:])), int(np.prod(boxes[1:]))
     if values not in (4 * classes, 8):
         fact = f"{SCORES} is {shape_text(scores)} and {BOXES} {shape_text(boxes)}"
-        raise Error(fact, fix=f"{4 * classes} columns in {BOXES}, four for each class; or 8 if all classes share the boxes")
+        raise Error(fact, fix=f"set num_output of the layer of {BOXES} to {4 * classes}, four for each class; or to 8 if all classes share the boxes")
     output = proto.DetectionOutputParameter(num_classes=classes, share_location=values != 4 * classes, keep_top_k=KEPT, confidence_threshold=LEAST_SCORE)
     output.nms_param.nms_threshold = NMS
     made.layer.add(name="detection_out", type="DetectionOutput", bottom=[BOXES, SCORES, ROIS, info], top=["detection_out"], detection_output_param=output)
@@ -76,7 +76,7 @@ def with_images(net: Any, imdb: str, classes: int, rows: str = "", images: Regio
     tops = [top for layer in inputs for top in layer.top]
     shapes = [shape for layer in inputs for shape in layer.input_param.shape]
     if len(tops) != 2 or len(shapes) != 2:
-        raise Error(f"the net has the inputs {', '.join(tops) or 'none'}", fix="a test.prototxt with the inputs data and im_info")
+        raise Error(f"the net has the inputs {', '.join(tops) or 'none'}", fix="give a test.prototxt with the inputs data and im_info")
     data = proto.LayerParameter(name="input-data", type="RoIData", top=[*(tops if len(shapes[0].dim) == 4 else tops[::-1]), "gt_boxes"])
     data.top.extend([rows] if rows else [])
     own = {"scales": [images.side], "max_size": images.longest, "pixel_means": images.mean.tolist()} if images is not None else {}

@@ -107,7 +107,10 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
         padding = Padding(str(given["mode"]), tuple(map(float, given["values"]))) if given else None
         return Preprocessing((channels, height, width), resized, values, float(found["scale"]), padding), labels
     except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
-        raise Error(f"the preprocessing cannot be read: {problem!r}", place=path, fix="remove the file, and give --resize, --mean and --scale") from None
+        reason = f"it has no {problem.args[0]!r}" if isinstance(problem, KeyError) else f"{problem}"
+        reason = "it is empty" if os.path.exists(path) and not os.path.getsize(path) else reason
+        fix = "remove the file, and give --resize, --mean and --scale"
+        raise Error(f"the preprocessing cannot be read: {reason}", place=path, fix=fix) from None
 
 
 def trained_regions(weights: str) -> RegionImages | None:

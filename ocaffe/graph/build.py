@@ -191,14 +191,15 @@ class _Builder:
             wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
             fact = f"{layer.param.type} takes {wanted} {what} blob{'s' if wanted != '1' else ''}, {count} given" + (f": {names_text(names)}" if names else "")
             extra = names[most:] if most is not None else []
-            raise layer.error(fact, f"remove {names_text(extra)}" if extra else f"add {least - count}; `ocaffe layers {layer.param.type}` describes them")
+            fact = f"remove {names_text(extra)}" if extra else f"add {least - count} {what}; `ocaffe layers {layer.param.type}` describes them"
+            raise layer.error(fact, fact)
 
     def loss_weights(self, layer: Layer, tops: list[Blob]) -> None:
         weights = list(layer.param.loss_weight)
         layer.check(
             not weights or len(weights) == len(layer.param.top) or len(weights) == len(tops),
             f"{len(weights)} loss_weight given for {len(tops)} tops",
-            "give loss_weight once per top, or not at all",
+            f"give {len(tops)} loss_weight, one for each top, or none",
         )
         if not weights and layer.is_loss:
             weights = [1.0]
@@ -238,7 +239,7 @@ class _Builder:
         layer.check(
             same,
             f"cannot share param '{spec.name}' owned by layer '{parameter.layer}': it is {shape_text(parameter.shape)} there, {shape_text(shape)} here",
-            "make the shapes equal, or set share_mode: PERMISSIVE where the counts agree",
+            _sharing(spec.name, parameter, shape, permissive),
         )
         for name in ("lr_mult", "decay_mult"):
             if not spec.HasField(name):
@@ -253,6 +254,14 @@ class _Builder:
             setattr(parameter, name, value)
 
 
+def _sharing(name: str, parameter: Parameter, shape: Shape, permissive: bool) -> str:
+    """Return the remedy for a shared parameter that has `shape` in another layer."""
+    apart = f"give param another name than '{name}' in one of the two layers"
+    if not permissive and math.prod(shape) == parameter.count:
+        return f"set share_mode: PERMISSIVE in this param, because the counts agree; or {apart}"
+    return f"give both layers the settings that make the shapes equal, or {apart}"
+
+
 def _check_numbers(layer: Layer) -> None:
     """Refuse unsigned numbers of the layer's parameters that Caffe's ints and the kernels' ints cannot hold."""
     for message, value in layer.param.ListFields():
@@ -261,7 +270,8 @@ def _check_numbers(layer: Layer) -> None:
         for field, given in value.ListFields():
             if field.type in UNSIGNED and not field.name.startswith("rand"):  # rand_skip is not a size
                 largest = max(given) if is_repeated(field) else given
-                layer.check(largest <= MOST_ELEMENTS, f"{field.name} is {largest}, at most {MOST_ELEMENTS} is possible", f"a smaller {field.name}")
+                fix = f"set {field.name} to at most {MOST_ELEMENTS}"
+                layer.check(largest <= MOST_ELEMENTS, f"{field.name} is {largest}, at most {MOST_ELEMENTS} is possible", fix)
 
 
 def _written(blob: Blob) -> str:
@@ -284,7 +294,7 @@ def mark_backward(graph: Graph, force: bool, log: Log) -> None:
         count = len(param.propagate_down)
         node.layer.check(
             count in (0, len(node.bottoms)), f"{count} propagate_down given for {len(node.bottoms)} bottoms",
-            "give propagate_down once per bottom, or not at all",
+            f"give {len(node.bottoms)} propagate_down, one for each bottom, or none",
         )  # fmt: skip
         node.propagate = [param.propagate_down[i] if count else wants[blob] for i, blob in enumerate(node.bottoms)]
         learns = any(parameter.learned for parameter in node.params)

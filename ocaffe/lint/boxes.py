@@ -41,8 +41,8 @@ class Fault(NamedTuple):
 
 FAULTS = (  # a box counts for the first one that it has
     Fault("not finite", lambda c: ~np.isfinite(c).all(1), "correct the annotations; `ocaffe dataset voc --skip-bad` leaves such boxes out"),
-    Fault("in pixels", lambda c: (abs(c) > 2).any(1), "divide by width and height of the image, as `ocaffe dataset voc` and convert_annoset do"),
-    Fault("inverted", lambda c: (c[:, 2:] < c[:, :2]).any(1), "exchange minimum and maximum; `ocaffe dataset voc --skip-bad` leaves such boxes out"),
+    Fault("in pixels", lambda c: (abs(c) > 2).any(1), "divide the corners by width and height of the image, as `ocaffe dataset voc` and convert_annoset do"),
+    Fault("inverted", lambda c: (c[:, 2:] < c[:, :2]).any(1), "exchange minimum and maximum of them; `ocaffe dataset voc --skip-bad` leaves such boxes out"),
     Fault("empty", lambda c: (c[:, 2:] == c[:, :2]).any(1), "make the database by `ocaffe dataset voc`; SSD's convert_annoset reads 12.5 as 0"),
     Fault("outside of the image", lambda c: (c < -EDGE).any(1) | (c > 1 + EDGE).any(1), "correct the annotations: often <size> is not that of the image"),
 )  # fmt: skip
@@ -95,7 +95,7 @@ def label_not_in_map(job: Job) -> Iterator[Finding]:
         wrong = rows[~np.isin(rows[:, LABEL], list(names))] if names else rows[:0]
         if len(wrong):
             fact = f"a box of record '{each.sample.key(wrong[0])}' has the label {wrong[0][LABEL]:g}, {_map(each.layer)} has {_range(names)}"
-            fix = "the label map with which the database was made"
+            fix = "set label_map_file to the label map with which the database was made"
             yield each.finding("label-not-in-map", fact, fix, "annotated_data_param.label_map_file")
 
 
@@ -158,7 +158,8 @@ def label_map_differs(job: Job) -> Iterator[Finding]:
             label = next((label for label in sorted(names) if label in other and not names[label] & other[label]), None)
             if label is not None:
                 fact = f"label {label} is '{min(names[label])}' in {_map(each.layer)}, and '{min(other[label])}' in {where}"
-                yield each.finding("label-map-differs", fact, "the label map with which the databases were made", "annotated_data_param.label_map_file")
+                fix = "set label_map_file in all layers to the label map with which the databases were made"
+                yield each.finding("label-map-differs", fact, fix, "annotated_data_param.label_map_file")
 
 
 @job_rule
@@ -174,14 +175,15 @@ def no_objects(job: Job) -> Iterator[Finding]:
         if not each.readers or empty <= RARE:
             continue
         if not len(stored):
-            fact, fix = f"no record has a box: {each.sample.text}", "a database with boxes; `ocaffe dataset show` draws them"
+            fact, fix = f"no record has a box: {each.sample.text}", "set source to a database with boxes; `ocaffe dataset show` draws them"
         elif not len(counted):
             field = "'use_diff': True" if each.layer.type == "RoIData" and each.view.train else "use_difficult_gt: true"
-            fact, fix = f"all boxes are marked as difficult, and do not count: {each.sample.text}", f"{field}, or other annotations"
+            fact = f"all boxes are marked as difficult, and do not count: {each.sample.text}"
+            fix = f"set {field}, or correct the mark 'difficult' in the annotations"
         else:
             fact = f"{100 * share:.0f} % of the records have boxes, {100 * kept:.0f} % of {DRAWS} transformed images keep one: {each.sample.text}. "
             fact += f"A batch of {batch} has none with a probability of {empty:.2f}"
-            fix = "correct the boxes, if another rule names them; else a larger batch, or other values of emit_constraint and batch_sampler"
+            fix = "correct the boxes, if another rule names them; else set a larger batch_size, or other values in emit_constraint and batch_sampler"
         yield each.finding("no-objects", fact, fix)
 
 
@@ -211,7 +213,7 @@ def image_sizes_differ(job: Job) -> Iterator[Finding]:
                 fact = f"line {wrong[0] + 1} of {path} is '{' '.join(lines[wrong[0]])}', the image is {shape_text(shapes[wrong[0]])} (height x width)"
             else:
                 continue
-            fix = f"a line NAME HEIGHT WIDTH for each image, in the order of {database.path}; `ocaffe dataset voc` writes the file"
+            fix = f"write a line NAME HEIGHT WIDTH for each image into it, in the order of {database.path}; `ocaffe dataset voc` writes the file"
             yield each.view.finding("image-sizes-differ", reader, fact, fix, "detection_evaluate_param.name_size_file")
 
 

@@ -33,7 +33,7 @@ def detector_settings_differ(job: Job) -> Iterator[Finding]:
                 if other is not None and not agnostic and _value(layer, other) != wanted:
                     fact = f"{other} is {_value(layer, other)}, and {field} of '{losses[0].name}' (MultiBoxLoss) is {wanted}"
                     path = f"{param_field(layer.type)}.{other}"
-                    yield view.finding("detector-settings-differ", layer, fact, f"{other}: {wanted}, or the same other value in both", path)
+                    yield view.finding("detector-settings-differ", layer, fact, f"{other}: {wanted} here, or set both to the same other value", path)
     first: dict[str, Any] = {}
     for view, layer in found:
         if layer.type == "PriorBox":
@@ -41,7 +41,8 @@ def detector_settings_differ(job: Job) -> Iterator[Finding]:
             names = sorted(each.name for each in own.DESCRIPTOR.fields if getattr(own, each.name) != getattr(other, each.name))
             if names:
                 fact = f"{names[0]} differs from that of the layer of the same name in line {first[layer.name].source_line}"
-                yield view.finding("detector-settings-differ", layer, fact, "equal priors in TRAIN and TEST", f"prior_box_param.{names[0]}")
+                fix = f"set {names[0]} to the same value in both layers, because TRAIN and TEST need equal priors"
+                yield view.finding("detector-settings-differ", layer, fact, fix, f"prior_box_param.{names[0]}")
 
 
 def _value(layer: Any, field: str) -> str:
@@ -61,17 +62,18 @@ def detector_scores(view: View) -> Iterator[Finding]:
         own = [each for each in before if each.type in PROBABILITIES]
         if layer.type == "MultiBoxLoss" and own:
             fact = f"its confidences come from '{own[0].name}' ({own[0].type}), which this loss contains already"
-            yield view.finding("detector-scores", layer, fact, f'bottom: "{own[0].bottom[0]}", with one row for each image', "bottom[1]")
+            yield view.finding("detector-scores", layer, fact, f'set the second bottom: "{own[0].bottom[0]}", with one row for each image', "bottom[1]")
         elif layer.type == "DetectionOutput" and before and not own and before[-1].type in ("Concat", "Convolution"):
             fact = f"its confidences come from '{before[-1].name}' ({before[-1].type}) without a Softmax: they are not between 0 and 1"
-            yield view.finding("detector-scores", layer, fact, "a Reshape to 0 x -1 x num_classes, a Softmax with axis: 2 and a Flatten before it", "bottom[1]")
+            fix = "put before it: a Reshape to 0 x -1 x num_classes, a Softmax with axis: 2, and a Flatten"
+            yield view.finding("detector-scores", layer, fact, fix, "bottom[1]")
         elif layer.type == "DetectionOutput":
             classes = layer.detection_output_param.num_classes
             for each in before:
                 dims = list(each.reshape_param.shape.dim) if each.type == "Reshape" else []
                 if len(dims) == 3 and dims[2] not in (0, -1, classes) and own:
                     fact = f"it makes rows of {dims[2]} confidences for '{own[0].name}' ({own[0].type}), and num_classes of '{layer.name}' is {classes}"
-                    yield view.finding("detector-scores", each, fact, f"shape {{ dim: 0 dim: -1 dim: {classes} }}", "reshape_param.shape")
+                    yield view.finding("detector-scores", each, fact, f"reshape_param {{ shape {{ dim: 0 dim: -1 dim: {classes} }} }}", "reshape_param.shape")
 
 
 def _before(view: View, index: int) -> Iterator[Any]:
@@ -107,5 +109,5 @@ def detections_not_scored(job: Job) -> Iterator[Finding]:
             yield job.finding("detections-not-scored", "eval_type", f"{fact} 'detection'", 'eval_type: "detection"')
         elif not scores and job.solver.eval_type == "detection":
             fact = "eval_type is 'detection', and the TEST net has no DetectionEvaluate"
-            fix = 'layer { type: "DetectionEvaluate" } after DetectionOutput, or no eval_type'
+            fix = 'put a layer { type: "DetectionEvaluate" } behind DetectionOutput, or remove eval_type'
             yield job.finding("detections-not-scored", "eval_type", fact, fix)

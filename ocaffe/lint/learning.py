@@ -22,7 +22,7 @@ SOLVER: tuple[tuple[str, Callable[[Any], bool], str, str], ...] = (  # a field, 
     ("base_lr", lambda s: s.lr_policy != "multifixed" and not s.base_lr and not _starts_above_0(s), "every learning rate is 0", "base_lr: 0.01"),
     ("stagelr[0]", lambda s: s.lr_policy == "multifixed" and not any(s.stagelr) and not _starts_above_0(s), "every learning rate is 0", "stagelr: 0.01"),
     ("max_iter", lambda s: s.max_iter <= 0, "no iteration is run", "max_iter: 10000"),
-    ("clip_gradients", lambda s: s.clip_gradients == 0, "every gradient is scaled to 0", "remove it, or clip_gradients: 10"),
+    ("clip_gradients", lambda s: s.clip_gradients == 0, "every gradient is scaled to 0", "remove clip_gradients, or set clip_gradients: 10"),
     ("momentum2", lambda s: s.type in ("Adam", "AdamW") and s.momentum2 == 1, "the correction of Adam is 0, and so is every update", "momentum2: 0.999"),
     ("delta", lambda s: s.type == "AdaDelta" and s.delta == 0, "the first update is 0, and so are all others", "delta: 1e-6"),
 )
@@ -109,14 +109,14 @@ def _barrier(node: Node, index: int) -> tuple[str, str, str] | None:
     if down and not down[index]:
         return f"propagate_down: false keeps the gradient from '{name}'", "remove propagate_down: false", f"propagate_down[{index}]"
     if not node.layer.has_backward:
-        return f"{node.type} has no gradient for '{name}'", "another layer, whose gradient is known", "type"
+        return f"{node.type} has no gradient for '{name}'", "replace it by a layer with a gradient", "type"
     if not node.layer.force_backward(index):
-        return f"bottom {index} of a {node.type} is for labels, which get no gradient", "the scores in bottom 0, the labels in bottom 1", f"bottom[{index}]"
+        return f"bottom {index} of a {node.type} is for labels, which get no gradient", "give scores as bottom 0, labels as bottom 1", f"bottom[{index}]"
     for kind, field, value in ZEROS:
         if node.type == kind and getattr(node.layer.own(), field) == value:
-            return f"{field}: {value:g} makes the gradient of '{name}' 0", f"another {field}", f"{kind.lower()}_param.{field}"
+            return f"{field}: {value:g} makes the gradient of '{name}' 0", f"set {field} to a number other than 0", f"{kind.lower()}_param.{field}"
     if node.type == "Eltwise" and list(node.layer.own().coeff)[index : index + 1] == [0.0]:
-        return f"coeff: 0 makes the gradient of '{name}' 0", "another coeff", f"eltwise_param.coeff[{index}]"
+        return f"coeff: 0 makes the gradient of '{name}' 0", "set coeff to a number other than 0", f"eltwise_param.coeff[{index}]"
     return None
 
 

@@ -62,7 +62,7 @@ def bias_before_batch_norm(view: View) -> Iterator[Finding]:
         param = own_param(layer) if layer.type in ("Convolution", "Deconvolution", "InnerProduct") else None
         if view.train and param is not None and param.bias_term and followers and all(each.type == "BatchNorm" for each in followers):
             fact = f"its bias has no effect: '{followers[0].name}' (BatchNorm) subtracts the mean"
-            yield view.finding("bias-before-batch-norm", layer, fact, "bias_term: false", param_field(layer.type))
+            yield view.finding("bias-before-batch-norm", layer, fact, "set bias_term: false in this layer", param_field(layer.type))
 
 
 @net_rule
@@ -95,10 +95,10 @@ def softmax_twice(view: View) -> Iterator[Finding]:
         source = view.source(index)
         if layer.type in _INCLUDED and source is not None and source.type == _INCLUDED[layer.type]:
             fact = f"its input comes from '{source.name}' ({source.type}), which this loss contains already"
-            yield view.finding("softmax-twice", layer, fact, f'bottom: "{source.bottom[0]}"', "bottom[0]")
+            yield view.finding("softmax-twice", layer, fact, f'bottom: "{source.bottom[0]}", the bottom of {source.name!r}', "bottom[0]")
         if layer.type == "MultinomialLogisticLoss" and source is not None and source.type != "Softmax":
             fact = f"its input must be probabilities, and comes from '{source.name}' ({source.type})"
-            yield view.finding("softmax-twice", layer, fact, 'type: "SoftmaxWithLoss"', "type")
+            yield view.finding("softmax-twice", layer, fact, 'set type: "SoftmaxWithLoss", which contains the softmax', "type")
 
 
 @net_rule
@@ -108,7 +108,7 @@ def scores_cut(view: View) -> Iterator[Finding]:
         source = view.source(index)
         if layer.type in _INCLUDED and source is not None and source.type in ("ReLU", "ReLU6") and not source.relu_param.negative_slope:
             fact = f"its scores come from '{source.name}' ({source.type}), which cuts off negative ones"
-            yield view.finding("scores-cut", layer, fact, f"remove '{source.name}'", "bottom[0]")
+            yield view.finding("scores-cut", layer, fact, f"remove layer '{source.name}'", "bottom[0]")
 
 
 @net_rule
@@ -166,11 +166,11 @@ def _misfit(view: View, owner: int, number: int, index: int, other: int, name: s
     first, layer = view.layers[owner], view.layers[index]
     shares = f"it shares parameter '{name}' with '{first.name}' ({first.type}, line {first.source_line})"
     if index == owner or other != number:
-        return f"'{name}' names parameter {number} and parameter {other}", "another name for one"
+        return f"'{name}' names parameter {number} and parameter {other}", f"give one of the two param another name than '{name}'"
     if layer.type != first.type or _size(layer) != _size(first):
-        return f"{shares}, but is another kind of layer: {_about(layer)} and {_about(first)}", "another name in param, or the same settings"
+        return f"{shares}, but is another kind of layer: {_about(layer)} and {_about(first)}", "give param another name here, or both layers the same settings"
     if view.reads[index] and view.reads[index] == view.reads[owner]:
-        return f"{shares} and reads the same bottom '{layer.bottom[0]}': it computes the same again", "another name in param, or use one top for both"
+        return f"{shares} and reads the same bottom '{layer.bottom[0]}': it computes the same again", "give param another name, or use one top for both"
     if [spec.name for spec in layer.param] != [spec.name for spec in first.param] or len(layer.param) < _count(layer):
         return f"{shares}, but not its other parameters", "name all parameters alike in both layers, or none"
     return None

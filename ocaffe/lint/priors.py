@@ -91,7 +91,7 @@ def predictions_per_cell(view: View) -> Iterator[Finding]:
                 if predicted is None or predicted.type != "Convolution" or predicted.convolution_param.num_output == boxes * values:
                     continue
                 fact = f"num_output is {predicted.convolution_param.num_output}; '{head.prior.name}' has {boxes} priors in a cell, each with {values} {what}"
-                fix = f"num_output: {boxes * values}, or other priors (min_size, max_size, aspect_ratio, flip), or another num_classes"
+                fix = f"num_output: {boxes * values}, or change the priors (min_size, max_size, aspect_ratio, flip) or num_classes"
                 yield view.finding("predictions-per-cell", predicted, fact, fix, "convolution_param.num_output")
 
 
@@ -128,7 +128,7 @@ def objects_without_prior(job: Job) -> Iterator[Finding]:
             fact = f"{100 * share:.0f} % of {len(objects)} boxes overlap no prior by {threshold:g} ({sample.text}). "
             fact += f"A quarter has sides up to {low:.0f} pixels, half up to {middle:.0f}, three quarters up to {high:.0f}; "
             fact += f"the priors have {sizes.min():.0f} to {sizes.max():.0f}"
-            fix = "min_size, max_size and aspect_ratio near the objects; for small objects larger images, or priors on an earlier map"
+            fix = "set min_size, max_size and aspect_ratio near the objects; for small objects use larger images, or priors on an earlier map"
             yield view.finding("objects-without-prior", maps[0].layer, fact, fix, "prior_box_param.min_size")
 
 
@@ -147,7 +147,8 @@ def priors_without_object(job: Job) -> Iterator[Finding]:
             sizes = each.sides()
             fact = f"its priors with sides of {sizes.min():.0f} to {sizes.max():.0f} pixels overlap no box by {threshold:g}"
             fact += f" ({len(_some(objects))} boxes of {DRAWS} transformed images)"
-            yield view.finding("priors-without-object", each.layer, fact, "sizes of your objects, or remove the map", "prior_box_param.min_size")
+            fix = "set min_size and max_size to sizes of your objects, or remove the layers of this map"
+            yield view.finding("priors-without-object", each.layer, fact, fix, "prior_box_param.min_size")
 
 
 @job_rule
@@ -175,7 +176,7 @@ def _without_anchor(view: View, layer: AnchorTarget, source: RoiSource) -> Itera
             fact = f"no anchor lies inside one of the images with {len(best)} boxes, so the loss stays 0"
         fact += f". With 'scales': {source.settings.scales} a quarter has sides up to {low:.0f} pixels, half up to {middle:.0f}, "
         fact += f"three quarters up to {high:.0f}; the anchors have about {min(lengths):g} to {max(lengths):g}"
-        fix = "other 'scales' of the anchors in all layers that have them, or larger images: 'scales' and 'max_size' of RoIData"
+        fix = "change 'scales' of the anchors in all layers that have them, or use larger images by 'scales' and 'max_size' of RoIData"
         yield view.finding("objects-without-anchor", layer.param, fact, fix, "python_param.param_str")
 
 

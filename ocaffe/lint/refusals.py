@@ -47,7 +47,8 @@ def refused(job: Job) -> Iterator[Finding]:
     prefix = prefix_of(solver, job.file.path)
     obstacle = _unwritable(Path(prefix).absolute().parent) if writes_snapshots(solver) else None
     if obstacle:
-        yield job.finding("refused", "snapshot_prefix", f"snapshots cannot be written to '{prefix}*': {obstacle}", "a snapshot_prefix in a folder of yours")
+        fix = f"snapshots cannot be written to '{prefix}*': {obstacle}"
+        yield job.finding("refused", "snapshot_prefix", fix, "set snapshot_prefix to a folder that you can write to")
 
 
 @job_rule

@@ -46,7 +46,7 @@ def batch_larger_than_data(job: Job) -> Iterator[Finding]:
             batch, count = int(param_of(layer).batch_size), samples(layer)
             if count and batch > count:
                 fact = f"batch_size is {batch}, and {param_of(layer).source} has {count} samples: each batch holds some twice"
-                yield view.finding("batch-larger-than-data", layer, fact, f"batch_size: {count}, or fewer", f"{PARAMS[layer.type]}.batch_size")
+                yield view.finding("batch-larger-than-data", layer, fact, f"set batch_size to at most {count}", f"{PARAMS[layer.type]}.batch_size")
 
 
 @job_rule
@@ -58,7 +58,7 @@ def tested_on_training_data(job: Job) -> Iterator[Finding]:
         for layer in _feeders(view):
             if (layer.type, param_of(layer).source) in sources and training is not None and training.losses:
                 fact = f"it reads {param_of(layer).source}, as the TRAIN net does: accuracy on training data is meaningless"
-                yield view.finding("tested-on-training-data", layer, fact, "source: the test set", f"{PARAMS[layer.type]}.source")
+                yield view.finding("tested-on-training-data", layer, fact, "set source to the test set", f"{PARAMS[layer.type]}.source")
 
 
 @job_rule
@@ -76,7 +76,7 @@ def transforms_differ(job: Job) -> Iterator[Finding]:
                 a, b = _value(layer, name), _value(first, name)
                 if a != b and not (name == "resize_param" and crops):
                     fact = f"its {name} is {_text(a)}, that of '{first.name}' in the TRAIN phase (line {first.source_line}) is {_text(b)}"
-                    yield view.finding("transforms-differ", layer, fact, f"the same {name} in both", f"transform_param.{name}")
+                    yield view.finding("transforms-differ", layer, fact, f"set the same {name} in both layers", f"transform_param.{name}")
 
 
 def _value(layer: Any, name: str) -> Any:
@@ -100,7 +100,7 @@ def mirrored_test(job: Job) -> Iterator[Finding]:
         for layer in view.layers:
             if layer.HasField("transform_param") and layer.transform_param.mirror:
                 fact = "mirror: true applies in the TEST phase too: results change from test to test"
-                yield view.finding("mirrored-test", layer, fact, "remove it here", "transform_param.mirror")
+                yield view.finding("mirrored-test", layer, fact, "remove mirror from the layer of the TEST phase", "transform_param.mirror")
 
 
 @job_rule
@@ -131,13 +131,13 @@ def label_out_of_range(job: Job) -> Iterator[Finding]:
             if wrong and masks:
                 file = masks[max(wrong)]
                 fact = f"{file} has the label {max(wrong)}, and '{loss.name}' gets {scores} scores: labels 0 to {scores - 1}"
-                fix = f"num_output: {max(wrong) + 1}, or loss_param {{ ignore_label: {max(wrong)} }}, or masks of the classes"
+                fix = f"num_output: {max(wrong) + 1} before the loss, or loss_param {{ ignore_label: {max(wrong)} }}, or correct the masks"
                 if has_palette(file):
-                    fix = "`ocaffe dataset masks` writes the indices of the palette; the layer reads the gray levels of its colors"
+                    fix = "convert the masks by `ocaffe dataset masks`, which writes the indices of their palette; the layer reads gray levels of colors"
                 yield view.finding("label-out-of-range", source, fact, fix, "dense_image_data_param.source")
             elif wrong:
                 fact = f"{param_of(source).source} has the label {max(wrong, key=abs)}, and '{loss.name}' gets {scores} scores: labels 0 to {scores - 1}"
-                yield view.finding("label-out-of-range", source, fact, f"num_output: {max(found) + 1}, or labels that count from 0")
+                yield view.finding("label-out-of-range", source, fact, f"num_output: {max(found) + 1} before the loss, or number the labels from 0")
 
 
 def _scores(view: View, index: int) -> int:
@@ -170,10 +170,10 @@ def test_net_differs(job: Job) -> Iterator[Finding]:
             other = theirs.get(layer.name)
             if other is None:
                 fact = "the TRAIN net has no layer of this name: it is tested with the values of its fillers"
-                yield view.finding("test-net-differs", layer, fact, "the same name in both phases", "name")
+                yield view.finding("test-net-differs", layer, fact, "give the layer the same name in both phases", "name")
             elif other.type == layer.type and own_param(other).num_output != param.num_output:
                 fact = f"num_output is {param.num_output}, and {own_param(other).num_output} in the TRAIN net (line {other.source_line})"
-                yield view.finding("test-net-differs", layer, fact, "the same num_output in both phases, or another name", "name")
+                yield view.finding("test-net-differs", layer, fact, "set the same num_output in both phases, or give one layer another name", "name")
 
 
 @job_rule
@@ -193,11 +193,12 @@ def learning_rate(job: Job) -> Iterator[Finding]:
     if solver.max_iter and last >= solver.max_iter:
         name = f"stepvalue[{len(solver.stepvalue) - 1}]" if policy == "multistep" else "stepsize"
         fact = f"the step at iteration {last:,} is never reached: max_iter is {solver.max_iter:,}"
-        yield job.finding(rule, name, fact, "an earlier step, or a larger max_iter")
+        yield job.finding(rule, name, fact, f"set {name.partition('[')[0]} below {solver.max_iter}, or a larger max_iter")
     if policy in ("step", "multistep", "exp") and solver.HasField("gamma") and solver.gamma >= 1:
-        yield job.finding(rule, "gamma", f"gamma is {solver.gamma:g}: the learning rate does not fall", "a gamma below 1, such as 0.1")
+        yield job.finding(rule, "gamma", f"gamma is {solver.gamma:g}: the learning rate does not fall", "set gamma below 1, such as gamma: 0.1")
     if list(solver.stepvalue) != sorted(solver.stepvalue):
-        yield job.finding(rule, "stepvalue[0]", f"stepvalue {', '.join(map(str, solver.stepvalue))} does not rise: later ones are skipped", "in rising order")
+        fix = "write " + " ".join(f"stepvalue: {value}" for value in sorted(solver.stepvalue))
+        yield job.finding(rule, "stepvalue[0]", f"stepvalue {', '.join(map(str, solver.stepvalue))} does not rise: later ones are skipped", fix)
 
 
 @job_rule
@@ -224,7 +225,7 @@ def solver_settings(job: Job) -> Iterator[Finding]:
         rules = [rule.phase for layer in job.training.file.message.layer for rule in layer.include]
         if proto.TEST in rules:
             fact = "the net has layers for the TEST phase, and no test_iter is given: it is never tested"
-            yield job.finding(rule, "net", fact, "test_iter and test_interval")
+            yield job.finding(rule, "net", fact, "set test_iter and test_interval in the solver")
 
 
 @job_rule

@@ -30,12 +30,12 @@ def check_weights(job: Job, file: str) -> Iterator[Finding]:
     for node in graph.nodes:
         if node.params and node.name not in stored and node.name in layers:
             fact = f"{file} has no weights for this layer: it keeps the values of its fillers"
-            yield view.finding(RULE, layers[node.name], fact, "the name of a layer in the file, if it is the same layer")
+            yield view.finding(RULE, layers[node.name], fact, "give the layer the name that it has in the file, if it is the same layer")
     built = {node.name for node in graph.nodes}
     missing = [layer.name for layer in weights.layers if layer.blobs and layer.name not in built]
     if missing:
         fact = f"the net has no layer {names_text(missing)}: these weights are not used"
-        yield Finding(RULE, Place(file), "", fact, "rename the layers, if they are the same ones")
+        yield Finding(RULE, Place(file), "", fact, "give the layers of the net these names, if they are the same ones")
     for layer in weights.layers:  # one by one, because the first difference ends a comparison
         if layer.name not in layers:
             continue

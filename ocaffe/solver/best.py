@@ -62,9 +62,10 @@ def best_faults(param: Any, tests: Sequence[Graph]) -> Iterator[Fault]:
     found = next((names[name] for names in outputs if name in names), None)
     if found is None:
         known = ", ".join(dict.fromkeys(name for names in outputs for name in names)) or "none"
-        yield Fault("best_output", f"best_output is '{name}', the outputs of the TEST nets are: {known}", "set best_output to one of these outputs")
+        fix = "set best_output to one of these" if known != "none" else "remove best_output, or end the TEST net with an Accuracy layer"
+        yield Fault("best_output", f"best_output is '{name}', the outputs of the TEST nets are: {known}", fix)
     elif found.count != 1:
-        yield Fault("best_output", f"best_output '{name}' is {shape_text(found.shape)}, not one number", "name an output with one value")
+        yield Fault("best_output", f"best_output '{name}' is {shape_text(found.shape)}, not one number", "set best_output to an output with one value")
 
 
 def _outputs(graph: Graph) -> dict[str, Blob]:

@@ -62,7 +62,7 @@ def _numbers(param: Any) -> Iterator[Fault]:
     for name, (low, high) in RANGES.items():
         value = getattr(param, name)
         if not low <= value < high:
-            yield Fault(name, f"{name} is {value:g}", f"{name}: {low:g}, or a larger number" + (f" below {high:g}" if high <= 1 else ""))
+            yield Fault(name, f"{name} is {value:g}", f"set {name} to {low:g} or more" + (f" and less than {high:g}" if high <= 1 else ""))
 
 
 def _choices(param: Any) -> Iterator[Fault]:
@@ -72,11 +72,12 @@ def _choices(param: Any) -> Iterator[Fault]:
 
 def _dependencies(param: Any) -> Iterator[Fault]:
     if param.ema_test and not param.ema_decay:
-        yield Fault("ema_test", "ema_test is true, but there is no average", "set ema_decay, for example to 0.999")
+        fix = "remove ema_test, or set ema_decay, for example ema_decay: 0.999"
+        yield Fault("ema_test", "ema_test is true, but ema_decay is 0, so there is no average", fix)
     if param.early_stopping and not param.HasField("best_output"):
         yield Fault("early_stopping", "early_stopping is given without best_output", 'name an output of the TEST net: best_output: "accuracy"')
     if param.HasField("best_output") and not param.test_iter:
-        yield Fault("best_output", f"best_output is '{param.best_output}', but nothing is tested", "give test_iter and test_interval")
+        yield Fault("best_output", f"best_output is '{param.best_output}', but nothing is tested", "set test_iter and test_interval, or remove best_output")
 
 
 def _evaluation(param: Any, tests: Sequence[Graph]) -> Iterator[Fault]:

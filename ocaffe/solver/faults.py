@@ -22,7 +22,7 @@ def unknown_choice(solver: Any, field: str, known: Collection[str], fact: str = 
     value = getattr(solver, field)
     if value not in known:
         near = next((name for name in known if name.lower() == value.lower()), None)
-        yield Fault(field, f"{fact or f'{field} is'} '{value}'", f'{field}: "{near}"' if near else f"{field} with one of {', '.join(known)}")
+        yield Fault(field, f"{fact or f'{field} is'} '{value}'", f'{field}: "{near}"' if near else f"set {field} to one of {', '.join(known)}")
 
 
 def refuse(faults: Iterable[Fault], file: str | None = None) -> None:

@@ -25,9 +25,10 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
     given = [name for name in ("net", "net_param", "train_net", "train_net_param") if param.HasField(name)]
     if len(given) != 1:
         fact = f"{len(given)} train nets given ({', '.join(given) or 'none'})"
-        raise Error(fact, place=file, fix="give exactly one of net, net_param, train_net, train_net_param")
+        raise Error(fact, place=file, fix="keep one of them, and remove the others" if given else 'name the net: net: "train_val.prototxt"')
     if param.test_iter and param.test_interval <= 0:
-        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix="test_interval: 500, or another number above 0")
+        fix = "set test_interval to the iterations between two tests, or remove test_iter"
+        raise Error(f"test_iter is given, but test_interval is {param.test_interval}", place=file, fix=fix)
     generic = getattr(param, given[0])
     named = f"{given[0]} file: {generic}" if isinstance(generic, str) else given[0]
     sources: list[tuple[str, Any]] = [("test_net_param", message) for message in param.test_net_param]
@@ -35,10 +36,11 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
     if given[0] in ("net", "net_param"):
         sources += [(named, generic)] * (len(param.test_iter) - len(sources))
     if len(sources) != len(param.test_iter):
-        raise Error(f"{len(param.test_iter)} test_iter given for {len(sources)} test nets", place=file, fix="give test_iter once per test net")
+        fix = f"give {len(sources)} test_iter, one for each test net"
+        raise Error(f"{len(param.test_iter)} test_iter given for {len(sources)} test nets", place=file, fix=fix)
     if param.test_state and len(param.test_state) != len(sources):
         fact = f"{len(param.test_state)} test_state given for {len(sources)} test nets"
-        raise Error(fact, place=file, fix="give test_state once per test net, or not at all")
+        raise Error(fact, place=file, fix=f"give {len(sources)} test_state, one for each test net, or none")
 
     def message(name: str, source: Any, phase: int, state: Any) -> Any:
         if isinstance(source, str) and not os.path.exists(source):

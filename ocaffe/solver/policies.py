@@ -167,7 +167,7 @@ def rate_faults(solver: Any) -> Iterator[Fault]:
 def _infinite(solver: Any, iteration: int, rate: float) -> Iterator[Fault]:
     if not math.isfinite(rate):
         fact = f"the learning rate of iteration {iteration} is {rate}: lr_policy '{solver.lr_policy}', gamma {solver.gamma:g}"
-        yield Fault("gamma", fact, "a smaller gamma, or a smaller max_iter")
+        yield Fault("gamma", fact, "set a smaller gamma, or a smaller max_iter")
 
 
 def _missing(solver: Any) -> Iterator[Fault]:
@@ -175,7 +175,8 @@ def _missing(solver: Any) -> Iterator[Fault]:
         value = getattr(solver, name)
         if not solver.HasField(name) or value < 0 or (name == "stepsize" and solver.lr_policy == "step" and value <= 0):
             fact = f"{name} is {value:g}" if solver.HasField(name) else f"{name} is missing"
-            yield Fault(name, f"lr_policy '{solver.lr_policy}' needs {name}; {fact}", f"set {name} in the solver")
+            least = "1 or more" if name in ("stepsize", "max_iter") else "0 or more"
+            yield Fault(name, f"lr_policy '{solver.lr_policy}' needs {name}; {fact}", f"set {name} in the solver to {least}, or use another lr_policy")
 
 
 def _foreign(solver: Any) -> Iterator[Fault]:
@@ -187,25 +188,34 @@ def _foreign(solver: Any) -> Iterator[Fault]:
 
 def _shape(solver: Any) -> Iterator[Fault]:
     if not solver.min_lr >= 0 or (solver.min_lr and solver.lr_policy in ENDING and not solver.base_lr >= solver.min_lr):
-        yield Fault("min_lr", f"min_lr is {solver.min_lr:g}, base_lr {solver.base_lr:g}", "min_lr: 0, or another number up to base_lr")
+        fix = f"set min_lr to a number from 0 to {solver.base_lr:g} (base_lr)" if solver.base_lr > 0 else "remove min_lr"
+        yield Fault("min_lr", f"min_lr is {solver.min_lr:g}, base_lr {solver.base_lr:g}", fix)
     if solver.rampup_interval and solver.warmup_iter:
         fact = f"rampup_interval is {solver.rampup_interval} (NVCaffe's quadratic warm-up), warmup_iter {solver.warmup_iter} (Intel's linear one)"
         yield Fault("rampup_interval", fact, "remove rampup_interval, or warmup_iter")
     if solver.warmup_iter < 0 or (POLICIES[solver.lr_policy].in_all and solver.warmup_iter >= solver.max_iter):
-        yield Fault("warmup_iter", f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", "warmup_iter: 0, or another number below max_iter")
-    if not (0 < solver.onecycle_rise < 1 and solver.onecycle_div > 0 and solver.onecycle_final_div > 0):
-        fact = f"onecycle_rise is {solver.onecycle_rise:g}, onecycle_div {solver.onecycle_div:g}, onecycle_final_div {solver.onecycle_final_div:g}"
-        fix = "onecycle_rise: 0.3 onecycle_div: 25 onecycle_final_div: 10000, or another rise between 0 and 1 and divisors above 0"
-        yield Fault("onecycle_rise", fact, fix)
+        yield Fault("warmup_iter", f"warmup_iter is {solver.warmup_iter}, max_iter {solver.max_iter}", "set warmup_iter to 0 or more and less than max_iter")
+    if not 0 < solver.onecycle_rise < 1:
+        yield Fault("onecycle_rise", f"onecycle_rise is {solver.onecycle_rise:g}", "set onecycle_rise above 0 and below 1: the share of iterations that rise")
+    for name in ("onecycle_div", "onecycle_final_div"):
+        if not getattr(solver, name) > 0:
+            yield Fault(name, f"{name} is {getattr(solver, name):g}", f"set {name} to a number above 0: rates are divided by it")
+
+
+def _stage_remedy(rates: int, ends: int) -> str:
+    if rates > ends:
+        return f"add {rates - ends} stageiter: each is the iteration at which its stage ends"
+    return f"add {ends - rates} stagelr: each is the rate of a stage" if ends > rates else "give each stage its rate in stagelr and its end in stageiter"
 
 
 def _stages(solver: Any) -> Iterator[Fault]:
     if solver.lr_policy == "multifixed" and not len(solver.stagelr) == len(solver.stageiter) > 0:
         fact = f"lr_policy 'multifixed' has {len(solver.stagelr)} stagelr and {len(solver.stageiter)} stageiter"
-        yield Fault("lr_policy", fact, "a stagelr, and a stageiter that ends it, for each stage")
-    if solver.lr_policy == "sgdr" and not (solver.p_mult > 0 and max(solver.period, solver.max_iter) > 0):
-        fact = f"lr_policy 'sgdr' has period {solver.period}, p_mult {solver.p_mult:g}"
-        yield Fault("period" if solver.p_mult > 0 else "p_mult", fact, "period: 1000 p_mult: 2, or another period of 1 or more and a p_mult above 0")
+        yield Fault("lr_policy", fact, _stage_remedy(len(solver.stagelr), len(solver.stageiter)))
+    if solver.lr_policy == "sgdr" and not solver.p_mult > 0:
+        yield Fault("p_mult", f"lr_policy 'sgdr' has p_mult {solver.p_mult:g}", "set p_mult above 0: each period has so many times the iterations of the last")
+    elif solver.lr_policy == "sgdr" and max(solver.period, solver.max_iter) <= 0:
+        yield Fault("period", f"lr_policy 'sgdr' has period {solver.period}", "set period to the iterations of the first period, at least 1")
 
 
 def _last_step(solver: Any) -> int:

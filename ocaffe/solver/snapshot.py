@@ -14,7 +14,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.compiler.network import Network, node_shape
-from ocaffe.errors import Error
+from ocaffe.errors import Error, shape_text
 from ocaffe.formats.state import Cursor, SolverState, read_state, write_state
 from ocaffe.formats.weights import Weights, fit, read_weights, write_weights
 from ocaffe.ir.graph import Parameter
@@ -90,7 +90,7 @@ def probe(prefix: str, iteration: int) -> None:
 
 
 def _not_writable(prefix: str, reason: OSError) -> Error:
-    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="set snapshot_prefix to a place that can be written")
+    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="set snapshot_prefix in the solver to a folder that you can write to")
 
 
 @contextlib.contextmanager
@@ -265,14 +265,14 @@ def restore(solver: Solver, path: str, state: SolverState | None = None, learned
     blobs = solver.history_views()
     if len(state.history) != len(blobs):
         raise Error(
-            f"the state has {len(state.history)} history blobs, a {solver.param.type} solver of this net has {len(blobs)}", place=path,
+            f"the state has the history of {len(state.history)} blobs, a {solver.param.type} solver of this net has {len(blobs)}", place=path,
             fix="resume with the solver type and the net that wrote the state",
         )  # fmt: skip
     for array, (parameter, ref) in zip(state.history, blobs):
         values = fit(array, parameter.shape)
         if values is None:
             raise Error(
-                f"a history blob is {array.shape} in the state, parameter {parameter} is {parameter.shape} in the net", place=path,
+                f"the history of parameter {parameter} is {shape_text(array.shape)} in the state, it is {shape_text(parameter.shape)} in the net", place=path,
                 fix="resume with the net that wrote the state",
             )  # fmt: skip
         if ref is not None:

@@ -42,9 +42,9 @@ def update_faults(solver: Any) -> Iterator[Fault]:
     yield from unknown_choice(solver, "type", RULES, "unknown solver type")
     yield from unknown_choice(solver, "regularization_type", ("L1", "L2"), "unknown regularization_type")
     if solver.type in RULES and not RULES[solver.type].takes_momentum and solver.momentum:
-        yield Fault("momentum", f"momentum {solver.momentum:g} cannot be used with {solver.type}", "remove momentum, or use SGD or Nesterov")
+        yield Fault("momentum", f"momentum {solver.momentum:g} cannot be used with {solver.type}", 'remove momentum, or set type: "SGD" or type: "Nesterov"')
     if solver.type == "RMSProp" and not 0 <= solver.rms_decay < 1:
-        yield Fault("rms_decay", f"rms_decay is {solver.rms_decay:g}", "rms_decay: 0.98, or another number from 0 to below 1")
+        yield Fault("rms_decay", f"rms_decay is {solver.rms_decay:g}", "set rms_decay to 0 or more and below 1; 0.98 is usual")
     yield from _changing_faults(solver)
     yield from _adaptive_faults(solver)
 
@@ -53,7 +53,7 @@ def _changing_faults(solver: Any) -> Iterator[Fault]:
     for name, choices in {"momentum_policy": ("fixed", "poly", "opt"), "weight_decay_policy": ("fixed", "poly")}.items():
         yield from unknown_choice(solver, name, choices)
         if getattr(solver, name) == "poly" and solver.max_iter < 1:
-            yield Fault(name, f"{name} is 'poly', and max_iter is {solver.max_iter}", "max_iter: 10000, or another number of 1 or more")
+            yield Fault(name, f"{name} is 'poly', and max_iter is {solver.max_iter}", "set max_iter to the iterations of the training")
     if solver.momentum_policy != "fixed" and solver.type != "SGD":
         fact = f"momentum_policy is '{solver.momentum_policy}', and the type is {solver.type}: NVCaffe applies it with SGD only, and ignores it else"
         yield Fault("momentum_policy", fact, 'remove momentum_policy, or type: "SGD"')

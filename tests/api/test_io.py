@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import struct
 import sys
 import zlib
@@ -129,9 +130,15 @@ def test_types_of_images(image: np.ndarray) -> None:
     np.testing.assert_array_equal(image, before)
 
 
-@pytest.mark.parametrize(("shape", "size"), [((4, 6), (2, 2)), ((4, 6, 3), (2,)), ((4, 6, 3), (0, 2)), ((0, 6, 3), (2, 2)), ((4, 6, 3), (2, 2, 1))])
-def test_sizes_that_are_refused(shape: tuple[int, ...], size: tuple[int, ...]) -> None:
-    with pytest.raises(Error, match="height x width x channels"):
+@pytest.mark.parametrize(
+    ("shape", "size", "fix"),
+    [
+        ((4, 6), (2, 2), "im[:, :, np.newaxis]"), ((0, 6, 3), (2, 2), "height x width x channels"), ((6,), (2, 2), "height x width x channels"),
+        ((4, 6, 3), (2,), "(height, width)"), ((4, 6, 3), (0, 2), "(height, width)"), ((4, 6, 3), (2, 2, 1), "(height, width)"),
+    ],
+)  # fmt: skip
+def test_sizes_that_are_refused(shape: tuple[int, ...], size: tuple[int, ...], fix: str) -> None:
+    with pytest.raises(Error, match=re.escape(fix)):
         resize_image(np.zeros(shape), size)
 
 

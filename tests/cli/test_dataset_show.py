@@ -120,7 +120,7 @@ def test_errors_of_the_layer_have_its_place(device: Device, tmp_path: pathlib.Pa
     (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
     path = write(tmp_path / "db", [raw(0)])
     for name in ("net.prototxt", "solver.prototxt"):
-        with pytest.raises(Error, match="label_classes is 0") as failure:
+        with pytest.raises(Error, match="label_classes is missing") as failure:
             main(["show", path, "--augment", str(tmp_path / name), "--device", device.number])
         assert str(failure.value.place) == f"{tmp_path}/net.prototxt:3"
 

@@ -158,8 +158,8 @@ def test_mean_iou(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (DETECTOR, "", "eval_type is 'classification', and output 'detection_eval' of TEST net 0 is the top of DetectionEvaluate"),
         (SEGMENTER, 'eval_type: "detection"', "no output of TEST net 0 is the top of DetectionEvaluate; its outputs: loss, seg"),
-        (DETECTOR, 'eval_type: "parsing"', "eval_type is 'parsing'\n  fix: eval_type with one of classification, detection"),
-        (DETECTOR, 'eval_type: "detection" ap_version: "12point"', "ap_version is '12point'\n  fix: ap_version with one of Integral, MaxIntegral, 11point"),
+        (DETECTOR, 'eval_type: "parsing"', "eval_type is 'parsing'\n  fix: set eval_type to one of classification, detection"),
+        (DETECTOR, 'eval_type: "detection" ap_version: "12point"', "ap_version is '12point'\n  fix: set ap_version to one of Integral, MaxIntegral, 11point"),
         (SEGMENTER, 'best_output: "seg"', "best_output 'seg' is 1 x 1 x 1 x 3, not one number"),
     ],
 )
