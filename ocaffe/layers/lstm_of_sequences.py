@@ -98,8 +98,11 @@ class Lstm(LSTM):
         super().forward(rec, bottoms, tops)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        if self.flat:
-            raise graph.refused(f"bottom 0 is flat ({shape_text(bottoms[0].shape)})", "add a Reshape layer to T x N x I before this one, and remove batch_size")
+        for index, bottom in enumerate(bottoms):
+            if self.flat if index == 0 else len(bottom.shape) == 1:
+                form = f"{self.steps} x {self.sequences}" + (f" x {self.inputs}" if index == 0 else "")
+                fix = f"add a Reshape layer to {form} for '{bottom.name}' before this one" + (", and remove batch_size" if self.flat else "")
+                raise graph.refused(f"bottom {index}, '{bottom.name}', is flat ({shape_text(bottom.shape)})", fix)
         super().onnx(graph, bottoms, tops)
 
     def onnx_first(self, graph: OnnxGraph, bottoms: list[Blob]) -> bool | None:

@@ -31,9 +31,9 @@ NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that 
     "CTCGreedyDecoder with indicators", "CtcLoss", "CustomData", "DataAugmentation mean TRAIN", "DecodeBBox TRAIN", "DeformableConvolution",
     "DenseImageData", "DetectionEvaluate", "DetectionLoss", "DisparityData", "EvalDetection", "FloatWriter", "FLOWriter", "FrcnnAnchorTarget",
     "FrcnnProposalTarget", "FrcnnRoiData", "GenerateAugmentationParameters replaced TRAIN", "GlobalLSEMargin TRAIN", "GuidedDropout stochastic TRAIN",
-    "ImageSegData", "ImgWriter", "L1Loss", "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LpqLoss", "Lstm on flat", "MMDLoss", "MTCNNData",
-    "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData", "SmoothL1LossOHEM",
-    "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
+    "ImageSegData", "ImgWriter", "L1Loss", "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LpqLoss", "Lstm on flat", "Lstm with flat", "MMDLoss",
+    "MTCNNData", "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData",
+    "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
 )  # fmt: skip
 
 
