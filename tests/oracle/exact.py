@@ -23,6 +23,7 @@ EPSILON = 2e-7  # relative error of an operation in single precision, with the s
 WITHOUT_GRADIENT = (
     "Accuracy", "ArgMax", "Threshold", "DetectionOutput", "DetectionEvaluate", "PriorBox", "EvalDetection", "ContinuationIndicator", "DummyData",
 )  # fmt: skip
+FAULTS = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)  # of a rule for a form that it does not have
 FLT_MIN = float(np.finfo(np.float32).tiny)
 Tensor = torch.Tensor
 Round = Callable[[Tensor], Tensor]
@@ -76,7 +77,7 @@ class Evaluation:
         for step in range(len(case.steps)):
             try:
                 self._pass(step)
-            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # a pass that both programs refuse, or a form without a rule
+            except FAULTS as error:  # a pass that both programs refuse, or a form without a rule
                 self.stopped = f"pass {step} is not evaluated: {error}"
                 break
 
@@ -97,7 +98,7 @@ class Evaluation:
         if caffe is not None and caffe.shape == tuple(x.shape):
             undefined |= torch.tensor(np.isnan(caffe))
         size = float(x.detach()[~undefined].abs().amax()) if bool((~undefined).any()) else 1.0
-        return torch.where(undefined, torch.tensor(self.chooser.standard_normal(tuple(x.shape)) * 2 * size), x)
+        return Replaced.apply(x, undefined, torch.tensor(self.chooser.standard_normal(tuple(x.shape)) * 2 * size))
 
     def _inputs(self, layer: Any, step: int) -> list[Tensor]:
         """The tops of a layer without bottoms. Those of MemoryData are Caffe's; the comparison of both programs judges them."""
@@ -146,7 +147,7 @@ class Evaluation:
                 at.kept["shapes"] = [self.shapes.get(f"data {step}/{top}", ()) for top in layer.top]
                 try:
                     made = rule(at)
-                except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):  # a form without a rule
+                except FAULTS:  # a form without a rule
                     made = self._unknown(at)
                 tops = [top if name in whole else self.rounded(top) for name, top in zip(layer.top, made)]
             read.update(layer.bottom)
@@ -155,7 +156,9 @@ class Evaluation:
                 needed = top.requires_grad
                 top = top if needed else top.detach().requires_grad_()  # with propagate_down: true, any blob can have a diff
                 top.retain_grad()
-                first.setdefault(name, top)
+                passes = layer.name in self.graph.backward and any(self.graph.down[layer.name])
+                if name not in first or (name in layer.bottom and not passes):  # without a gradient to the bottom, the blob has that of the top
+                    first[name] = top
                 blobs[name] = top
                 read.discard(name)
                 weight = layer.loss_weight[index] if index < len(layer.loss_weight) else float(is_loss and index == 0)
@@ -165,7 +168,8 @@ class Evaluation:
                     loss += weight * float(top.detach().sum())
         outputs = [name for name in blobs if name not in read]
         for name in case.diffs:
-            if name in outputs and name not in weighted:
+            made = [layer.type for layer in self.net.layer if name in layer.top]
+            if name in outputs and name not in weighted and made[-1] not in ("Input", "MemoryData", "DummyData"):  # ocaffe keeps none for data
                 drawn = values.draw(values.NORMAL, tuple(blobs[name].shape), case.seed, "diff", name, step)
                 objective = objective + (blobs[name] * torch.tensor(drawn, dtype=torch.float64)).sum()
         for name in outputs:
@@ -203,6 +207,18 @@ class BySlope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return grads[0] * ctx.slope(ctx.saved_tensors[0]), None, None, None
+
+
+class Replaced(torch.autograd.Function):
+    """Other values in some places. The gradient passes everywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor, others: Tensor) -> Tensor:
+        return torch.where(places, others, x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0], None, None
 
 
 def tanh(at: At, x: Tensor) -> Tensor:
@@ -724,6 +740,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Interp": interp, "Upsample": upsample, "Concat": concat, "Slice": cut, "Split": lambda at: [at.x[0].clone() for _ in at.layer.top],
     "Silence": lambda at: [], "Flatten": flatten, "Reshape": reshape, "Permute": permute, "Tile": tile, "Reduction": reduction, "Crop": crop,
     "ShuffleChannel": shuffle, "BatchReindex": rows, "Filter": filtered, "Parameter": parameter, "InnerProduct": inner_product, "Embed": embed,
+    "DummyData": lambda at: [torch.zeros(shape, dtype=torch.float64) for shape in at.kept["shapes"]],  # the package fills zeros
     "MatMul": lambda at: [at.x[0] @ at.x[1].T], "LSTM": lstm, "RNN": rnn, "LSTMUnit": lstm_unit, "SoftmaxWithLoss": softmax_loss, "InfogainLoss": infogain,
     "MultinomialLogisticLoss": multinomial, "SigmoidCrossEntropyLoss": sigmoid_loss,
     "EuclideanLoss": lambda at: [((at.x[0] - at.x[1]) ** 2).sum() / (2 * at.x[0].shape[0])], "HingeLoss": hinge, "ContrastiveLoss": contrastive,

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 
@@ -39,7 +40,15 @@ def late_rate() -> None:
     policies.POLICIES["inv"] = policy._replace(rate=lambda settings, iteration, step: policy.rate(settings, iteration + 1, step))
 
 
-FAULTS: dict[str, Callable[[], None]] = {"pooling": wrong_pooling_edge, "bias": no_bias_gradient, "rate": late_rate}
+def short_lives() -> None:
+    """The plan gives the memory of a value away one launch before its last use."""
+    from ocaffe.memory import plan
+
+    true_lives = plan.lifetimes
+    plan.lifetimes = lambda *arguments: [life if life.last == life.first else replace(life, last=life.last - 1) for life in true_lives(*arguments)]
+
+
+FAULTS: dict[str, Callable[[], None]] = {"pooling": wrong_pooling_edge, "bias": no_bias_gradient, "rate": late_rate, "memory": short_lives}
 
 
 def plant(name: str) -> None:

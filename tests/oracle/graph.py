@@ -18,6 +18,7 @@ UNDEFINED = (  # types that compare values, or multiply them by 0
     "Accuracy", "ArgMax", "Pooling", "SPP", "Eltwise", "Threshold", "Clip", "ReLU", "ReLU6", "PReLU", "ELU", "BNLL", "ROIPooling", "HingeLoss",
     "Normalize",
 )  # fmt: skip
+OWNERS = ("LSTM", "RNN", "Parameter")  # types whose tops share memory with blobs of the layer
 VIEWS = ("Reshape", "Flatten", "Split")
 
 
@@ -44,6 +45,7 @@ class Graph:
                 self.learned.update(layer.top)
 
         self.backward, self.down = _needs(self.net, self.learning, self.weighted)
+        self.of_caffe = _needs(self.net, {layer.name for layer in self.net.layer if _learns_in_caffe(case, layer)}, self.weighted)
         self.needed = self._needed()  # blobs whose diffs a backward pass computes or reads
 
     def _needed(self) -> set[str]:
@@ -145,6 +147,12 @@ def _parameters(case: Case, layer: Any) -> list[bool]:
         return [spec.learned for spec in made.parameters()]
     except (Error, KeyError):
         return []
+
+
+def _learns_in_caffe(case: Case, layer: Any) -> bool:
+    """Whether Net::Init counts a layer as one that learns. It reads lr_mult of the prototxt, so that the statistics of BatchNorm count."""
+    rates = [*(spec.lr_mult for spec in layer.param), *[1.0] * 10]
+    return any(rate for rate, _ in zip(rates, _parameters(case, layer)))
 
 
 def _unsplit(blob: str) -> str:

@@ -10,18 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from ocaffe.layers.base import registry
 from tests.oracle import values
-from tests.oracle.exact import RULES, At, Evaluation, Tensor, pooling, spp
-from tests.oracle.graph import shares
+from tests.oracle.exact import FAULTS, RULES, At, Evaluation, Tensor, pooling, spp
+from tests.oracle.graph import OWNERS, shares
 
 KEPT = (  # types whose backward pass uses values that the forward pass kept, or none
-    "Pooling", "SPP", "BatchNorm", "BN", "LSTM", "RNN", "Lstm", "LSTMUnit", "SoftmaxWithLoss", "InfogainLoss", "SigmoidCrossEntropyLoss", "EuclideanLoss",
+    "Pooling", "SPP", "BatchNorm", "BN", "LSTM", "RNN", "Lstm", "SoftmaxWithLoss", "InfogainLoss", "SigmoidCrossEntropyLoss", "EuclideanLoss",
     "HingeLoss", "ContrastiveLoss", "Filter", "BatchReindex", "Embed", "Parameter",
 )  # fmt: skip
 UNASKED = ("BatchNorm", "Im2col", "LRN", "MVN", "Permute", "Softmax", "Upsample")  # types that do not read propagate_down
+FLT_MAX = float(np.finfo(np.float32).max)
 KEPT_IN_PLACE = ("PReLU", "Scale")  # they keep a copy of the bottom where they work in place
 
 
@@ -75,7 +77,8 @@ class Memory(Evaluation):
 
     def __init__(self, *arguments: Any) -> None:
         self.blobs: dict[str, Blob] = {}
-        self.inner: dict[str, Blob] = {}  # the tops of the inner nets of recurrent layers
+        self.backward, self.down = arguments[1].of_caffe
+        self.inner: dict[str, Blob] = {}  # memory that belongs to layers
         super().__init__(*arguments)
 
     def _pass(self, step: int) -> None:
@@ -93,8 +96,8 @@ class Memory(Evaluation):
                     blob.dx.copy_(torch.tensor(values.draw(values.NORMAL, blob.shape, self.case.seed, "diff", name, step)))
             gradients = {name: [torch.zeros_like(tensor) for tensor in tensors] for name, tensors in self.parameters.items()}
             for one in reversed(ran):
-                if one.layer.name in self.graph.backward and (one.bottoms or one.at.p):
-                    self._backward(one, gradients.get(one.layer.name, []))
+                if one.layer.name in self.backward and (one.bottoms or one.at.p):
+                    self._backward(one, step, gradients.get(one.layer.name, []))
             for name, blob in self.blobs.items():
                 self.arrays[f"diff {step}/{name}"] = blob.dx.numpy().copy()
             for name, tensors in self.parameters.items():
@@ -108,6 +111,8 @@ class Memory(Evaluation):
         with torch.enable_grad():
             x = [blob.x.clone().requires_grad_() for blob in bottoms]
             at = At(layer, self.case.phase == "TRAIN", x, self._parameters(layer), self.kept.setdefault(layer.name, {}), self.rounded)
+            if layer.type == "Eltwise" and layer.top[0] == layer.bottom[0] and layer.eltwise_param.operation == layer.eltwise_param.MAX:
+                at.x = [torch.full_like(x[0], -FLT_MAX).requires_grad_(), *x[1:]]  # Caffe fills the top before it compares
             at.kept["parameters"] = self.parameters.get(layer.name, [])
             at.kept["shapes"] = [self.shapes.get(f"data {step}/{top}", ()) for top in layer.top]
             if layer.type == "LSTM" and x[0].shape[0] == 1 and "states" in at.kept:
@@ -122,10 +127,12 @@ class Memory(Evaluation):
                 blob.data = bottoms[0].data
                 if layer.type not in ("Split", "Flatten", "Permute"):
                     blob.diff = bottoms[0].diff
-            if layer.type in ("LSTM", "RNN"):
+            if layer.type in OWNERS:
                 inner = self.inner.setdefault(name, Blob())
                 inner.reshape(blob.shape)
                 blob.data, blob.diff = inner.data, inner.diff
+                if layer.type == "Parameter":
+                    blob.dx.zero_()  # by the script, before each pass
             if fresh and name in self.graph.weighted:
                 index = list(layer.top).index(name)
                 blob.dx.fill_(layer.loss_weight[index] if layer.loss_weight else 1.0)
@@ -134,6 +141,8 @@ class Memory(Evaluation):
             tops[0].x.zero_()
             for weight, blob in zip(layer.eltwise_param.coeff or [1.0] * len(bottoms), bottoms):
                 tops[0].x.add_(weight * blob.x)
+        elif layer.type == "LRN" and tops[0] in bottoms and layer.lrn_param.norm_region == layer.lrn_param.ACROSS_CHANNELS:
+            tops[0].x.copy_(self.rounded((results[0] / bottoms[0].x).detach()) ** 2)  # the factor, times what it has overwritten
         elif not shares(layer):
             for blob, result in zip(tops, results):
                 blob.x.copy_(result.detach() if layer.type in ("Input", "MemoryData") else self.rounded(result.detach()))
@@ -152,17 +161,21 @@ class Memory(Evaluation):
 
     def _rule(self, at: At, step: int) -> list[Tensor]:
         kind = at.layer.type
-        if kind in OF_THE_PACKAGE:
-            return OF_THE_PACKAGE[kind](at)
-        if kind in RULES:
-            return RULES[kind](at)
+        rule = OF_THE_PACKAGE.get(kind) or RULES.get(kind)
+        if rule:
+            try:
+                return rule(at)
+            except FAULTS:
+                pass
         arrays = [self.graph.arrays.get(f"data {step}/{top}") for top in at.layer.top]  # a type without a rule: Caffe's own values
         return [torch.tensor(array, dtype=torch.float64) for array in arrays if array is not None]
 
-    def _backward(self, ran: Ran, gradients: list[Tensor]) -> None:
-        layer, down = ran.layer, self.graph.down[ran.layer.name]
+    def _backward(self, ran: Ran, step: int, gradients: list[Tensor]) -> None:
+        layer, down = ran.layer, self.down[ran.layer.name]
         if layer.type in UNASKED and not (layer.type == "LRN" and layer.lrn_param.norm_region == layer.lrn_param.WITHIN_CHANNEL):
             down = [True, *down[1:]]
+        if layer.type == "LSTMUnit" and any(down):
+            down = [True, True, False]
         if layer.type == "Flatten" or (layer.type == "Permute" and shares(layer)):
             ran.bottoms[0].diff = ran.tops[0].diff
         elif layer.type == "Split":
@@ -178,15 +191,15 @@ class Memory(Evaluation):
             if layer.type == "Normalize":
                 self._scale_of_normalize(ran, gradients)
         else:
-            self._by_rule(ran, down, gradients)
+            self._by_rule(ran, step, down, gradients)
 
-    def _by_rule(self, ran: Ran, down: list[bool], gradients: list[Tensor]) -> None:
+    def _by_rule(self, ran: Ran, step: int, down: list[bool], gradients: list[Tensor]) -> None:
         """The gradients of the rule, at the values that the memory has now or at those that the layer kept."""
         layer, at, results = ran.layer, ran.at, ran.results
         if layer.type not in KEPT and not (layer.type in KEPT_IN_PLACE and ran.in_place) and layer.type in RULES:
             with torch.enable_grad():
                 at = At(layer, at.train, [blob.x.clone().requires_grad_() for blob in ran.bottoms], at.p, dict(at.kept), at.r)
-                results = RULES[layer.type](at)
+                results = self._rule(at, step)
         loss = registry()[layer.type].is_loss
         tops = [self.inner.get(name, top) for name, top in zip(layer.top, ran.tops)]
         pairs = [(y, top.dx.clone()) for y, top in zip(results[:1] if loss else results, tops) if y.requires_grad]
@@ -218,7 +231,7 @@ class Memory(Evaluation):
             if own.operation == own.SUM:
                 blob.dx.copy_((own.coeff[index] if own.coeff else 1.0) * dy)
             elif own.operation == own.MAX:
-                (chosen,) = torch.autograd.grad(ran.results[0].sum(), ran.at.x[index], retain_graph=True)
+                (chosen,) = torch.autograd.grad(ran.results, ran.at.x[index], [torch.ones_like(y)], retain_graph=True)
                 blob.dx.copy_(chosen * dy)
             else:
                 others = math.prod((other.x for other in ran.bottoms if other is not blob), start=torch.ones(()).double())
@@ -325,8 +338,22 @@ def lrn(ran: Ran) -> None:
         padded = torch.nn.functional.pad(value, (0, 0, 0, 0, size // 2, size // 2))
         return sum(padded[:, offset : offset + value.shape[1]] for offset in range(size))
 
-    scale = r(own.k + own.alpha / size * near(kept * kept))
-    ran.bottoms[0].dx.copy_(r(dy * scale**-own.beta - 2 * own.alpha * own.beta / size * x * r(near(dy * y / scale))))
+    scale, dx = r(own.k + own.alpha / size * near(kept * kept)), ran.bottoms[0].dx
+    dx.copy_(r(scale**-own.beta))
+    dx.mul_(dy)
+    dx.sub_(2 * own.alpha * own.beta / size * x * r(near(dy * y / scale)))
+
+
+def lstm_unit(ran: Ran) -> None:
+    """With the cells that the top has now."""
+    before, gates, keep = ran.bottoms[0], ran.at.x[1].detach(), ran.at.x[2].detach()[..., None]
+    i, f, o = (torch.sigmoid(part) for part in gates.chunk(4, 2)[:3])
+    g, f, inner = torch.tanh(gates.chunk(4, 2)[3]), f * keep, torch.tanh(ran.tops[0].x)
+    dc, dh = ran.tops[0].dx, ran.tops[1].dx
+    term = ran.at.r(dc + dh * o * (1 - inner * inner))
+    parts = [term * g * i * (1 - i), term * before.x * f * (1 - f), dh * inner * o * (1 - o), term * i * (1 - g * g)]
+    ran.bottoms[1].dx.copy_(ran.at.r(torch.cat(parts, 2)))
+    before.dx.copy_(ran.at.r(term * f))
 
 
 def reorg(at: At) -> list[Tensor]:
@@ -337,7 +364,7 @@ def reorg(at: At) -> list[Tensor]:
 
 BACKWARD: dict[str, Callable[[Ran], None]] = {
     "Sigmoid": sigmoid, "TanH": tanh, "Softmax": softmax, "Exp": exp, "Log": log, "Power": power, "ELU": elu, "Swish": swish, "MVN": mvn,
-    "Normalize": normalize, "LRN": lrn,
+    "Normalize": normalize, "LRN": lrn, "LSTMUnit": lstm_unit,
 }  # fmt: skip
 OF_THE_PACKAGE: dict[str, Callable[[At], list[Tensor]]] = {  # as the package computes them
     "Pooling": lambda at: pooling(at, whole=True),

@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.oracle import values
 from tests.oracle.case import Case
-from tests.oracle.graph import UNDEFINED, Graph, shares
+from tests.oracle.graph import OWNERS, UNDEFINED, Graph, shares
 from tests.oracle.judge import Arbiter, Finding
 
 GRADIENTS = ("diff", "parameter diff")
@@ -81,6 +81,11 @@ def _beyond(layer: Any, graph: Graph, step: int) -> bool:
     return False
 
 
+def unchecked_channels(case: Case, finding: Finding, graph: Graph) -> bool:
+    """After a reshape, a ConvolutionDepthwise has another number of channels than its filters."""
+    return finding.part == "refusal" and "(ConvolutionDepthwise)" in finding.ocaffe and "would need a parameter of" in finding.ocaffe
+
+
 def other_order(case: Case, finding: Finding, graph: Graph) -> bool:
     """A Reorg with a stride is before the finding, or its gradient is compared."""
     return any(layer.type == "Reorg" and layer.reorg_param.stride > 1 for layer in graph.net.layer)
@@ -95,9 +100,11 @@ def named_otherwise(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 def diff_of_sequences(case: Case, finding: Finding, graph: Graph) -> bool:
-    """The diff of the top of an Lstm, in which the package adds up the gradients of the steps."""
-    makers = [layer for layer in graph.net.layer if finding.name in layer.top]
-    return finding.part == "diff" and any(layer.type == "Lstm" for layer in makers) and finding.verdict.startswith("caffe off;")
+    """The diff of the top of an Lstm, or of a view of it. The package adds up the gradients of the steps there."""
+    name, makers = finding.name, {top: layer for layer in graph.net.layer for top in layer.top}
+    while name in makers and shares(makers[name]):
+        name = makers[name].bottom[0]
+    return finding.part == "diff" and name in makers and makers[name].type == "Lstm" and finding.verdict.startswith("caffe off;")
 
 
 def all_states(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -111,6 +118,7 @@ VENDOR: Sequence[Rule] = (
     Rule("gradient of Mish, MatMul and BN", "the package has no backward pass of MatMul and wrong ones of Mish and of BN's statistics", wrong_gradient),
     Rule("first prior", "where fewer scores than top_k are above confidence_threshold, the package fills up with the first prior", fills_with_the_first),
     Rule("divisor of AVE", "the package divides by the whole window where BVLC clips it to the padded image", whole_window, Arbiter.is_memory),
+    Rule("channels of ConvolutionDepthwise", "the package does not check them after a reshape", unchecked_channels),
     Rule("order of Reorg", "the package's order of the values is not darknet's", other_order, Arbiter.is_memory),
     Rule("gradient of Reorg", "the package has none", no_gradient_of_reorg),
     Rule("name of Lstm", "the package names the type LSTMEM", named_otherwise),
@@ -166,9 +174,9 @@ def sibling_weights(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 def views_in_a_row(case: Case, finding: Finding, graph: Graph) -> bool:
-    """A Flatten, or a Permute that changes no order, takes the diff of its top. A Reshape, Slice, Concat, LSTM or RNN before it still has the old one."""
+    """A Flatten, or a Permute that changes no order, takes the diff of its top. A view, recurrent layer or Parameter before it still has the old one."""
     taking = [layer for layer in graph.net.layer if layer.type == "Flatten" or (layer.type == "Permute" and shares(layer))]
-    views = {top for layer in graph.net.layer if shares(layer) or layer.type in ("LSTM", "RNN") for top in layer.top}
+    views = {top for layer in graph.net.layer if shares(layer) or layer.type in OWNERS for top in layer.top}
     return finding.part in GRADIENTS and any(views & set(layer.bottom) for layer in taking)
 
 
@@ -204,14 +212,14 @@ def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 DOCUMENTED: Sequence[Rule] = (
-    Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded),
+    Rule("diffs that no gradient needs", "they are zeros in ocaffe, and in Caffe loss weights or scratch values", unneeded, Arbiter.is_memory),
     Rule("in place", "gradients of values that are changed in place are right in ocaffe, and views keep the value of before", in_place, Arbiter.is_memory),
     Rule("propagate_down: false", "Caffe's views, and types that do not read it, pass a gradient; Scale and HingeLoss leave scratch values", not_propagated,
          Arbiter.is_memory),
     Rule("NaN", "which value is the larger one is not defined, and BLAS makes 0 times NaN 0", undefined, Arbiter.depends_on_nan),
     Rule("empty window of MAX", "Caffe's backward pass writes outside of the bottom", empty_window),
     Rule("sibling loss weights", "Caffe forgets the loss weights of a layer's other tops where one of them is also read", sibling_weights),
-    Rule("views in a row", "the diff of a Flatten or Permute does not reach the blob before a Reshape, LSTM or RNN", views_in_a_row, Arbiter.is_memory),
+    Rule("views in a row", "the diff of a Flatten or Permute does not pass another view, LSTM or Parameter before it", views_in_a_row, Arbiter.is_memory),
     Rule("empty window of AVE", "ocaffe refuses it; Caffe gives NaN, the package 0", empty_average),
     Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
@@ -226,7 +234,7 @@ ABORTS: Mapping[str, str] = {  # a pattern of Caffe's message -> why ocaffe runs
     r"recurrent_layer.*input number of timesteps changed": "ocaffe lets a reshape change the number of steps",
     r"infogain_loss_layer.*cannot backpropagate to infogain inputs": "force_backward: ocaffe gives the infogain matrix no gradient",
     r"threshold_layer.*Not Implemented Yet": "ocaffe's Threshold passes no gradient",
-    r"blob size exceeds INT_MAX": "the package's ConvolutionDepthwise subtracts unsigned numbers where the window is larger than the image",
+    r"blob size exceeds INT_MAX|shape\[i\] >= 0 \(-\d+ vs": "the package's ConvolutionDepthwise subtracts unsigned numbers; a window is larger than the image",
     r"Found background label in the detection results": "ocaffe's DetectionEvaluate skips the background",
     r"batch_reindex_layer.*was greater than batch size": "ocaffe's BatchReindex gives NaN for an index out of range",
     r"Cannot use legacy accessors on Blobs with > 4 axes": "ocaffe's layers take blobs of any number of axes",
@@ -258,7 +266,9 @@ FORMS: Mapping[str, str] = {  # forms that are not drawn
 def explained(case: Case, finding: Finding, graph: Graph, arbiter: Arbiter) -> str | None:
     """The name of the rule that explains a finding, or None."""
     if finding.part == "refusal" and re.match(r"runs|refuses at forward [1-9]", finding.ocaffe):
-        return next((reason for pattern, reason in ABORTS.items() if re.search(pattern, finding.caffe)), None)
+        reasons = [reason for pattern, reason in ABORTS.items() if re.search(pattern, finding.caffe)]
+        if reasons:
+            return reasons[0]
     for rule in (*VENDOR, *DOCUMENTED):
         if rule.covers(case, finding, graph) and (rule.evidence is None or rule.evidence(arbiter, finding)):
             return rule.name

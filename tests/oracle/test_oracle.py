@@ -12,6 +12,7 @@ import pytest
 from tests.oracle import kinds, peer, tables, values
 from tests.oracle.case import Case, Step, read
 from tests.oracle.draft import KINDS, random_net
+from tests.oracle.files import from_file
 from tests.oracle.graph import Graph
 from tests.oracle.judge import Arbiter, Finding, compare, difference
 from tests.oracle.peer import VARIABLE, Peer, Result
@@ -218,6 +219,44 @@ def test_nets(oracle: Any) -> None:
     assert found == {} and oracle.counts.nets >= 100 and oracle.counts.arrays > 1000
 
 
+INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 3, 4, 1] } } } '
+LEARNS = 'layer { name: "b" type: "Bias" bottom: "x" top: "b" bias_param { axis: 0 num_axes: 0 } } '
+OTHER = 'layer { name: "o" type: "Reduction" bottom: "b" top: "o" loss_weight: 1 reduction_param { operation: SUMSQ } } '
+AFTER = (
+    'layer { name: "e" type: "Exp" bottom: "y" top: "e" } '
+    'layer { name: "l" type: "Reduction" bottom: "e" top: "l" loss_weight: 0.5 reduction_param { operation: SUMSQ } }'
+)
+RESHAPE, FLATTEN, SAME = 'type: "Reshape" reshape_param { shape { dim: [0, -1] } }', 'type: "Flatten"', 'type: "Permute" permute_param { order: 0 }'
+CUT = [
+    RESHAPE, FLATTEN, SAME, *(f'type: "{kind}"' for kind in ("Slice", "Concat", "Softmax", "LRN", "MVN", "BatchNorm", "Scale")),
+    'type: "Im2col" convolution_param { kernel_size: 1 }', 'type: "Permute" permute_param { order: 1 }',
+]  # fmt: skip
+POWER = 'type: "Power" power_param { power: 3 scale: 2 }'
+HABITS = [  # nets whose values differ, and the rule
+    *(("propagate_down: false", LEARNS + OTHER + f'layer {{ name: "y" bottom: "b" top: "y" propagate_down: false {cut} }} ' + AFTER) for cut in CUT),
+    *(("views in a row", LEARNS + f'layer {{ name: "v" bottom: "b" top: "v" {first} }} layer {{ name: "y" bottom: "v" top: "y" {then} }} ' + AFTER)
+      for first in (RESHAPE, 'type: "Slice"', 'type: "Concat"') for then in (FLATTEN, SAME)),
+    *(("in place", LEARNS + f'layer {{ name: "t" type: "TanH" bottom: "b" top: "y" }} layer {{ name: "i" bottom: "y" top: "y" {kind} }} ' + AFTER)
+      for kind in (POWER, 'type: "Log" log_param { shift: 3 }', 'type: "LRN" lrn_param { local_size: 3 }', 'type: "Eltwise" bottom: "x"',
+                   'type: "Eltwise" bottom: "x" eltwise_param { operation: MAX }', 'type: "ELU"', 'type: "Clip" clip_param { min: -0.1 max: 0.1 }')),
+    ("in place", LEARNS + 'layer { name: "t" type: "TanH" bottom: "b" top: "t" } '
+     f'layer {{ name: "v" bottom: "t" top: "y" {RESHAPE} }} layer {{ name: "i" bottom: "y" top: "y" {POWER} }} ' + AFTER),
+    ("divisor of AVE", LEARNS + 'layer { name: "y" type: "Pooling" bottom: "b" top: "y" pooling_param { pool: AVE kernel_h: 3 kernel_w: 1 stride: 2 } } '
+     + AFTER),
+]  # fmt: skip
+
+
+@pytest.mark.oracle
+@needs_caffe
+@pytest.mark.parametrize("rule, text", HABITS)
+def test_habits_of_caffe_are_explained_by_its_memory(oracle: Any, tmp_path: Any, rule: str, text: str) -> None:
+    path = tmp_path / "net.prototxt"
+    path.write_text(INPUT + text)
+    oracle.counts.explained.clear()
+    assert [str(finding) for finding in oracle.findings(from_file(str(path), "TRAIN"))] == []
+    assert rule in oracle.counts.explained
+
+
 @pytest.mark.oracle
 @needs_caffe
 @pytest.mark.parametrize("what", ["solvers", "specs"])
@@ -232,7 +271,7 @@ def test_solvers_and_specs(oracle: Any, what: str) -> None:
 
 @pytest.mark.oracle
 @needs_caffe
-@pytest.mark.parametrize("fault, what", [("pooling", "nets"), ("bias", "nets"), ("rate", "solvers")])
+@pytest.mark.parametrize("fault, what", [("pooling", "nets"), ("bias", "nets"), ("rate", "solvers"), ("memory", "nets")])
 def test_planted_faults_are_found(fault: str, what: str) -> None:
     from tests.oracle.campaign import Part, run_part
 

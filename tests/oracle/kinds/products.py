@@ -50,7 +50,8 @@ def lstm_of_sequences(net: Draft) -> None:
     """One sequence: the package knows no others (tables)."""
     steps = net.pick(1, 2, 4)
     bottoms = [net.data((steps, 1, net.pick(1, 2, 3))), *([net.input((steps,), ("bits", 0.7), "continues")] if net.chance(0.5) else [])]
-    net.add("Lstm", bottoms, lstm_param={"num_output": net.pick(1, 2, 3), "weight_filler": UNIFORM} | net.some(0.4, clipping_threshold=[0.1, 1, 100]))
+    tops = net.add("Lstm", bottoms, lstm_param={"num_output": net.pick(1, 2, 3), "weight_filler": UNIFORM} | net.some(0.4, clipping_threshold=[0.1, 1, 100]))
+    net.read.update(tops)  # the package reads the top in its backward pass
 
 
 @kind("LSTMUnit")

@@ -61,7 +61,9 @@ def pooling(net: Draft) -> None:
     fields = {"global_pooling": True} | net.some(0.05, kernel_size=[2], pad=[1]) if net.chance(0.12) else window(net, image, dilated=False)
     fields = {key: value[0] if isinstance(value, list) else value for key, value in fields.items()}
     fields |= net.some(pool=["MAX", "MAX", "AVE"]) | net.some(0.1, round_mode=["FLOOR", "CEIL"], ceil_mode=[True, False])
-    net.add("Pooling", [name], 2 if net.chance(0.1) else 1, pooling_param=fields)
+    tops = net.add("Pooling", [name], 2 if net.chance(0.1) else 1, pooling_param=fields)
+    if len(tops) == 2:
+        net.read.update(tops)  # double precision has no rule for a mask
 
 
 @kind("SPP")
