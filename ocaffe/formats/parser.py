@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from ocaffe.errors import Error
+from ocaffe.formats.foreign import told
 from ocaffe.formats.tokens import Source, Token, unescape
 from ocaffe.proto import is_repeated, is_required
 
@@ -259,6 +260,9 @@ class Parser:
         if self.allow_unknown:
             self.tell(f"{self.source.place(start.at)}: {fact}; it is ignored")
             return None
+        known = told(descriptor.name, token.text)
+        if known is not None:
+            raise self.error(f"{fact}: {known[0]}", start, known[1])
         raise self.error(fact, start, _guess(token.text, values) or f"write {field.name}: and one of {', '.join(values)}")
 
     def integer(self, token: Token) -> int | None:
@@ -309,6 +313,9 @@ class Parser:
         fact = f"{descriptor.name} has no field {name.text!r}"
         public = {key: field for key, field in descriptor.fields_by_name.items() if key not in PRIVATE}
         if not self.allow_unknown:
+            known = told(descriptor.name, name.text)
+            if known is not None:
+                raise self.error(f"{fact}: {known[0]}", name, known[1])
             raise self.error(fact, name, _confused(descriptor, name.text, self.source.text) or _hint(name.text, public))
         self.tell(f"{self.source.place(name.at)}: {fact}; it is ignored")
         self.accept(":")

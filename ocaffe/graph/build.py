@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place, names_text, shape_text
+from ocaffe.formats.foreign import forks_of, use_instead
 from ocaffe.formats.fork_fields import refused_in, told
 from ocaffe.formats.text import write_text
 from ocaffe.graph.bottoms import repeated_top
@@ -18,7 +19,6 @@ from ocaffe.ir.graph import Blob, Graph, Node, Parameter
 from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, registry
-from ocaffe.layers.foreign import forks_of, use_instead
 from ocaffe.proto import is_repeated
 
 Log = Callable[[str, str], None]
@@ -109,6 +109,7 @@ class _Builder:
         self.check_arity(layer, "bottom", [_written(blob) for blob in bottoms], layer.bottoms)
         self.check_arity(layer, "top", [blob.name for blob in tops], layer.tops)
         node = Node(param.name, param.type, layer, bottoms, tops, place=place)
+        layer.connect(bottoms)
         inferred = [self.shapes.get(top.name, tuple(shape)) if not bottoms else tuple(shape)
                     for top, shape in zip(tops, layer.infer(*(blob.shape for blob in bottoms)))]  # fmt: skip
         assert len(inferred) == len(tops), f"{layer.title} inferred {len(inferred)} shapes for {len(tops)} tops"

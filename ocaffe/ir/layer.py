@@ -73,6 +73,9 @@ class AbstractLayer:
         self.source.limits.setdefault(top, []).append(limit)
         return True
 
+    def connect(self, bottoms: Sequence[Blob]) -> None:
+        """Called once, before the first infer, with the bottoms. The layers before this one can be reached through them."""
+
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         """Top shapes from bottom shapes. Raises Error, by `check`, for bottoms that the layer does not take."""
         raise NotImplementedError

@@ -10,10 +10,11 @@ from google.protobuf import text_format
 from ocaffe import proto
 from ocaffe.cli import main
 from ocaffe.errors import Error
+from ocaffe.formats.foreign import FIELDS, FOREIGN, PARAMS, USE
+from ocaffe.formats.text import parse
 from ocaffe.graph.build import build
 from ocaffe.layers.base import registry
 from ocaffe.layers.catalogue import catalogue, markdown
-from ocaffe.layers.foreign import FOREIGN, USE
 
 pytestmark = pytest.mark.quick
 
@@ -32,7 +33,12 @@ def test_page_is_written(tmp_path: pathlib.Path) -> None:
 def test_every_type_is_described() -> None:
     for entry in catalogue():
         assert len(entry.summary) > 8 and entry.summary.endswith("."), f"{entry.type}: {entry.summary!r}"
-    assert not set(registry()) & set(FOREIGN) and set(USE) <= set(FOREIGN)
+    assert not set(registry()) & set(FOREIGN) and set(USE) <= set(FOREIGN) and set(PARAMS.values()) <= set(FOREIGN)
+    for key in FIELDS:  # none is in the schema
+        message, _, name = key.partition(".")
+        descriptor = getattr(proto, message).DESCRIPTOR
+        values = {value.name for field in descriptor.fields if field.enum_type for value in field.enum_type.values}
+        assert name not in descriptor.fields_by_name and name not in values, key
 
 
 def test_list_and_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,3 +69,32 @@ def test_unknown_type(wrong: str, told: str) -> None:
     with pytest.raises(Error) as caught:
         build(net, proto.TEST)
     assert told in str(caught.value) and "some.prototxt:7" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('layer { type: "ImResize" imresize_param { factor: 8 } }', "'imresize_param': it is of the layer type ImResize of caffe_rtpose\n  fix: it enlarges"),
+        ('layer { type: "OPData" op_transform_param { stride: 8 } }', "'op_transform_param': it is of the layer type OPData of OpenPose's training\n  fix:"),
+        ("layers { type: MULTI_STAGE_MEANFIELD }", "no 'MULTI_STAGE_MEANFIELD' for its 'type': it is of the layer type MultiStageMeanfield of CRF-RNN"),
+        ("layers { type: GATHER }", "no 'GATHER' for its 'type': it is of Lyp100208/Caffe_action: it collects the samples"),
+        ('layer { type: "DenseCRF" dense_crf2_param { } }', "no field 'dense_crf2_param'\n  fix: did you mean 'dense_crf_param'?"),
+        ('layer { type: "Zyx" zyx_param { } }', "no field 'zyx_param'\n  fix:"),
+        ("layer { convolution_param { imresize_param: 1 } }", "ConvolutionParameter has no field 'imresize_param'\n  fix:"),
+        ("layer { multibox_loss_param { conf_loss_type: FocalLoss } }", "no 'FocalLoss' for its 'conf_loss_type': it is of SSD_windows_caffe"),
+        ("layer { image_data_param { new_dim: 256 } }", "'new_dim': it is of yihui-he/caffe-pro: it resizes the shorter side\n  fix: random_resize_param"),
+    ],
+)
+def test_unknown_field_of_a_fork(text: str, told: str) -> None:
+    """The error for a field or a V1 type of a layer that ocaffe does not have names the layer, and says what to use."""
+    with pytest.raises(Error) as caught:
+        parse(text, proto.NetParameter, "some.prototxt")
+    assert told in str(caught.value) and "some.prototxt:1" in str(caught.value)
+    warnings: list[str] = []
+    parse(text, proto.NetParameter, "some.prototxt", True, warnings.append)
+    assert len(warnings) == 1
+
+
+def test_unknown_field_of_a_solver() -> None:
+    with pytest.raises(Error, match=r"'prune_method': it is of Caffe_IncReg: it prunes filters during the training\n  fix: remove it"):
+        parse('base_lr: 1 prune_method: "Reg_Col"', proto.SolverParameter, "solver.prototxt")
