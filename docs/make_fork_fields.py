@@ -27,7 +27,8 @@ of the same name are told apart. [solver-fields.md](solver-fields.md) has all fi
 FORKS = {
     "Cambricon", "DeepLab", "Fast R-CNN", "FlowNet2", "Intel", "MTCNN", "MobileNet-YOLO", "MobileNetV2", "NVCaffe", "OpenCL", "OpenCV", "OpenVINO", "PSPNet",
     "ParseNet", "RefineDet", "SSD", "SegNet", "ShuffleNet", "TSN", "YOLO ports", "arcface-caffe", "caffe-face", "deepdetect", "ducha-aiki", "happynear",
-    "mscnn", "sphereface", "synopsys", "text recognition", "troyliu0105", "waifu2x",
+    "mscnn", "sphereface", "synopsys", "text recognition", "troyliu0105", "waifu2x", "DeconvNet", "ENet", "FaceBoxes", "GLP4NN", "HED", "JAA-Net", "LRCN",
+    "Lifted structure", "caffe_video_face", "lock-in INDT",
 }  # fmt: skip
 
 OTHERS = """

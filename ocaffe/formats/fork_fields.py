@@ -120,6 +120,9 @@ REFUSED: dict[str, Refused] = _table(
         "deepdetect turns images and labels by multiples of 90 degrees", "remove it, and set random_90_deg_rot: true in transform_param")),
     ("DenseImageDataParameter", "one_hot_nclasses", Refused(
         "deepdetect gives each class a plane of the labels", "remove it: the losses here take one plane of class numbers")),
+    ("DenseImageDataParameter", "label_divide_factor", Refused(
+        "ENet resizes the labels to 1/label_divide_factor of new_height and new_width",
+        "remove it, and reduce the labels by a StridedSlice layer with steps of label_divide_factor")),
     ("DataParameter", "shuffle_buffer_size", Refused("ParseNet shuffles the records within a buffer",
         "replace it by shuffle: true, which shuffles all records")),
     ("DataParameter", "block_size disk_reader_threads encoding permute_every_iter preselection_file preselection_label "
@@ -209,6 +212,7 @@ IGNORED: dict[str, str] = _table(
     ("TransformationParameter", "debug_params", "MobileNet-YOLO shows the images"),
     ("AugmentationParameter", "write_augmented write_mean", "FlowNet's log of coefficients, and its file of the mean, which the weights have"),
     ("ConcatParameter", "per_fla_fuse", "Intel merges layers without another result"),
+    ("ConvolutionParameter", "parallel_degree", "GLP4NN's number of kernels that run at the same time"),
     ("ConvolutionParameter", "cudnn_convolution_algo_seeker conv_algos_override conv_algorithm cudnn_flavor", "the choice of an algorithm"),
     ("LRNParameter", "unit_test_mode unit_test_fuse_kernel", "tests of the OpenCL branch"),
     ("MemoryDataParameter", "share_in_parallel", "an option of several solvers in one process"),

@@ -137,6 +137,7 @@ V1_TYPES = {  # V1 type -> today's type
     "CONVOLUTION3D": "Convolution3D",
     "POOLING3D": "Pooling3D",
     "DECONVOLUTION3D": "Deconvolution3D",
+    "UNPOOLING": "Unpooling",
 }
 
 V1_DATA_PARAMS = {"DATA": "data_param", "IMAGE_DATA": "image_data_param", "WINDOW_DATA": "window_data_param"}

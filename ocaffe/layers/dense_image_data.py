@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ocaffe.data.changes.transform import Transform
 from ocaffe.data.source import key_of, upload
 from ocaffe.data.sources.dense import DenseImageSource
 from ocaffe.ir.graph import Blob
@@ -26,10 +27,18 @@ class DenseImageData(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         if self.source is None:
-            self.source = DenseImageSource(self.own(), image_transform(self), len(self.param.top) > 1, place=self.place, layer=self.title)
+            self.source = self.opened()
             self.source.key = key_of(self.seed, self.param.name)
             self.notes = self.source.notes
         return self.source.shapes()
+
+    def opened(self) -> DenseImageSource:
+        """Return the source of the layer."""
+        return DenseImageSource(self.own(), image_transform(self), len(self.param.top) > 1, place=self.place, layer=self.title)
+
+    def label_transform(self, transform: Transform) -> Transform:
+        """Return the transform of the labels, for that of the images."""
+        return transform.bare()
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         assert self.source is not None
@@ -37,6 +46,6 @@ class DenseImageData(Layer):
         layouts = self.source.layouts(tops[0].shape)
         staging = upload(rec, self.source, sum(layout.nbytes for layout in layouts))
         begin = 0
-        for top, layout, part in zip(tops, layouts, (transform, transform.bare())):
+        for top, layout, part in zip(tops, layouts, (transform, self.label_transform(transform))):
             part.record(rec, staging.view((layout.nbytes,), begin), layout, top.data, None)
             begin += layout.nbytes

@@ -19,7 +19,7 @@ class Dropout(Layer):
     """TRAIN: y = 0 with probability dropout_ratio, else x / (1 - dropout_ratio); TEST: y = x.
 
     With `scale_train: false` (the Fast R-CNN fork) TRAIN does not scale, and TEST multiplies by 1 - dropout_ratio. With `sample_weights_test`
-    (SegNet) TEST drops as TRAIN does. Backward draws the same random numbers again, so no mask is kept.
+    (SegNet) TEST drops as TRAIN does. TEST takes a dropout_ratio of 1 too, as Caffe does. Backward draws the same random numbers again, so no mask is kept.
     """
 
     dropped: ClassVar[str] = "values"
@@ -33,12 +33,10 @@ class Dropout(Layer):
         scale_train, sample_weights_test = self.settings()
         self.ratio = float(self.own().dropout_ratio)
         kept = 1 - self.ratio
-        self.check(
-            0 <= self.ratio < 1,
-            f"dropout_ratio {self.ratio:g} is outside [0, 1)",
-            f"set dropout_ratio to the share of the {self.dropped} that are dropped, 0 or more and below 1",
-        )
         self.training = self.phase == proto.TRAIN or sample_weights_test
+        fits = 0 <= self.ratio < 1 or (self.ratio == 1 and not self.training)
+        fix = f"set dropout_ratio to the share of the {self.dropped} that are dropped, 0 or more and below 1"
+        self.check(fits, f"dropout_ratio {self.ratio:g} is outside [0, 1)", fix)
         self.scale = (1 / kept if scale_train else 1.0) if self.training else (1.0 if scale_train else kept)
         self.moves_data = self.training or self.scale != 1
         return [bottoms[0]]

@@ -1,7 +1,9 @@
 """Eltwise: product, weighted sum or maximum of bottoms with equal shapes."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +12,9 @@ from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
-from ocaffe.kernels.expression.expression import ResidualSum, pointwise
+from ocaffe.kernels.expression.expression import Read, ResidualSum, pointwise
 from ocaffe.kernels.rearrange.alias import alias_diff
-from ocaffe.layers.base import Layer, register, times
+from ocaffe.layers.base import Layer, LayerClass, register, times
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -34,12 +36,18 @@ class Eltwise(Layer):
 
     MAX, ties: of the first two bottoms the second wins; a later one wins only if it is larger. PROD keeps the bottoms for backward, MAX keeps an
     index, SUM keeps nothing.
+
+    With `coeff_blob` (LRCN), the last bottom has the weights of a SUM: one for each other bottom, and for each index of their first axes.
     """
 
     bottoms = (1, None)
     passes_diff = True
 
     by_sample = True
+
+    @classmethod
+    def implementation(cls, param: Any) -> LayerClass:
+        return BlobWeightedSum if param.eltwise_param.coeff_blob else cls
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
@@ -123,3 +131,62 @@ class Eltwise(Layer):
         if writes:
             text = "; ".join(f"y{k} = {term}" for k, term in enumerate(terms))
             pointwise(rec, text, reads=reads, writes=writes, scalars=scalars)
+
+
+class BlobWeightedSum(Layer):
+    """The sum of n bottoms, weighted by `coeff` and by the last bottom, n x .., whose further axes are the first axes of the others.
+
+    As in the fork, the last bottom gets no gradient. Source: LisaAnne/lisa-caffe-public, src/caffe/layers/eltwise_layer.cpp.
+    """
+
+    origin = "LRCN"
+    bottoms = (2, None)
+    message = "eltwise_param"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        p, (*summands, weights) = self.own(), bottoms
+        x, n, self.lead = summands[0], len(summands), tuple(weights[1:])
+        self.check(p.operation == p.SUM, "coeff_blob is true, and operation is not SUM", "operation: SUM, or remove coeff_blob")
+        for i, shape in enumerate(summands[1:], 1):
+            self.check(shape == x, f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(x)}: they must be equal", "bottoms of one shape")
+        fact = f"the last bottom, with the coefficients, is {shape_text(weights)}, and bottom 0 is {shape_text(x)}"
+        self.check(weights[:1] == (n,) and self.lead == x[: len(self.lead)], fact, f"{n} x the first axes of bottom 0, such as {shape_text((n, *x[:1]))}")
+        self.check(len(p.coeff) in (0, n), f"{len(p.coeff)} coeff for {n} bottoms", "give one coeff for each bottom but the last, or none")
+        self.coeff = [float(c) for c in p.coeff] or [1.0] * n
+        return [x]
+
+    def force_backward(self, bottom: int) -> bool:
+        return bottom < len(self.coeff)
+
+    def weights(self, bottoms: list[Blob]) -> list[Read]:
+        """Return the coefficients of each summand, to be broadcast to its further axes."""
+        size = math.prod(self.lead)
+        return [(bottoms[-1].data.view(self.lead, i * size), 0) for i in range(len(self.coeff))]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        n = len(self.coeff)
+        text = "y0 = " + " + ".join(f"c{i} * x{n + i} * x{i}" for i in range(n))
+        reads: list[Read] = [*(bottom.data for bottom in bottoms[:-1]), *self.weights(bottoms)]
+        pointwise(rec, text, reads=reads, writes=[tops[0].data], scalars={f"c{i}": c for i, c in enumerate(self.coeff)})
+
+    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
+        assert tops[0].diff is not None
+        weights = self.weights(bottoms)
+        for i, (bottom, wanted) in enumerate(zip(bottoms, propagate)):
+            if not wanted:
+                continue
+            assert bottom.diff is not None
+            if i == len(self.coeff):
+                pointwise(rec, "y0 = 0", writes=[bottom.diff])
+            else:
+                pointwise(rec, "y0 = c * x1 * x0", reads=[tops[0].diff, weights[i]], writes=[bottom.diff], scalars={"c": self.coeff[i]})
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        total: str | None = None
+        for i, (bottom, c) in enumerate(zip(bottoms, self.coeff)):
+            part = graph.op("Slice", bottoms[-1], [i], [i + 1], [0])
+            shape = [graph.fixed(bottom, axis) if axis < len(self.lead) else 1 for axis in range(len(bottom.shape))]
+            weight = graph.reshape(part, shape)
+            term = graph.op("Mul", graph.op("Mul", bottom, weight), c, to=tops[0] if len(self.coeff) == 1 else None)
+            last = i == len(self.coeff) - 1
+            total = term if total is None else graph.op("Add", total, term, to=tops[0] if last else None)

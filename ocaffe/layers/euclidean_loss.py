@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref, Shape
+from ocaffe.ir.tensor import Ref, Shape, split_axes
 from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Arity, Layer, LayerClass, register
 from ocaffe.layers.flow_loss import FlowL1Loss
@@ -87,10 +87,19 @@ class Distance(Layer):
 
 @register("EuclideanLoss")
 class EuclideanLoss(Distance):
-    """Half the sum of the squared differences, divided by the batch size."""
+    """Half the sum of the squared differences, divided by the batch size.
 
+    A third bottom (the OpenCL branch) multiplies the differences. As in the fork, the gradient has this factor once, which is right for weights of 0 and 1.
+    """
+
+    origin = "BVLC Caffe, the OpenCL branch"
+    bottoms = (2, 3)
     value = "0.5 * d * d"
     slope = "d"
+
+    def infer(self, *bottoms: Shape) -> Sequence[Shape]:
+        self.difference = "x2 * (x0 - x1)" if len(bottoms) > 2 else "x0 - x1"
+        return super().infer(*bottoms)
 
 
 @register("MTCNNEuclideanLoss")
@@ -155,11 +164,14 @@ class SmoothL1Loss(Distance):
     Bottoms: a and b, with d = a - b; or a, b and w_in, with d = w_in (a - b); or a, b, w_in and w_out, with each term multiplied by w_out as well.
     SSD, and Fast R-CNN of 2015, have two or three bottoms and sigma 1. They leave the factor w_in out of the gradient. Here it has that factor,
     which is the same for weights of 0 and 1.
+
+    A second top (N x 1 x H x W) has the sum of the terms over the channels; its diff is ignored (R-FCN).
     """
 
-    origin = "Fast R-CNN, SSD"
+    origin = "Fast R-CNN, SSD, R-FCN"
     message = "smooth_l1_loss_param"
     bottoms = (2, 4)
+    tops = (1, 2)
     value = "fabs(d) < 1 / sigma2 ? 0.5 * sigma2 * d * d : fabs(d) - 0.5 / sigma2"
     slope = "fabs(d) < 1 / sigma2 ? sigma2 * d : sign(d)"
 
@@ -169,7 +181,20 @@ class SmoothL1Loss(Distance):
         self.check(sigma != 0, "sigma is 0, and the loss divides by it", "set sigma to another number than 0, or remove it for 1")
         self.scalars["sigma2"] = sigma * sigma
         self.difference = "x2 * (x0 - x1)" if len(bottoms) > 2 else "x0 - x1"
-        return tops
+        if len(self.param.top) == 1:
+            return tops
+        x = bottoms[0]
+        self.check(2 <= len(x) <= 4, f"bottom 0 is {shape_text(x)}, and a second top is given", "N x C x H x W, or one top")
+        self.folded: Shape = split_axes(x, 1)
+        return [*tops, (x[0], 1, *x[2:], *(1,) * (4 - len(x)))]
+
+    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
+        super().forward(rec, bottoms, tops)
+        if len(tops) > 1:
+            reads: list[Read] = [bottom.data.view(self.folded) for bottom in bottoms]
+            text = f"d = {self.difference}; v0 = {self.weighted(len(reads))}({self.value})"
+            write = tops[1].data.view((self.folded[0], self.folded[2]))
+            reduce(rec, text, reads=reads, writes=[write], axes=[1], scalars=self.scalars)
 
     def weighted(self, count: int) -> str:
         return "x3 * " if count == 4 else ""

@@ -12,7 +12,7 @@ from ocaffe.kernels.expression.expression import Read, pointwise, reduce
 from ocaffe.layers.base import Layer, register
 
 if TYPE_CHECKING:
-    from ocaffe.onnx.graph import OnnxGraph
+    from ocaffe.onnx.graph import OnnxGraph, Value
 
 
 class FromAxis(Layer):
@@ -25,6 +25,7 @@ class FromAxis(Layer):
         self.first = self.axis(self.own().axis, x)
         self.axes = range(self.first, len(x))
         self.scalars = {"n": float(math.prod(x[self.first :])), "eps": float(self.own().eps)}
+        self.folded = x  # the shape as which the bottom is normalized
         return [x]
 
 
@@ -37,25 +38,28 @@ class LayerNorm(FromAxis):
     """
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        x, kept = bottoms[0].data, bottoms[0].shape[: self.first]
+        x, kept = bottoms[0].data.view(self.folded), self.folded[: self.first]
         mean, self.inverse = rec.scratch("mean", kept), (rec.saved if rec.train else rec.scratch)("inverse", kept)
         centred: list[Read] = [x, (mean, 0)]
         reduce(rec, "v0 = x0", reads=[x], writes=[mean], axes=self.axes, finish="y0 = v0 / n", scalars=self.scalars)
         # The variance takes a second pass: E[x^2] - E[x]^2 loses precision for values far from zero.
         finish = "y0 = 1 / sqrt(v0 / n + eps)"
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=centred, writes=[self.inverse], axes=self.axes, finish=finish, scalars=self.scalars)
-        pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[tops[0].data])
+        pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[tops[0].data.view(self.folded)])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        dy, y, dx = tops[0].diff, tops[0].data, bottoms[0].diff
-        assert dy is not None and dx is not None
+        assert tops[0].diff is not None and bottoms[0].diff is not None
+        dy, y, dx = (ref.view(self.folded) for ref in (tops[0].diff, tops[0].data, bottoms[0].diff))
         means: list[Ref] = [rec.scratch(name, self.inverse.shape) for name in ("mean_dy", "mean_dy_y")]
         finish = "y0 = v0 / n; y1 = v1 / n"
         reduce(rec, "v0 = x0; v1 = x0 * x1", reads=[dy, y], writes=means, axes=self.axes, finish=finish, scalars=self.scalars)
         pointwise(rec, "y0 = (x0 - x2 - x1 * x3) * x4", reads=[dy, y, *((ref, 0) for ref in (*means, self.inverse))], writes=[dx])
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Write operators that all opsets have."""
-        centred = graph.op("Sub", bottoms[0], graph.reduce("ReduceMean", bottoms[0], list(self.axes)))
+        self.normalized(graph, bottoms[0], tops[0])
+
+    def normalized(self, graph: OnnxGraph, x: Value, to: Blob | None = None) -> str:
+        """Write operators that all opsets have. Return the name of the result."""
+        centred = graph.op("Sub", x, graph.reduce("ReduceMean", x, list(self.axes)))
         variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), list(self.axes))
-        graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, self.scalars["eps"])), to=tops[0])
+        return graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, self.scalars["eps"])), to=to)

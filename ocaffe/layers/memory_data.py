@@ -13,7 +13,10 @@ from ocaffe.layers.base import Layer, register
 
 @register("MemoryData")
 class MemoryData(Layer):
-    """Batches of the arrays given to Net.set_input_arrays, without transformation; after the last batch it starts again at the first."""
+    """Batches of the arrays given to Net.set_input_arrays, without transformation; after the last batch it starts again at the first.
+
+    `dim` (the OpenCL branch) gives the shape of the top instead of batch_size, channels, height and width. The labels have as many axes.
+    """
 
     bottoms, tops = 0, (1, 2)
     source: MemorySource | None = None

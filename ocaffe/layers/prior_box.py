@@ -27,11 +27,15 @@ class PriorBox(Layer):
 
     With denser_prior_boxes, each box is followed by the same box half a cell below (TextBoxes++).
 
+    With `fixed_size` and `density` (FaceBoxes), a cell has density x density boxes of each fixed_size, which are evenly spread over a square of that
+    size, for the ratio 1 and each aspect_ratio, or for each fixed_ratio instead. They come first, and are clipped to the image. The fork counts these boxes
+    wrongly if there are several fixed_ratio, or min_size too; that is mended here.
+
     With `width` and `height`, which PriorBoxClustered needs, box i has the size width[i] x height[i], and min_size, max_size, aspect_ratio and flip
     are not used. Source: openvinotoolkit/training_toolbox_caffe, src/caffe/layers/prior_box_clustered_layer.cpp at 2c1f3de.
     """
 
-    origin = "SSD, OpenVINO, TextBoxes++"
+    origin = "SSD, OpenVINO, TextBoxes++, FaceBoxes"
     message = "prior_box_param"
     bottoms = 2
     inplace_top = False
@@ -67,7 +71,13 @@ class PriorBox(Layer):
         if p.denser_prior_boxes:
             below = np.stack(np.broadcast_arrays(columns[None, :, None], (np.arange(1, cells[0] + 1, dtype=np.float32) * step[0])[:, None, None]), -1)
             centres, sides = np.concatenate([centres, below] * len(sides), 2), np.repeat(sides, 2, 0)
+        shifts = self.shifts()
+        if len(shifts):
+            centres = np.repeat(centres, len(sides), 2)
+            centres[..., : len(shifts), :] += shifts
+            centres = centres.astype(np.float32).astype(np.float64)
         corners = np.concatenate([centres - sides / 2.0, centres + sides / 2.0], -1) / np.tile(size[::-1], 2)
+        corners[..., : len(shifts), :] = corners[..., : len(shifts), :].clip(0, 1)
         boxes = corners.astype(np.float32).reshape(-1)
         if p.clip:
             boxes = boxes.clip(0, 1)
@@ -83,9 +93,9 @@ class PriorBox(Layer):
             self.check(widths and len(widths) == len(heights), f"{len(widths)} width and {len(heights)} height are given", fix)
             self.check(min(*widths, *heights) > 0, f"a width or height is {min(*widths, *heights):g}", "set each width and height above 0")
             return np.array([*zip(widths, heights)], np.float32)
-        least, most = list(p.min_size), list(p.max_size)
+        least, most, fixed = list(p.min_size), list(p.max_size), self._fixed_sides()
         self.check(
-            least and min(least) > 0,
+            (least or fixed) and min(least, default=1) > 0,
             f"min_size is {', '.join(f'{size:g}' for size in least) or 'missing'}",
             "write at least one min_size, each above 0: the side of a box in pixels",
         )
@@ -96,14 +106,48 @@ class PriorBox(Layer):
         )
         for low, high in zip(least, most):
             self.check(high > low, f"max_size {high:g} is not above min_size {low:g}", f"set this max_size above {low:g}; both fields have one order")
-        ratios = self._ratios(p)
-        result = []
+        ratios, result = self._ratios(p), fixed
         for i, low in enumerate(int(size) for size in least):
             result.append((low, low))
             if most:
                 result.append((np.sqrt(low * int(most[i])),) * 2)
             result += [(low * np.sqrt(ratio), low / np.sqrt(ratio)) for ratio in ratios[1:]]
         return np.array(result, np.float32)
+
+    def _fixed(self) -> list[tuple[float, int]]:
+        """Return (size, density) of each fixed_size. Raise the layer's error for wrong settings."""
+        p = self.own()
+        sizes, densities = list(p.fixed_size), [int(density) for density in p.density]
+        fits = len(sizes) == len(densities) and min([*sizes, *densities], default=1) > 0
+        self.check(fits, f"fixed_size is {sizes}, density {densities}", "one density for each fixed_size, each above 0")
+        self.check(not (p.fixed_ratio and p.aspect_ratio), "fixed_ratio and aspect_ratio are given", "one of the two")
+        fact = "fixed_size and denser_prior_boxes are given, which are of different forks"
+        self.check(not (sizes and p.denser_prior_boxes), fact, "remove denser_prior_boxes")
+        return list(zip(sizes, densities))
+
+    def _fixed_ratios(self) -> list[np.float32]:
+        """Return the ratios of the boxes of a fixed_size."""
+        p = self.own()
+        return [np.float32(ratio) for ratio in p.fixed_ratio] or self._ratios(p)
+
+    def _fixed_sides(self) -> list[tuple[Any, Any]]:
+        """Return the width and height of each box of the fixed sizes."""
+        result: list[tuple[Any, Any]] = []
+        for size, density in self._fixed():
+            for ratio in self._fixed_ratios():
+                plain = ratio == 1 and not self.own().fixed_ratio  # such a box has whole pixels in the fork
+                sides = (int(size),) * 2 if plain else (np.float32(size) * np.sqrt(ratio), np.float32(size) / np.sqrt(ratio))
+                result += [sides] * density**2
+        return result
+
+    def shifts(self) -> np.ndarray:
+        """Return the distances of the first boxes of a cell from its centre, n x 2 (x, y) in pixels: those of the fixed sizes."""
+        result = []
+        for size, density in self._fixed():
+            step = int(np.float32(size) / density)
+            places = [step / 2 + i * step - int(size) // 2 for i in range(density)]
+            result += [(x, y) for y in places for x in places] * len(self._fixed_ratios())
+        return np.array(result, np.float64).reshape(-1, 2)
 
     def _ratios(self, p: Any) -> list[np.float32]:
         """Return 1, then the given ratios, each followed by its inverse if `flip` is set. Duplicate ratios are dropped, duplicate inverses are not."""

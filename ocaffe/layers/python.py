@@ -42,7 +42,7 @@ class Python(Layer):
     The module must be on the Python path. The object has `param_str` as an attribute. The device waits while the layer runs, and its blobs are copied
     to the host and back. The modules rpn.proposal_layer, rpn.anchor_target_layer and rpn.proposal_target_layer of py-faster-rcnn are not imported: the
     layers Proposal, AnchorTarget and ProposalTarget replace them. RoIData replaces roi_data_layer.layer where its param_str names a source, or where
-    the module does not exist.
+    the module does not exist. With another number of bottoms the module is imported: forks have classes of the same names (FPN).
     """
 
     bottoms, tops = (0, None), (0, None)
@@ -54,7 +54,9 @@ class Python(Layer):
         p = param.python_param
         if p.module == OF_DATA and "source" not in p.param_str and importlib.util.find_spec(OF_DATA.partition(".")[0]):
             return cls  # the script of py-faster-rcnn that runs gives its roidb to this layer
-        return registry().get(NATIVE.get((p.module, p.layer), ""), cls)
+        native = registry().get(NATIVE.get((p.module, p.layer), ""), cls)
+        least, most = (native.bottoms,) * 2 if isinstance(native.bottoms, int) else native.bottoms
+        return native if least <= len(param.bottom) <= (len(param.bottom) if most is None else most) else cls  # a fork's class of the same name
 
     def force_backward(self, bottom: int) -> bool:
         return True
@@ -81,7 +83,11 @@ class Python(Layer):
         try:
             module = importlib.import_module(p.module)
         except ImportError as reason:
-            raise self.error(f"the module '{p.module}' cannot be imported: {reason}", _importing(p.module, reason)) from reason
+            fix = _importing(p.module, reason)
+            if not self.param.bottom:
+                shapes = ",".join(f"{name}:1{size}" for name, size in zip(self.param.top, ("x3x224x224", *[""] * len(self.param.top))))
+                fix += f"; plan, summary and time need it not with --shape {shapes} (with the right sizes)"
+            raise self.error(f"the module '{p.module}' cannot be imported: {reason}", fix) from reason
         except Exception as reason:  # whatever the user's code raises
             raise self._raised(f"the module '{p.module}'", reason) from reason
         cls = getattr(module, p.layer, None)

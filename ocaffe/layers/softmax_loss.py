@@ -4,10 +4,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ocaffe.errors import shape_text
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape, split_axes
+from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.loss.softmax import soft_loss, soft_loss_backward, softmax_loss, softmax_loss_backward
 from ocaffe.layers.base import Layer, LayerClass, register
 from ocaffe.layers.loss import check_batch, check_labels, ignored, is_soft, label_bottom, label_smoothing, normalizer, segnet_default
@@ -23,10 +26,13 @@ class SoftmaxWithLoss(Layer):
 
     Bottom 1 may also have the shape of bottom 0: then it holds the probabilities of the classes (soft labels, as mixup makes them), which sum to 1 at
     each position. The loss is the sum of -p log q, divided as otherwise. Caffe refuses this shape.
+
+    A third top, of the shape of bottom 1, has the loss of each position before it is divided; its diff is ignored (R-FCN).
     """
 
+    origin = "BVLC Caffe, R-FCN"
     bottoms = 2
-    tops = (1, 2)
+    tops = (1, 3)
     is_loss = True
     message = "softmax_param"
 
@@ -52,11 +58,15 @@ class SoftmaxWithLoss(Layer):
                 fact,
                 f"remove ignore_label, or give labels of {shape_text([*scores[: self.class_axis], *scores[self.class_axis + 1 :]])}, whole numbers",
             )
+            fact = f"a third top is given, and bottom 1 is {shape_text(labels)}: probabilities of the classes"
+            self.check(len(self.param.top) < 3, fact, "remove the third top, or give labels that are whole numbers")
         else:
             check_labels(self, scores, labels, outer * inner)
             self.labels = label_bottom(self, scores[self.class_axis])
         self.normalizer = normalizer(self, outer, inner, segnet_default(self))
-        return [(), scores][: max(1, len(self.param.top))]
+        fact = "a third top and label_smoothing are given, which are of different forks"
+        self.check(len(self.param.top) < 3 or not self.smoothing, fact, "remove one of them")
+        return [(), scores, labels][: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         keep = rec.saved if rec.train else rec.scratch
@@ -78,6 +88,19 @@ class SoftmaxWithLoss(Layer):
             normalizer=self.normalizer,
             smoothing=self.smoothing,
         )
+        if len(tops) > 2:
+            self.each(rec, bottoms, tops[2].data)
+
+    def each(self, rec: Recorder, bottoms: list[Blob], y: Ref) -> None:
+        """Record the launch that writes the loss of each position to y."""
+        outer, classes, inner = folded = split_axes(bottoms[0].shape, self.class_axis)
+        numbers = rec.constant("classes", np.arange(classes, dtype=np.float32))
+        has, ignored = self.ignore
+        finish = f"y0 = {'x1 == ignored ? 0 : ' if has else ''}-log(fmax(v0, FLT_MIN))"
+        reduce(
+            rec, "v0 = x1 == x2 ? x0 : 0", reads=[self.prob.view(folded), (bottoms[1].data.view((outer, 1, inner)), 0), (numbers, 1)],
+            writes=[y.view((outer, inner))], axes=[1], finish=finish, scalars={"ignored": float(ignored)} if has else {},
+        )  # fmt: skip
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.no_gradient(propagate, {1: "labels"})

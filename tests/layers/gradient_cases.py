@@ -1,6 +1,6 @@
 """Cases with a numpy reference, for layer types without golden cases. Add the case of a new layer type here (docs/layers.md).
 
-Those of forks are in fork_cases.py, public_cases.py and flow_cases.py.
+Those of forks are in fork_cases.py, public_cases.py, flow_cases.py and sampled_cases.py.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from ocaffe.selftest.case import Arrays, Case, layer, normal
 from tests.data.scenes import Scene, database
-from tests.layers import flow_cases, fork_cases, public_cases
+from tests.layers import flow_cases, fork_cases, public_cases, sampled_cases
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -167,6 +167,7 @@ CASES = [
     *fork_cases.CASES,
     *public_cases.CASES,
     *flow_cases.CASES,
+    *sampled_cases.CASES,
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
         "LayerNorm", layer("LayerNorm", "x0", "y", "layer_norm_param { eps: 0.01 }"), normal(x0=(3, 5, 7)),

@@ -429,7 +429,8 @@ def test_memory_errors(device: Any) -> None:
     net.close()
     for text, fact in (
         ("channels: 3 height: 2 width: 1", "memory_data_param has no batch_size"),
-        ("batch_size: 1 channels: 1 height: 1 width: 1 dim: 3", "field 'dim'"),
+        ("batch_size: 1 dim: 3", "dim is given, and batch_size too"),
+        ("dim: 3 dim: 0", "is 3 x 0"),
     ):
         with pytest.raises(Error, match=fact):
             layer_of(f"name: 'm' type: 'MemoryData' top: 'x' memory_data_param {{ {text} }}").infer()

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.changes.resample import Interpolation
 from ocaffe.data.changes.transform import HEIGHT, WIDTH, Layout, Transform
 from ocaffe.data.decoding.decode import Color, open_pillow, read_file
 from ocaffe.data.effort import Laps
@@ -75,14 +76,18 @@ class DenseImageSource(StagedSource):
     """
 
     _stager: DenseStager
+    fields: ClassVar[set[str]] = _FIELDS
+    message: ClassVar[tuple[str, str]] = "dense_image_data_param", "SegNet ignores it: remove it, or set it in transform_param"  # and the remedy for others
+    file: ClassVar[str] = "dense_image_data_layer.cpp"
+    label_method: ClassVar[Interpolation] = Interpolation.NEAREST  # labels must not be mixed
 
     def __init__(
         self, param: Any, transform: Transform, labels: bool, *, workers: int | None = None, place: Place | None = None, layer: str | None = None
     ) -> None:
-        """`param` is the DenseImageDataParameter; `labels`: the layer has a top for labels; `workers`: their number (default: one per core)."""
+        """`param` is the message with the `fields`; `labels`: the layer has a top for labels; `workers`: their number (default: one per core)."""
         self.place, self.layer = place, layer
         with self.located():
-            check_fields(param, _FIELDS, "dense_image_data_param", "SegNet ignores it: remove it, or set it in transform_param")
+            check_fields(param, self.fields, *self.message)
             transform.refuse_skipping()
             if transform.soft_classes:
                 raise Error("mixup and cutmix are set, and pixels have one label each", fix="remove mixup and cutmix from transform_param")
@@ -90,15 +95,16 @@ class DenseImageSource(StagedSource):
                 raise Error("resize_param has resize_mode FIT_LARGE_SIZE_AND_PAD, and padding has no labels", fix="set resize_mode: WARP in resize_param")
             super().__init__(PairFiles(param.source, param.root_folder), param, workers, place, layer)
             self.transform, self.labels, self.resized = transform, labels, new_size(param)
-            self._stager = DenseStager(transform, Color.COLOR if param.is_color else Color.GRAY, self.resized, self.batch, labels)
+            color = Color.COLOR if param.is_color else Color.GRAY
+            self._stager = DenseStager(transform, color, self.resized, self.batch, labels, label_method=self.label_method)
             self._first = self._shape(0)
         size = ",".join(map(str, self.shapes()[0]))
         self.notes = (
-            ("dense_image_data_layer.cpp:35", f"Opening file {param.source}"),
-            *((("dense_image_data_layer.cpp:45", "Shuffling data"),) if self.order.shuffle else ()),
-            ("dense_image_data_layer.cpp:50", f"A total of {self.order.entries} examples."),
+            (f"{self.file}:35", f"Opening file {param.source}"),
+            *(((f"{self.file}:45", "Shuffling data"),) if self.order.shuffle else ()),
+            (f"{self.file}:50", f"A total of {self.order.entries} examples."),
             *transform.notes,
-            ("dense_image_data_layer.cpp:93", f"output data size: {size}"),
+            (f"{self.file}:93", f"output data size: {size}"),
         )
 
     # -- shapes ------------------------------------------------------------------------------------------------------
@@ -179,3 +185,17 @@ class DenseImageSource(StagedSource):
         if wrong is not None:
             fact = f"transform_param has affine, whose label of pixels outside of the image is {outside}: {wrong[1].fact}"
             raise Error(fact, fix="set affine { label } to the ignore_label of the loss, or affine { border: REFLECT }")
+
+
+class LabelmapSource(DenseImageSource):
+    """Batches of images with maps of labels (HED). Maps are resized as images are. With `normalize` their values are fractions, which no loss limits."""
+
+    fields: ClassVar[set[str]] = _FIELDS | {"normalize"}
+    message: ClassVar[tuple[str, str]] = "image_data_param", "remove it"
+    file: ClassVar[str] = "image_labelmap_data_layer.cpp"
+    label_method: ClassVar[Interpolation] = Interpolation.LINEAR
+    normalized = True
+
+    def _check_labels(self, batch: Batch, buffer: np.ndarray) -> None:
+        if not self.normalized:
+            super()._check_labels(batch, buffer)

@@ -10,7 +10,7 @@ from ocaffe.data.sources.floats import FloatLayout
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
-_FIELDS = {"batch_size", "channels", "height", "width"}
+_SIDES = ("batch_size", "channels", "height", "width")
 
 
 class MemorySource(Source):
@@ -20,13 +20,18 @@ class MemorySource(Source):
         """`param` is the MemoryDataParameter; `labels`: the layer has a top for labels."""
         super().__init__(place, layer)
         with self.located():
-            check_fields(param, _FIELDS, "memory_data_param", "remove it")
-            shape = (int(param.batch_size), int(param.channels), int(param.height), int(param.width))
-            missing = [name for name in ("batch_size", "channels", "height", "width") if not getattr(param, name)]
+            check_fields(param, {*_SIDES, "dim"}, "memory_data_param", "remove it")
+            given = [name for name in _SIDES if param.HasField(name)]
+            if param.dim and given:
+                raise Error(f"dim is given, and {given[0]} too", fix="keep dim with the size of each axis, or batch_size, channels, height and width")
+            missing = [] if param.dim else [name for name in _SIDES if not getattr(param, name)]
             if missing:
                 fact = f"memory_data_param has no {' and no '.join(missing)}"
                 raise Error(fact, fix=f"set {' and '.join(missing)} in memory_data_param to at least 1")
-        self.layout = FloatLayout([shape, (shape[0], 1, 1, 1)][: 1 + labels])
+            shape = tuple(map(int, param.dim)) or tuple(int(getattr(param, name)) for name in _SIDES)
+            if min(shape) < 1:
+                raise Error(f"dim is {shape_text(shape)}", fix="write dim with a positive number for each axis")
+        self.layout = FloatLayout([shape, (shape[0], *(1,) * (len(shape) - 1))][: 1 + labels])
         self._arrays: list[np.ndarray] = []
         self._begin = 0  # the number of the batch that starts at row 0
 
@@ -40,13 +45,13 @@ class MemorySource(Source):
     def hand_over(self, data: Any, labels: Any, batch: int) -> None:
         """Copy new arrays. Batch number `batch` starts at their first row.
 
-        `data`: n x channels x height x width, where n is a multiple of the batch size. `labels`: n values, or None for zeros.
-        No thread may be filling a batch during the call.
+        `data`: n x channels x height x width, or n x the further dims of the OpenCL branch's `dim`. n is a multiple of the batch size.
+        `labels`: n values, or None for zeros. No thread may be filling a batch during the call.
         """
         with self.located():
             size, *inner = self.shapes()[0]
             data = np.array(data, np.float32)
-            if data.ndim != 4 or list(data.shape[1:]) != inner:
+            if not data.ndim or list(data.shape[1:]) != inner:
                 fix = f"give set_input_arrays an array of N x {shape_text(inner)}"
                 raise Error(f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}", fix=fix)
             if not len(data) or len(data) % size:
@@ -57,7 +62,7 @@ class MemorySource(Source):
             if labels.size != len(data):
                 fix = f"give set_input_arrays {len(data)} labels, one for each row of data"
                 raise Error(f"labels has {labels.size} values, data {len(data)} rows", fix=fix)
-            self._arrays = [data, labels.reshape(-1, 1, 1, 1)]
+            self._arrays = [data, labels.reshape(-1, *(1 for _ in inner))]
             self._begin = batch
 
     def fill(self, index: int, buffer: np.ndarray) -> BatchInfo:

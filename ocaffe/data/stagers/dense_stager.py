@@ -17,7 +17,6 @@ from ocaffe.data.stagers.stager import copy_window
 from ocaffe.data.stores.text_list import read_image
 from ocaffe.errors import Error, shape_text
 
-_METHODS = Interpolation.LINEAR, Interpolation.NEAREST  # labels must not be mixed
 Names = tuple[str, str]  # of the files of an image and of its labels
 Shape3 = tuple[int, int, int]
 
@@ -52,7 +51,7 @@ class DenseStager:
     """The settings of a source of images with label images. Any number of threads may use it.
 
     `resized`: height and width to which both are resized. `batch`: images of a batch. `labels`: the layer has a top for labels. `largest`: the pixels of
-    an image that is not Large, or None if there are no other processes.
+    an image that is not Large, or None if there are no other processes. `label_method`: how labels are resized.
     """
 
     transform: Transform
@@ -62,6 +61,7 @@ class DenseStager:
     labels: bool
     largest: int | None = None
     checked: Shape3 | None = None  # the shape that last passed the checks
+    label_method: Interpolation = Interpolation.NEAREST  # labels must not be mixed
 
     def layouts(self, shape: Shape3) -> list[Layout]:
         """Return the layouts of the consecutive regions of a batch buffer for images of `shape`: images, then labels if the layer has a top for them."""
@@ -113,6 +113,7 @@ class DenseStager:
     def putter(self, frame: Frame, buffer: np.ndarray) -> Callable[[int, Names, Laps], None]:
         """Return a function that writes pair number n of a batch to its buffer. It raises Error with the name of a file, without a line."""
         samples = self.transform.samples(frame.key, frame.positions)
+        methods = Interpolation.LINEAR, self.label_method
         rooms = [(layout, layout.pixels(region), layout.table(region)) for layout, region in self.regions(frame.shape, buffer)]
 
         def put(n: int, names: Names, laps: Laps) -> None:
@@ -127,7 +128,7 @@ class DenseStager:
                     )
             sized = self.transform.sized(frame.key, frame.positions[n], pair.shape)
             window, row = samples.at(n, pair.shape if sized is None else (pair.shape[0], *sized.size))
-            for name, file, color, method, (layout, pixels, table) in zip(names, pair.files, (self.color, Color.GRAY), _METHODS, rooms):
+            for name, file, color, method, (layout, pixels, table) in zip(names, pair.files, (self.color, Color.GRAY), methods, rooms):
                 with named(name), decoded(file, color) as image:
                     planes = image.transpose(2, 0, 1)
                     if self.resized:
