@@ -176,10 +176,13 @@ class Filters(Layer):
         )
         return slope
 
+    def has_bias(self) -> bool:
+        return bool(self.own().bias_term)
+
     def parameters(self) -> Sequence[ParamBlob]:
         param, g = self.own(), self.geometry
         weight = ParamBlob((g.num_output, g.group_channels, *self.window.kernel), param.weight_filler)
-        return [weight, ParamBlob((self.channels_out,), param.bias_filler)] if param.bias_term else [weight]
+        return [weight, ParamBlob((self.channels_out,), param.bias_filler)] if self.has_bias() else [weight]
 
     def flops(self) -> int:
         return self.geometry.flops * len(self.param.top)

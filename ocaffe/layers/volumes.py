@@ -83,4 +83,12 @@ class Convolution3D(Filters3D, Convolution):
 
 @register("Deconvolution3D")
 class Deconvolution3D(Filters3D, Deconvolution):
-    """Deconvolution of N x C x D x H x W with the fields of Convolution3D."""
+    """Deconvolution of N x C x D x H x W with the fields of Convolution3D, except that bias_term is that of convolution_param.
+
+    So convolution3d_param { bias_term: false } has no effect, and weights files have a bias. Source: facebook/C3D,
+    C3D-v1.1/src/caffe/layers/deconvolution3d_layer.cpp.
+    """
+
+    def has_bias(self) -> bool:
+        return bool(self.param.convolution_param.bias_term)
+

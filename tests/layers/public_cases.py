@@ -596,6 +596,8 @@ CASES = [
     convolution_case("Convolution", "convolution_param { num_output: 3 kernel_size: [2, 3, 3] pad: [0, 1, 0] }", (1, 1, 1), (0, 1, 0)),
     Case("Deconvolution3D", layer("Deconvolution3D", "x0", "y", "convolution3d_param { num_output: 3 kernel_size: 3 kernel_depth: 2 stride: 2 }"),
          normal(x0=(2, 2, 3, 4, 3), y_0=(2, 3, 2, 3, 3), y_1=(3,)), deconvolved, ("x0", "y/0", "y/1")),
+    Case("Deconvolution3D without bias_term", layer("Deconvolution3D", "x0", "y", "convolution3d_param { num_output: 3 kernel_size: 3 kernel_depth: 2 "
+         "stride: 2 bias_term: false }"), normal(x0=(2, 2, 3, 4, 3), y_0=(2, 3, 2, 3, 3), y_1=(3,)), deconvolved, ("x0", "y/0", "y/1")),
     pooling_case("PoolingND", "pooling_nd_param { kernel_size: 2 stride: 2 stride: 1 stride: 2 }", (2, 2, 2), (2, 1, 2)),
     unpooling_case("UnPooling", "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 6 unpool_w: 8", (6, 8), 2, 2, "MAX"),
     unpooling_case("UnPooling", "kernel_size: 2 stride: 2 unpool_h: 4 unpool_w: 8", (4, 8), 2, 2, "MAX"),
