@@ -26,6 +26,8 @@ ROWS = "HDF5Data"
 REGIONS, REGIONS_MODULE = "RoIData", "roi_data_layer.layer"
 SAMPLED = 5  # tops of a RoIData with samples of proposals, or more
 FILES = {"ImageData": "image_data_param", "WindowData": "window_data_param"}  # layers of image files: a Data layer has the same tops
+PAIRS = {"DenseImageData": "dense_image_data_param", "ImageSegData": "image_data_param", "ImageLabelmapData": "image_data_param"}  # lists with label images
+VIDEOS = "VideoData"
 RECORDS, BYTES = 1000, 32 << 20  # of a database: few, but the end of the data is not reached in each batch
 Image = tuple[int, int, int]  # channels, height, width
 Tops = dict[str, Shape]  # by the names of tops
@@ -49,7 +51,7 @@ class AssumedData:
     def complete(self, net: Any, shape: Image | Tops | None = None) -> Any:
         """Return the net with a database in the place of each missing source. `shape`: that of the images, if the layers do not say it, or shapes of tops.
 
-        A layer without a database, whose tops all have a shape, becomes an Input layer. Raises Error.
+        A layer without a database, whose tops all have a shape, becomes an Input layer; so does one with a list of label images. Raises Error.
         """
         net = upgrade_net(net)
         tops = shape if isinstance(shape, dict) else {}
@@ -69,15 +71,23 @@ class AssumedData:
             if layer.type == REGIONS or layer.python_param.module == REGIONS_MODULE:
                 self._complete_regions(layer, own)
             elif layer.type == ROWS:
-                self._complete_rows(layer, tops, net.source_file)
+                batches = {each.hdf5_data_param.batch_size for each in net.layer if each.type == ROWS and list(each.top) == list(layer.top)}
+                self._complete_rows(layer, tops, net.source_file, batches)
             elif layer.type not in (*DATABASES, *FILES) and layer.top and not layer.bottom and tops.keys() >= set(layer.top):
                 self._become_input(layer, [tops[name] for name in layer.top])
-            if layer.type not in (*DATABASES, *FILES):
+            if layer.type == VIDEOS and layer.top:
+                self._refuse_missing(layer, net.source_file)
+            if layer.type not in (*DATABASES, *FILES, *PAIRS):
                 continue
-            param = layer.data_param if layer.type in DATABASES else getattr(layer, FILES[layer.type])
+            param = layer.data_param if layer.type in DATABASES else getattr(layer, {**FILES, **PAIRS}[layer.type])
             if os.path.exists(param.source):
                 continue
             image = own or _image(layer)
+            if image is not None and layer.type in PAIRS:
+                batch, (_, height, width) = max(1, param.batch_size), image
+                shapes: list[Shape] = [(batch, *image), (batch, 1, height, width), (batch, 1, 1, 2)]
+                self._become_input(layer, shapes[: len(layer.top)])
+                continue
             if image is None:
                 fact = f"{param.source} does not exist, and the layer does not say the size of its images"
                 place, title = Place.of(net.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
@@ -102,10 +112,11 @@ class AssumedData:
             values["proposals"] = self._proposals(image)
         layer.python_param.param_str = with_settings(layer.python_param.param_str, values)
 
-    def _complete_rows(self, layer: Any, tops: Tops, file: str) -> None:
+    def _complete_rows(self, layer: Any, tops: Tops, file: str, batches: set[int]) -> None:
         """Give an HDF5Data layer a file of rows, if its list of files is missing. The first top has random values, the others are 0.
 
-        The shapes of --shape are those of the tops if all begin with the batch size, else those of their rows.
+        The shapes of --shape are those of the tops if all begin with the batch size, or with another one of `batches`: those of the layers of all phases
+        with these tops. Else they are those of the rows.
         """
         p = layer.hdf5_data_param
         if os.path.exists(p.source):
@@ -116,7 +127,8 @@ class AssumedData:
             shapes = ",".join(f"{name}:{p.batch_size}x{size}" for name, size in zip(layer.top, ("3x32x32", *["1"] * len(layer.top))))
             fact = f"{p.source or 'the source'} does not exist, and --shape does not say the shape of '{missing[0]}'"
             raise Error(fact, place=place, layer=title, fix=f"--shape {shapes}, with the right sizes; or make the data")
-        whole = all(tops[name][0] == p.batch_size for name in layer.top)
+        begins = {tops[name][0] for name in layer.top}
+        whole = begins == {p.batch_size} or (len(begins) == 1 and begins <= batches)
         rows = {name: tops[name][1:] if whole else tops[name] for name in layer.top}
         self._note(f"{p.source} does not exist: {', '.join(f'{name} of {shape_text((p.batch_size, *row))}' for name, row in rows.items())} is assumed")
         path = os.path.join(self.folder, "-".join(f"{name}-{'x'.join(map(str, row))}".replace("/", "_") for name, row in rows.items()))
@@ -131,6 +143,15 @@ class AssumedData:
             with open(f"{path}.txt", "w") as text:
                 text.write(f"{path}.h5\n")
         p.source = f"{path}.txt"
+
+    def _refuse_missing(self, layer: Any, file: str) -> None:
+        """Raise Error for a VideoData whose list is missing: the shapes of its tops depend on the fork."""
+        p = layer.video_data_param
+        if p.source and not os.path.exists(p.source):
+            shapes = ",".join(f"{name}:{max(1, p.batch_size)}{size}" for name, size in zip(layer.top, ("x3x16x112x112", *[""] * len(layer.top))))
+            fact = f"{p.source} does not exist, and --shape does not say the shapes of {', '.join(map(repr, layer.top))}"
+            fix = f"--shape {shapes}, with the right sizes; or make the data"
+            raise Error(fact, place=Place.of(file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)
 
     def _become_input(self, layer: Any, shapes: Sequence[Shape]) -> None:
         """Make an Input layer of `layer`, with the shapes of its tops."""
@@ -223,8 +244,8 @@ def _image_of(layer: Any, tops: Tops) -> Image | None:
 
 def _image(layer: Any) -> Image | None:
     """Return the shape of an image that the fields of a data layer say, three channels if they do not say it; None if they do not say the size."""
-    transform, files = layer.transform_param, layer.image_data_param
-    gray = transform.force_gray or (layer.type == "ImageData" and not files.is_color)
+    transform, files = layer.transform_param, layer.dense_image_data_param if layer.type == "DenseImageData" else layer.image_data_param
+    gray = transform.force_gray or (layer.type in ("ImageData", *PAIRS) and not files.is_color)
     sizes: Sequence[tuple[int, int]] = (
         (files.new_height, files.new_width),
         *((change.height, change.width) for change in transform.resize_param),

@@ -98,7 +98,8 @@ class RoiSource(Source):
             if getattr(p, name) < 1:
                 raise Error(f"{name} is {getattr(p, name)}", fix=f"set '{name}' in param_str to pixels, at least 1; {usual} is usual")
         if not p.source:
-            raise Error("no database is given", fix="param_str: \"'source': 'boxes/train_lmdb', ...\", or `ocaffe train --imdb boxes/train_lmdb`")
+            fix = "param_str: \"'source': 'boxes/train_lmdb', ...\", or `ocaffe train --imdb boxes/train_lmdb`; for plan, summary and time --shape 3x600x1000"
+            raise Error("no database is given", fix=fix)
 
     def _check_labels(self) -> None:
         most = int(self.settings.num_classes) - 1

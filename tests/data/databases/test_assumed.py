@@ -110,6 +110,50 @@ def test_shapes_that_are_missing(here: pathlib.Path, capsys: pytest.CaptureFixtu
         assert fact in capsys.readouterr().err
 
 
+def test_the_batch_of_another_phase(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shapes with the batch size of TRAIN are no shapes of rows in TEST."""
+    data = HDF5.splitlines()[0]
+    sizes = {"TRAIN": 2, "TEST": 5}
+    both = [data.replace("batch_size: 2", f"batch_size: {size}").replace("type:", f"include {{ phase: {phase} }} type:") for phase, size in sizes.items()]
+    pathlib.Path("net.prototxt").write_text("\n".join([*both, *HDF5.splitlines()[1:]]))
+    for phase, size in sizes.items():
+        assert main(["plan", "--model", "net.prototxt", "--phase", phase, "--dump", "graph", "--shape", "data:2x3x8x9,label:2x5"]) == 0
+        assert f"data ({size} x 3 x 8 x 9)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "data", "label"),
+    [
+        ("DenseImageData", "dense_image_data_param { source: 'none' batch_size: 2 new_height: 6 new_width: 8 }", "2 x 3 x 6 x 8", "2 x 1 x 6 x 8"),
+        ("ImageLabelmapData", "image_data_param { source: 'none' is_color: false } transform_param { crop_size: 5 }", "1 x 1 x 5 x 5", "1 x 1 x 5 x 5"),
+        ("ImageSegData", "image_data_param { source: 'none' label_type: PIXEL }", "1 x 3 x 4 x 6", "1 x 1 x 4 x 6"),
+    ],
+)
+def test_lists_of_label_images(here: pathlib.Path, capsys: pytest.CaptureFixture[str], kind: str, fields: str, data: str, label: str) -> None:
+    """A layer whose list is missing becomes an Input layer, with the size that it says or with that of --shape."""
+    pathlib.Path("net.prototxt").write_text(LAYER % (kind, fields))
+    if kind == "ImageSegData":
+        assert main(["plan", "--model", "net.prototxt"]) == 1
+        assert "none does not exist, and the layer does not say the size of its images\n  fix: --shape 3x224x224" in capsys.readouterr().err
+    assert main(["plan", "--model", "net.prototxt", "--dump", "graph", *(["--shape", "3x4x6"] if kind == "ImageSegData" else [])]) == 0
+    said = capsys.readouterr()
+    assert f"data ({data})" in said.out and f"label ({label})" in said.out
+    assert said.err == f"note: 'd' ({kind}) is an Input layer here: {data}, {label}\n"
+
+
+def test_videos_and_python_need_shapes(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag that the error names can be typed as it stands."""
+    videos = LAYER % ("VideoData", "video_data_param { source: 'none' batch_size: 2 }")
+    python = LAYER % ("Python", "python_param { module: 'no_such_module' layer: 'X' }")
+    for text, flag in ((videos, "--shape data:2x3x16x112x112,label:2,"), (python, "--shape data:1x3x224x224,label:1 ")):
+        pathlib.Path("net.prototxt").write_text(text)
+        assert main(["summary", "net.prototxt"]) == 1
+        error = capsys.readouterr().err
+        assert flag in error and "layer 'd'" in error
+        assert main(["summary", "net.prototxt", *flag.strip(" ,").split()]) == 0
+        assert "is an Input layer here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("tops", ["data im_info gt_boxes", "data rois labels targets weights", "data rois labels targets inside outside"])
 @pytest.mark.parametrize("shape", ["3x96x160", "data:1x3x96x160"])
 def test_regions(here: pathlib.Path, capsys: pytest.CaptureFixture[str], tops: str, shape: str) -> None:
