@@ -13,6 +13,7 @@ from PIL import Image
 
 from ocaffe import proto
 from ocaffe.cli import main
+from ocaffe.errors import Error
 from ocaffe.lint import JOB_RULES, NET_RULES, lint
 from ocaffe.tools.synthetic.voc_writer import with_palette
 from tests.test_detection_mistakes import CASES, REGION_CASES
@@ -398,3 +399,16 @@ def test_a_phase_without_data_is_not_checked(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "net.prototxt"
     path.write_text(HEAD.replace("dummy_data_param", "include { phase: TEST } dummy_data_param") + TAIL)
     assert not lint(str(path))
+
+
+def test_a_net_with_a_field_of_solvers(tmp_path: pathlib.Path) -> None:
+    """A layer's message can begin with max_iter, as in forks. The file is a solver only if such a field is outside of all messages."""
+    net = tmp_path / "net.prototxt"
+    net.write_text(f'''name: "base_lr: 1" # lr_policy: "fixed"
+{HEAD}layer {{ name: "g" type: "AbsVal" bottom: "conv" top: "g" power_param {{ power: 1 }}
+  gradient_scaler_param {{
+    max_iter: 5000 }} }}''')
+    with pytest.raises(Error, match=r"LayerParameter has no field 'gradient_scaler_param'"):  # read as a net, and not as a solver
+        lint(str(net))
+    net.write_text(f"net_param {{ {HEAD} {TAIL} }} max_iter: 9")
+    lint(str(net))  # a solver; as a net it would be an error

@@ -34,7 +34,9 @@ from ocaffe.lint.weights import RULE as WEIGHTS
 from ocaffe.lint.weights import check_weights
 from ocaffe.solver.nets import net_messages
 
-_SOLVER = re.compile(r"^\s*(net|train_net|net_param|train_net_param|base_lr|lr_policy|max_iter)\s*[:{]", re.M)
+_SOLVER = re.compile(r"(?<!\w)(net|train_net|net_param|train_net_param|base_lr|lr_policy|max_iter)\s*[:{]")
+_QUIET = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'")  # comments and strings
+_INNER = re.compile(r"\{[^{}]*\}")  # a message without messages in it
 
 
 Prepare = Callable[[Any, int], Any]
@@ -120,7 +122,11 @@ def _phases(message: Any, both: list[View]) -> set[int]:
 
 
 def _is_solver(path: str) -> bool:
-    return _SOLVER.search(read_text_file(path)) is not None
+    """Whether a file has a field of solvers outside of all messages. Layers of forks can have such fields too."""
+    text, inner = _QUIET.sub(" ", read_text_file(path)), 1
+    while inner:
+        text, inner = _INNER.subn(": ", text)
+    return _SOLVER.search(text) is not None
 
 
 def _notes(file: File) -> Iterator[Finding]:
