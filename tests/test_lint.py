@@ -401,6 +401,41 @@ def test_a_phase_without_data_is_not_checked(tmp_path: pathlib.Path) -> None:
     assert not lint(str(path))
 
 
+def test_a_phase_without_its_data_is_not_meant(tmp_path: pathlib.Path) -> None:
+    """The data layer belongs to TEST alone, and another layer without bottoms to both phases."""
+    path = tmp_path / "net.prototxt"
+    path.write_text(f"""{HEAD.replace('type: "DummyData"', 'include { phase: TEST } type: "DummyData"')}
+layer {{ name: "marks" type: "DummyData" top: "marks" dummy_data_param {{ shape {{ dim: 4 }} }} }}
+layer {{ name: "s" type: "Silence" bottom: "conv" bottom: "marks" bottom: "label" }}""")
+    assert not lint(str(path))
+
+
+def test_statistics_that_are_fixed_on_purpose(tmp_path: pathlib.Path) -> None:
+    """The Scale layer of the BatchNorm does not learn either, as in nets of R-FCN."""
+    path = tmp_path / "train.prototxt"
+    for rate, rules in ((0, set()), (1, {"statistics-not-learned"})):
+        specs = f"param {{ lr_mult: {rate} }} param {{ lr_mult: 0 }}"
+        path.write_text(f"""{HEAD}
+{BN} batch_norm_param {{ use_global_stats: true }} }}
+layer {{ name: "scale" type: "Scale" bottom: "bn" top: "bn" {specs} scale_param {{ bias_term: true }} }}
+{TAIL.replace('"conv"', '"bn"')}""")
+        assert {finding.rule for finding in lint(str(path))} == rules
+
+
+@pytest.mark.parametrize("name", ["net_deploy", "net_inference"])
+def test_a_net_for_inference(name: str, tmp_path: pathlib.Path) -> None:
+    """Layers that differ by phase, or a data layer without labels, do not make it a training net."""
+    path = tmp_path / f"{name}.prototxt"
+    lines = {"net_deploy": """layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "c" type: "ContinuationIndicator" top: "c" continuation_indicator_param { time_step: 2 batch_size: 2 } }
+layer { name: "a" type: "AbsVal" bottom: "x" top: "a" include { phase: TRAIN } }
+layer { name: "a" type: "AbsVal" bottom: "x" top: "a" include { phase: TEST } }
+layer { name: "s" type: "Silence" bottom: "c" bottom: "a" }""", "net_inference": """layer { name: "d" type: "Data" top: "d" data_param { source: "d" } }
+layer { name: "a" type: "AbsVal" bottom: "d" top: "a" }"""}
+    path.write_text(lines[name])
+    assert not any(finding.rule == "no-loss" for finding in lint(str(path)))
+
+
 def test_a_net_with_a_field_of_solvers(tmp_path: pathlib.Path) -> None:
     """A layer's message can begin with max_iter, as in forks. The file is a solver only if such a field is outside of all messages."""
     net = tmp_path / "net.prototxt"

@@ -107,18 +107,28 @@ def _phases(message: Any, both: list[View]) -> set[int]:
     """Return the phases of a net that is checked without a solver.
 
     A net without a loss that no data layer feeds is a deploy net. If the layers differ between TRAIN and TEST, both phases are checked, but not a
-    phase without a layer that feeds the others. Otherwise the phase follows from the net's `state`, from its losses, and from the file's name.
+    phase without a layer that feeds the others, or with a layer that only a data layer of the other phase feeds. Otherwise the
+    phase follows from the net's `state`, from its losses, and from the file's name.
     """
     train, test = both
     if not message.state.HasField("phase") and not train.losses and not test.losses and all(layer.type in FED for layer in message.layer if not layer.bottom):
         return {proto.TEST}  # a deploy net: only arrays of scripts feed it, and nothing is learned
     if [layer.source_line for layer in train.layers] != [layer.source_line for layer in test.layers]:
-        return {view.phase for view in both if any(not layer.bottom for layer in view.layers)} or {proto.TRAIN, proto.TEST}
+        fed = {view.phase for view in both if any(not layer.bottom for layer in view.layers)}
+        meant = {view.phase for view, other in ((train, test), (test, train)) if view.phase in fed and not _unfed(view, other)}
+        return meant or fed or {proto.TRAIN, proto.TEST}
     if message.state.HasField("phase"):
         return {message.state.phase}
     fed = [layer.type for layer in train.layers if not layer.bottom]
     deployed = not train.losses and all(kind in FED for kind in fed)
-    return {proto.TEST if deployed or re.search(r"test|val|deploy", Path(message.source_file).stem.replace("train_val", "")) else proto.TRAIN}
+    return {proto.TEST if deployed or re.search(r"test|val|deploy|infer|predict", Path(message.source_file).stem.replace("train_val", "")) else proto.TRAIN}
+
+
+def _unfed(view: View, other: View) -> bool:
+    """Whether a layer reads a blob that only data layers of the other phase make."""
+    made = {name for layer in view.layers for name in layer.top}
+    given = {name for layer in other.layers if not layer.bottom for name in layer.top}
+    return any(name in given - made for layer in view.layers for name in layer.bottom)
 
 
 def _is_solver(path: str) -> bool:

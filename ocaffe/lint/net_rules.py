@@ -35,9 +35,14 @@ def batch_norm_without_scale(view: View) -> Iterator[Finding]:
 
 @net_rule
 def statistics_not_learned(view: View) -> Iterator[Finding]:
-    """use_global_stats: true in the TRAIN phase. The running statistics never change. This is right only for fine-tuning a trained net."""
-    for layer in view.layers:
-        if view.train and layer.type == "BatchNorm" and layer.batch_norm_param.use_global_stats:
+    """use_global_stats: true in the TRAIN phase. The running statistics never change. This is right only for fine-tuning a trained net.
+
+    A BatchNorm whose Scale layer does not learn either is fixed on purpose.
+    """
+    for number, layer in enumerate(view.layers):
+        scales = [each for each in view.followers(number) if each.type == "Scale"]
+        fixed = any(len(scale.param) > scale.scale_param.bias_term and not any(spec.lr_mult for spec in scale.param) for scale in scales)
+        if view.train and layer.type == "BatchNorm" and layer.batch_norm_param.use_global_stats and not fixed:
             fact = "use_global_stats: true applies in the TRAIN phase: the running mean and variance are never learned"
             fix = "remove it: the default is false in TRAIN and true in TEST"
             yield view.finding("statistics-not-learned", layer, fact, fix, "batch_norm_param.use_global_stats")

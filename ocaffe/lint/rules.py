@@ -15,7 +15,7 @@ from ocaffe.layers.base import param_field, registry
 from ocaffe.lint.data import absent
 
 NO_EFFECT = "no-effect"  # the rule name of the messages of the upgrade of old files
-FED = ("Input", "DummyData", "Parameter")  # layers without bottoms that read no data from files
+FED = ("Input", "DummyData", "Parameter", "ContinuationIndicator")  # layers without bottoms that read no data from files
 
 
 class Finding(NamedTuple):

@@ -56,7 +56,7 @@ def tested_on_training_data(job: Job) -> Iterator[Finding]:
     sources = {(layer.type, param_of(layer).source) for layer in _feeders(training)} if training else set()
     for view in job.tests:
         for layer in _feeders(view):
-            if (layer.type, param_of(layer).source) in sources and training is not None and training.losses:
+            if param_of(layer).source and (layer.type, param_of(layer).source) in sources and training is not None and training.losses:
                 fact = f"it reads {param_of(layer).source}, as the TRAIN net does: accuracy on training data is meaningless"
                 yield view.finding("tested-on-training-data", layer, fact, "set source to the test set", f"{PARAMS[layer.type]}.source")
 
