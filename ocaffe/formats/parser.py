@@ -301,7 +301,7 @@ class Parser:
         elif field.enum_type and token.text.strip("\"'") in field.enum_type.values_by_name:
             fix = f"write {field.name}: {token.text[1:-1]}"
         elif field.cpp_type == FieldDescriptor.CPPTYPE_STRING and token.kind == "name":
-            fix = f'write {field.name}: "{token.text}"'
+            fix = f'write {field.name}: "{token.text}"; MyCaffe alone reads words without quotes'
         elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             fix = f"write {field.name} {{ ... }}"
         fix = fix or f"write {field.name}: and {wanted}"

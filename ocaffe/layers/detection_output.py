@@ -78,7 +78,9 @@ class DetectionOutput(Layer):
 
     Priors in pixels are divided by input_width and input_height (OpenVINO).
 
-    With a fourth bottom the boxes are those of a detector of regions (Faster R-CNN, R-FCN) in one image: locations R x 4 num_classes (R x 4, or R-FCN's
+    SSD draws detections into a fourth bottom, the images, with `visualize`. It is not read here.
+
+    With rois in place of priors and a fourth bottom the boxes are those of a detector of regions (Faster R-CNN, R-FCN) in one image: locations R x 4 num_classes (R x 4, or R-FCN's
     R x 8, with share_location), confidences R x num_classes, rois R x 5, im_info 1 x 3. They are shares of the image that im_info tells. Rows of padding,
     whose image is -1, must have confidences of NaN, as ROIPooling gives.
     """
@@ -91,8 +93,9 @@ class DetectionOutput(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        loc, conf, priors, *info = bottoms
-        count = check_regions(self, bottoms) if info else check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
+        loc, conf, priors, *more = bottoms
+        self.regions = bool(more) and len(priors) != 3
+        count = check_regions(self, bottoms) if self.regions else check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
         nms = p.nms_param
         self.check(
             nms.nms_threshold >= 0,
@@ -118,7 +121,7 @@ class DetectionOutput(Layer):
             p.variance_encoded_in_target,
             (p.input_width, p.input_height),
         )
-        images = 1 if info else loc[0]
+        images = 1 if self.regions else loc[0]
         (rows,) = (1,) if not count else self.extent or (images * self.detection.most,)
         return [(1, 1, rows, 7)]
 
@@ -126,19 +129,19 @@ class DetectionOutput(Layer):
         return bool(self.detection.priors) and not is_evaluated(tops[0])
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        loc, conf, priors, *info = (bottom.data for bottom in bottoms)
+        loc, conf, priors, *more = (bottom.data for bottom in bottoms)
         if not self.detection.priors:  # the layer Proposal has found no region
             copy(rec, rec.constant("nothing", NOTHING), tops[0].data.view((1, 7)), 0, 1)
             return
-        found = self.detection.find_in_regions(rec, loc, conf, priors, *info) if info else self.detection.find(rec, loc, conf, priors)
+        found = self.detection.find_in_regions(rec, loc, conf, priors, *more) if self.regions else self.detection.find(rec, loc, conf, priors)
         if self.measures(tops):
             rec.measure(self, found.extent)
         found.rows(rec, tops[0].data.view((tops[0].shape[2], 7)))
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        if len(bottoms) > 3:
+        if self.regions:
             raise graph.refused("a DetectionOutput of regions cannot be exported to ONNX", "end the net with rois, cls_prob and bbox_pred")
         if self.detection.eta != 1:
             fact = f"nms_param {{ eta: {self.detection.eta:g} }}, a decreasing threshold, cannot be exported to ONNX"
             raise graph.refused(fact, "use --raw-detection, which ends the model before this layer")
-        detect(graph, self.detection, bottoms, tops[0])
+        detect(graph, self.detection, bottoms[:3], tops[0])

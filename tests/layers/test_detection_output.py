@@ -144,6 +144,15 @@ def test_many(device: Any, kind: str, top_k: int | None, keep: int | None, thres
     assert (result.tops[0][0, 0, wanted.shape[2] :, 1:] == -1).all()
 
 
+def test_images_for_pictures(device: Any, kind: str) -> None:
+    """SSD's DetectionOutput takes the images as a fourth bottom, into which it draws with `visualize`. The rows are the same."""
+    inputs = predictions(np.random.default_rng(4), 2, 30, 3)
+    text = "type: 'DetectionOutput' detection_output_param { num_classes: 3 code_type: CENTER_SIZE confidence_threshold: 0.5 visualize: true }"
+    plain = run(device, kind, text, inputs, train=False)
+    drawn = run(device, kind, text, [*inputs, np.zeros((2, 3, 20, 20), np.float32)], train=False)
+    assert np.array_equal(plain.tops[0], drawn.tops[0]) and (plain.tops[0][..., 2] > 0.5).any()
+
+
 NET = """layer {{ name: "loc" type: "Input" top: "loc" input_param {{ shape {{ dim: {images} dim: {locations} }} }} }}
     layer {{ name: "conf" type: "Input" top: "conf" input_param {{ shape {{ dim: {images} dim: {scores} }} }} }}
     layer {{ name: "prior" type: "Input" top: "prior" input_param {{ shape {{ dim: 1 dim: 2 dim: {locations} }} }} }}
