@@ -275,6 +275,9 @@ FIELDS: dict[str, ForeignField] = {  # "Message.field", or "Message.VALUE" of an
     "WindowDataParameter.config": ForeignField("makefile/frcnn", "it names a file of settings", "a RoIData layer, with a database of `ocaffe dataset`"),
 }
 
+LABELS = ("caffe-multilabel gives the labels of an image in tops of their own", "use HDF5Data, which has any number of tops")
+TOPS = {"Data": LABELS, "ImageData": LABELS}  # what a fork does with more tops than the type has here
+
 
 def forks_of(layer_type: str) -> str:
     """Return the forks that define a type, or an empty string. Case is ignored."""

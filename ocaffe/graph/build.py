@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place, names_text, shape_text
-from ocaffe.formats.foreign import forks_of, use_instead
+from ocaffe.formats.foreign import TOPS, forks_of, use_instead
 from ocaffe.formats.fork_fields import refused_in, told
 from ocaffe.formats.text import write_text
 from ocaffe.graph.bottoms import repeated_top
@@ -192,8 +192,11 @@ class _Builder:
             wanted = f"{least}" if least == most else f"at least {least}" if most is None else f"{least} to {most}"
             fact = f"{layer.param.type} takes {wanted} {what} blob{'s' if wanted != '1' else ''}, {count} given" + (f": {names_text(names)}" if names else "")
             extra = names[most:] if most is not None else []
-            fact = f"remove {names_text(extra)}" if extra else f"add {least - count} {what}; `ocaffe layers {layer.param.type}` describes them"
-            raise layer.error(fact, fact)
+            if extra and what == "top" and layer.param.type in TOPS:
+                fork, instead = TOPS[layer.param.type]
+                raise layer.error(f"{fact}. {fork}", instead)
+            fix = f"remove {names_text(extra)}" if extra else f"add {least - count} {what}; `ocaffe layers {layer.param.type}` describes them"
+            raise layer.error(fact, fix)
 
     def loss_weights(self, layer: Layer, tops: list[Blob]) -> None:
         weights = list(layer.param.loss_weight)

@@ -80,9 +80,9 @@ class DetectionOutput(Layer):
 
     SSD draws detections into a fourth bottom, the images, with `visualize`. It is not read here.
 
-    With rois in place of priors and a fourth bottom the boxes are those of a detector of regions (Faster R-CNN, R-FCN) in one image: locations R x 4 num_classes (R x 4, or R-FCN's
-    R x 8, with share_location), confidences R x num_classes, rois R x 5, im_info 1 x 3. They are shares of the image that im_info tells. Rows of padding,
-    whose image is -1, must have confidences of NaN, as ROIPooling gives.
+    With rois in place of priors and a fourth bottom the boxes are those of a detector of regions (Faster R-CNN, R-FCN) in one image: locations
+    R x 4 num_classes (R x 4, or R-FCN's R x 8, with share_location), confidences R x num_classes, rois R x 5, im_info 1 x 3. They are shares of
+    the image that im_info tells. Rows of padding, whose image is -1, must have confidences of NaN, as ROIPooling gives.
     """
 
     origin = "SSD"

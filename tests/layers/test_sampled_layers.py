@@ -45,6 +45,7 @@ pytestmark = pytest.mark.quick
         ("SmoothL1Loss", "top: 'each'", ("2 3 4 5 6", "2 3 4 5 6"), "bottom 0 is 2 x 3 x 4 x 5 x 6, and a second top is given"),
         ("AutoCrop", "", ("1 2 5 5", "1 2 3 3"), "'x0' and 'x1' come from different inputs"),
         ("Dropout", "dropout_param { dropout_ratio: 1 }", ("2 3",), "dropout_ratio 1 is outside [0, 1)"),
+        ("Data", "top: 'a' top: 'b'", (), "3 given: 'y', 'a', 'b'. caffe-multilabel gives"),
     ],
 )
 def test_errors(kind: str, more: str, shapes: tuple[str, ...], told: str) -> None:
