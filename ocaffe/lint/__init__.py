@@ -119,8 +119,7 @@ def _phases(message: Any, both: list[View]) -> set[int]:
         return meant or fed or {proto.TRAIN, proto.TEST}
     if message.state.HasField("phase"):
         return {message.state.phase}
-    fed = [layer.type for layer in train.layers if not layer.bottom]
-    deployed = not train.losses and all(kind in FED for kind in fed)
+    deployed = not train.losses and all(layer.type in FED for layer in train.layers if not layer.bottom)
     return {proto.TEST if deployed or re.search(r"test|val|deploy|infer|predict", Path(message.source_file).stem.replace("train_val", "")) else proto.TRAIN}
 
 
