@@ -272,7 +272,6 @@ FIELDS: dict[str, ForeignField] = {  # "Message.field", or "Message.VALUE" of an
     "V1LayerParameter.GATHER": ForeignField("Lyp100208/Caffe_action", "it collects the samples of several processes", "remove it: each rank uses its own"),
     "V1LayerParameter.RESIZE": ForeignField("caffe-3dnormal", "it resizes blobs", "an Interp layer, written as `layer { }`"),
     "VideoDataParameter.root_folder": ForeignField("Lyp100208/Caffe_action", "it stands before the paths of the list", "write whole paths in the list"),
-    "WindowDataParameter.config": ForeignField("makefile/frcnn", "it names a file of settings", "a RoIData layer, with a database of `ocaffe dataset`"),
 }
 
 LABELS = ("caffe-multilabel gives the labels of an image in tops of their own", "use HDF5Data, which has any number of tops")
