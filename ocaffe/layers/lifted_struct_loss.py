@@ -56,7 +56,7 @@ class LiftedStructSimilaritySoftmaxLoss(Layer):
         text = "v0 = x1 != x2 ? exp(margin - x0 - x3) : 0"
         reduce(rec, text, reads=[*self.pairs(bottoms), (self.largest.view((n, 1)), 0)], writes=[sums], axes=[1], scalars=self.scalars)
         # `hinge` has max(0, J) of the positive pairs in both orders, `peak` the logarithm in J of all pairs.
-        self.hinge, self.peak, self.positive = keep("hinge", square), keep("peak", square), keep("positive", ())
+        self.hinge, self.peak, self.matching = keep("hinge", square), keep("peak", square), keep("matching", ())
         numbers = rec.constant("numbers", np.arange(n, dtype=np.float32))
         reads: list[Read] = [*self.pairs(bottoms), *self.both(self.largest), *self.both(sums), *self.both(numbers)]
         text = (
@@ -66,7 +66,7 @@ class LiftedStructSimilaritySoftmaxLoss(Layer):
         pointwise(rec, text, reads=reads, writes=[self.hinge, self.peak])
         counted: list[Read] = [self.hinge, *self.both(self.labels_of(bottoms)), *self.both(numbers)]
         text = "v0 = x0 * x0; v1 = x1 == x2 && x3 != x4"  # each pair counts in both orders
-        reduce(rec, text, reads=counted, writes=[tops[0].data, self.positive], axes=[0, 1], finish="m = fmax(v1, 1); y0 = v0 / m / 2; y1 = m")
+        reduce(rec, text, reads=counted, writes=[tops[0].data, self.matching], axes=[0, 1], finish="m = fmax(v1, 1); y0 = v0 / m / 2; y1 = m")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
@@ -76,7 +76,7 @@ class LiftedStructSimilaritySoftmaxLoss(Layer):
         n = self.count
         share, slopes = rec.scratch("share", (n,)), rec.scratch("slopes", (n, n), role=Role.DIFF)
         reduce(rec, "v0 = x0 * exp(x1 - x2)", reads=[self.hinge, (self.largest.view((n, 1)), 0), self.peak], writes=[share], axes=[1])
-        reads: list[Read] = [*self.pairs(bottoms), self.hinge, *self.both(self.largest), *self.both(share), (tops[0].diff.view(()), 0), (self.positive, 0)]
+        reads: list[Read] = [*self.pairs(bottoms), self.hinge, *self.both(self.largest), *self.both(share), (tops[0].diff.view(()), 0), (self.matching, 0)]
         text = (
             "apart = exp(margin - x0 - x4) * x6 + exp(margin - x0 - x5) * x7; g = x1 == x2 ? x3 : -apart; "
             "y0 = x0 > 0 ? 2 * x8 / x9 * g / x0 : 0"
