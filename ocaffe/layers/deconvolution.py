@@ -27,7 +27,7 @@ class Deconvolution(Filters):
             all(n > 0 for n in out),
             f"pad {shape_text(window.pad)} leaves nothing of the {shape_text([n + 2 * p for n, p in zip(out, window.pad)])} image "
             f"that windows of {shape_text(window.extent())} with stride {shape_text(window.stride)} make of {shape_text(spatial)}",
-            f"set pad to {max(0, min((n + 2 * p - 1) // 2 for n, p in zip(out, window.pad)))} or less",
+            f"set pad to {max(0, min(((n + 2 * p - 1) // 2 for n, p in zip(out, window.pad)), default=0))} or less",
         )
         return out
 

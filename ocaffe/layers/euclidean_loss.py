@@ -123,8 +123,8 @@ class MTCNNEuclideanLoss(EuclideanLoss):
         )
         tops = super().infer(*bottoms[:2])
         if labelled:
-            fact = f"bottom 2 is {shape_text(bottoms[2])}, bottom 0 is {shape_text(bottoms[0])}"
-            self.check(math.prod(bottoms[2]) == bottoms[0][0], fact, f"give {bottoms[0][0]} labels as bottom 2, one for each sample")
+            fact, samples = f"bottom 2 is {shape_text(bottoms[2])}, bottom 0 is {shape_text(bottoms[0])}", math.prod(bottoms[0][:1])
+            self.check(math.prod(bottoms[2]) == samples, fact, f"give {samples} labels as bottom 2, one for each sample")
             self.scalars["ignored"] = float(loss.ignore_label)
             self.total = 1.0
         return tops

@@ -272,7 +272,7 @@ class GenerateAugmentationParameters(Augmented):
         images = count == 1 and len(bottoms[0]) == 4 and max(bottoms[0][2:]) > 1
         if count == 0 or images:
             self.mode = "regenerate"
-        samples = bottoms[0][0] if count else own.num
+        samples = math.prod(bottoms[0][:1]) if count else own.num
         self.check(samples > 0, stated(own, "num"), "give num, the batch size, or a bottom of this batch size")
         if count == 3:
             self.size, self.sample = self.image(bottoms[1], "bottom 1"), self.image(bottoms[2], "bottom 2")

@@ -66,7 +66,7 @@ def check_labels(layer: Layer, scores: Shape, labels: Shape, positions: int) -> 
     wanted = (*scores[:1], *scores[2:])
     shape = f": {shape_text(wanted)}" if math.prod(wanted) == positions else ""
     fix = f"give {positions} labels as bottom 1, one for each {'pixel' if len(scores) > 2 else 'sample'}{shape}, whole numbers from 0 on"
-    if len(labels) == len(scores) and labels[0] == scores[0]:
+    if scores and len(labels) == len(scores) and labels[0] == scores[0]:
         fix += ". Labels of mixup and cutmix: SoftmaxWithLoss, and as many scores as label_classes"
     layer.check(
         math.prod(labels) == positions,

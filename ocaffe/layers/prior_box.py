@@ -45,6 +45,8 @@ class PriorBox(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for i, shape in enumerate(bottoms):
             self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", f"give the {('feature map', 'image')[i]} as bottom {i}")
+            if 0 in shape[2:]:
+                self.check_filled(shape, i)
         cells, boxes = math.prod(bottoms[0][2:]), len(self.sides()) * (1 + self.own().denser_prior_boxes)
         fact = f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {boxes} boxes; at most {MOST_BOXES:,} boxes are computed"
         self.check(cells * boxes <= MOST_BOXES, fact, "give a smaller feature map as bottom 0")

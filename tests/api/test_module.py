@@ -93,7 +93,7 @@ def test_math_of_the_environment(device: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("OCAFFE_MATH", "ieee")
     assert caffe.Net(message(), caffe.TEST, device=device.number)._network.session.device.target.math == "ieee"
     monkeypatch.setenv("OCAFFE_MATH", "float")
-    with pytest.raises(Error, match="--math is 'float'"):
+    with pytest.raises(Error, match="OCAFFE_MATH is 'float'"):
         caffe.Net(message(), caffe.TEST, device=device.number)
 
 
