@@ -92,7 +92,8 @@ class Window:
 def fitting(image: Shape, pad: Axes, span: Axes) -> str:
     """Return the remedy for windows that span more than the padded image."""
     least = [max(n, e - 2 * b) for n, b, e in zip(image, pad, span)]
-    return f"give an image of at least {shape_text(least)} pixels, a smaller kernel_size, or pad: {max((-(-(e - n) // 2) for n, e in zip(image, span)), default=0)}"
+    most = max((-(-(e - n) // 2) for n, e in zip(image, span)), default=0)
+    return f"give an image of at least {shape_text(least)} pixels, a smaller kernel_size, or pad: {most}"
 
 
 def padded(values: Axes, fill: int) -> Axes:
