@@ -674,7 +674,8 @@ def multinomial(at: At) -> list[Tensor]:
 def sigmoid_loss(at: At) -> list[Tensor]:
     x, labels, loss = at.x[0], at.x[1].detach(), at.layer.loss_param
     counts = labels.long() != loss.ignore_label if loss.HasField("ignore_label") else torch.ones_like(labels, dtype=torch.bool)
-    total = F.binary_cross_entropy_with_logits(x, labels, reduction="none")[counts].sum()
+    ones = torch.ones_like(x).detach()  # Caffe adds 1 to the exponential before the logarithm, and loses what is below its rounding
+    total = (F.binary_cross_entropy_with_logits(x, labels, reduction="none") + at.r(ones) - ones)[counts].sum()
     return [total / divisor(at, loss.BATCH_SIZE, x.numel(), int(counts.sum()), x.shape[0])]
 
 

@@ -189,7 +189,7 @@ def frozen_recurrent(case: Case, finding: Finding, graph: Graph) -> bool:
         return False
     name, index = finding.name.rsplit("/", 1)
     layer = graph.layers[name]
-    return layer.type in ("LSTM", "RNN") and int(index) < len(layer.param) and layer.param[int(index)].lr_mult == 0
+    return layer.type in ("LSTM", "RNN", "Python") and int(index) < len(layer.param) and layer.param[int(index)].lr_mult == 0
 
 
 def propagated_labels(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -221,7 +221,7 @@ DOCUMENTED: Sequence[Rule] = (
     Rule("sibling loss weights", "Caffe forgets the loss weights of a layer's other tops where one of them is also read", sibling_weights),
     Rule("views in a row", "the diff of a Flatten or Permute does not pass another view, LSTM or Parameter before it", views_in_a_row, Arbiter.is_memory),
     Rule("empty window of AVE", "ocaffe refuses it; Caffe gives NaN, the package 0", empty_average),
-    Rule("frozen recurrent parameters", "Caffe computes gradients of parameters of LSTM and RNN whose lr_mult is 0", frozen_recurrent),
+    Rule("frozen parameters", "Caffe computes gradients of parameters of LSTM, RNN and Python layers whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
     Rule("rows of DetectionOutput", "where DetectionEvaluate is the only reader, the top has all possible rows", all_rows),
     Rule("loss weights of blobs that grow", "Caffe loses the loss weight of a blob that grows", weight_of_grown, Arbiter.is_memory),
