@@ -131,3 +131,14 @@ def test_a_refused_tile_of_a_matrix_product() -> None:
 def test_a_target_may_have_the_preference() -> None:
     """So nets have it."""
     assert "winograd_gpu" in programs(recorder(replace(H100, tuned=Tuned(preferred=("winograd",)))), replace(WINDOW, batch=1))
+
+
+@pytest.mark.parametrize("items", [64, 128, 256])
+@pytest.mark.parametrize("math", ["fp32", "tf32", "bf16", "ieee"])
+def test_small_work_groups_have_candidates(math: str, items: int) -> None:
+    """Each estimate takes a tile that the device has room for. `OCAFFE_DEBUG=limits=...` limits a device with tensor cores so, too."""
+    target = replace(H100, math=math, max_work_group=items, local_memory=16 << 10)
+    directions: list[Direction] = ["forward", "backward_data", "backward_filter"]
+    for g in (WINDOW, POINT, DEPTHWISE, NARROW, FIRST, STRIDED):
+        for direction in directions:
+            assert list(candidates(recorder(target), direction, g))

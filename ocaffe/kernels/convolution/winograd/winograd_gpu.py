@@ -21,7 +21,7 @@ from ocaffe.ir.tuned import named
 from ocaffe.kernels.convolution.geometry.conv_geometry import ConvGeometry
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.kernels.matmul.families import family_of
-from ocaffe.kernels.matmul.gemm_gpu import Choice, Tile, tiles_for, units
+from ocaffe.kernels.matmul.gemm_gpu import Choice, Tile, fits, tiles_for, units
 
 OPERANDS = Kernel("winograd_gpu.operands", read("x", bf16="SOURCE"), read("w"), *writes("tiles", "matrices"), can=Can(helper=True))
 GRADIENTS = Kernel("winograd_gpu.gradients", read("x", bf16="SOURCE"), read("dy", bf16="GIVEN"), *writes("tiles", "matrices"), can=Can(helper=True))
@@ -207,7 +207,7 @@ def product_tiles(target: Target) -> tuple[Tile, ...]:
     tiles = tiles_for(target, "tf32" if target.math in SIXTEEN_BITS else None)
     if target.tuned.preferred_tiles:
         return tuple(named(target.tuned.preferred_tiles, "Winograd's products", tiles))
-    return tuple(tile for tile in tiles if tile.mma) or tiles
+    return tuple(tile for tile in tiles if tile.mma and fits(target, tile)) or tiles
 
 
 def _products(target: Target, g: ConvGeometry, cut: Tiling) -> tuple[Choice, float]:
