@@ -37,16 +37,14 @@ class SoftmaxWithLossOHEM(SoftmaxWithLoss):
         if len(self.param.top) > 2:
             refuse_smoothing(self)
         labels = bottoms[1]
-        shapes = [*super().infer(*bottoms), labels if len(labels) > 1 else (*labels, 1, 1, 1)]  # as SmoothL1LossOHEM's second top: nets add both
+        shapes = [*super().infer(*bottoms)[:2], labels if len(labels) > 1 else (*labels, 1, 1, 1)]  # as SmoothL1LossOHEM's second top: nets add both
         return shapes[: max(1, len(self.param.top))]
 
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        super().forward(rec, bottoms, tops)
-        if len(tops) > 2:
-            labels = bottoms[1].data
-            outer, classes, inner = split_axes(bottoms[0].shape, self.class_axis)
-            args = [classes, inner, outer // bottoms[0].shape[0] if self.class_axis else 0, labels.dense_stride, *self.ignore]
-            over(rec, LOSSES(prob=self.prob, label=labels, loss=tops[2].data), (outer * inner,), outer * inner, *args)
+    def each(self, rec: Recorder, bottoms: list[Blob], y: Ref) -> None:
+        labels = bottoms[1].data
+        outer, classes, inner = split_axes(bottoms[0].shape, self.class_axis)
+        args = [classes, inner, outer // bottoms[0].shape[0] if self.class_axis else 0, labels.dense_stride, *self.ignore]
+        over(rec, LOSSES(prob=self.prob, label=labels, loss=y), (outer * inner,), outer * inner, *args)
 
 
 @register("SmoothL1LossOHEM")
