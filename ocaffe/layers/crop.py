@@ -13,6 +13,7 @@ from ocaffe.kernels.rearrange.copy import copy
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.layers.base import Layer, once_or, register
 from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.support import log
 
 
 class Cropped(Layer):
@@ -78,6 +79,12 @@ class Crop(Cropped):
                 f"(bottom 0 is {shape_text(x)})",
                 f"set the offset of axis {axis} to {x[axis] - like[axis]} or less" if like[axis] <= x[axis]
                 else f"give a bottom 1 of at most {x[axis]} along axis {axis}",
+            )
+        if not self.param.HasField("crop_param") and like[first:] != x[first:]:
+            log.warn_once(
+                "crop_layer.cpp:1",
+                f"{self.title}: without crop_param the part begins at offset 0, as in BVLC Caffe. The forks of FCN and HED compute the offset from the layers "
+                f"between, which is often half of the difference: crop_param {{ offset: {(x[-1] - like[-1]) // 2} }}",
             )
         return self.plan(x, starts, (*x[:first], *like[first:]))
 

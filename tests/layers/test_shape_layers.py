@@ -166,6 +166,14 @@ def test_crop_gives_its_size_no_gradient(device: Any, text: str, shape: Shape) -
     close(result.diffs[0].sum(), like.sum(), 1e-6)
 
 
+@pytest.mark.parametrize(("text", "size", "told"), [("", 5, True), ("", 8, False), ("crop_param { }", 5, False), ("crop_param { offset: 1 }", 5, False)])
+def test_crop_without_a_message_says_where_it_begins(text: str, size: int, told: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The forks of FCN and HED compute the offset there, BVLC Caffe begins at 0."""
+    layer = layer_of(f"name: 'cut {text} {size}' type: 'Crop' {text}")
+    assert layer.infer((1, 2, 8, 8), (1, 1, size, size))[0] == (1, 2, size, size)
+    assert ("crop_param { offset: 1 }" in capsys.readouterr().err) == told
+
+
 def windows(x: np.ndarray, kernel: Shape, stride: Shape, pad: Shape, dilation: Shape, axis: int) -> np.ndarray:
     """Compute Im2col in numpy."""
     axes = len(kernel)
