@@ -96,7 +96,7 @@ def page() -> str:
     lines = [HEAD.rstrip(), "", "## Refused and without effect", "", "| field | of | here | what the fork does, and the net without it |", "|---|---|---|---|"]
     for field in sorted(found, key=lambda each: each.key.lower()):
         if field.key in REFUSED:
-            did, without = REFUSED[field.key]
+            did, without, _ = REFUSED[field.key]
             lines.append(_row(f"`{field.key}`", field.forks, "refused", f"{did}. Instead: {without}"))
         elif field.key in IGNORED:
             lines.append(_row(f"`{field.key}`", field.forks, "no effect", IGNORED[field.key]))

@@ -172,5 +172,5 @@ def check_fields(message: object, honoured: set[str], what: str, fix: str) -> No
         if field.name in honoured or key in IGNORED or value == getattr(default, field.name):
             continue
         if key in REFUSED:
-            raise Error(f"{what} field '{field.name}' is not supported here: {REFUSED[key].did}", fix=REFUSED[key].without)
+            raise Error(f"{what} field '{field.name}' is not supported here: {REFUSED[key].did}", fix=REFUSED[key].of(message).without)
         raise Error(f"{what} field '{field.name}' is not supported here", fix=fix)

@@ -242,7 +242,8 @@ FIELDS: dict[str, ForeignField] = {  # "Message.field", or "Message.VALUE" of an
     "DataParameter.get_mirror_crop": ForeignField("JAA-Net", "it adds tops with the mirror and crop of each sample", "remove it and those tops"),
     "ImageDataParameter.label": ForeignField("DeBlurNet", "label: false reads a list without labels", "remove it, and write a label after each file name"),
     "ImageDataParameter.new_dim": ForeignField(
-        "yihui-he/caffe-pro", "it resizes the shorter side", "random_resize_param { min_size: 256 max_size: 256 } of transform_param does the same"
+        "yihui-he/caffe-pro", "it resizes the shorter side",
+        "random_resize_param { min_size: N max_size: N } of transform_param does the same, where N is the value of new_dim"
     ),
     "ImageDataParameter.sample_num": ForeignField("yuqj1991/caffe_train", "it reads so many images of each class for a batch", "remove it"),
     "LayerParameter.prune_param": ForeignField("Caffe_IncReg", *_PRUNING),
@@ -264,7 +265,9 @@ FIELDS: dict[str, ForeignField] = {  # "Message.field", or "Message.VALUE" of an
     ),
     "SolverParameter.visualization_net": ForeignField("caffe_feedback", "the file is for a program that draws pictures of a net", "give a solver or a net"),
     "TransformationParameter.invalid_detection_mode": ForeignField("caffe-tvg", "it says what happens to detections outside of a crop", "remove it"),
-    "TransformationParameter.resize_w": ForeignField("MaskYolo_Caffe", "it resizes images and boxes", "resize_param { height: 224 width: 320 }"),
+    "TransformationParameter.resize_w": ForeignField(
+        "MaskYolo_Caffe", "it resizes images and boxes", "resize_param { height: H width: W }, where W is the value of resize_w and H that of resize_h"
+    ),
     "TransformationParameter.use_imagedb_mean": ForeignField("MyCaffe", "it subtracts the mean of a database server", "mean_file: `ocaffe compute_image_mean`"),
     "V0LayerParameter.conv_param": ForeignField("dl_caffepro", *_OTHER_FORMAT),
     "V0LayerParameter.data_bigfile_param": ForeignField("dl_caffepro", *_OTHER_FORMAT),

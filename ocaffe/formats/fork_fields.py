@@ -4,7 +4,8 @@ The layer builder, the solver and the data sources refuse by these tables; docs/
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
@@ -17,6 +18,83 @@ class Refused(NamedTuple):
 
     did: str
     without: str
+    converted: Callable[[Any], str] | None = None  # the remedy with the values of a message, where they have a place in ocaffe's fields
+
+    def of(self, message: Any) -> Refused:
+        """Return the same with the remedy for a message that has the field."""
+        return self if self.converted is None else self._replace(without=self.converted(message))
+
+
+def _written(p: Any, names: str) -> str:
+    """Return those of the fields `names` that the user wrote."""
+    found = [name for name in names.split() if p.HasField(name)]
+    return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+
+
+def _erase(p: Any) -> str:
+    """happynear's erase_ratio is a probability, scale_min and scale_max are shares of the width, and an aspect is height / width."""
+    if not p.erase_ratio:
+        return "remove it: without erase_ratio the fork erases nothing"
+    area = f"min_area: {p.scale_min**2:.3g} max_area: {p.scale_max**2:.3g}"
+    aspect = f"min_aspect: {1 / max(p.aspect_max, 1e-3):.3g} max_aspect: {1 / max(p.aspect_min, 1e-3):.3g}"
+    names = _written(p, "erase_ratio scale_min scale_max aspect_min aspect_max")
+    return f"replace {names} by erase {{ prob: {p.erase_ratio:g} {area} {aspect} }}, which erases as often and about as much"
+
+
+def _turned(p: Any) -> str:
+    """MobileNet-YOLO turns by whole degrees to either side, and scales by a factor of a range."""
+    turn = f"rotation: {p.max_rotation_angle} " if p.max_rotation_angle else ""
+    scaled = p.enable_classf_aug or p.HasField("min_scaling_factor") or p.HasField("max_scaling_factor")
+    zoom = f"min_zoom: {p.min_scaling_factor:g} max_zoom: {p.max_scaling_factor:g} " if scaled else ""
+    if not turn + zoom:
+        return "remove it: affine has prob, and distort_param has brightness_prob and contrast_prob"
+    names = _written(p, "enable_classf_aug min_scaling_factor max_scaling_factor max_rotation_angle")
+    return f"replace {names} by affine {{ {turn}{zoom}}}"
+
+
+def _contrast(p: Any) -> str:
+    if not p.contrast_brightness_adjustment:
+        return "remove it; distort_param changes contrast, brightness, saturation and hue, and nothing smooths images or shifts colors"
+    often = f"{p.apply_probability:g}"
+    light = f"brightness_prob: {often} brightness_delta: {p.max_brightness_shift}"
+    contrast = f"contrast_prob: {often} contrast_lower: {p.min_contrast:g} contrast_upper: {p.max_contrast:g}"
+    names = _written(p, "contrast_brightness_adjustment min_contrast max_contrast max_brightness_shift")
+    return f"replace {names} by distort_param {{ {light} {contrast} }}"
+
+
+def _perspective(p: Any) -> str:
+    own = p.geometry_param
+    least = 1 / (1 + own.zoom_factor) if own.zoom_out else 1
+    most = 1 + own.zoom_factor if own.zoom_in else 1
+    slant = math.degrees(math.atan(own.persp_factor / 2)) if own.persp_horizontal or own.persp_vertical else 0
+    return f"replace it by affine {{ prob: {own.prob:g} min_zoom: {least:.3g} max_zoom: {most:.3g} shear: {slant:.2g} }}, which comes near"
+
+
+def _face(p: Any) -> str:
+    zoom = f"min_zoom: {p.min_random_scale:g} max_zoom: {p.max_random_scale:g}"
+    move = f" translation: T, where T is {p.max_random_shift} / the side of the image" if p.max_random_shift else ""
+    slant = math.degrees(math.atan(p.max_shear_ratio))
+    return f"remove it, and for images without points use affine {{ rotation: {p.max_rotate_angle:g} shear: {slant:.3g} {zoom} }}{' with' * bool(move)}{move}"
+
+
+def _shorter_side(least: int, most: int) -> str:
+    return f"random_resize_param {{ min_size: {least} max_size: {most} }} of transform_param"
+
+
+def _custom(p: Any) -> str:
+    """CustomData reads Datums with raw values."""
+    return f'write type: "CustomData": it reads {p.source or "the database"} if its records are raw pixels, not image files; else remove the field'
+
+
+def _pooled(p: Any) -> str:
+    if len(p.pooled_size) > 2:
+        return "remove it: ROIPooling takes regions of images, not of volumes"
+    return f"replace it by pooled_h: {p.pooled_size[0]} pooled_w: {p.pooled_size[-1]}"
+
+
+def _crop_sides(p: Any) -> str:
+    given = [(old, f"{new}: {getattr(p, old)}") for old, new in (("crop_width", "crop_w"), ("crop_height", "crop_h")) if getattr(p, old)]
+    return f"replace {' and '.join(old for old, _ in given)} by {' '.join(new for _, new in given)}"
 
 
 def _table(*groups: tuple[str, str, Any]) -> dict[str, Any]:
@@ -59,14 +137,16 @@ REFUSED: dict[str, Refused] = _table(
         "the OpenCL branch observes the ranges of values, or rounds to them", "remove it: values are not quantized")),
     ("TransformationParameter", "scale_factors", Refused(
         "PSPNet scales each image by one of these",
-        "replace it by affine with your factors, such as affine { min_zoom: 0.5 max_zoom: 2 }, or use a layer of type ImageSegData")),
+        "replace it by affine { min_zoom: SMALLEST max_zoom: LARGEST } of your factors, or use a layer of type ImageSegData",
+        lambda p: f"replace it by affine {{ min_zoom: {min(p.scale_factors):g} max_zoom: {max(p.scale_factors):g} }}, or use a layer of type ImageSegData")),
     ("TransformationParameter", "bgr2rgb cvt_bgr2rgb", Refused(
         "Intel's fork and MobileNet-YOLO turn the order of the channels", "remove it, and swap channels 0 and 2 of the first layer's weights")),
     ("TransformationParameter", "flow", Refused(
         "Intel's fork sets channel 2 of mirrored samples to 255 - value",
         "remove it and mirror, or read the flow by a layer of type VideoData with is_flow: true")),
     ("TransformationParameter", "pad", Refused(
-        "Intel's fork surrounds each crop with so many zeros", "remove it, and give the first layer the pad")),
+        "Intel's fork surrounds each crop with so many zeros", "remove it, and give the first layer the pad",
+        lambda p: f"remove it, and make the pad of the first layer larger by {p.pad}")),
     ("TransformationParameter", "original_image stride upper_size upper_height upper_width", Refused(
         "TSN's SegData and its data for whole images take crops whose sides are multiples of stride and at most upper_size",
         "SegData has all but original_image; elsewhere crop_size, or multi_scale with scale_ratios, give samples of one size")),
@@ -78,19 +158,22 @@ REFUSED: dict[str, Refused] = _table(
         "replace it by random_90_deg_rot: true, which does the same")),
     ("TransformationParameter", "geometry_param", Refused(
         "deepdetect shows images in a random perspective, nearer or farther",
-        "replace it by affine { min_zoom: 0.8 max_zoom: 1.25 shear: 10 }, which comes near")),
+        "replace it by affine with min_zoom, max_zoom and shear, which comes near", _perspective)),
     ("TransformationParameter", "untransformed_top", Refused("deepdetect adds a top with the images before the transform", "remove it and that top")),
     ("TransformationParameter", "center_crop", Refused("happynear takes the middle crop in TRAIN too", "remove it: crops are random in TRAIN")),
     ("TransformationParameter", "erase_ratio scale_min scale_max aspect_min aspect_max", Refused(
-        "happynear erases a random rectangle of a sample", "replace it by erase with your limits, such as erase { prob: 0.5 min_area: 0.02 max_area: 0.4 }")),
+        "happynear erases a random rectangle of a sample", "replace it by erase, whose prob is erase_ratio, and whose areas are the squares of the scales",
+        _erase)),
     ("TransformationParameter", "enable_classf_aug min_scaling_factor max_scaling_factor max_rotation_angle apply_probability", Refused(
         "MobileNet-YOLO turns and scales images of classifiers",
-        "replace it by affine with your limits, such as affine { prob: 0.5 rotation: 10 min_zoom: 0.75 max_zoom: 1.5 }")),
+        "replace it by affine, with max_rotation_angle as rotation and the scaling factors as min_zoom and max_zoom", _turned)),
     ("TransformationParameter", "contrast_brightness_adjustment smooth_filtering min_contrast max_contrast max_brightness_shift max_smooth max_color_shift",
      Refused("MobileNet-YOLO changes contrast, brightness, sharpness and colors",
-        "replace it by distort_param, which changes contrast, brightness, saturation and hue")),
+        "replace it by distort_param, which changes contrast, brightness, saturation and hue", _contrast)),
     ("TransformationParameter", "min_side min_side_min min_side_max", Refused(
-        "MobileNet-YOLO resizes the shorter side", "replace it by random_resize_param with your sizes, for example { min_size: 256 max_size: 320 }")),
+        "MobileNet-YOLO resizes the shorter side", "replace it by random_resize_param, with your sizes as min_size and max_size",
+        lambda p: f"replace {_written(p, 'min_side min_side_min min_side_max')} by "
+                  f"{_shorter_side(p.min_side or p.min_side_min, p.min_side or p.min_side_max)}")),
     ("BatchNormParameter", "disable_mean disable_variance", Refused(
         "happynear subtracts no mean, or does not divide by the deviation", "remove it, and train again: the weights fit the fork's layer only")),
     ("AccuracyParameter", "min_is_better", Refused("happynear counts the smallest score as the answer",
@@ -100,36 +183,46 @@ REFUSED: dict[str, Refused] = _table(
         "remove it, and set pad, or put a Crop layer behind this one")),
     ("DropoutParameter", "sqrt_scale", Refused("happynear scales by 1 / sqrt(1 - dropout_ratio)", "remove it: the layer scales by 1 / (1 - dropout_ratio)")),
     ("FillerParameter", "alpha", Refused("happynear's msra filler allows for the slope of a PReLU",
-        'use type: "gaussian" with std: sqrt(2 / ((1 + alpha^2) n)), where n is the number of inputs')),
-    ("FillerParameter", "diag_val", Refused("FlowNet 2 fills the diagonal of filters", "remove it, or give --weights")),
+        'use type: "gaussian" with std: sqrt(2 / ((1 + alpha^2) n)), where n is the number of inputs',
+        lambda p: f'use type: "gaussian" with std: {math.sqrt(2 / (1 + p.alpha**2)):.4g} / sqrt(n), where n is the number of inputs of an output')),
+    ("FillerParameter", "diag_val", Refused("the filler type diagonal of FlowNet 2 fills the diagonal of filters",
+        'replace the filler by type: "constant"; then train from the weights of the fork, `ocaffe train --weights FILE`, which replace what a filler wrote')),
     ("HDF5DataParameter", "image", Refused("deepdetect applies transform_param to HDF5 data", "remove it, and prepare the values beforehand")),
     ("ImageDataParameter", "short_side", Refused(
         "NVCaffe resizes the shorter side of each image",
-        "remove it, and set min_size and max_size of random_resize_param in transform_param to its value, which does the same")),
+        "remove it, and set min_size and max_size of random_resize_param in transform_param to its value, which does the same",
+        lambda p: f"replace it by {_shorter_side(p.short_side, p.short_side)}, which does the same")),
     ("ImageDataParameter", "dataset_share_per_node", Refused("NVCaffe reads this share of the list on each node", "remove it: each rank reads its own part")),
     ("ImageDataParameter", "min_height min_width", Refused(
         "Intel's fork enlarges smaller images",
-        "remove it, and set min_size and max_size of random_resize_param in transform_param, which resizes all images")),
-    ("ImageDataParameter", "label_size", Refused("deepdetect reads so many labels from each line", "replace it by label_count, which does the same")),
+        "remove it, and set min_size and max_size of random_resize_param in transform_param, which resizes all images",
+        lambda p: f"replace {_written(p, 'min_height min_width')} by {_shorter_side(*[max(p.min_height, p.min_width)] * 2)}, which resizes all images")),
+    ("ImageDataParameter", "label_size", Refused("deepdetect reads so many labels from each line", "replace it by label_count, which does the same",
+        lambda p: f"replace it by label_count: {p.label_size}, which does the same")),
     ("ImageDataParameter", "label_cut_start label_cut_end balance_class balance_by", Refused(
         "happynear leaves out classes, or draws all classes equally often", "remove it, and write a list with the lines that you want")),
     ("ImageDataParameter", "face_transform face_mirror face_point_num max_shear_ratio max_aspect_ratio max_rotate_angle min_random_scale max_random_scale "
      "max_random_shift", Refused("happynear moves, turns and shears images and points of faces",
-                                 "remove it, and for images without points use affine { rotation: 10 shear: 5 translation: 0.05 }")),
+                                 "remove it, and for images without points use affine, with your limits as rotation, shear, min_zoom and max_zoom",
+                                 _face)),
     ("DenseImageDataParameter", "rotate", Refused(
         "deepdetect turns images and labels by multiples of 90 degrees", "remove it, and set random_90_deg_rot: true in transform_param")),
     ("DenseImageDataParameter", "one_hot_nclasses", Refused(
         "deepdetect gives each class a plane of the labels", "remove it: the losses here take one plane of class numbers")),
     ("DenseImageDataParameter", "label_divide_factor", Refused(
         "ENet resizes the labels to 1/label_divide_factor of new_height and new_width",
-        "remove it, and reduce the labels by a StridedSlice layer with steps of label_divide_factor")),
+        "remove it, and reduce the labels by a StridedSlice layer with steps of label_divide_factor",
+        lambda p: f"remove it, and reduce the labels by a StridedSlice layer: "
+                  f"strided_slice_param {{ axis: 2 step: {p.label_divide_factor} axis: 3 step: {p.label_divide_factor} }}")),
     ("DataParameter", "shuffle_buffer_size", Refused("ParseNet shuffles the records within a buffer",
         "replace it by shuffle: true, which shuffles all records")),
     ("DataParameter", "block_size disk_reader_threads encoding permute_every_iter preselection_file preselection_label "
      "rand_permute rand_permute_order rand_permute_seed range_end range_start slice_point subtract verbose", Refused(
-         "FlowNet's CustomData reads slices of its own databases", 'type: "CustomData" has it')),
+         "it is a field of FlowNet's layer CustomData",
+         'write type: "CustomData" if the records of the database are raw pixels, not image files; else remove it', _custom)),
     ("DataParameter", "huge_video_dataset limit_samples", Refused(
-        "other layers of FlowNet 2, which its public code lacks, read files of another format (BinaryDB)", 'type: "CustomData" reads LMDB')),
+        "other layers of FlowNet 2, which its public code lacks, read files of another format (BinaryDB)",
+        'remove it, write the samples to an LMDB, and use type: "CustomData"')),
     ("MemoryDataParameter", "transpose", Refused("happynear exchanges height and width", "remove it, and transpose the arrays")),
     ("DetectionOutputParameter", "output_logits", Refused("deepdetect adds a bottom and a top with the scores before the softmax",
         "remove it, that bottom and that top")),
@@ -143,7 +236,8 @@ REFUSED: dict[str, Refused] = _table(
     ("InterpParameter", "mode", Refused("deepdetect takes the nearest pixel", "use a layer of type Upsample, which repeats pixels")),
     ("PoolingParameter", "blobs_lr blobs_a_min", Refused("happynear's deformation pooling learns a penalty of places", "remove it, and set pool: MAX")),
     ("SoftmaxParameter", "scaling_temperature", Refused("deepdetect divides the scores by it",
-        "remove it, and put a Power layer with scale: 1 / temperature before this layer")),
+        "remove it, and put a Power layer with scale: 1 / temperature before this layer",
+        lambda p: f"remove it, and put a Power layer before this layer: power_param {{ scale: {1 / (p.scaling_temperature or 1):g} }}")),
     ("SoftmaxParameter", "class_weight hard_ratio hard_mining_label cutting_point label_smooth_factor", Refused(
         "happynear's SoftmaxWithLoss weights classes, keeps the hardest samples, or smooths labels",
         "remove it; InfogainLoss weights classes, SoftmaxWithLossOHEM keeps the hardest samples, label_smoothing of loss_param smooths")),
@@ -172,12 +266,12 @@ REFUSED: dict[str, Refused] = _table(
         "YOLO9000 has a tree of classes", "remove it, and give labels from 1 to num_class")),
     ("ReshapeParameter", "pixelshuffler", Refused("Intel's fork moves channels into pixels",
         "remove it, and put a ShuffleChannel or Reorg layer behind this one")),
-    ("ROIPoolingParameter", "pooled_size", Refused("Intel's fork pools volumes", "remove it, and set pooled_h and pooled_w")),
+    ("ROIPoolingParameter", "pooled_size", Refused("Intel's fork pools volumes", "remove it, and set pooled_h and pooled_w", _pooled)),
     ("VideoDataParameter", "video_type video_file device_id", Refused(
         "SSD decodes a video file or reads a camera",
         "write the frames to a folder, and read them by ImageData, or by source and the other fields of TSN in video_data_param")),
     ("TransformationParameter", "crop_width crop_height", Refused("PSPNet's ImageSegData has these names for the sides of the crop",
-        "replace them by crop_w and crop_h")),
+        "replace them by crop_w and crop_h", _crop_sides)),
     ("NoiseParameter", "bias gaussian_std uniform_range mu sigma", Refused(
         "happynear's and the OpenCL branch's Noise layers add random numbers", "remove the Noise layer: it has an effect in TRAIN alone")),
 )  # fmt: skip
@@ -250,7 +344,7 @@ def all_refused_in(message: Message, allowed: frozenset[str] = frozenset(), inne
         key = key_of(message, field.name)
         listed = is_repeated(field)
         if key in REFUSED and key not in allowed and (listed or value != field.default_value):
-            yield key, REFUSED[key]
+            yield key, REFUSED[key].of(message)
         if field.message_type is not None and inner is not None and field.name.endswith(inner):
             for each in value if listed else (value,):
                 yield from all_refused_in(each, allowed, "")

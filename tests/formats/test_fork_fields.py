@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.errors import Error
@@ -113,7 +114,7 @@ def test_layers_refuse(key: str) -> None:
     net.layer[1].CopyFrom(param)
     with pytest.raises(Error) as caught:
         build(net, proto.TEST)
-    assert caught.value.fact == told(key, REFUSED[key]) and caught.value.fix == REFUSED[key].without
+    assert caught.value.fact == told(key, REFUSED[key]) and caught.value.fix == REFUSED[key].of(inner).without
     assert "net.prototxt:7" in str(caught.value)
 
 
@@ -125,7 +126,7 @@ def test_solvers_refuse(key: str) -> None:
     changed(solver, name)
     with pytest.raises(Error) as caught:
         check_solver(solver, "solver.prototxt")
-    assert REFUSED[key].did in caught.value.fact and caught.value.fix == REFUSED[key].without and str(caught.value).startswith("solver.prototxt")
+    assert REFUSED[key].did in caught.value.fact and caught.value.fix == REFUSED[key].of(solver).without and str(caught.value).startswith("solver.prototxt")
 
 
 def test_states_refuse() -> None:
@@ -145,6 +146,37 @@ def test_a_solver_does_not_refuse_fields_of_its_nets() -> None:
 
 @pytest.mark.parametrize("key", REFUSED)
 def test_texts(key: str) -> None:
-    did, without = REFUSED[key]
+    did, without, _ = REFUSED[key]
     for text in (did, without):
         assert text and not text.endswith(".") and len(text.split()) <= 25
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "fix"),
+    [
+        ("TransformationParameter", "erase_ratio: 0.3",
+         "replace erase_ratio by erase { prob: 0.3 min_area: 0.0004 max_area: 0.16 min_aspect: 0.333 max_aspect: 3.03 }, which erases as often and about "
+         "as much"),
+        ("TransformationParameter", "scale_max: 0.5", "remove it: without erase_ratio the fork erases nothing"),
+        ("TransformationParameter", "max_rotation_angle: 12", "replace max_rotation_angle by affine { rotation: 12 }"),
+        ("TransformationParameter", "scale_factors: [0.5, 1, 1.75]",
+         "replace it by affine { min_zoom: 0.5 max_zoom: 1.75 }, or use a layer of type ImageSegData"),
+        ("TransformationParameter", "min_side_min: 100 min_side_max: 130",
+         "replace min_side_min and min_side_max by random_resize_param { min_size: 100 max_size: 130 } of transform_param"),
+        ("TransformationParameter", "contrast_brightness_adjustment: true max_brightness_shift: 9",
+         "replace contrast_brightness_adjustment and max_brightness_shift by distort_param { brightness_prob: 0.5 brightness_delta: 9 contrast_prob: 0.5 "
+         "contrast_lower: 0.8 contrast_upper: 1.2 }"),
+        ("TransformationParameter", "crop_width: 473", "replace crop_width by crop_w: 473"),
+        ("ImageDataParameter", "label_size: 4", "replace it by label_count: 4, which does the same"),
+        ("SoftmaxParameter", "scaling_temperature: 4", "remove it, and put a Power layer before this layer: power_param { scale: 0.25 }"),
+        ("ROIPoolingParameter", "pooled_size: 7", "replace it by pooled_h: 7 pooled_w: 7"),
+    ],
+)
+def test_remedies_keep_the_values(message: str, text: str, fix: str) -> None:
+    """The remedy has the user's numbers in ocaffe's fields, and what it says can be written."""
+    param = text_format.Parse(text, getattr(proto, message)())
+    found = refused_in(param)
+    assert found is not None and found[1].without == fix
+    written = re.search(r"(\w+ \{ .* \})(, which| of transform_param|, or|$)", fix)
+    if written is not None and message == "TransformationParameter":
+        text_format.Parse(written[1], proto.TransformationParameter())
