@@ -19,7 +19,7 @@ from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
 from ocaffe.io import load_image
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_read
 from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"
@@ -141,7 +141,7 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
         try:
             array = np.load(path, allow_pickle=False)
         except OSError as problem:
-            raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix="correct the path or the permissions") from None
+            raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix=to_read(path, problem, "correct the path")) from None
         except (ValueError, EOFError) as problem:
             empty = os.path.getsize(path) == 0
             fact = "is empty" if empty else f"is not a .npy file of numbers: {str(problem).splitlines()[0]}"

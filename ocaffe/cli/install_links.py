@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_write
 
 LINKS = {  # name of Caffe's program: the command that replaces it, with a flag; '' is the program with actions
     "caffe": "",
@@ -104,7 +104,7 @@ def _remove_package() -> None:
     try:
         os.unlink(os.path.join(folder, "__init__.py"))
     except OSError as problem:
-        raise Error(f"the package cannot be removed: {problem.strerror}", place=folder, fix="correct its permissions") from None
+        raise Error(f"the package cannot be removed: {problem.strerror}", place=folder, fix=f"remove it as its owner: rm -r {folder}") from None
     shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
     with contextlib.suppress(OSError):  # other files are the user's
         os.rmdir(folder)
@@ -133,7 +133,7 @@ def _install_programs(folder: str, force: bool) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as problem:
-        raise Error(f"cannot be made: {problem.strerror}", place=folder, fix="choose another folder") from None
+        raise Error(f"cannot be made: {problem.strerror}", place=folder, fix=to_write(folder, problem)) from None
     paths = {name: os.path.join(folder, name) for name in LINKS}
     foreign = [path for path in paths.values() if os.path.lexists(path) and not _ours(path)]
     if foreign and not force:

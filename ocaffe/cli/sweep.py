@@ -23,6 +23,7 @@ from ocaffe.solver.nets import net_messages
 from ocaffe.solver.snapshot import prefix_of
 from ocaffe.support import log
 from ocaffe.support.cache import digest
+from ocaffe.support.files import to_write
 from ocaffe.support.lock import FileLock
 from ocaffe.support.progress import progress
 from ocaffe.tools.sweep.grid import axes, combinations, folder_name, with_values
@@ -73,7 +74,8 @@ def sweep(argv: Sequence[str]) -> int:
         lock = FileLock(out / "sweep.lock")
         owner = lock.acquire()
     except OSError as problem:
-        raise Error(f"cannot be written: {problem.strerror}", place=str(out), fix="give --out a folder that can be written") from problem
+        fix = to_write(out / "sweep.lock", problem, "choose another folder with --out")
+        raise Error(f"cannot be written: {problem.strerror}", place=str(out), fix=fix) from problem
     if owner is not None:
         raise Error(f"another sweep runs in this folder: {owner}", place=str(out), fix="wait for its end or stop it, or give another --out")
     try:

@@ -26,7 +26,7 @@ from ocaffe.profiling import family_row
 from ocaffe.profiling.tune import Found, Tuner, problems
 from ocaffe.solver.nets import net_messages
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_write
 from ocaffe.zoo import FOLDER, templates
 
 
@@ -76,7 +76,7 @@ def _reset(target: Target) -> None:
     try:
         path.unlink()
     except OSError as reason:
-        raise Error(f"cannot be removed: {reason.strerror}", place=str(path), fix="correct the permissions of its folder") from reason
+        raise Error(f"cannot be removed: {reason.strerror}", place=str(path), fix=f"let its owner allow you to write: chmod a+w {path.parent}") from reason
     print(f"removed {path}")
 
 
@@ -165,7 +165,7 @@ def _write(path: pathlib.Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise Error(f"the folder cannot be made: {reason.strerror}", place=str(path.parent), fix=REMEDY) from reason
+        raise Error(f"the folder cannot be made: {reason.strerror}", place=str(path.parent), fix=to_write(path.parent, reason, "OCAFFE_CACHE=FOLDER ocaffe tune")) from reason
     with atomic_write(str(path)) as out:
         out.write(text.encode())
 

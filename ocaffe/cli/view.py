@@ -19,6 +19,7 @@ from ocaffe.errors import Error
 from ocaffe.memory.report import size_text
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
+from ocaffe.support.files import to_write
 
 STARTS = ("snapshot", "weights")  # flags that say where a training starts
 
@@ -119,7 +120,7 @@ def view(options: argparse.Namespace, prefix: str) -> Iterator[Watch]:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(log.into(path, "a", echo=not (short or options.quiet)))
             except OSError as problem:
-                fix = "--log FILE, or -v for a log on the terminal alone"
+                fix = to_write(path, problem, "choose another file with --log, or give -v for a log on the terminal alone")
                 raise Error(f"the log cannot be written: {problem.strerror}", place=path, fix=fix) from problem
         elif options.quiet:
             log.quiet()

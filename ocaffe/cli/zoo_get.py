@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_write
 from ocaffe.zoo.fetch import DIGITS, copy, download, matches, sums_of, wrong_sum
 from ocaffe.zoo.project import published
 from ocaffe.zoo.weights import Weights, find_weights
@@ -88,4 +88,4 @@ def _make(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as problem:
-        raise Error(f"the folder cannot be made: {problem.strerror}", place=folder, fix="choose another one: --to FOLDER") from None
+        raise Error(f"the folder cannot be made: {problem.strerror}", place=folder, fix=to_write(folder, problem, "choose another one with --to")) from None

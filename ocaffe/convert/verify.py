@@ -24,6 +24,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Graph, Node
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import origin, type_of
+from ocaffe.support.files import to_read
 
 TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in a blob
 HALF_TOLERANCE = 2e-2  # the same for a model in 16 bits
@@ -396,7 +397,7 @@ def _image(path: str, graph: Graph) -> Feeds:
     try:
         pixels = planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY)
     except OSError as problem:
-        raise Error(f"it cannot be read: {problem.strerror}", place=path, fix="correct its permissions, or give another image or .npz") from problem
+        raise Error(f"it cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, "give the path of an image or an .npz")) from problem
     except Error as problem:
         problem.place = path
         raise

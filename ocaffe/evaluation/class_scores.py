@@ -11,6 +11,7 @@ import numpy as np
 from ocaffe.errors import Error, Place
 from ocaffe.layers.seg_accuracy import figures
 from ocaffe.solver.average_precision import VERSIONS, Detections, Points, average_precision
+from ocaffe.support.files import to_read
 
 
 class Detected(NamedTuple):
@@ -52,6 +53,9 @@ def _record(name: str, points: Points, version: str) -> dict[str, Any]:
     return {"name": name, "boxes": points.boxes, "detections": points.detections, "ap": average_precision(points, version), **columns}
 
 
+_FIX = "give a file that `ocaffe test --scores` has written; logs have other extensions than .json"
+
+
 def read_class_scores(path: str) -> dict[str, Detected | Segmented]:
     """Return the scores in a file by the names of the outputs. Raise Error if it is none of `ocaffe test --scores`."""
     try:
@@ -61,14 +65,14 @@ def read_class_scores(path: str) -> dict[str, Detected | Segmented]:
             raise ValueError("it has no classes")
         return found
     except OSError as problem:
-        fact = f"cannot be read: {problem.strerror}"
+        raise Error(f"cannot be read: {problem.strerror}", place=Place(path), fix=to_read(path, problem, _FIX)) from None
     except json.JSONDecodeError as problem:
         fact = f"is not a file of scores: it is not JSON ({problem})" if os.path.getsize(path) else "is empty"
     except KeyError as problem:
         fact = f"is not a file of scores: a record has no {problem.args[0]!r}"
     except (ValueError, TypeError, AttributeError) as problem:
         fact = f"is not a file of scores: {problem}"
-    raise Error(fact, place=Place(path), fix="give a file that `ocaffe test --scores` has written; logs have other extensions than .json")
+    raise Error(fact, place=Place(path), fix=_FIX)
 
 
 def _scores(record: Mapping[str, Any]) -> Detected | Segmented:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.support.files import atomic_write, check_finite_file
+from ocaffe.support.files import atomic_write, check_finite_file, to_read
 
 MOST_DIGITS = 20  # of a number in a header
 
@@ -74,7 +74,7 @@ def _content(path: str) -> bytes:
         check_finite_file(path)
         return Path(path).read_bytes()
     except OSError as problem:
-        raise Error(f"{path} cannot be read: {problem.strerror}", fix="correct its name or its permissions") from None
+        raise Error(f"{path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "correct its name in the list")) from None
 
 
 def _number(text: bytes) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ocaffe.errors import Error, Place
+from ocaffe.support.files import to_read
 
 SHOWN = 3
 _ABOVE = 8  # folders above one in which paths are looked for
@@ -71,7 +72,7 @@ class MissingPath(Error):
     def fix(self) -> str | None:
         """The remedy, for the place that the error has now."""
         if os.path.exists(self._path):
-            return self._fix
+            return self._fix if os.access(self._path, os.R_OK) else to_read(self._path, PermissionError(), self._fix or "")
         found = elsewhere(self._path, str(self.place.file if isinstance(self.place, Place) else self.place or ""))
         if found is None:
             beside = _similar(os.path.split(self._path)) if self._path else None

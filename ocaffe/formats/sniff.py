@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
+from ocaffe.support.files import to_read
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LFS = b"version https://git-lfs"
@@ -28,7 +29,7 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
         inside = sorted(each for each in os.listdir(path) if not each.startswith("."))[:5]
         raise Error(f"is a folder, not {what}", place=name, fix=f"name a file in it: {', '.join(inside)}" if inside else "name a file") from None
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=name, fix="correct its permissions, or copy it again") from None
+        raise Error(f"cannot be read: {problem.strerror}", place=name, fix=to_read(name, problem, "copy it again, to another disk")) from None
     if not head:
         raise Error(f"the file is empty, not {what}", place=name, fix="download or write it again")
     if head.startswith(_LFS):

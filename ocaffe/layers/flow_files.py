@@ -20,6 +20,7 @@ from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
 from ocaffe.layers.data import transform_of
 from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.support.files import to_write
 
 
 class Reader(Layer):
@@ -131,7 +132,7 @@ class Writer(Layer):
             except OSError as problem:
                 raise self.error(
                     f"{problem.filename or self.own().folder} cannot be written: {problem.strerror}",
-                    "name another file or folder in writer_param",
+                    to_write(problem.filename or self.own().folder, problem, "name another file or folder in writer_param"),
                 ) from None
             self._passes += 1
 

@@ -16,6 +16,7 @@ from ocaffe.layers.base import register
 from ocaffe.layers.proposal import Proposal
 from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.support import log
+from ocaffe.support.files import to_read
 
 # The names in the file of the settings whose names differ there; {} is test_ in TEST.
 PROPOSAL = {"min_size": "{}rpn_min_size", "pre_nms_topn": "{}rpn_pre_nms_top_n", "post_nms_topn": "{}rpn_post_nms_top_n", "nms_thresh": "{}rpn_nms_thresh"}
@@ -82,7 +83,8 @@ class FromFile(Configured):
             with open(path, encoding="utf-8") as file:
                 text = file.read()
         except OSError as problem:
-            raise self.error(f"{self.told} cannot be read: {problem.strerror}", "give the path of the JSON file with which the net was trained") from None
+            fix = to_read(path, problem, "give the path of the JSON file with which the net was trained")
+            raise self.error(f"{self.told} cannot be read: {problem.strerror}", fix) from None
         except UnicodeDecodeError:
             raise self.error(f"{self.told} is a binary file, not JSON", "give the path of the JSON file with which the net was trained") from None
         self.check(text.strip(), f"{self.told} is an empty file", "copy the JSON file with which the net was trained there")

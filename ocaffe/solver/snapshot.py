@@ -20,7 +20,7 @@ from ocaffe.formats.weights import Weights, fit, read_weights, write_weights
 from ocaffe.ir.graph import Parameter
 from ocaffe.solver.first_losses import DIVERGED
 from ocaffe.support import log
-from ocaffe.support.files import remove_leftovers
+from ocaffe.support.files import remove_leftovers, to_write
 from ocaffe.support.lock import FileLock
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def probe(prefix: str, iteration: int) -> None:
 
 
 def _not_writable(prefix: str, reason: OSError) -> Error:
-    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix="set snapshot_prefix in the solver to a folder that you can write to")
+    fix = to_write(f"{prefix}.lock", reason, "set another snapshot_prefix in the solver")
+    return Error(f"cannot write snapshots to '{prefix}*': {reason.strerror}", fix=fix)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import filecmp
 import os
 import re
 import secrets
+import shlex
 import shutil
 import socket
 import stat
@@ -185,18 +186,40 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def to_write(path: str | os.PathLike[str], problem: OSError, other: str = "choose another folder") -> str:
+    """Return the remedy if the system does not write the file, or does not make the folder, `path`: it depends on the reason.
+
+    `other` says how the user names another place.
+    """
+    path = Path(path)
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
+    if problem.errno in (errno.EACCES, errno.EPERM):
+        return f"{other}: you may not write to {there.parent if there.is_file() and os.access(there, os.W_OK) else there}"
+    if problem.errno == errno.EROFS:
+        return f"{other}: {there} is on a disk that is mounted for reading only"
+    if problem.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
+        return f"choose another name: {there} is a {'folder' if there.is_dir() else 'file, not a folder'}"
+    if problem.errno == errno.ENAMETOOLONG:
+        return "choose a shorter name"
+    if not path.parent.is_dir():
+        return f"make the folder {path.parent} first, or {other}"
+    if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, None):
+        return f"{other}, on another disk"
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f": {shutil.disk_usage(path.parent).free / 2**20:,.1f} MiB are free there"
+    return f"make room in {path.parent}{free}; or {other}"
+
+
+def to_read(path: str | os.PathLike[str], problem: Exception, fix: str) -> str:
+    """Return the remedy if the system does not read `path`: the permission that is missing, else `fix`."""
+    if not isinstance(problem, PermissionError):
+        return fix
+    closed = next((each for each in reversed(Path(path).absolute().parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
+    if closed is not None:
+        return f"let its owner allow you to use the folder: chmod a+rx {shlex.quote(str(closed))}"
+    return f"let its owner allow you to read it: chmod a+r{'x' * os.path.isdir(path)} {shlex.quote(str(path))}"
+
+
 def _refused(path: Path, folder: Path, problem: OSError) -> Error:
-    reason = problem.strerror or str(problem)
-    fix = f"make room in {folder}, or choose another folder"
-    if not folder.is_dir():
-        fix = f"make the folder {folder} first"
-    elif problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        fix = f"choose a folder where you may write, or change the permissions of {folder}"
-    elif problem.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY):
-        fix = "choose another name"
-    elif problem.errno == errno.ENAMETOOLONG:
-        fix = "choose a shorter name"
-    else:
-        with contextlib.suppress(OSError):
-            fix += f": {shutil.disk_usage(folder).free / 2**20:,.1f} MiB are free there"
-    return Error(f"cannot be written: {reason}", place=str(path), fix=fix)
+    return Error(f"cannot be written: {problem.strerror or problem}", place=str(path), fix=to_write(folder / path.name, problem))

@@ -15,6 +15,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.param_str import read_value, with_settings
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
+from ocaffe.support.files import to_read
 
 SAMPLED = (5, 6)  # tops of a RoIData for Fast R-CNN
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file
@@ -82,7 +83,7 @@ def read_configuration(path: str) -> list[Configuration]:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         fact = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else f"it cannot be read: {problem.strerror}"
-        raise Error(fact, place=path, fix="give a .yml file of py-faster-rcnn") from None
+        raise Error(fact, place=path, fix=to_read(path, problem, "give a .yml file of py-faster-rcnn")) from None
     found, section = [], ""
     for number, line in enumerate(text.splitlines(), 1):
         line = re.sub(r"(^|\s)#.*", "", line).rstrip()

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from ocaffe import __version__
 from ocaffe.errors import Error
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, check_finite_file
+from ocaffe.support.files import atomic_write, check_finite_file, to_read, to_write
 from ocaffe.support.lock import FileLock
 
 TIMEOUT = 30  # seconds without a byte
@@ -28,6 +28,7 @@ CHUNK = 1 << 18
 MAX_BYTES = 4 << 30  # of a download; the largest public weights of Caffe have 0.6 GB
 DIGITS = {"sha1": 40, "sha256": 64}
 PARTIAL = ".part"
+OTHER = "choose another folder with --to"
 
 Sums = Mapping[str, str]  # hexadecimal digits by the name of the algorithm
 
@@ -66,7 +67,7 @@ def copy(source: str, path: str, sums: Sums) -> None:
             with atomic_write(path) as out:
                 shutil.copyfileobj(stream, out, CHUNK)
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror or problem}", place=source, fix="correct the path of --from") from None
+        raise Error(f"cannot be read: {problem.strerror or problem}", place=source, fix=to_read(source, problem, "correct the path of --from")) from None
 
 
 def matches(path: str, sums: Sums) -> bool:
@@ -77,7 +78,8 @@ def matches(path: str, sums: Sums) -> bool:
         check_finite_file(path)
         return _sums_of(path, sums) == dict(sums)
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix="remove it, or choose another folder") from None
+        fix = to_read(path, problem, f"remove it, or {OTHER}")
+        raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix=fix) from None
 
 
 def sums_of(path: str, names: tuple[str, ...] = ("sha256",)) -> dict[str, str]:
@@ -86,7 +88,7 @@ def sums_of(path: str, names: tuple[str, ...] = ("sha256",)) -> dict[str, str]:
         check_finite_file(path)
         return _sums_of(path, dict.fromkeys(names, ""))
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix="correct the path of --from") from None
+        raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix=to_read(path, problem, "correct the path of --from")) from None
 
 
 def wrong_sum(place: str, sums: Sums, found: Sums, more: str, fix: str) -> Error:
@@ -170,7 +172,7 @@ def _failed(url: str, partial: str, problem: Exception) -> Error:
         return Error(fact, place=url, fix="get the file elsewhere, and give it: --from FILE, or another address: --url URL")
     reason = getattr(problem, "reason", problem)
     if isinstance(problem, OSError) and (problem.filename is not None or problem.errno in (errno.ENOSPC, errno.EDQUOT)):  # of the file, not of the connection
-        return Error(f"cannot be written: {problem.strerror}", place=partial, fix="make room, and run the command again; or another folder: --to FOLDER")
+        return Error(f"cannot be written: {problem.strerror}", place=partial, fix=to_write(partial, problem, OTHER))
     fix = f"run the command again{', it continues ' + partial if os.path.exists(partial) else ''}; or get the file elsewhere: --from FILE"
     return Error(f"cannot be downloaded: {reason or type(problem).__name__}", place=url, fix=fix)
 
@@ -182,7 +184,7 @@ def _locked(partial: str) -> Iterator[None]:
     try:
         owner = lock.acquire()
     except OSError as problem:
-        raise Error(f"cannot be written: {problem.strerror}", place=partial, fix="make its folder, or choose another one with --to") from None
+        raise Error(f"cannot be written: {problem.strerror}", place=partial, fix=to_write(partial, problem, OTHER)) from None
     if owner is not None:
         raise Error(f"{owner} is downloading it", place=partial, fix="wait until it ends, and run the command again")
     try:
@@ -195,7 +197,7 @@ def _name(partial: str, path: str) -> None:
     try:
         os.replace(partial, path)
     except OSError as problem:
-        raise Error(f"cannot be written: {problem.strerror}", place=path, fix="choose another folder with --to") from None
+        raise Error(f"cannot be written: {problem.strerror}", place=path, fix=to_write(path, problem, OTHER)) from None
 
 
 def _sums_of(path: str, sums: Sums) -> dict[str, str]:

@@ -15,7 +15,7 @@ from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_write
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
@@ -374,7 +374,8 @@ def write_files(folder: str, files: dict[str, bytes]) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as problem:
-        raise Error(f"the folder cannot be made: {problem.strerror}", place=Place(folder), fix="choose another folder with --out") from None
+        fix = to_write(folder, problem, "choose another folder with --out")
+        raise Error(f"the folder cannot be made: {problem.strerror}", place=Place(folder), fix=fix) from None
     written = []
     try:
         for path, content in files.items():

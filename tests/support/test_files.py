@@ -13,7 +13,7 @@ import pytest
 
 from ocaffe.errors import Error
 from ocaffe.support import files
-from ocaffe.support.files import atomic_write, remove_leftovers, temporary_name
+from ocaffe.support.files import atomic_write, remove_leftovers, temporary_name, to_read, to_write
 
 pytestmark = pytest.mark.quick
 
@@ -155,3 +155,34 @@ def test_the_place_of_a_process_number(monkeypatch):
     assert before == files._place() == files._PLACE
     monkeypatch.setattr(files.socket, "gethostname", lambda: "another")
     assert files._place() != before
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "fix"),
+    [
+        (errno.EACCES, "here/a.bin", "give --to: you may not write to {tmp}/here"),
+        (errno.EACCES, "here/absent/a.bin", "give --to: you may not write to {tmp}/here"),
+        (errno.EPERM, "here", "give --to: you may not write to {tmp}/here"),
+        (errno.EROFS, "here/a.bin", "give --to: {tmp}/here is on a disk that is mounted for reading only"),
+        (errno.ENOENT, "here/absent/a.bin", "make the folder {tmp}/here/absent first, or give --to"),
+        (errno.ENOTDIR, "file/a.bin", "choose another name: {tmp}/file is a file, not a folder"),
+        (errno.EISDIR, "here", "choose another name: {tmp}/here is a folder"),
+        (errno.ENAMETOOLONG, "here/a.bin", "choose a shorter name"),
+        (errno.EIO, "here/a.bin", "give --to, on another disk"),
+    ],
+)
+def test_the_remedy_of_a_refusal_fits_its_reason(tmp_path, code, path, fix):
+    """Only a missing folder is to be made, and only a full disk needs room."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").write_bytes(b"1")
+    assert to_write(tmp_path / path, OSError(code, os.strerror(code)), "give --to") == fix.format(tmp=tmp_path)
+    room = to_write(tmp_path / "here" / "a.bin", OSError(errno.ENOSPC, "full"), "give --to")
+    assert room.startswith(f"make room in {tmp_path}/here: ") and room.endswith(" MiB are free there; or give --to")
+
+
+def test_the_remedy_of_a_file_that_cannot_be_read(tmp_path):
+    file = tmp_path / "a file"
+    file.write_bytes(b"1")
+    assert to_read(file, FileNotFoundError(), "correct the path") == "correct the path"
+    assert to_read(file, PermissionError(), "correct the path") == f"let its owner allow you to read it: chmod a+r '{file}'"
+    assert to_read(tmp_path, PermissionError(), "correct the path") == f"let its owner allow you to read it: chmod a+rx {tmp_path}"

@@ -16,6 +16,7 @@ from ocaffe.data.databases.slot import NoSlot, Slot
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
+from ocaffe.support.files import to_read
 
 _TRIES = 100
 _REPLACE = "make the database again with a sound image in this record, or without the record"
@@ -150,7 +151,7 @@ class _Lmdb(Database):
             self._slot = self._slot_of(path)
             self._snapshot = self._newest()
         except OSError as problem:
-            raise Error(f"{name} cannot be opened: {problem.strerror}", fix="correct its permissions") from None
+            raise Error(f"{name} cannot be opened: {problem.strerror}", fix=to_read(name, problem, "copy the database again, to another disk")) from None
         except Damaged as problem:
             raise Error(f"{path} cannot be opened as LMDB: {problem}", fix=problem.fix) from None
         meta = self._snapshot.meta

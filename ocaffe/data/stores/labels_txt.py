@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from ocaffe.errors import Error, Place
-from ocaffe.support.files import text_lines
+from ocaffe.support.files import text_lines, to_read
 
 LABELS = "labels.txt"
 
@@ -20,7 +20,8 @@ def read_labels(path: str) -> list[str]:
     try:
         names = [line.strip() for line in text_lines(path)]
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give a file with the name of a class in each line") from None
+        fix = to_read(path, problem, "give a file with the name of a class in each line")
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix=fix) from None
     while names and not names[-1]:
         names.pop()
     for number, name in enumerate(names, 1):

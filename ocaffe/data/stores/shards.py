@@ -19,7 +19,7 @@ from ocaffe.data.stores.file_store import FileOpener, Files, Label, label_values
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS
 from ocaffe.errors import Error
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import check_finite_file, to_read
 
 SUFFIX = ".tar"
 _TAR_BLOCK = 512  # bytes; headers and contents begin at multiples
@@ -70,7 +70,7 @@ def _names(folder: str) -> list[str]:
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as problem:
-        raise Error(f"the folder {folder} cannot be read: {problem.strerror}", fix="correct its permissions") from None
+        raise Error(f"the folder {folder} cannot be read: {problem.strerror}", fix=to_read(folder, problem, "set source to the folder of the shards")) from None
 
 
 def _is_tar(name: str) -> bool:
@@ -123,7 +123,7 @@ def _read(found: Found) -> bytes:
             stream.seek(at)
             content = stream.read(size)
     except OSError as problem:
-        raise Error(f"it cannot be read: {problem.strerror}", fix=again) from None
+        raise Error(f"it cannot be read: {problem.strerror}", fix=to_read(shard.path, problem, again)) from None
     if len(content) != size:
         raise Error(f"it has {len(content):,} bytes, and {size:,} by its header", fix=again)
     return content
@@ -170,7 +170,7 @@ def _samples(path: str, shards: list[Shard], label_count: int, floats: bool) -> 
             for sample in samples.values():
                 yield _sample(stream, path, sample, label_count, floats)
     except OSError as problem:
-        raise Error(f"the shard {path} cannot be read: {problem.strerror}", fix="correct its name, or copy it again") from None
+        raise Error(f"the shard {path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "correct its name, or copy it again")) from None
 
 
 def _identity(stream: BinaryIO, path: str) -> Shard:

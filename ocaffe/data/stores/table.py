@@ -15,7 +15,7 @@ from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS, numbering
 from ocaffe.data.stores.text_list import read_found
 from ocaffe.errors import Error
-from ocaffe.support.files import text_lines
+from ocaffe.support.files import text_lines, to_read
 
 SUFFIX = ".csv"
 _DELIMITERS = ",;\t"  # the first one that divides the first line is used
@@ -112,7 +112,8 @@ def _rows(source: str) -> list[Row]:
         reader = csv.reader(text_lines(source, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
         rows = [Row(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if "".join(cells).strip() or len(cells) > 1]
     except (OSError, ValueError) as problem:
-        raise Error(f"the table {source} cannot be read: {getattr(problem, 'strerror', None) or problem}", fix="correct its name or its permissions") from None
+        fact = f"the table {source} cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        raise Error(fact, fix=to_read(source, problem, "set source to the path of the table")) from None
     except csv.Error as problem:
         raise Error(f"{source}, line {reader.line_num}: the row cannot be read: {problem}", fix="correct the quotes in this line or before it") from None
     rows = rows[_has_header(rows) :]

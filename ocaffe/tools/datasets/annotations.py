@@ -11,7 +11,7 @@ from ocaffe.errors import Error, Place
 from ocaffe.formats.sniff import kind_of
 from ocaffe.formats.text import read
 from ocaffe.support import log
-from ocaffe.support.files import text_lines
+from ocaffe.support.files import text_lines, to_read
 from ocaffe.tools.datasets.xml_tree import parse_xml
 
 BACKGROUND = ("none_of_the_above", 0, "background")
@@ -67,7 +67,7 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
         if isinstance(problem, UnicodeDecodeError):
             fact = f"it is not UTF-8 text: the byte at {problem.start} is {problem.object[problem.start]:02x}"
             raise Error(fact, place=path, fix="save it as UTF-8 text with a class in each line") from None
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give a text file with a class in each line") from None
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, "give a text file with a class in each line")) from None
     for number, line in enumerate(lines, 1):
         words = line.split(delimiter, 2)
         if not line.strip():
@@ -154,7 +154,8 @@ def read_boxes(path: str, kind: str) -> Boxes:
             content = stream.read()
         return READERS[kind](content)
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="correct the list, whose lines are an image and its annotations") from None
+        fix = to_read(path, problem, "correct the list, whose lines are an image and its annotations")
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix=fix) from None
     except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         text = f"there is no {problem}" if isinstance(problem, KeyError) else str(problem)
         text = f"it is {what}" if (what := kind_of(content)) else text

@@ -10,6 +10,7 @@ from ocaffe.data.decoding.decode import read_file
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.errors import Error, Place
 from ocaffe.formats.sniff import kind_of
+from ocaffe.support.files import to_read
 from ocaffe.tools.datasets.annotations import Box
 
 MOST_BYTES = 16 << 20  # of a file with the boxes of one image
@@ -61,7 +62,8 @@ def read_limited(path: str, limit: int = MOST_BYTES) -> bytes:
     try:
         size = os.path.getsize(path)
     except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
-        raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix="correct the name, or add the file") from None
+        fix = to_read(path, problem, "correct the name, or add the file")
+        raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}", place=path, fix=fix) from None
     if size > limit:
         raise Error(f"it has {size:,} bytes, and the limit is {limit:,}", place=path, fix="divide the file")
     try:

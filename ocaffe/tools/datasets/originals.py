@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from ocaffe.errors import Error
 from ocaffe.formats.sniff import kind_of
+from ocaffe.support.files import to_read
 
 TIMEOUT = 30  # seconds without a byte
 CHUNK = 1 << 16
@@ -70,7 +71,7 @@ def from_folder(original: Original, folder: str) -> bytes:
         with open(path, "rb") as stream:
             content = stream.read()
     except OSError as problem:
-        raise Error(f"{path} cannot be read: {problem.strerror}", fix="give it permissions with which you may read it") from None
+        raise Error(f"{path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "copy or download it again")) from None
     if path.endswith(".gz"):
         _check_gzip(content, path)
     try:

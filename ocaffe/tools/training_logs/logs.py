@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ocaffe.errors import Error
+from ocaffe.support.files import to_read
 
 Row = dict[str, float]
 TEST_NET = "TestNet"  # the column with the number of the TEST net
@@ -122,7 +123,7 @@ def read_log(path: str) -> Log:
             content = stream.read()
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year  # the log itself does not state it
     except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix="give the log of a training (its stderr)") from None
+        raise Error(f"cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, "give the log of a training (its stderr)")) from None
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes UTF-16
     lines = content.decode("utf-16" if wide else "utf-8-sig", "replace").splitlines()
     train, test = _Table(), _Table()

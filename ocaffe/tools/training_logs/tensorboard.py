@@ -10,6 +10,7 @@ from typing import Any
 
 from ocaffe.errors import Error
 from ocaffe.support import log
+from ocaffe.support.files import to_write
 
 
 @contextlib.contextmanager
@@ -30,7 +31,8 @@ def event_log(folder: str) -> Iterator[Callable[[dict[str, Any]], None]]:
         os.makedirs(folder, exist_ok=True)
         writer = record_writer.RecordWriter(os.path.join(folder, f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"))
     except OSError as problem:
-        raise Error(f"cannot be written: {problem.strerror}", place=folder, fix="give --tensorboard a folder that can be written") from problem
+        fix = to_write(os.path.join(folder, "events"), problem, "choose another folder with --tensorboard")
+        raise Error(f"cannot be written: {problem.strerror}", place=folder, fix=fix) from problem
 
     def add(**content: Any) -> None:
         if not channel.failed:
