@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -122,6 +123,13 @@ def within(place: Place | str | None, layer: str | None = None) -> Iterator[None
 def names_text(names: Sequence[str], shown: int = 5) -> str:
     """Format names as `'a', 'b' and 3 more`."""
     return ", ".join(f"'{name}'" for name in names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def axis_order(given: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the order in which the axes of `given` make `wanted`, for np.transpose. None if none does, or if they are equal."""
+    if tuple(given) == tuple(wanted) or sorted(given) != sorted(wanted) or len(given) > 5:
+        return None
+    return next(order for order in itertools.permutations(range(len(given))) if tuple(given[axis] for axis in order) == tuple(wanted))
 
 
 def shape_text(shape: Sequence[int]) -> str:

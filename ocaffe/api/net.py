@@ -25,7 +25,7 @@ from ocaffe.cl.failure import explained
 from ocaffe.cl.pinned import pinned
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.network import Network, phase_net
-from ocaffe.errors import OutOfRange, UnknownName, WrongType, WrongValue, shape_text
+from ocaffe.errors import OutOfRange, UnknownName, WrongType, WrongValue, axis_order, shape_text
 from ocaffe.formats.text import read_net
 from ocaffe.formats.weights import read_weights, write_weights
 from ocaffe.graph.options import ALL, NetOptions
@@ -242,7 +242,9 @@ class Net:
             setattr(self.blobs[name], what, value)
         except ValueError:
             fact = f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}"
-            raise WrongValue(fact, fix="give an array of the blob's shape") from None
+            order = axis_order(value.shape, shape)
+            fix = f"give an array of {shape_text(shape)}" if order is None else f"put its axes in the blob's order: array.transpose{order}"
+            raise WrongValue(fact, fix=fix) from None
 
     def _forward(self, start: int, end: int) -> float:
         """Run layers by index, inclusive, and return their loss."""

@@ -10,12 +10,15 @@ import os
 from typing import Any
 
 from ocaffe.cl.device import Device
+from ocaffe.cl.failure import REASONS, status_name
 from ocaffe.cl.loader import loader_function
 from ocaffe.errors import Error
 
 _EXTENSION = "cl_khr_external_memory_opaque_fd"
 _OPAQUE_FD = 0x2060  # CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR
 _READ_WRITE = 1
+_NO_ROOM = (-4, -5)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES
+MPI = "add --exchange mpi to the command: gradients then pass through the memory of the host"
 MOST = 510 << 20  # bytes of one buffer: NVIDIA's driver 580 ends the process with a segmentation fault when it imports 512 MiB or more
 
 
@@ -60,8 +63,16 @@ class CudaMemory:
         if status != self.driver.CUresult.CUDA_SUCCESS:
             _, text = self.driver.cuGetErrorString(status)
             fact = f"CUDA's {name} fails on '{self._device.name}': {(text or b'').decode()} ({int(status)})"
-            raise Error(fact, fix="see `dmesg` for the driver's message, or use --exchange mpi")
+            raise Error(fact, fix=self._remedy(status))
         return results[0] if len(results) == 1 else results
+
+    def _remedy(self, status: Any) -> str:
+        """Return the remedy for an error of CUDA: room on the device, or another way to exchange gradients."""
+        if status != self.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            return f"{MPI}; `dmesg` shows the driver's message"
+        free = self._device.free()
+        left = "" if free is None else f", of which {free / 2**20:,.0f} MiB are free"
+        return f"`nvidia-smi` lists the programs that use the device's memory{left}: end them, choose other GPUs by --gpu, or lower batch_size"
 
     def allocate(self, size: int) -> Any:
         """Return a new buffer of at least `size` bytes, at most MOST."""
@@ -80,7 +91,10 @@ class CudaMemory:
         made = self._create(self._device.context.int_ptr, properties, _READ_WRITE, size, None, ctypes.byref(status))
         if status.value or not made:
             os.close(descriptor)  # the driver owns it only after an import
-            raise Error(f"'{self._device.name}' does not import {size} bytes of CUDA's memory (OpenCL status {status.value})", fix="use --exchange mpi")
+            room = status.value in _NO_ROOM
+            reason = REASONS[status.value][0] if room else "the driver does not import it, although it lists the extension"
+            fact = f"OpenCL on '{self._device.name}' cannot use {size:,} bytes of CUDA's memory: {reason} ({status_name(status.value)})"
+            raise Error(fact, fix=self._remedy(self.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY) if room else f"{MPI}; or try another driver of NVIDIA")
         self._made[made] = address, size, handle
         return cl.Buffer.from_int_ptr(made, retain=False)
 
@@ -102,7 +116,7 @@ def _create_function() -> Any:
     """Return clCreateBufferWithProperties of OpenCL 3.0."""
     function = loader_function("clCreateBufferWithProperties")
     if function is None:
-        raise Error("the OpenCL loader has no clCreateBufferWithProperties (OpenCL 3.0)", fix="update the loader (ocl-icd 2.3), or use --exchange mpi")
+        raise Error("the OpenCL loader has no clCreateBufferWithProperties (OpenCL 3.0)", fix=f"update the loader (ocl-icd 2.3), or {MPI}")
     function.restype = ctypes.c_void_p
     function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
     return function

@@ -312,7 +312,8 @@ def with_math(info: DeviceInfo, math: str | None = None) -> DeviceInfo:
         unit = info.target.matrix_unit
         if not matrix_units.supports(unit, math):
             modes = f"its matrix unit has only {', '.join(matrix_units.UNITS[unit].depth)}" if unit else "it has no tensor cores usable from OpenCL"
-            raise Error(f"--math {math}: '{info.name}' ({info.platform_name}): {modes}", fix="leave it out" + (", or choose one of these" if unit else ""))
+            fix = "leave out --math, to compute in float32" + (", or give it one of these" if unit else "")
+            raise Error(f"--math {math}: '{info.name}' ({info.platform_name}): {modes}", fix=fix)
         unit_trial.require(info.facts, info.number, unit, math)
     scale = Switches.read().gradient_scale if math == "fp16" else 0
     only = on_unit and unit_trial.running()

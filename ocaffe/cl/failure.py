@@ -11,8 +11,16 @@ from ocaffe.errors import Error
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_ROOM = "lower batch_size, give --memory-limit, end other programs that use the device, or use a device with more memory"
+_ROOM = (
+    "lower batch_size, end other programs that use the device, or add --memory-limit=SIZE to the command, such as 4G, which computes blobs again to need "
+    "less memory"
+)
 _DRIVER = "see the system's log for the driver's message (`dmesg`); start again; if it happens again, try another driver or device"
+_NAMES = {
+    -1: "CL_DEVICE_NOT_FOUND", -2: "CL_DEVICE_NOT_AVAILABLE", -4: "CL_MEM_OBJECT_ALLOCATION_FAILURE", -5: "CL_OUT_OF_RESOURCES", -6: "CL_OUT_OF_HOST_MEMORY",
+    -14: "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST", -30: "CL_INVALID_VALUE", -34: "CL_INVALID_CONTEXT", -36: "CL_INVALID_COMMAND_QUEUE",
+    -37: "CL_INVALID_HOST_PTR", -38: "CL_INVALID_MEM_OBJECT", -59: "CL_INVALID_OPERATION", -61: "CL_INVALID_BUFFER_SIZE", -64: "CL_INVALID_PROPERTY",
+}  # fmt: skip
 # status: the reason and the remedy
 REASONS: dict[int, tuple[str, str]] = {
     -2: ("the device is not available any more", _DRIVER),
@@ -26,6 +34,11 @@ REASONS: dict[int, tuple[str, str]] = {
 }
 _RAN = -14
 _WAITS = ("clWaitForEvents", "clFinish")
+
+
+def status_name(code: int) -> str:
+    """Return OpenCL's name of a status with the number, such as CL_OUT_OF_HOST_MEMORY, -6."""
+    return f"{_NAMES[code]}, {code}" if code in _NAMES else f"OpenCL status {code}"
 
 
 class DeviceFailure(Error):
@@ -72,5 +85,5 @@ def device_failure(problem: BaseException) -> DeviceFailure | None:
     if pyopencl is None or not isinstance(problem, pyopencl.Error):
         return None
     code, routine = int(problem.code), str(problem.routine)
-    reason, fix = REASONS.get(code, ("the device reports an error", _DRIVER))
+    reason, fix = REASONS.get(code, ("the driver reports an error", _DRIVER))
     return DeviceFailure(f"{reason} ({problem})", fix, refused=code != _RAN and routine not in _WAITS)

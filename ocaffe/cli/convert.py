@@ -74,7 +74,8 @@ def _summary(options: argparse.Namespace) -> int:
     from ocaffe.tools.file_summary import summarize
 
     if options.files:
-        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix="leave out the files, or --summary")
+        fix = f"`ocaffe convert {' '.join(options.files)}` converts, `ocaffe convert --summary {options.summary}` shows {options.summary}: give one of the two"
+        raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix=fix)
     print("\n".join(summarize(options.summary)))
     return 0
 

@@ -141,7 +141,7 @@ def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None])
     several = next((axis for axis in given if len(axis.values) > 1), None)
     if several is not None:
         fact = f"--set gives {several.field} {len(several.values)} values"
-        raise Error(fact, place="ocaffe train", fix="one value; `ocaffe sweep` trains with each of several")
+        raise Error(fact, place="ocaffe train", fix=f"give one value: --set {several.field}={several.values[0]}; `ocaffe sweep` trains with each of several")
     return with_values(param, given, [axis.values[0] for axis in given])
 
 

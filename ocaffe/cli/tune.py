@@ -20,7 +20,7 @@ from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
-from ocaffe.ir.tuned import REMEDY, Tuned
+from ocaffe.ir.tuned import Tuned
 from ocaffe.kernels.matmul.families import family_of
 from ocaffe.profiling import family_row
 from ocaffe.profiling.tune import Found, Tuner, problems
@@ -165,7 +165,8 @@ def _write(path: pathlib.Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as reason:
-        raise Error(f"the folder cannot be made: {reason.strerror}", place=str(path.parent), fix=to_write(path.parent, reason, "OCAFFE_CACHE=FOLDER ocaffe tune")) from reason
+        fix = to_write(path.parent, reason, "name another folder, OCAFFE_CACHE=FOLDER ocaffe tune")
+        raise Error(f"the folder cannot be made: {reason.strerror}", place=str(path.parent), fix=fix) from reason
     with atomic_write(str(path)) as out:
         out.write(text.encode())
 

@@ -25,6 +25,7 @@ CONSUMERS = {  # the values of --verify-in, and the packages that have them; wit
 }  # fmt: skip
 RUNS = 5  # a runtime that reads memory before it is written has other results in each run
 LIMIT = 600.0  # seconds
+RECURRENT = ("RNN", "LSTM", "ConvLSTM")  # layers whose time steps are a loop
 REGIONS = ("Proposal", "PSROIPooling")  # layers of detectors for which runtimes lack nodes
 
 
@@ -54,7 +55,7 @@ def verify_in(
             try:
                 version, results = run_in(consumer, model, given, values, python=python)
             except Error as problem:
-                problem.fix = "; ".join(filter(None, [problem.fix, remedy(consumer, exported, "")]))
+                problem.fix = remedy(consumer, exported, problem.fix or OTHER) if problem.fix == OTHER else problem.fix
                 raise
             for number, name in enumerate(names):
                 runs = [result[number] for result in results]
@@ -71,7 +72,7 @@ def verify_in(
     return Verified(f"{consumer} {version}", worst, what="")
 
 
-OTHER = "the file was not written; convert without --verify-in compares in onnxruntime and names the first blob that differs"
+OTHER = "leave out --verify-in to compare in onnxruntime, which names the first blob that differs; the file was not written"
 
 
 
@@ -92,7 +93,10 @@ def remedy(consumer: str, exported: Exported, other: str = OTHER) -> str:
     if facts[0] and consumer == "opencv-classic":
         facts.append("or ENGINE_AUTO, OpenCV's default, which runs these layers")
     if consumer.startswith("opencv") and any(node.op_type == "Scan" for node in exported.model.graph.node):
-        facts.append(f"OpenCV has no Scan; without --dynamic-batch, up to {UNROLLED} time steps (--shape) are exported without one")
+        steps = max((node.bottoms[0].shape[0] for node in exported.graph.nodes if type_of(node) in RECURRENT), default=0)
+        fewer = f", and export at most {UNROLLED} of the {steps} time steps by --shape" * (steps > UNROLLED)
+        first = "leave out --dynamic-batch" if exported.options.dynamic_batch else "leave the batch size fixed"
+        facts.insert(0, f"{first}{fewer}: OpenCV has no Scan, the loop of recurrent layers, and a model of fixed steps needs none")
     return "; ".join(filter(None, facts)) or other
 
 

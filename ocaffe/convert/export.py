@@ -137,7 +137,7 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
             raise Error(
                 f"{weights.path} has no blob {parameter.index} for it" if weights else "there are no weights for it",
                 place=node.place, layer=node.layer.title,
-                fix="give the .caffemodel of this net; --fillers exports the values of the fillers where weights are missing",
+                fix="give the .caffemodel of this net, or add --fillers to the command, which exports the values of fillers in their place",
             )  # fmt: skip
         values[parameter] = np.asarray(first_values(parameter, options.seed), np.float32).reshape(parameter.shape)
     return values

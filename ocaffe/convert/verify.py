@@ -20,8 +20,8 @@ from ocaffe.convert.pieces import HALF, PREFIX, SINGLE, Piece, cut, perturbed, p
 from ocaffe.convert.reference import evaluator, unjudged
 from ocaffe.data.changes.resample import resize
 from ocaffe.data.decoding.decode import Color, open_image, planes
-from ocaffe.errors import Error, shape_text
-from ocaffe.ir.graph import Graph, Node
+from ocaffe.errors import Error, axis_order, shape_text
+from ocaffe.ir.graph import Blob, Graph, Node
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import origin, type_of
 from ocaffe.support.files import to_read
@@ -272,7 +272,7 @@ class OnnxSession:
 
     def _cannot(self, runtime: str, problem: Exception) -> Error:
         reason = str(problem).strip().split("\n")[0][:300]
-        fix = f"{self.hint}another --opset (17 is widely supported), or other inputs (--verify=image or .npz); --noverify writes the file without comparing"
+        fix = f"{self.hint}add --opset=17 to the command, which is widely supported, or other inputs (--verify=IMAGE); --noverify writes without comparing"
         return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
 
 
@@ -373,7 +373,7 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         inputs = ", ".join(f"{blob.name}=..." for blob in graph.inputs)
         fact = f"it cannot be read as an .npz of arrays: {problem}"
-        raise Error(fact, place=path, fix=f"give an .npz with an array for every input: np.savez(file, {inputs})") from problem
+        raise Error(fact, place=path, fix=to_read(path, problem, f"give an .npz with an array for every input: np.savez(file, {inputs})")) from problem
     feeds = {}
     for blob in graph.inputs:
         if blob.name not in arrays:
@@ -383,9 +383,23 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
             raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix=f"store '{blob.name}' as an array of real numbers")
         if array.shape[1:] != blob.shape[1:]:
             fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
-            raise Error(fact, place=path, fix=f"store '{blob.name}' as N x {shape_text(blob.shape[1:])}, or give the size by --shape")
+            raise Error(fact, place=path, fix=_stored(path, blob, array))
         feeds[blob.name] = np.asarray(array, np.float32)
     return feeds
+
+
+def _stored(path: str, blob: Blob, array: np.ndarray) -> str:
+    """Return the remedy for an array of another shape than the input: the order of its axes, a batch axis, or the size of the net."""
+    call = f"np.savez('{path}', {blob.name}={blob.name}" if path.endswith(".npz") else f"np.save('{path}', {blob.name}"
+    order = axis_order(array.shape[1:], blob.shape[1:])
+    if order is not None:
+        axes = ", ".join(map(str, (0, *(axis + 1 for axis in order))))
+        return f"put the axes in the net's order, which a reshape would not: {call}.transpose({axes}))"
+    if array.shape == blob.shape[1:]:
+        return f"add the axis of the batch: {call}[None])"
+    if len(array.shape) == len(blob.shape) and array.shape[1] == blob.shape[1]:
+        return f"make '{blob.name}' N x {shape_text(blob.shape[1:])}, or export the net for this size: --shape={blob.name}:{'x'.join(map(str, array.shape))}"
+    return f"make '{blob.name}' N x {shape_text(blob.shape[1:])}"
 
 
 def _image(path: str, graph: Graph) -> Feeds:

@@ -115,9 +115,10 @@ REFUSED: dict[str, Refused] = _table(
     ("SolverParameter", "test_and_snapshot_last_epochs", Refused(
         "NVCaffe tests and saves after each of the last epochs", "remove it, and set test_interval and snapshot to the iterations of an epoch")),
     ("SolverParameter", "solver_data_type", Refused(
-        "NVCaffe keeps the parameters of the solver in this type", "remove it: parameters are float32, and --math chooses the format of products")),
+        "NVCaffe keeps the parameters of the solver in this type",
+        "remove it: parameters are float32, and `ocaffe train --math` chooses the format of products")),
     ("SolverParameter", "data_type", Refused(
-        "the OpenCL branch computes in this type", "remove it: everything is computed in float32, or with the format of --math")),
+        "the OpenCL branch computes in this type", "remove it: everything is computed in float32, or with the format of `ocaffe train --math`")),
     ("SolverParameter", "disabled_update", Refused(
         "Intel's fork runs forward and backward, but does not update the parameters", "remove it, and set base_lr: 0; `ocaffe time` measures without updates")),
     ("SolverParameter", "test_offset", Refused(

@@ -30,7 +30,9 @@ def read_weights_hdf5(path: str | Path) -> Weights:
         root = files.members(path, keep=True)
         if "data" not in root or root["data"].kind != "group":
             state = "iter" in root and "history" in root
-            fix = "give the .caffemodel.h5 beside it, or resume with --snapshot" if state else "give a .caffemodel.h5, whose weights are in the group 'data'"
+            fix = "give a .caffemodel.h5, whose weights are in the group 'data'"
+            if state:
+                fix = f"give the .caffemodel.h5 beside it; to continue its training: `ocaffe train --snapshot {path}`"
             raise Error(
                 f"has no group 'data'{': it is a solver state' if state else ''}, so it is not a weights file", place=str(path), fix=fix
             )
@@ -91,14 +93,14 @@ def read_state_hdf5(path: str | Path) -> SolverState:
     with Hdf5Files() as files:
         root = files.members(path, keep=True)
         if "iter" not in root or "history" not in root:
-            beside = " beside it to --snapshot; weights alone go to --weights" if "data" in root else " to --snapshot"
+            beside = " beside it to --snapshot; to start from weights alone: `ocaffe train --weights FILE`" if "data" in root else " to --snapshot"
             fix = f"give the .solverstate.h5{beside}"
             raise Error("has no iter and history, so it is not a solver state", place=str(path), fix=fix)
         indices = sorted(int(key) for key in files.members(path, "/history", keep=True) if key.isdecimal())
         if indices != list(range(len(indices))):
             missing = next(number for number, index in enumerate([*indices, None]) if index != number)
             fact = f"the group 'history' has the datasets {', '.join(map(str, indices))}, and {missing} is missing"
-            raise Error(fact, place=str(path), fix="resume with an earlier .solverstate.h5, or start again with --weights")
+            raise Error(fact, place=str(path), fix="give --snapshot an earlier .solverstate.h5, or start from weights alone: `ocaffe train --weights FILE`")
         state = SolverState(
             iter=_scalar(files, path, "iter"),
             learned_net=files.text(path, "learned_net") if "learned_net" in root else "",

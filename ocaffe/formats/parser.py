@@ -389,4 +389,4 @@ def _hint(name: str, fields: dict[str, Any]) -> str:
     homes = [key for key, field in fields.items() if field.message_type and name in field.message_type.fields_by_name]
     if homes:
         return f"it is a field of {', '.join(homes[:4])}{' and others' if len(homes) > 4 else ''}: write {homes[0]} {{ {name}: ... }}"
-    return "remove it; the flag --allow-unknown-fields ignores such fields"
+    return "remove it, or add --allow-unknown-fields to the command, which ignores such fields"

@@ -8,6 +8,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
 from ocaffe.support.files import to_read
 
+_WEIGHTS = "give the net's prototxt here; a file of weights goes to the flag --weights of train, test and predict"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LFS = b"version https://git-lfs"
 _ARCHIVES = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
@@ -68,10 +69,9 @@ def read_text_file(path: str | Path) -> str:
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Error("is UTF-16 text", place=str(path), fix="save it as UTF-8")
     if is_hdf5(data):
-        raise Error("is an HDF5 file, not a prototxt", place=str(path), fix="give the net's prototxt here and the weights with --weights")
+        raise Error("is an HDF5 file, not a prototxt", place=str(path), fix=_WEIGHTS)
     if not is_text(data[:4096]) and str(path).lower().endswith(".onnx"):
         raise Error("is an ONNX model, not a prototxt", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
     if not is_text(data[:4096]):
-        fix = "give the net's prototxt here and the weights with --weights"
-        raise Error("is a binary file (a caffemodel?), not a prototxt", place=str(path), fix=fix)
+        raise Error("is a binary file (a caffemodel?), not a prototxt", place=str(path), fix=_WEIGHTS)
     return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")

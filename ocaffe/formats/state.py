@@ -16,6 +16,7 @@ from ocaffe.formats.sniff import is_hdf5, is_text, open_head
 from ocaffe.support.files import atomic_write
 
 # field numbers of SolverState and DataCursor
+_GIVE = "give --snapshot a .solverstate; to start from weights alone: `ocaffe train --weights FILE`"
 _ITER, _LEARNED_NET, _HISTORY, _STEP, _CURSOR, _SEED, _CHOICES = 1, 2, 3, 4, 50000, 50001, 50002
 _AVERAGED_NET, _BEST_VALUE, _BEST_ITER, _RANKS = 50003, 50004, 50005, 50006
 _DOUBLE = struct.Struct("<d")
@@ -39,7 +40,7 @@ def read_state(path: str | Path) -> SolverState:
     except wire.Malformed as problem:
         raise malformed(path, problem, span.end, "a solver state") from None
     if state.iter < 0:
-        raise Error("has no iteration: it is not a solver state", place=str(path), fix="give a .solverstate; a .caffemodel goes with --weights")
+        raise Error("has no iteration: it is not a solver state", place=str(path), fix=_GIVE)
     return state
 
 
@@ -49,7 +50,7 @@ def _read_field(state: SolverState, span: wire.Span, item: wire.Field, path: str
         raise Error(
             "is a caffemodel, not a solver state",
             place=str(path),
-            fix="give the .solverstate file to --snapshot; to start from weights alone use --weights",
+            fix=_GIVE,
         )
     if number == _LEARNED_NET and is_bytes:
         state.learned_net = span.text(item)

@@ -64,7 +64,7 @@ def read_weights(path: str | Path) -> Weights:
     except wire.Malformed as problem:
         raise malformed(path, problem, span.end, "a caffemodel") from None
     if not weights.layers:
-        raise Error("has no layers: it is not a caffemodel", place=str(path), fix="give a .caffemodel or .caffemodel.h5; a .solverstate goes with --snapshot")
+        raise Error("has no layers: it is not a caffemodel", place=str(path), fix="give a .caffemodel or .caffemodel.h5")
     return weights
 
 
@@ -77,7 +77,7 @@ def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
     if str(path).lower().endswith(".onnx"):
         raise Error("is an ONNX model, not a caffemodel", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
     if second.kind == wire.BYTES:
-        fix = "give the .caffemodel beside it, or resume with --snapshot"
+        fix = f"give the .caffemodel beside it; to continue its training: `ocaffe train --snapshot {path}`"
         raise Error("is a solver state, not a caffemodel", place=str(path), fix=fix)
     raise Error("is a single blob (a mean file?), not a caffemodel", place=str(path), fix="give the .caffemodel; a mean file belongs in mean_file")
 

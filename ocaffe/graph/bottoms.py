@@ -28,7 +28,11 @@ def unknown_bottom(net: Any, index: int, number: int) -> Error:
 def repeated_top(net: Any, layer: Any, other: Any, name: str) -> Error:
     """Return the error for the top `name` of `layer`, which the earlier layer `other` makes too."""
     fact = f"top blob '{name}' is produced by more than one layer: layer {_where(net, other)} makes it too"
-    fix = "give the top another name; in place works only before any other layer reads the blob"
+    fix = f"give the top another name, such as '{name}_{layer.name}'"
+    if name in layer.bottom:
+        fix += ": in place works only before any other layer reads the blob"
+    elif layer.bottom and other.bottom:
+        fix += f', and add an Eltwise layer if \'{name}\' is to be the sum: bottom: "{name}" bottom: "{name}_{layer.name}"'
     if not layer.bottom and not other.bottom:
         fix = _phases(layer, other) or f"give the top another name, or rules to both layers: they apply together in phase {proto.Phase.Name(net.state.phase)}"
     return Error(fact, place=Place.of(net.source_file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)

@@ -75,7 +75,7 @@ def _infer(node: Node, given: dict[Blob, Shape]) -> None:
         if parameter.count != math.prod(wanted.shape):
             raise node.layer.error(
                 f"the new input shape would need a parameter of {shape_text(wanted.shape)}, it is {shape_text(parameter.shape)}",
-                "an InnerProduct fixes the image size; make it a Convolution to take any size",
+                "make the InnerProduct a Convolution, which takes any image size; or keep the old size",
             )
     for top, shape in zip(node.tops, inferred):
         top.shape = shape if node.bottoms or node.layer.extent is not None else given[top]

@@ -280,7 +280,7 @@ class GenerateAugmentationParameters(Augmented):
             self.check(
                 self.crop,
                 "crop_width and crop_height are not given",
-                "write both, the size of the samples; or give the images and the samples as bottoms 1 and 2",
+                "write both in augmentation_param, the size of the samples; or give 3 bottoms: coefficients of earlier draws, images and samples",
             )
             self.sample = self.crop or (0, 0)
             self.size = (bottoms[0][2], bottoms[0][3]) if images else (own.bottomheight, own.bottomwidth)

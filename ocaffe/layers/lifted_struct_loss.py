@@ -36,8 +36,9 @@ class LiftedStructSimilaritySoftmaxLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, labels = bottoms
         check_batch(self, x, labels)
-        self.check(len(x) >= 2 and math.prod(x[2:]) == 1, f"bottom 0 is {shape_text(x)}", "features N x C; a Flatten layer before makes them")
-        self.check(math.prod(labels) == x[0], f"bottom 1 is {shape_text(labels)}, bottom 0 {shape_text(x)}", "one label for each sample")
+        self.check(len(x) >= 2 and math.prod(x[2:]) == 1, f"bottom 0 is {shape_text(x)}", "put a Flatten layer before this one, which makes features N x C")
+        fact = f"bottom 1 is {shape_text(labels)}, bottom 0 {shape_text(x)}"
+        self.check(math.prod(labels) == x[0], fact, f"give bottom 1 {x[0]} values, one label for each sample")
         self.count, self.channels = x[:2]
         self.scalars = {"margin": float(self.own().margin)}
         return [()]

@@ -50,10 +50,12 @@ class MultiBoxLoss(Layer):
         divisors = {mode.FULL: loc[0] * count, mode.VALID: COUNTED, mode.BATCH_SIZE: loc[0], mode.NONE: 1}
         refuse_smoothing(self)
         chosen = normalization(self.param.loss_param, mode.VALID)
+        weight = (*self.param.loss_weight, 1.0)[0] / (self.param.loss_param.pre_fixed_normalizer or 1)
         self.check(
             chosen in divisors,
             "normalization: PRE_FIXED is not supported by MultiBoxLoss",
-            "write normalization: VALID, FULL, BATCH_SIZE or NONE in loss_param",
+            f"write normalization: NONE without pre_fixed_normalizer, and loss_weight: {weight:g} "
+            "in the layer, which divides the loss as much",
         )
         counts = list(self.param.propagate_down[:2]) or [True, True]
         settings = Settings(

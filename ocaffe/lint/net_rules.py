@@ -132,7 +132,7 @@ def weights_start_at_zero(view: View) -> Iterator[Finding]:
         filler = param.weight_filler
         if filler.type == "constant" and not filler.value:
             fact = "weight_filler is constant 0" if param.HasField("weight_filler") else "it has no weight_filler, and the default is constant 0"
-            fix = 'weight_filler { type: "msra" } (before a ReLU) or "xavier"; or finetune with --weights'
+            fix = 'weight_filler { type: "msra" } (before a ReLU) or "xavier"; or start from weights: `ocaffe train --weights FILE`'
             yield view.finding("weights-start-at-zero", layer, fact, fix, param_field(layer.type))
 
 

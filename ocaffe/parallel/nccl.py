@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ocaffe.cl.cuda_memory import MOST, CudaMemory, why_not
+from ocaffe.cl.cuda_memory import MOST, MPI, CudaMemory, why_not
 from ocaffe.cl.session import Session
 from ocaffe.errors import Error
 from ocaffe.parallel.world import World
@@ -37,7 +37,13 @@ SMALL_BUFFERS = {
 }
 _FLOAT, _AVERAGE = 7, 4  # ncclFloat32, ncclAvg (NCCL 2.10)
 _ID_BYTES = 128
-_FIX = "set NCCL_DEBUG=INFO for NCCL's messages, or use --exchange mpi"
+_INFO = "NCCL_DEBUG=INFO mpiexec ... shows NCCL's messages"
+# ncclResult_t: the cause and the remedy. 3, 4 and 5 are faults of NCCL or of the call.
+_CAUSES = {
+    1: ("CUDA's driver or the device's memory", f"`nvidia-smi` shows errors and free memory of the device; {_INFO}; or {MPI}"),
+    2: ("the system: the net between the ranks, shared memory (/dev/shm) or open files", f"{MPI}; {_INFO}"),
+    6: ("the net between the ranks, or another rank that ended", f"see the log of the other ranks; {_INFO}; or {MPI}"),
+}
 
 
 class _Id(ctypes.Structure):
@@ -165,7 +171,8 @@ class NcclExchange:
 
     def _check(self, status: int) -> None:
         if status:
-            raise Error(f"NCCL: {self._library.ncclGetErrorString(status).decode()}", fix=_FIX)
+            cause, fix = _CAUSES.get(status, ("NCCL itself", f"{MPI}; {_INFO}"))
+            raise Error(f"NCCL fails: {self._library.ncclGetErrorString(status).decode()} ({status}); the cause is {cause}", fix=fix)
 
     def close(self) -> None:
         """Destroy the communicator. If a bucket is open, the training has failed, and NCCL would wait for the other ranks."""

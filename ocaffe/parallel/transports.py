@@ -39,7 +39,9 @@ def make_exchange(name: str, bits: int, session: Session, world: World) -> Trans
         return None
     problem = "" if name == "mpi" else "it sends floats of 32 bits" if bits == 16 else _why_no_nccl(session, world)
     if name == "nccl" and problem:
-        fix = "--exchange mpi" if bits == 16 else "pip install cuda-bindings nvidia-nccl-cu12 on every host, one NVIDIA device per rank, or --exchange mpi"
+        fix = "give --exchange mpi, which sends 16 bits too, or leave out --gradient-bits"
+        if bits != 16:
+            fix = "`pip install cuda-bindings nvidia-nccl-cu12` on every host, and one NVIDIA device for each rank; or give --exchange mpi"
         raise Error(f"--exchange nccl: {problem}", fix=fix)
     exchange: Transport = HostExchange(session, world, bits) if name == "mpi" or problem else NcclExchange(session, world)
     if problem and bits == 32 and session.device.target.runtime == "nvidia":

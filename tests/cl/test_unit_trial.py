@@ -46,7 +46,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> list[list[s
 def test_the_first_use_runs_the_selftest(runs: list[list[str]]) -> None:
     assert with_math(card(), "fp16").target.math == "fp16" and runs == [["-m", "ocaffe", "selftest", "--device", "0:1", "--math", "fp16", "--products"]]
     assert not with_math(card(), "fp16").target.matrix_unit_only
-    with pytest.raises(Error, match=r"(?s)'gfx1100' failed the selftest.*WMMA of RDNA 3.*fix: leave it out; `ocaffe selftest --device 0:1 --math bf16"):
+    with pytest.raises(Error, match=r"(?s)'gfx1100' failed the selftest.*WMMA of RDNA 3.*fix: leave out --math; `ocaffe selftest --device 0:1 --math bf16"):
         with_math(card(), "bf16")
 
 

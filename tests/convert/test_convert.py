@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ocaffe.cli import main
 from ocaffe.cli.convert import DRAWS
 from ocaffe.compiler.network import phase_net
 from ocaffe.convert.export import Exported, Options, export
-from ocaffe.convert.verify import OnnxSession, Undecided, opened, random_inputs, run_net, verify
+from ocaffe.convert.verify import OnnxSession, Undecided, inputs_from, opened, random_inputs, run_net, verify
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
@@ -396,6 +397,25 @@ def test_inputs_of_the_users_own(small: Any, device: Any, kind: str, tmp_path: p
     Image.fromarray(pixels).save(file) if kind == "image" else np.savez(file, data=np.ones((2, 3, 9, 9), np.float32))
     assert main(["convert", *small(), str(tmp_path / "m.onnx"), "--verify", str(file), "--device", str(device.number)]) == 0
     assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("shape", "fix"),
+    [
+        ((8, 32, 30, 3), "put the axes in the net's order, which a reshape would not: np.savez('{}', data=data.transpose(0, 3, 1, 2))"),
+        ((3, 32, 30), "add the axis of the batch: np.savez('{}', data=data[None])"),
+        ((2, 3, 16, 16), "make 'data' N x 3 x 32 x 30, or export the net for this size: --shape=data:2x3x16x16"),
+        ((2, 4, 16, 16), "make 'data' N x 3 x 32 x 30"),
+    ],
+)
+def test_arrays_of_another_shape(shape: tuple[int, ...], fix: str, tmp_path: pathlib.Path) -> None:
+    """Images with the channels last are to be transposed: neither a reshape nor another size of the net gives the right values."""
+    file = str(tmp_path / "arrays.npz")
+    np.savez(file, data=np.zeros(shape, np.float32))
+    graph: Any = SimpleNamespace(inputs=[SimpleNamespace(name="data", shape=(1, 3, 32, 30))])
+    with pytest.raises(Error, match=r"in the file, but 1 x 3 x 32 x 30 in the net") as caught:
+        inputs_from(file, graph)
+    assert caught.value.fix == fix.format(file)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: parse(HEAD + "(float[1, 3] x) => (float[2, 2] y) { y = Reshape(x, s) }", s=np.array([2, 2], np.int64)), "layer 'y' (Reshape)"),
     "computed weights": (
         lambda: parse(HEAD + "(float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }"),
-        "input 1 ('w') is computed by the net; a Caffe layer needs a constant there"),
+        "input 1 ('w') is computed by the net, and a Caffe layer needs a constant there"),
     "open image": (lambda: parse(HEAD + "(float[N, 3, H, W] x) => (float[N, 3, H, W] y) { y = Relu(x) }"),
                    "input 'x' is ? x 3 x ? x ?: only the first axis, the batch, may be unknown"),
     "nothing depends on the input": (

@@ -173,7 +173,7 @@ def test_texts(key: str) -> None:
     ],
 )
 def test_remedies_keep_the_values(message: str, text: str, fix: str) -> None:
-    """The remedy has the user's numbers in ocaffe's fields, and what it says can be written."""
+    """The remedy has the user's numbers in ocaffe's fields. A prototxt can have its text."""
     param = text_format.Parse(text, getattr(proto, message)())
     found = refused_in(param)
     assert found is not None and found[1].without == fix

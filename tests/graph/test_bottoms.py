@@ -156,6 +156,6 @@ def test_other_repeated_tops(tmp_path: Path) -> None:
     path.write_text(DATA % "" + FULL % "data" + FULL.replace('"ip" type', '"ip2" type') % "data")
     problem = refusal(path)
     assert f"layer 'ip' ({path}:2) makes it too" in problem.fact
-    assert problem.fix == "give the top another name; in place works only before any other layer reads the blob"
+    assert problem.fix == """give the top another name, such as 'ip_ip2', and add an Eltwise layer if 'ip' is to be the sum: bottom: "ip" bottom: "ip_ip2\""""
     path.write_text(DATA % 'include { stage: "a" }' + DATA.replace('"d"', '"e"') % "" + FULL % "data")
     assert "rules to both layers" in (refusal(path, stages=("a",)).fix or "")

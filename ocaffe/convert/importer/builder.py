@@ -59,7 +59,7 @@ class Builder:
         if not tensor:
             return default
         if tensor not in self.graph.constants:
-            raise self.error(node, f"its input {index} ('{tensor}') is computed by the net; a Caffe layer needs a constant there")
+            raise self.error(node, f"its input {index} ('{tensor}') is computed by the net, and a Caffe layer needs a constant there")
         return self.graph.constants[tensor]
 
     def setting(self, node: Node, attribute: str, index: int, default: Any = None) -> Any:

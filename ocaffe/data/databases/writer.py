@@ -162,7 +162,7 @@ class LevelDbWriter(Writer):
         except ImportError:
             raise Error(
                 f"{self.path} is to be a LevelDB database, and writing it needs the package plyvel, which is not installed",
-                fix="pip install plyvel, or --backend=lmdb",
+                fix="`pip install plyvel`, or add --backend=lmdb to the command, which writes an LMDB",
             ) from None
         self._error = plyvel.Error
         self._database: Any = plyvel.DB(folder, create_if_missing=True, error_if_exists=True, max_open_files=100, block_size=1 << 16, write_buffer_size=1 << 28)

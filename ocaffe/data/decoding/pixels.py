@@ -217,8 +217,13 @@ def _bmp(image: Any, color: Color) -> Layout:
 def _ppm(image: Any, color: Color) -> Layout:
     """OpenCV scales only values that are written as digits. Of 16 bits it takes the high byte."""
     codec, largest = image.tile[0].codec_name, image.tile[0].args[-1]
-    if image.mode == "F" or (codec == "ppm_plain" and image.mode != "1" and largest != (65535 if image.mode == "I" else 255)):
-        _refuse(image, "of floats" if image.mode == "F" else f"of digits from 0 to {largest}")
+    if image.mode == "F":
+        _refuse(image, "of floats")
+    most = 65535 if image.mode == "I" else 255
+    if codec == "ppm_plain" and image.mode != "1" and largest != most:
+        name = "PPM file of text (P3)" if image.mode == "RGB" else "PGM file of text (P2)"
+        fix = f"convert the image to a PNG file with 8 bits a channel, or write its values for the maximum {most}"
+        raise Error(f"it is a {name} whose maximum is {largest}: its values would differ from OpenCV's, which scales those of text files", fix=fix)
     if codec == "ppm":
         raw_mode = {"I": "I;16B", "RGB": "RGB;16B" if largest > 255 else "RGB"}.get(image.mode, "L")
         image.tile = [image.tile[0]._replace(codec_name="raw", args=raw_mode)]

@@ -7,7 +7,7 @@ import numpy as np
 
 from ocaffe.data.source import BatchInfo, Source, check_fields
 from ocaffe.data.sources.floats import FloatLayout
-from ocaffe.errors import Error, Place, shape_text
+from ocaffe.errors import Error, Place, axis_order, shape_text
 from ocaffe.ir.tensor import Shape
 
 _SIDES = ("batch_size", "channels", "height", "width")
@@ -52,7 +52,9 @@ class MemorySource(Source):
             size, *inner = self.shapes()[0]
             data = np.array(data, np.float32)
             if not data.ndim or list(data.shape[1:]) != inner:
-                fix = f"give set_input_arrays an array of N x {shape_text(inner)}"
+                order = axis_order(data.shape[1:], inner) if data.ndim else None
+                axes = "" if order is None else ", ".join(map(str, (0, *(axis + 1 for axis in order))))
+                fix = f"give set_input_arrays an array of N x {shape_text(inner)}" + (f": data.transpose({axes})" if axes else "")
                 raise Error(f"data is {shape_text(data.shape)}, and the layer requires n x {shape_text(inner)}", fix=fix)
             if not len(data) or len(data) % size:
                 rest = f"or leave {len(data) % size} out" if len(data) > size else "or set a smaller batch_size in memory_data_param"

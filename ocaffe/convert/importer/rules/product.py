@@ -17,7 +17,7 @@ from ocaffe.ir.tensor import Shape
 @operator("Gemm")
 def gemm(net: Builder, node: Node) -> None:
     x, weight, bias = net.bottom(node), net.constant(node, 1), net.constant(node, 2)
-    net.check(node, not node.get("transA"), "transA is set; a Caffe layer has the batch in the first axis of its input")
+    net.check(node, not node.get("transA"), "transA is set: a Caffe layer has the batch in the first axis of its input")
     weight = weight * np.float32(node.get("alpha", 1.0))
     outputs = weight.shape[0 if node.get("transB") else 1]
     if bias is not None:
