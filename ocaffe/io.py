@@ -231,7 +231,8 @@ class Transformer:
         except (ValueError, IndexError) as problem:
             fact = f"an array of {shape_text(data.shape)} does not become the input '{name}' of {shape_text(self.inputs[name][1:])}: {problem}"
             kind = OutOfRange if isinstance(problem, IndexError) else WrongValue
-            raise kind(fact, fix="give height x width x channels, as io.load_image does") from None
+            first = data.ndim == 3 and len(data) == self.inputs[name][1]
+            raise kind(fact, fix=f"give height x width x channels, as io.load_image does{': image.transpose(1, 2, 0)' * first}") from None
 
     def _preprocessed(self, name: str, data: np.ndarray) -> np.ndarray:
         size = self.inputs[name][2:]
@@ -264,7 +265,9 @@ class Transformer:
             return self._deprocessed(name, row)
         except ValueError as problem:
             fact = f"an array of {shape_text(data.shape)} is no row of the input '{name}' of {shape_text(self.inputs[name][1:])}: {problem}"
-            raise WrongValue(fact, fix="give channels x height x width, such as net.blobs['data'].data[0]") from None
+            last = data.ndim == 3 and data.shape[2] == self.inputs[name][1]
+            fix = "give channels x height x width: image.transpose(2, 0, 1)" if last else "give channels x height x width, such as net.blobs['data'].data[0]"
+            raise WrongValue(fact, fix=fix) from None
 
     def _deprocessed(self, name: str, data: np.ndarray) -> np.ndarray:
         if self.input_scale.get(name) is not None:

@@ -21,7 +21,7 @@ from ocaffe.evaluation.preprocessing import Padding, Preprocessing, mean_of, of_
 from ocaffe.evaluation.region_images import RegionImages
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_read
 
 SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
 ORDERS = {1: "gray", 3: "BGR"}
@@ -110,7 +110,7 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
         reason = f"it has no {problem.args[0]!r}" if isinstance(problem, KeyError) else f"{problem}"
         reason = "it is empty" if os.path.exists(path) and not os.path.getsize(path) else reason
         fix = "remove the file, and give --resize, --mean and --scale"
-        raise Error(f"the preprocessing cannot be read: {reason}", place=path, fix=fix) from None
+        raise Error(f"the preprocessing cannot be read: {reason}", place=path, fix=to_read(path, problem, fix)) from None
 
 
 def trained_regions(weights: str) -> RegionImages | None:

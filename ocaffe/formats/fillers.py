@@ -41,6 +41,20 @@ class Draw(NamedTuple):
     normalised: bool = False
 
 
+def _scaled(filler: Any, shape: Shape) -> str:
+    """Return the remedy for Intel's `scale`: the filler without it that gives the same values."""
+    if filler.type == "constant":
+        return f"replace the filler by value: {filler.value * filler.scale:g}"
+    draw = None if filler.type not in _DRAWS else _DRAWS[filler.type](filler, tuple(shape))
+    if draw is None or draw.normalised:
+        return f"remove scale, and multiply the values by {filler.scale:g} in Python"
+    least, most = sorted((draw.start * filler.scale, (draw.start + draw.width) * filler.scale))
+    if not draw.normal:
+        return f'replace the filler by type: "uniform" min: {least:.4g} max: {most:.4g}'
+    mean, sparse = (f" mean: {draw.start * filler.scale:.4g}" if draw.start else ""), (f" sparse: {filler.sparse}" if draw.kept is not None else "")
+    return f'replace the filler by type: "gaussian" std: {abs(draw.width * filler.scale):.4g}{mean}{sparse}'
+
+
 def draw_of(filler: Any, shape: Shape) -> Draw | None:
     """Return the distribution of a filler's values, or None if they are not random. Raises Error, as `fill` does."""
     known = sorted((*_DRAWS, *_FIXED))
@@ -48,7 +62,7 @@ def draw_of(filler: Any, shape: Shape) -> Draw | None:
         near = difflib.get_close_matches(filler.type.lower(), known, 1, 0.6)
         raise Error(f"there is no filler '{filler.type}'", fix=(f'type: "{near[0]}", or another of ' if near else "set type to one of ") + ", ".join(known))
     if filler.HasField("scale"):
-        raise Error("filler field 'scale' (Intel Caffe) is not supported", fix=f"remove scale, and multiply std, min and max by {filler.scale:g}")
+        raise Error("filler field 'scale' (Intel Caffe) is not supported", fix=_scaled(filler, shape))
     if filler.type == "bilinear" and (len(shape) != 4 or shape[2] != shape[3]):
         fix = "set kernel_size to one number in place of kernel_h and kernel_w, or use another filler, such as type: \"xavier\""
         raise Error(f"bilinear filler needs N x C x K x K, the blob is {shape_text(shape)}", fix=fix)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.errors import Error
+from ocaffe.support.files import to_read
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
@@ -127,7 +128,7 @@ def map_file(path: str | Path) -> Span:
         with open(path, "rb") as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as problem:
-        raise Error(f"cannot be read: {problem}", place=str(path), fix="correct its permissions, or copy it again") from None
+        raise Error(f"cannot be read: {problem}", place=str(path), fix=to_read(path, problem, "copy it again, to another disk")) from None
     return Span(data, 0, len(data))
 
 

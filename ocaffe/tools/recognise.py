@@ -66,7 +66,9 @@ class ImageNet(Net):
             batch = np.zeros((rows_of_net, self.channels, *self.size), np.float32)
             for row, image in zip(batch, chunk):
                 if image.ndim != 3 or image.shape[2] != self.channels:
-                    fix = f"io.load_image(file, color={self.channels == 3})"
+                    fix = f"read it by io.load_image(file, color={self.channels == 3})"
+                    if image.ndim == 3 and image.shape[0] == self.channels:
+                        fix = "give the channels last: image.transpose(1, 2, 0)"
                     raise Error(f"an image is {shape_text(image.shape)}, the net takes height x width x {self.channels}", fix=fix)
                 row[...] = self.transformer.preprocess(self.input, image)
             rows.append(np.array(self.forward(None, None, None, **{self.input: batch})[self.outputs[0]][: len(chunk)]))

@@ -95,3 +95,19 @@ def test_unknown_filler_names_the_known_ones():
     with pytest.raises(Error) as caught:
         fill(message(type="Xavier"), (2, 2), generator(0, "x", 0))
     assert "xavier" in caught.value.fix and "msra" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("filler", "fix"),
+    [
+        ('type: "gaussian" std: 0.01', 'type: "gaussian" std: 0.02'),
+        ('type: "uniform" min: -1 max: 3', 'type: "uniform" min: -2 max: 6'),
+        ('type: "msra"', 'type: "gaussian" std: 1'),
+        ('type: "xavier"', 'type: "uniform" min: -1.225 max: 1.225'),
+        ('type: "constant" value: 0.25', "value: 0.5"),
+    ],
+)
+def test_the_remedy_of_a_scale_has_its_values(filler, fix):
+    with pytest.raises(Error, match="filler field 'scale'") as caught:
+        fill(message(f"{filler} scale: 2"), (4, 8), generator(0, "x", 0))
+    assert caught.value.fix == f"replace the filler by {fix}"

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto
 
 from ocaffe.errors import Error
+from ocaffe.support.files import to_read
 
 REUSED = 4  # Tensors may share bytes of a file. Together they may be this many times as large as the files,
 SPARE = 1 << 26  # and this many bytes larger.
@@ -40,7 +41,8 @@ def load_external(model: Any, folder: Path, place: str) -> int:
                 tensor.raw_data = stream.read(count)
         except (OSError, ValueError, MemoryError) as problem:  # a name that no file can have
             fact = f"cannot be read: {str(problem)[:200] or type(problem).__name__}"
-            raise _wrong(tensor, fact, place, "correct the file's name in the model, or its permissions") from None
+            fix = to_read(getattr(problem, "filename", None) or folder, problem, "correct the file's name in the model")
+            raise _wrong(tensor, fact, place, fix) from None
         tensor.data_location = TensorProto.DEFAULT
         del tensor.external_data[:]
     return size

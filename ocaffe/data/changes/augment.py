@@ -19,7 +19,7 @@ from ocaffe.data.changes.distort import check_distortion, in_ssds_form
 from ocaffe.data.changes.resizing import check_sides
 from ocaffe.data.changes.sizing import FIELDS as SIZES
 from ocaffe.data.changes.sizing import on_host
-from ocaffe.data.changes.transform import GPU_PIXELS, NO_PIXELS, Layout, Row, Transform, Window
+from ocaffe.data.changes.transform import GPU_PIXELS, NO_PIXELS, Layout, Row, Transform, Window, as_values
 from ocaffe.data.source import CHANGES, PARTNERS, SAMPLE, bit_generator, draws
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.kernel import Can, Kernel, read, write
@@ -95,8 +95,7 @@ class Augmentation(Transform):
         """`param` is the TransformationParameter. Raise Error for settings that contradict each other."""
         super().__init__(param, train, FIELDS)
         if param.mean_file:
-            fix = "remove mean_file, and set mean_value once for each channel"
-            raise Error("mean_file and augmentation are both set: the mean image does not follow a moved image", fix=fix)
+            raise Error("mean_file and augmentation are both set: the mean image does not follow a moved image", fix=as_values(param.mean_file))
         _check_numbers(param)
         self._read_sizes(param)
         self._read_moves(param, train)

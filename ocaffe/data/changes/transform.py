@@ -289,6 +289,15 @@ def _crop(param: Any) -> tuple[int, int] | None:
     return (height, width) if height else None
 
 
+def as_values(path: str) -> str:
+    """Return the remedy for a mean_file that a layer cannot subtract: the averages of its channels as mean_value."""
+    try:
+        values = mean_image(path).mean((1, 2))
+    except (Error, ValueError):
+        return "remove mean_file, and set mean_value once for each channel"
+    return f"replace mean_file by the averages of its channels: {' '.join(f'mean_value: {value:.2f}' for value in values)} in transform_param"
+
+
 def mean_image(path: str) -> np.ndarray:
     """Return the mean image in a .binaryproto file, C x H x W. Raise Error without a place."""
     if not os.path.exists(path):

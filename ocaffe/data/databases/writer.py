@@ -1,6 +1,7 @@
 """Writes a database, LMDB or LevelDB. It gets its final name only when it is complete."""
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 import lmdb
 
 from ocaffe.errors import Error
-from ocaffe.support.files import remove_leftovers, temporary_name
+from ocaffe.support.files import remove_leftovers, temporary_name, to_write
 
 COMMIT_EVERY = 1000  # records, as in Caffe's tools
 FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
@@ -115,7 +116,10 @@ class Writer(ABC):
         self._pending.clear()
 
     def _refused(self, problem: BaseException) -> Error:
-        return Error(f"{self.path} cannot be written: {problem}", fix="check the folder, its permissions and the space on its disk")
+        if not isinstance(problem, OSError):  # the libraries have the system's words in theirs
+            told = (code for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS) if os.strerror(code) in str(problem))
+            return Error(f"{self.path} cannot be written: {problem}", fix=to_write(self.path, OSError(next(told, errno.EIO), "")))
+        return Error(f"{self.path} cannot be written: {problem.strerror or problem}", fix=to_write(self.path, problem))
 
 
 class LmdbWriter(Writer):

@@ -33,7 +33,7 @@ from ocaffe.data.decoding.exif import exif_orientation
 from ocaffe.data.decoding.pixels import FORMATS, Layout, layout, low_bytes
 from ocaffe.data.decoding.pixels import Color as Color
 from ocaffe.errors import Error
-from ocaffe.support.files import check_finite_file
+from ocaffe.support.files import check_finite_file, to_read
 
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
@@ -67,7 +67,7 @@ def read_file(path: str) -> bytes:
         with open(path, "rb") as stream:
             return stream.read()
     except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
-        raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+        raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}", fix=to_read(path, problem, "") or None) from None
 
 
 class ImageFile(ABC):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ocaffe.data.changes.transform import Layout, Transform
+from ocaffe.data.changes.transform import Layout, Transform, as_values
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.source import check_fields
 from ocaffe.data.sources.dense import DenseImageSource, PairFiles
@@ -64,7 +64,7 @@ class SegSource(DenseImageSource):
             check_fields(param, _FIELDS, "image_data_param", "remove it")
             transform.refuse_skipping()
             if param.mean_file or transform.mean_file:
-                raise Error("mean_file is set, and images have several sizes", fix="remove mean_file, and set mean_value once for each channel")
+                raise Error("mean_file is set, and images have several sizes", fix=as_values(param.mean_file or transform.mean_file))
             if not all(factor > 0 for factor in factors):
                 raise Error(f"scale_factors are {', '.join(f'{factor:g}' for factor in factors)}", fix="set each scale_factors to a number above 0")
             if factors and transform.crop is None:

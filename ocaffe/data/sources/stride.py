@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.data.changes.transform import Layout, Transform
+from ocaffe.data.changes.transform import Layout, Transform, as_values
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.source import BatchInfo
 from ocaffe.data.sources.dense import Batch, DenseImageSource, PairFiles
@@ -26,7 +26,7 @@ class StrideSource(DenseImageSource):
         with self.located():
             transform.refuse_skipping()
             if transform.mean_file:
-                raise Error("mean_file is set, and images have several sizes", fix="remove mean_file, and set mean_value once for each channel")
+                raise Error("mean_file is set, and images have several sizes", fix=as_values(transform.mean_file))
             self._balance = bool(param.balance)
             listed = proto.ImageDataParameter(batch_size=1, shuffle=param.shuffle)
             StagedSource.__init__(self, PairFiles(param.source, param.root_dir), listed, workers, place, layer)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.data.changes.resample import Interpolation, resize
-from ocaffe.data.changes.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
+from ocaffe.data.changes.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform, as_values
 from ocaffe.data.decoding.decode import Color, decoded
 from ocaffe.data.dice import Dice
 from ocaffe.data.order import Order
@@ -73,7 +73,7 @@ class RandomCrops:
             raise Error(f"{name} is set, and crop_size is not", fix="set crop_size in transform_param to the side of the net's input, in pixels")
         if param.mean_file:
             fact = f"{name} and mean_file are both set, and crops of several sizes have no place in a mean image"
-            raise Error(fact, fix="remove mean_file, and set mean_value once for each channel")
+            raise Error(fact, fix=as_values(param.mean_file))
         ratios = tuple(param.scale_ratios) or RATIOS
         if not all(0 < ratio <= 1 for ratio in ratios):
             fix = "set each scale_ratios to a share of the frame's smaller side, above 0 and at most 1"

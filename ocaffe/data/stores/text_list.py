@@ -55,7 +55,7 @@ def read_listed(path: str) -> bytes:
     try:
         return read_file(path)
     except Error as problem:
-        problem.fix = f"correct its name or root_folder (relative to {os.getcwd()})"
+        problem.fix = problem.fix or f"correct its name or root_folder (relative to {os.getcwd()})"
         raise
 
 

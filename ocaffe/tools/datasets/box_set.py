@@ -69,7 +69,7 @@ def read_limited(path: str, limit: int = MOST_BYTES) -> bytes:
     try:
         return read_file(path)
     except Error as problem:
-        raise Error(problem.fact, place=path, fix="give a regular file that you may read") from None
+        raise Error(problem.fact, place=path, fix=problem.fix or "give a regular file") from None
 
 
 def parse_json(content: bytes, path: str) -> Any:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.data.changes.resample import Interpolation, resize
 from ocaffe.data.changes.sizing import Sized, Sizing, sizing_of
-from ocaffe.data.changes.transform import Transform, _crop
+from ocaffe.data.changes.transform import Transform, _crop, as_values
 from ocaffe.data.dice import Dice
 from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
@@ -289,3 +290,12 @@ def test_mean_image_of_another_size(tmp_path: pathlib.Path) -> None:
         transform(f"{SHORTER % (10, 10, '')} mean_file: '{path}'").check(*SHAPE)
     with pytest.raises(Error, match="is 3 x 12 x 11, the crop is 14 x 14"):
         transform(f"{(STRETCH % '').replace('crop_size: 8', 'crop_size: 14')} mean_file: '{path}'")
+
+
+def test_a_mean_image_becomes_values(tmp_path: pathlib.Path) -> None:
+    """A layer that cannot subtract a mean image names the averages of its channels."""
+    path, mean = mean_file(tmp_path, 12, 11)
+    text = as_values(path)
+    numbers = [float(value) for value in re.findall(r"mean_value: (\S+)", text)]
+    assert np.allclose(numbers, mean.reshape(-1, 12, 11).mean((1, 2)), atol=0.006) and text.endswith(" in transform_param")
+    assert as_values(str(tmp_path / "absent")) == "remove mean_file, and set mean_value once for each channel"
