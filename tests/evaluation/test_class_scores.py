@@ -107,7 +107,7 @@ def test_mistakes(device: object, capsys: pytest.CaptureFixture[str]) -> None:
     pathlib.Path("short.json").write_text(json.dumps({"a": {"ap_version": "Integral", "classes": [short]}}))
     for arguments, told in (
         (command("", "--scores", "made.json"), "no layer DetectionEvaluate or SegAccuracy"),
-        (command("", "--scores", "no/made.json"), "there is no such folder"),
+        (command("", "--scores", "no/made.json"), "its folder does not exist"),
         (["plot", "absent.json"], "cannot be read"),
         (["plot", "none.json"], "it has no classes"),
         (["plot", "short.json"], "class 'b' has 0 scores, 1 recalls and 0 precisions"),
