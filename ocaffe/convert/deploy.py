@@ -18,11 +18,11 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 
 DATA = {
-    "AnnotatedData", "CustomData", "Data", "DenseImageData", "DisparityData", "FrcnnRoiData", "HDF5Data", "ImageData", "ImageSegData", "MTCNNData",
-    "MemoryData", "RoIData", "SegData", "VideoData", "WindowData",
+    "AnnotatedData", "CustomData", "Data", "DenseImageData", "DisparityData", "FrcnnRoiData", "HDF5Data", "ImageData", "ImageLabelmapData",
+    "ImageSegData", "MTCNNData", "MemoryData", "RoIData", "SegData", "VideoData", "WindowData",
 }  # fmt: skip
 # Data layers that apply transform_param as a mean and a scale.
-PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "ImageSegData", "MTCNNData", "SegData", "VideoData"}
+PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "ImageLabelmapData", "ImageSegData", "MTCNNData", "SegData", "VideoData"}
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
 # Layers that measure a net's quality and are not losses.
 MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}

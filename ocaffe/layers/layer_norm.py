@@ -37,19 +37,23 @@ class LayerNorm(FromAxis):
     the variance. Backward reads the top and the inverse deviations.
     """
 
+    def _folded(self, ref: Ref) -> Ref:
+        """Return a value in the normalized shape. Of equal shape it is the value itself, because passes do not fuse through views."""
+        return ref if ref.shape == self.folded else ref.view(self.folded)
+
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        x, kept = bottoms[0].data.view(self.folded), self.folded[: self.first]
+        x, kept = self._folded(bottoms[0].data), self.folded[: self.first]
         mean, self.inverse = rec.scratch("mean", kept), (rec.saved if rec.train else rec.scratch)("inverse", kept)
         centred: list[Read] = [x, (mean, 0)]
         reduce(rec, "v0 = x0", reads=[x], writes=[mean], axes=self.axes, finish="y0 = v0 / n", scalars=self.scalars)
         # The variance takes a second pass: E[x^2] - E[x]^2 loses precision for values far from zero.
         finish = "y0 = 1 / sqrt(v0 / n + eps)"
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=centred, writes=[self.inverse], axes=self.axes, finish=finish, scalars=self.scalars)
-        pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[tops[0].data.view(self.folded)])
+        pointwise(rec, "y0 = (x0 - x1) * x2", reads=[*centred, (self.inverse, 0)], writes=[self._folded(tops[0].data)])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None and bottoms[0].diff is not None
-        dy, y, dx = (ref.view(self.folded) for ref in (tops[0].diff, tops[0].data, bottoms[0].diff))
+        dy, y, dx = (self._folded(ref) for ref in (tops[0].diff, tops[0].data, bottoms[0].diff))
         means: list[Ref] = [rec.scratch(name, self.inverse.shape) for name in ("mean_dy", "mean_dy_y")]
         finish = "y0 = v0 / n; y1 = v1 / n"
         reduce(rec, "v0 = x0; v1 = x0 * x1", reads=[dy, y], writes=means, axes=self.axes, finish=finish, scalars=self.scalars)

@@ -56,7 +56,8 @@ class Python(Layer):
             return cls  # the script of py-faster-rcnn that runs gives its roidb to this layer
         native = registry().get(NATIVE.get((p.module, p.layer), ""), cls)
         least, most = (native.bottoms,) * 2 if isinstance(native.bottoms, int) else native.bottoms
-        return native if least <= len(param.bottom) <= (len(param.bottom) if most is None else most) else cls  # a fork's class of the same name
+        fits = not param.bottom or least <= len(param.bottom) <= (len(param.bottom) if most is None else most)
+        return native if fits else cls  # a fork's class of the same name
 
     def force_backward(self, bottom: int) -> bool:
         return True

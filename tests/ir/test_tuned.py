@@ -100,7 +100,7 @@ def test_a_table_decides_and_the_numbers_stay(device: Any, kind: str, operation:
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(Error) as caught:
         recorded(H100, choices({f"forward {CONV}": "31x7x1 by 1x1 /1"}), forward)
-    assert "'31x7x1 by 1x1 /1', which there is not" in str(caught.value) and "there are " in str(caught.value)
+    assert "'31x7x1 by 1x1 /1', which does not exist" in str(caught.value) and "there are " in str(caught.value)
     assert caught.value.place == "table.json" and "ocaffe tune" in str(caught.value.fix)
 
 

@@ -134,7 +134,8 @@ def test_lists_of_label_images(here: pathlib.Path, capsys: pytest.CaptureFixture
     pathlib.Path("net.prototxt").write_text(LAYER % (kind, fields))
     if kind == "ImageSegData":
         assert main(["plan", "--model", "net.prototxt"]) == 1
-        assert "none does not exist, and the layer does not say the size of its images\n  fix: --shape 3x224x224" in capsys.readouterr().err
+        told = "none does not exist, and the layer does not say the size of its images\n  fix: give channels, height and width of its images: --shape 3x224x224"
+        assert told in capsys.readouterr().err
     assert main(["plan", "--model", "net.prototxt", "--dump", "graph", *(["--shape", "3x4x6"] if kind == "ImageSegData" else [])]) == 0
     said = capsys.readouterr()
     assert f"data ({data})" in said.out and f"label ({label})" in said.out
