@@ -116,7 +116,8 @@ static float drawn(global const float* row, const uint4 words, const float share
   return is_bool ? value != 0 : value;
 }
 
-static void apply(global const float* row, const float value, float* to, const int replace) {
+/* `to` is in global memory: private arrays with indices from memory would be scratch memory on AMD's GPUs. */
+static void apply(global const float* row, const float value, global float* to, const int replace) {
   const int first = (int)row[FIRST], second = (int)row[SECOND];
   if (row[RULE] != 0) { /* squeeze: wider and lower */
     to[first] += log(value);
@@ -145,7 +146,7 @@ static void map_of(const float* c, const float2 from, const float2 to, float* m)
 #define AT_Y(m, x, y) ((x) * (m)[1] + (y) * (m)[3] + (m)[5])
 
 /* Whether all corners of the sample lie in the image, with a pixel to the right of them and below. */
-static int fits(const float* stored, const int height, const int width, const int rows, const int columns) {
+static int fits(global const float* stored, const int height, const int width, const int rows, const int columns) {
   float c[SPATIALS], m[6];
   for (int i = 0; i < SPATIALS; i++) c[i] = IS_LOG(i) ? exp(stored[i]) : stored[i];
   map_of(c, (float2)(columns, rows), (float2)(width, height), m);
@@ -173,36 +174,34 @@ kernel void draw(OPERAND(const uint, step), OPERAND(const float, rows), GIVEN_OP
   const float share = initial + (final - initial) * (2 / (1 + exp(-1.0986f * passes / half_life)) - 1);
   const uint sample = n * (step[STEP_OTHER_RANKS] + 1) + step[STEP_SAMPLE];
   const uint2 key = (uint2)(key0, key1);
-  float kept[COEFFICIENTS], now[COEFFICIENTS];
+  float kept[SPATIALS];
   for (int i = 0; i < COEFFICIENTS; i++) {
 #if GIVEN
-    kept[i] = ADD || REPLACE ? given[given_offset + n * given_stride + i] : 0;
+    y[i] = (ADD || REPLACE) && !(REPLACE && SPATIAL && i < SPATIALS) ? given[given_offset + n * given_stride + i] : 0;
 #else
-    kept[i] = 0;
+    y[i] = 0;
 #endif
-    if (REPLACE && SPATIAL && i < SPATIALS) kept[i] = 0;
-    now[i] = kept[i];
   }
+  for (int i = 0; i < SPATIALS; i++) kept[i] = y[i];
   if (SPATIAL) {
     int good = 0, tries = 0;
     while (!good && tries < TRIES) {
-      for (int i = 0; i < SPATIALS; i++) now[i] = 0;
+      for (int i = 0; i < SPATIALS; i++) y[i] = 0;
       for (int r = 0; r < SPATIAL; r++) {
         const uint4 words = philox((uint4)(r | tries << 8, sample, step[STEP_ITERATION], step[STEP_PASS]), key);
-        apply(rows + r * ROW, drawn(rows + r * ROW, words, share, (int)rows[r * ROW + FIRST] == MIRROR), now, 1);
+        apply(rows + r * ROW, drawn(rows + r * ROW, words, share, (int)rows[r * ROW + FIRST] == MIRROR), y, 1);
       }
-      for (int i = 0; i < SPATIALS; i++) now[i] += kept[i];
-      good = fits(now, height, width, cropped_height, cropped_width);
+      for (int i = 0; i < SPATIALS; i++) y[i] += kept[i];
+      good = fits(y, height, width, cropped_height, cropped_width);
       tries++;
     }
     if (tries >= TRIES) /* as in the fork, a fit at the last try does not count */
-      for (int i = 0; i < SPATIALS; i++) now[i] = kept[i];
+      for (int i = 0; i < SPATIALS; i++) y[i] = kept[i];
   }
   for (int r = SPATIAL; r < count; r++) {
     const uint4 words = philox((uint4)(r, sample, step[STEP_ITERATION], step[STEP_PASS]), key);
-    apply(rows + r * ROW, drawn(rows + r * ROW, words, share, 0), now, !ADD);
+    apply(rows + r * ROW, drawn(rows + r * ROW, words, share, 0), y, !ADD);
   }
-  for (int i = 0; i < COEFFICIENTS; i++) y[i] = now[i];
 }
 
 kernel void settle(OPERAND(const float, coefficients), OPERAND(float, table), const int samples, const int height, const int width,
