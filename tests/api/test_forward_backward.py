@@ -281,6 +281,17 @@ def test_similarities_may_be_asked_for_a_gradient(device: Any) -> None:
         np.testing.assert_array_equal(asked[name], usual[name])
 
 
+def test_a_reduction_of_one_element_reads_a_view_with_gaps(device: Any) -> None:
+    text = """
+        layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 4 dim: 1 dim: 2 dim: 1 } } }
+        layer { name: "b" type: "Power" bottom: "x" top: "b" power_param { scale: 2 } }
+        layer { name: "s" type: "Slice" bottom: "b" top: "p" top: "q" slice_param { axis: 2 } }
+        layer { name: "r" type: "Reduction" bottom: "q" top: "r" reduction_param { axis: 1 coeff: 2 } }"""
+    net = caffe.Net(parse(text, proto.NetParameter), caffe.TEST, device=device, keep=[])
+    assert net.forward(x=np.arange(8).reshape(4, 1, 2, 1))["r"].tolist() == [4, 12, 20, 28]
+    net.close()
+
+
 def test_partial_runs_do_not_disturb_other_blobs(device: Any) -> None:
     small = net(device, phase=proto.TRAIN)
     small.forward(data=image())
