@@ -20,6 +20,7 @@ from ocaffe.formats.blob import array_to_blob, blob_to_array
 from ocaffe.formats.blob import array_to_datum as array_to_datum_message
 from ocaffe.formats.blob import datum_to_array as datum_message_to_array
 from ocaffe.proto import caffe_pb2 as caffe_pb2
+from ocaffe.support.kinds import kind_of
 
 # Pillow's modes of gray images with more than 8 bits: the value of white. The mode I has 16 bits in PNG and PGM files, and 32 in TIFF files.
 _WIDE_GRAY = {"I;16": 65535, "I;16B": 65535, "I": 65535, "I;32": 2**31 - 1, "F": 1}
@@ -310,12 +311,22 @@ def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
 arraylist_to_blobprotovecor_str = arraylist_to_blobprotovector_str  # pycaffe's spelling
 
 
+VECTOR = (
+    "write and read the file in the modes 'wb' and 'rb', copy it in binary mode, and compare the sizes of both copies; "
+    "the bytes come from arraylist_to_blobprotovector_str"
+)
+
+
 def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:
     """Return the arrays of a serialised BlobProtoVector. Raises Error if it cannot be parsed."""
     try:
         return [blobproto_to_array(blob) for blob in proto.BlobProtoVector.FromString(str).blobs]
     except DecodeError as reason:
-        raise WrongValue(f"{len(str)} bytes are not a BlobProtoVector: {reason}", fix="give what arraylist_to_blobprotovector_str returned") from None
+        kind = kind_of(bytes(str[:512]))
+        if kind is not None:
+            raise WrongValue(f"the {len(str)} bytes are {kind.name}, not a BlobProtoVector", fix=kind.way or VECTOR) from None
+        fact = f"the {len(str)} bytes are a damaged BlobProtoVector, or none: {reason}"
+        raise WrongValue(fact, fix=VECTOR) from None
 
 
 def array_to_datum(arr: np.ndarray, label: int | None = None) -> Any:

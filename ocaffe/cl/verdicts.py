@@ -5,10 +5,10 @@ The key of a verdict has the strings that identify device and driver, and everyt
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from ocaffe.support.cache import Entries
+from ocaffe.support.interpreter import interpreter
 
 PASSED, FAILED = b"passed", b"failed"
 _ROOT = Path(__file__).resolve().parents[2]
@@ -39,4 +39,4 @@ def environment() -> dict[str, str]:
 
 def command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module."""
-    return [sys.executable, "-m", module, *arguments]
+    return [interpreter(), "-m", module, *arguments]

@@ -19,7 +19,7 @@ from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
 from ocaffe.io import load_image
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, to_read
+from ocaffe.support.files import atomic_write, to_read, unread
 from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"
@@ -133,6 +133,12 @@ def _print_best(names: Sequence[str], scores: np.ndarray, classes: Sequence[str]
             print(f'{row[best]:.4f} - "{classes[best]}"')
 
 
+def _extensions(folder: str) -> str:
+    """Return the remedy if no file of `folder` has the extension of --ext: those that its files have."""
+    found = sorted({os.path.splitext(name)[1][1:] for name in os.listdir(folder)} - {""}) if os.path.isdir(folder) else []
+    return f"--ext {found[0]}" + "".join(f", or --ext {each}" for each in found[1:4]) if found else "give a folder with images"
+
+
 def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator[np.ndarray]]:
     """Return the names of the images and an iterator that loads them one by one."""
     path = os.path.expanduser(path)
@@ -143,16 +149,17 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
         except OSError as problem:
             raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix=to_read(path, problem, "correct the path")) from None
         except (ValueError, EOFError) as problem:
-            empty = os.path.getsize(path) == 0
-            fact = "is empty" if empty else f"is not a .npy file of numbers: {str(problem).splitlines()[0]}"
-            raise Error(fact, place=path, fix="write the images by np.save(file, array), as an array of numbers") from None
+            told = unread(path, problem)
+            fact = "is empty" if os.path.getsize(path) == 0 else f"is not a .npy file of numbers: {told.splitlines()[0]}"
+            fix = to_read(path, problem, "write the images by np.save(file, array), as an array of numbers")
+            raise Error(fact, place=path, fix=fix) from None
         array = array[None] if array.ndim == 3 else array
         return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):
         print(f"Loading folder: {path}")
         files = sorted(glob.glob(os.path.join(glob.escape(path), f"*.{extension}")))
         if not files:
-            raise Error(f"no file in it ends in .{extension}", place=path, fix="--ext png, or another extension")
+            raise Error(f"no file in it ends in .{extension}", place=path, fix=_extensions(path))
     else:
         print(f"Loading file: {path}")
         files = [path]

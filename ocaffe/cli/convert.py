@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import input_text, read_sidecar
 from ocaffe.support import log
 from ocaffe.support.files import refuse_other
+from ocaffe.support.kinds import foreign
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
@@ -46,10 +49,9 @@ def main(argv: Sequence[str]) -> int:
         return _summary(options)
     if not options.files:
         raise Error("no files are given", place="ocaffe convert", fix=f"for example {USAGE}, or --summary FILE")
-    kinds = tuple(_kind(file) for file in options.files)
+    kinds = tuple(_kind(file, file == options.files[0]) for file in options.files)
     if kinds not in CONVERSIONS:
-        possible = "; ".join(" ".join(names) for names in CONVERSIONS)
-        raise Error(f"no conversion takes the kinds {' '.join(kinds)}", place="ocaffe convert", fix=f"give files of these kinds, in this order: {possible}")
+        raise Error(f"no conversion takes the kinds {' '.join(kinds)}", place="ocaffe convert", fix=_in_order(options.files))
     convert = CONVERSIONS[kinds]
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
@@ -63,11 +65,29 @@ def _suffix(file: str) -> str:
     return Path(file).suffix.lower()
 
 
-def _kind(file: str) -> str:
+def _kind(file: str, source: bool) -> str:
+    """Return the kind of a file by its name. `source`: it is to be read."""
     suffix = _suffix(file)
     if suffix not in KINDS:
-        raise Error(f"'{file}' is of no known kind", place="ocaffe convert", fix=f"give a name that ends with one of {', '.join(KINDS)}: {USAGE}")
+        other = foreign(file) if source else None
+        if other is not None:
+            raise Error(f"'{file}' is {other.name}, which ocaffe does not read", place="ocaffe convert", fix=other.way)
+        fact = f"the name '{file}' ends with none of {', '.join(KINDS)}"
+        raise Error(fact, place="ocaffe convert", fix=f"give names of these kinds, in this order: {_orders()}")
     return KINDS[suffix]
+
+
+def _orders() -> str:
+    return "; ".join(" ".join(names) for names in CONVERSIONS)
+
+
+def _in_order(files: Sequence[str]) -> str:
+    """Return the remedy for files of known kinds that no conversion takes: their right order, or the orders of all conversions."""
+    first, *rest = files
+    for order in itertools.permutations(rest) if len(files) < 5 else ():
+        if tuple(_kind(file, False) for file in (first, *order)) in CONVERSIONS:
+            return shlex.join(["ocaffe", "convert", first, *order])
+    return f"give files of these kinds, in this order: {_orders()}"
 
 
 def _summary(options: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from ocaffe.data.bad_records import BadRecords
 from ocaffe.data.changes.boxes import Boxes, read_annotated
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.databases.database import Reader, open_database
+from ocaffe.data.databases.datum import refuse_unmarked
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.data.sources.database_images import ImageSource
 from ocaffe.data.sources.file_images import ListSource
@@ -101,7 +102,11 @@ def _boxed(record: bytes) -> Sample:
         return planes(open_image(datum.data), Color.COLOR), rows
     shape = datum.channels, datum.height, datum.width
     if not datum.data or len(datum.data) != shape[0] * shape[1] * shape[2]:
-        raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database with images, not with float_data")
+        if datum.float_data:
+            raise Error("its image has float_data", fix="write the pixels as bytes in data, where the database is written")
+        refuse_unmarked(datum.data[:64])
+        fix = "set channels, height and width of the datum to the shape of its data, where the database is written"
+        raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix=fix)
     return np.frombuffer(datum.data, np.uint8).reshape(shape), rows
 
 

@@ -24,7 +24,7 @@ from ocaffe.errors import Error, axis_order, shape_text
 from ocaffe.ir.graph import Blob, Graph, Node
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import origin, type_of
-from ocaffe.support.files import to_read
+from ocaffe.support.files import to_read, unread
 
 TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in a blob
 HALF_TOLERANCE = 2e-2  # the same for a model in 16 bits
@@ -372,7 +372,7 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
             arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
         inputs = ", ".join(f"{blob.name}=..." for blob in graph.inputs)
-        fact = f"it cannot be read as an .npz of arrays: {problem}"
+        fact = f"it cannot be read as an .npz of arrays: {unread(path, problem)}"
         raise Error(fact, place=path, fix=to_read(path, problem, f"give an .npz with an array for every input: np.savez(file, {inputs})")) from problem
     feeds = {}
     for blob in graph.inputs:

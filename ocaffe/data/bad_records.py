@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ocaffe.data.databases.database import NoDatum
 from ocaffe.errors import Error
 from ocaffe.support import log
 
@@ -51,7 +52,8 @@ class BadRecords:
             skipped = len(self._found)
             if skipped >= self._limit or skipped + 1 >= self._entries:
                 before = f" ({skipped} bad records before it were skipped, and the limit is {self._limit})" if self._limit else ""
-                more = "; or skip up to N such records: transform_param { skip_bad_records: N }" if skipped + 1 < self._entries else ""
+                lost = skipped + 1 >= self._entries or isinstance(problem, NoDatum)
+                more = "" if lost else "; or skip up to N such records: transform_param { skip_bad_records: N }"
                 kind = BadRecord if more else Error  # a flag that skips records does not help if all are bad
                 raise kind(problem.fact + before, fix=f"{problem.fix}{more}")
             self._found.add(record)

@@ -60,7 +60,7 @@ def usual_count() -> int:
     if not wanted:
         return cores()
     if not wanted.isdecimal() or not int(wanted):
-        raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix="set it to the number of threads that decode images, for example 4")
+        raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix=f"export OCAFFE_WORKERS={cores()}: the number of threads that decode images, here one for each core")
     return int(wanted)
 
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from ocaffe.errors import Error, Place
 from ocaffe.layers.seg_accuracy import figures
 from ocaffe.solver.average_precision import VERSIONS, Detections, Points, average_precision
 from ocaffe.support.files import to_read
+from ocaffe.support.kinds import file_kind
 
 
 class Detected(NamedTuple):
@@ -67,7 +67,9 @@ def read_class_scores(path: str) -> dict[str, Detected | Segmented]:
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=Place(path), fix=to_read(path, problem, _FIX)) from None
     except json.JSONDecodeError as problem:
-        fact = f"is not a file of scores: it is not JSON ({problem})" if os.path.getsize(path) else "is empty"
+        kind = file_kind(path)
+        fact = f"is not a file of scores: it is not JSON ({problem})" if kind is None else f"is {kind.name}"
+        raise Error(fact, place=Place(path), fix=to_read(path, problem, _FIX)) from None
     except KeyError as problem:
         fact = f"is not a file of scores: a record has no {problem.args[0]!r}"
     except (ValueError, TypeError, AttributeError) as problem:

@@ -21,7 +21,7 @@ from ocaffe.evaluation.preprocessing import Padding, Preprocessing, mean_of, of_
 from ocaffe.evaluation.region_images import RegionImages
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, to_read
+from ocaffe.support.files import atomic_write, to_read, unread
 
 SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
 ORDERS = {1: "gray", 3: "BGR"}
@@ -107,8 +107,7 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
         padding = Padding(str(given["mode"]), tuple(map(float, given["values"]))) if given else None
         return Preprocessing((channels, height, width), resized, values, float(found["scale"]), padding), labels
     except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
-        reason = f"it has no {problem.args[0]!r}" if isinstance(problem, KeyError) else f"{problem}"
-        reason = "it is empty" if os.path.exists(path) and not os.path.getsize(path) else reason
+        reason = f"it has no {problem.args[0]!r}" if isinstance(problem, KeyError) else unread(path, problem)
         fix = "remove the file, and give --resize, --mean and --scale"
         raise Error(f"the preprocessing cannot be read: {reason}", place=path, fix=to_read(path, problem, fix)) from None
 

@@ -9,9 +9,10 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.formats.sniff import is_hdf5, is_text, open_head
+from ocaffe.formats.sniff import is_hdf5, is_text, open_head, wrong_kind
 from ocaffe.formats.text import without_private
 from ocaffe.support.files import atomic_write
+from ocaffe.support.kinds import kind_of
 
 _LARGEST = 2**31 - 1  # bytes of a message, in all implementations of protobuf
 
@@ -31,6 +32,9 @@ def read_net_binary(path: str | Path) -> Any:
             fix="use the file as it is, for --weights takes old formats of any size; `ocaffe convert OLD.caffemodel NEW.caffemodel` writes its weights anew",
         )  # fmt: skip
     data = open_head(path, "a caffemodel", size=-1)
+    kind = kind_of(data[:4096], str(path))
+    if kind is not None and not is_hdf5(data):
+        raise wrong_kind(kind, "a caffemodel", str(path), "give a .caffemodel")
     if is_text(data[:4096]) or is_hdf5(data):
         fix = "give a .caffemodel" if is_hdf5(data) else "give a .caffemodel; `ocaffe upgrade_net_proto_text` upgrades a prototxt"
         raise Error(f"is {'an HDF5' if is_hdf5(data) else 'a text'} file, not a binary caffemodel", place=str(path), fix=fix)

@@ -11,8 +11,9 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats import wire
-from ocaffe.formats.sniff import is_text, open_head
+from ocaffe.formats.sniff import is_text, open_head, wrong_kind
 from ocaffe.support.files import atomic_write
+from ocaffe.support.kinds import kind_of
 
 # field numbers of BlobProto
 _DATA, _DIFF, _SHAPE, _DOUBLE_DATA, _DOUBLE_DIFF = 5, 6, 7, 8, 9
@@ -126,6 +127,9 @@ def read_blobproto(path: str | Path) -> np.ndarray:
             fix = "write it by np.save(..., array.astype(np.float32))"
             raise Error(f"cannot be read as .npy: it holds {array.dtype}, not numbers", place=str(path), fix=fix)
         return array
+    kind = kind_of(head, str(path))
+    if kind is not None:
+        raise wrong_kind(kind, "a .binaryproto file", str(path), "make one with compute_image_mean, or give mean_value in its place")
     if is_text(head):
         raise Error("is a text file, not a .binaryproto file", place=str(path), fix="make one with compute_image_mean, or give mean_value in its place")
     span = wire.map_file(path)

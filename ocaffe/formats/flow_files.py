@@ -1,13 +1,16 @@
 """Files of FlowNet 2: flow (.flo), values (.float3), disparities (.pfm), and gray and color images (.pgm, .ppm)."""
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.support.files import atomic_write, check_finite_file, to_read
+from ocaffe.support.kinds import kind_of
 
+_FLO_HEAD = 12  # bytes
 MOST_DIGITS = 20  # of a number in a header
 
 
@@ -43,13 +46,25 @@ def write_pixels(path: str, values: np.ndarray, scale: float, normalize: bool) -
     _write(path, f"P{6 if len(values) == 3 else 5}\n{width} {height}\n255\n".encode(), pixels[::-1].transpose(1, 2, 0))
 
 
+def read_flo(path: str) -> np.ndarray:
+    """Return the flow of Middlebury's .flo: 2 x H x W. Raise Error without a place."""
+    content = _content(path)
+    if content[:4] != b"PIEH" or len(content) < _FLO_HEAD:
+        raise _no(path, ".flo", content, "give a .flo file of Middlebury: PIEH, width and height, then the values")
+    width, height = np.frombuffer(content, "<i4", 2, 4).tolist()
+    return _values(path, content[_FLO_HEAD:], "<f4", (height, width, 2)).transpose(2, 0, 1)
+
+
 def read_float3(path: str) -> np.ndarray:
     """Return the values of a .float3 file: Z x Y x X. Raise Error without a place."""
     content = _content(path)
     lines = content.split(b"\n", 5)
     axes = 2 + _number(lines[1]) if len(lines) > 2 and lines[0] == b"float" else 0
     if axes not in (4, 5) or len(lines) < axes:
-        raise Error(f"{path} is no .float3 file", fix="list a file that FlowNet 2's FloatWriter wrote: float, 2 or 3, the sizes, then the values")
+        made = f"{Path(path).with_suffix('.float3')}"
+        call = f"from ocaffe.formats.flow_files import read_flo, write_float3; write_float3({made!r}, read_flo({path!r}))"
+        other = f"python -c {shlex.quote(call)}; then name {made}"
+        raise _no(path, ".float3", content, other if content[:4] == b"PIEH" else "give a .float3 file, as a FloatWriter layer of FlowNet 2 writes it")
     sizes = [_number(line) for line in lines[2:axes]]
     shape = (*([1] if axes == 4 else []), *reversed(sizes))
     return _values(path, content[len(b"\n".join(lines[:axes])) + 1 :], "<f4", shape)
@@ -64,7 +79,7 @@ def read_pfm(path: str) -> np.ndarray:
         kind, width, height, scale = words[0], int(words[1]), int(words[2]), float(words[3])
         channels = {b"PF": 3, b"Pf": 1}[kind]
     except (IndexError, KeyError, ValueError):
-        raise Error(f"{path} is no .pfm file", fix="list a file of the format PFM: PF or Pf, width and height, scale, then the values") from None
+        raise _no(path, ".pfm", content, "list .pfm files of disparities, as those of FlyingThings3D: the first line of such a file is PF or Pf") from None
     rows = _values(path, lines[3] if len(lines) > 3 else b"", ">f4" if scale > 0 else "<f4", (height, width, channels))
     return -rows[::-1].transpose(2, 0, 1)
 
@@ -75,6 +90,14 @@ def _content(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as problem:
         raise Error(f"{path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "correct its name in the list")) from None
+
+
+def _no(path: str, wanted: str, content: bytes, fix: str) -> Error:
+    """Return the error for a file that is not of the kind `wanted`."""
+    kind = kind_of(content[:512], path)
+    if kind is None:
+        return Error(f"{path} is no {wanted} file", fix=fix)
+    return Error(f"{path} is {kind.name}, not a {wanted} file", fix=kind.way or fix)
 
 
 def _number(text: bytes) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ocaffe.errors import Error
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.interpreter import interpreter, not_started
 
 NO_H5PY = 77  # exit status of hdf5_child.py
 CHILD = Path(__file__).with_name("hdf5_child.py")
@@ -123,11 +124,11 @@ class Hdf5Files:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None:
-            command = [sys.executable, "-I", "-S", str(CHILD), json.dumps(sys.path), str(self._seconds)]
+            command = [interpreter(), "-I", "-S", str(CHILD), json.dumps(sys.path), str(self._seconds)]
             try:
                 self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             except OSError as problem:
-                raise Error(f"the process that reads HDF5 files does not start: {problem}", fix="set sys.executable to a Python interpreter") from None
+                raise not_started("reads HDF5 files", problem) from None
             self._end = weakref.finalize(self, _stop, self._child)
             _widen(self._child.stdout)
         return self._child

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ocaffe.errors import Error, Place
 from ocaffe.support.files import to_read
+from ocaffe.support.kinds import file_kind
 
 SHOWN = 3
 _ABOVE = 8  # folders above one in which paths are looked for
@@ -72,7 +73,10 @@ class MissingPath(Error):
     def fix(self) -> str | None:
         """The remedy, for the place that the error has now."""
         if os.path.exists(self._path):
-            return self._fix if os.access(self._path, os.R_OK) else to_read(self._path, PermissionError(), self._fix or "")
+            if not os.access(self._path, os.R_OK):
+                return to_read(self._path, PermissionError(), self._fix or "")
+            kind = file_kind(self._path) if os.path.isfile(self._path) else None
+            return kind.way if kind is not None and kind.way else self._fix
         found = elsewhere(self._path, str(self.place.file if isinstance(self.place, Place) else self.place or ""))
         if found is None:
             beside = _similar(os.path.split(self._path)) if self._path else None

@@ -2,16 +2,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
 from ocaffe.support.files import to_read
+from ocaffe.support.kinds import EMPTY, Kind, foreign, kind_of
 
 _WEIGHTS = "give the net's prototxt here; a file of weights goes to the flag --weights of train, test and predict"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_LFS = b"version https://git-lfs"
-_ARCHIVES = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "7z", b"Rar!": "rar"}
 
 
 def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
@@ -31,27 +31,23 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
         raise Error(f"is a folder, not {what}", place=name, fix=f"name a file in it: {', '.join(inside)}" if inside else "name a file") from None
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=name, fix=to_read(name, problem, "copy it again, to another disk")) from None
-    if not head:
-        raise Error(f"the file is empty, not {what}", place=name, fix="download or write it again")
-    if head.startswith(_LFS):
-        fix = "run `git lfs pull` in its repository"
-        raise Error(f"is a Git LFS pointer, not {what}: the file itself was not downloaded", place=name, fix=fix)
-    for magic, kind in _ARCHIVES.items():
-        if head.startswith(magic):
-            raise Error(f"is a {kind} archive, not {what}", place=name, fix="unpack it first")
-    if is_web_page(head):
-        raise Error(f"is a web page, not {what}", place=name, fix="download the file itself; this is the page about it")
+    kind = kind_of(head, name)
+    if kind is not None and kind.name == EMPTY:
+        raise Error(f"the file is empty, not {what}", place=name, fix=kind.way)
+    if kind is not None and kind.way:  # a reader knows those without a way itself
+        raise wrong_kind(kind, what, name)
     return head
 
 
-def is_web_page(head: bytes) -> bool:
-    return head[:200].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+def wrong_kind(kind: Kind, what: str, path: str, fix: str = "") -> Error:
+    """Return the error for a file of another kind than `what`. `fix` is the remedy for kinds that have no way of their own."""
+    return Error(f"is {kind.name}, not {what}", place=path, fix=kind.way or fix)
 
 
-def kind_of(head: bytes) -> str:
-    """Return what the first bytes of a file tell about it, for an error: 'empty', 'a web page', or 'a gzip archive'. Return '' for others."""
-    archive = next((f"a {kind} archive" for magic, kind in _ARCHIVES.items() if head.startswith(magic)), "")
-    return "empty" if not head else "a web page" if is_web_page(head) else "a Git LFS pointer" if head.startswith(_LFS) else archive
+def from_onnx(path: str) -> str:
+    """Return the remedy for an ONNX model where a file of Caffe is expected."""
+    stem = str(Path(path).with_suffix(""))
+    return f"make Caffe's files of it: {shlex.join(['ocaffe', 'convert', path, f'{stem}.prototxt', f'{stem}.caffemodel'])}"
 
 
 def is_hdf5(head: bytes) -> bool:
@@ -68,10 +64,15 @@ def read_text_file(path: str | Path) -> str:
     data = open_head(path, "a prototxt", size=-1)  # read once: it may be a pipe
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Error("is UTF-16 text", place=str(path), fix="save it as UTF-8")
-    if is_hdf5(data):
-        raise Error("is an HDF5 file, not a prototxt", place=str(path), fix=_WEIGHTS)
+    kind = kind_of(data[:4096], str(path))
+    if kind is not None:
+        fix = _WEIGHTS if is_hdf5(data) else "give the net's prototxt here"
+        raise wrong_kind(kind, "a prototxt", str(path), fix)
     if not is_text(data[:4096]) and str(path).lower().endswith(".onnx"):
-        raise Error("is an ONNX model, not a prototxt", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
+        raise Error("is an ONNX model, not a prototxt", place=str(path), fix=from_onnx(str(path)))
+    known = foreign(str(path)) if not is_text(data[:4096]) else None
+    if known is not None:
+        raise wrong_kind(known, "a prototxt", str(path))
     if not is_text(data[:4096]):
         raise Error("is a binary file (a caffemodel?), not a prototxt", place=str(path), fix=_WEIGHTS)
     return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")

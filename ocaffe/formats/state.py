@@ -12,8 +12,9 @@ from ocaffe.formats import wire
 from ocaffe.formats.blob import decode_blob, encode_blob, malformed
 from ocaffe.formats.records import Cursor as Cursor
 from ocaffe.formats.records import SolverState as SolverState
-from ocaffe.formats.sniff import is_hdf5, is_text, open_head
+from ocaffe.formats.sniff import is_hdf5, is_text, open_head, wrong_kind
 from ocaffe.support.files import atomic_write
+from ocaffe.support.kinds import kind_of
 
 # field numbers of SolverState and DataCursor
 _GIVE = "give --snapshot a .solverstate; to start from weights alone: `ocaffe train --weights FILE`"
@@ -30,6 +31,9 @@ def read_state(path: str | Path) -> SolverState:
         from ocaffe.formats.hdf5 import read_state_hdf5
 
         return read_state_hdf5(path)
+    kind = kind_of(head, str(path))
+    if kind is not None:
+        raise wrong_kind(kind, "a solver state", str(path), _GIVE)
     if is_text(head):
         raise Error("is a text file, not a solver state", place=str(path), fix="give a .solverstate or .solverstate.h5")
     span = wire.map_file(path)

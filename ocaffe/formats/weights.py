@@ -16,10 +16,11 @@ from ocaffe.formats import wire
 from ocaffe.formats.blob import decode_blob, encode_blob, malformed
 from ocaffe.formats.records import LayerWeights as LayerWeights
 from ocaffe.formats.records import Weights as Weights
-from ocaffe.formats.sniff import is_hdf5, is_text, open_head
+from ocaffe.formats.sniff import from_onnx, is_hdf5, is_text, open_head, wrong_kind
 from ocaffe.formats.text import without_private
 from ocaffe.formats.upgrade import v0_type, v1_type
 from ocaffe.support.files import atomic_write
+from ocaffe.support.kinds import foreign, kind_of
 
 _NAME, _V1_LAYERS, _LAYER = 1, 2, 100  # field numbers of NetParameter
 
@@ -47,6 +48,9 @@ def read_weights(path: str | Path) -> Weights:
         from ocaffe.formats.hdf5 import read_weights_hdf5
 
         return read_weights_hdf5(path)
+    kind = kind_of(head, str(path)) or (None if is_text(head) else foreign(str(path)))
+    if kind is not None:
+        raise wrong_kind(kind, "a caffemodel", str(path), "give a .caffemodel or .caffemodel.h5")
     if is_text(head):
         raise Error(
             "is a text file (a prototxt?), not a caffemodel", place=str(path), fix="the weights are in a .caffemodel or .caffemodel.h5 file"
@@ -75,7 +79,7 @@ def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
         return
     second = span.field(first.end) if first.end < span.end else first
     if str(path).lower().endswith(".onnx"):
-        raise Error("is an ONNX model, not a caffemodel", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
+        raise Error("is an ONNX model, not a caffemodel", place=str(path), fix=from_onnx(str(path)))
     if second.kind == wire.BYTES:
         fix = f"give the .caffemodel beside it; to continue its training: `ocaffe train --snapshot {path}`"
         raise Error("is a solver state, not a caffemodel", place=str(path), fix=fix)

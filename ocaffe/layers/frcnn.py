@@ -17,6 +17,7 @@ from ocaffe.layers.proposal import Proposal
 from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.support import log
 from ocaffe.support.files import to_read
+from ocaffe.support.kinds import file_kind
 
 # The names in the file of the settings whose names differ there; {} is test_ in TEST.
 PROPOSAL = {"min_size": "{}rpn_min_size", "pre_nms_topn": "{}rpn_pre_nms_top_n", "post_nms_topn": "{}rpn_post_nms_top_n", "nms_thresh": "{}rpn_nms_thresh"}
@@ -86,12 +87,16 @@ class FromFile(Configured):
             fix = to_read(path, problem, "give the path of the JSON file with which the net was trained")
             raise self.error(f"{self.told} cannot be read: {problem.strerror}", fix) from None
         except UnicodeDecodeError:
-            raise self.error(f"{self.told} is a binary file, not JSON", "give the path of the JSON file with which the net was trained") from None
+            kind = file_kind(path)
+            fix = kind.way if kind is not None and kind.way else "give the path of the JSON file with which the net was trained"
+            raise self.error(f"{self.told} is {kind.name if kind is not None else 'a binary file'}, not JSON", fix) from None
         self.check(text.strip(), f"{self.told} is an empty file", "copy the JSON file with which the net was trained there")
         try:
             settings = json.loads(text, strict=False)  # the fork's files have line ends in texts
         except ValueError as problem:
-            raise self.error(f"{self.told} is not valid JSON: {problem}", "correct the file at this place") from None
+            kind = file_kind(path)
+            fact = f"{self.told} is not valid JSON: {problem}" if kind is None else f"{self.told} is {kind.name}, not JSON"
+            raise self.error(fact, kind.way if kind is not None else "correct the file at this place") from None
         self.check(isinstance(settings, dict), f"{self.told} is JSON, but not an object", "write the settings as a JSON object: { name: value, .. }")
         return dict(settings)
 

@@ -14,12 +14,14 @@ import socket
 import stat
 import tempfile
 import time
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from ocaffe.errors import Error
+from ocaffe.support.kinds import EMPTY, WrongKind, file_kind, kind_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _OLD = 86400  # seconds
@@ -39,8 +41,12 @@ def text_lines(path: str | os.PathLike[str], errors: str = "surrogateescape", ne
     """
     check_finite_file(path)
     with open(path, "rb") as head:
-        if head.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise OSError(errno.EINVAL, "it is UTF-16 text; save it as UTF-8")
+        begin = head.read(512)
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise OSError(errno.EINVAL, "it is UTF-16 text; save it as UTF-8")
+    kind = kind_of(begin, os.fspath(path))
+    if kind is not None and kind.name != EMPTY:
+        raise WrongKind(kind)
     with open(path, encoding="utf-8", errors=errors, newline=newline) as stream:
         for line in stream:
             yield line.removeprefix("\ufeff")
@@ -212,13 +218,22 @@ def to_write(path: str | os.PathLike[str], problem: OSError, other: str = "choos
 
 
 def to_read(path: str | os.PathLike[str], problem: Exception, fix: str) -> str:
-    """Return the remedy if the system does not read `path`: the permission that is missing, else `fix`."""
+    """Return the remedy if `path` cannot be read: the permission that is missing, the way from a file of another kind, else `fix`."""
     if not isinstance(problem, PermissionError):
-        return fix
+        kind = file_kind(os.fspath(path)) if isinstance(problem, (WrongKind, ValueError, EOFError, zipfile.BadZipFile)) else None
+        return kind.way if kind is not None and kind.way else fix
     closed = next((each for each in reversed(Path(path).absolute().parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
     if closed is not None:
         return f"let its owner allow you to use the folder: chmod a+rx {shlex.quote(str(closed))}"
     return f"let its owner allow you to read it: chmod a+r{'x' * os.path.isdir(path)} {shlex.quote(str(path))}"
+
+
+def unread(path: str | os.PathLike[str], problem: Exception) -> str:
+    """Return why `path` cannot be read, or cannot be parsed: its kind if it is of another one, else the reason that `problem` gives."""
+    kind = file_kind(os.fspath(path)) if not isinstance(problem, OSError) else None
+    if kind is not None:
+        return f"it is {kind.name}"
+    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _refused(path: Path, folder: Path, problem: OSError) -> Error:

@@ -96,7 +96,8 @@ def test_bad_folders_and_files(tmp_path: pathlib.Path) -> None:
         (idx(IMAGES["train"][:9]), "has 9 images, train-labels-idx1-ubyte 30 labels"),
         (b"", "is empty, not an IDX file"),
         (b"<!DOCTYPE html><html>", "is a web page, not an IDX file of bytes with 3 axes"),
-        (b"\x93NUMPY", "it begins with the bytes 93 4e 55 4d, not with 00 00 08 03"),
+        (b"\x93NUMPY", "is a .npy file of numpy, not an IDX file of bytes with 3 axes"),
+        (b"IDX3 1 2 3", "it begins with the bytes 49 44 58 33, not with 00 00 08 03"),
         (FILES["train-images-idx3-ubyte"][:9], "ends in the middle of its header"),
     ):
         (tmp_path / "train-images-idx3-ubyte").write_bytes(bad)

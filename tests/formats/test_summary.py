@@ -88,7 +88,7 @@ def test_what_nobody_knows(tmp_path: Path) -> None:
     with pytest.raises(Error, match="nonsense"):
         summarize(tmp_path / "x.prototxt")
     (tmp_path / "x.bin").write_bytes(b"\x93NUMPY\x01\x00")
-    with pytest.raises(Error, match="is damaged, or is not a caffemodel"):
+    with pytest.raises(Error, match=r"is a \.npy file of numpy, not a caffemodel"):
         summarize(tmp_path / "x.bin")
     with pytest.raises(Error, match=r"no file data\.mdb"):
         summarize(tmp_path)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from onnx import TensorProto, checker, defs, helper, inliner
 
 from ocaffe.convert.importer.external import load_external
 from ocaffe.errors import Error
-from ocaffe.formats.sniff import is_hdf5, open_head
+from ocaffe.formats.sniff import is_hdf5, is_text, open_head, wrong_kind
+from ocaffe.support.kinds import foreign, kind_of
 
 OLDEST = 7  # broadcasting as in numpy exists since opset 7
 _KINDS = {"sequence_type": "a sequence", "map_type": "a map", "optional_type": "optional", "sparse_tensor_type": "a sparse tensor"}
@@ -30,14 +32,21 @@ def read_model(path: str | Path) -> Any:
     place = str(path)
     head = open_head(path, "an ONNX model")
     if is_hdf5(head):
-        raise Error("is an HDF5 file, not an ONNX model", place=place, fix="give the .onnx file")
+        stem, keras = str(Path(place).with_suffix("")), shlex.join(["python", "-m", "tf2onnx.convert", "--keras", place, "--output", "MODEL.onnx"])
+        fix = f"if it is of Keras: pip install tf2onnx; {keras.replace('MODEL', stem)}; if it has weights of Caffe, they need no conversion"
+        raise Error("is an HDF5 file, not an ONNX model", place=place, fix=fix)
+    if is_text(head):
+        raise Error("is a text file, not an ONNX model", place=place, fix="give the .onnx file itself")
+    kind = kind_of(head, place) or foreign(place)
+    if kind is not None:
+        raise wrong_kind(kind, "an ONNX model", place, "give the .onnx file")
     try:
         model = onnx.load(place, format="protobuf", load_external_data=False)
     except (DecodeError, ValueError) as problem:
         fix = "check that this is the .onnx file; if it is, copy or download it again"
         raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix=fix) from None
     if not model.graph.node:
-        fix = "check that this is the .onnx file; if it is, copy or download it again"
+        fix = "export the model again from its program, and copy the whole file"
         raise Error("has no operators: it is not an ONNX model, or is truncated", place=place, fix=fix)
     if any(isinstance(text, bytes) for text in _texts(model)):  # protobuf returns invalid text as bytes
         raise Error("is damaged: a name in it is not valid text", place=place, fix="copy or download it again")

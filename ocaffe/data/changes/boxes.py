@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.support.kinds import kind_of
 
 _ROW = 8  # of a label top: image, label, instance, corners, difficult
 _BOTH = [0, 1, 0, 1]  # x and y of both corners
@@ -23,7 +24,9 @@ def read_annotated(content: Any) -> Any:
     try:
         return proto.AnnotatedDatum.FromString(bytes(content))
     except DecodeError:
-        raise Error("it is not an AnnotatedDatum", fix="make the database by `ocaffe dataset voc` or convert_annoset") from None
+        kind = kind_of(bytes(content[:512]))
+        fact = f"it is {kind.name}, not an AnnotatedDatum" if kind is not None else "it is not an AnnotatedDatum"
+        raise Error(fact, fix="make the database from images and boxes by `ocaffe dataset voc` or `ocaffe convert_annoset`") from None
 
 
 @dataclass(frozen=True)

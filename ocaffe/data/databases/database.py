@@ -69,17 +69,27 @@ class Database(ABC):
         return fault(self.path, reason, record, key)
 
 
+class NoDatum(Error):
+    """A record is of another kind, and so all records are. To skip bad ones does not help."""
+
+
 def fault(path: str, reason: object, record: int | None = None, key: Key | None = None) -> Error:
     """Return the error for the database `path`, or for one of its records, that cannot be read."""
     where = f", record {record}" if record is not None else ""
     where += f" (key '{key_text(key)}')" if key is not None else ""
     fact = reason.fact if isinstance(reason, Error) else reason
     fix = getattr(reason, "fix", None) or (_REPLACE if isinstance(reason, Error) else COPY)
-    return Error(f"database {path}{where}: {fact}", fix=fix)
+    return (NoDatum if isinstance(reason, NoDatum) else Error)(f"database {path}{where}: {fact}", fix=fix)
 
 
 def key_text(key: Key) -> str:
     return bytes(key).decode("ascii", "backslashreplace")
+
+
+def leveldb_text(problem: BaseException) -> str:
+    """Return what LevelDB says, which plyvel passes on as bytes."""
+    told = problem.args[0] if problem.args else ""
+    return told.decode("utf-8", "backslashreplace") if isinstance(told, bytes) else str(problem)
 
 
 class Reader:
@@ -240,9 +250,9 @@ class _LevelDB(Database):
                 os.symlink(os.path.join(os.path.abspath(path), name), os.path.join(folder, name))
         try:
             self.environment = plyvel.DB(folder, create_if_missing=False)
+            self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
         except (plyvel.Error, OSError) as problem:
-            raise Error(f"{path} cannot be opened as LevelDB: {str(problem).replace(folder, path)}", fix=COPY) from None
-        self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
+            raise Error(f"{path} cannot be opened as LevelDB: {leveldb_text(problem).replace(folder, path)}", fix=COPY) from None
 
     def cursor(self, random: bool) -> Cursor:
         return _LevelDBCursor(self.environment, random)
@@ -258,7 +268,10 @@ class _LevelDBCursor:
         self._environment = environment
         self._iterator = environment.raw_iterator(verify_checksums=True)
         self._at = -1  # the record at the iterator; -1: unknown
-        self._keys = list(environment.iterator(include_value=False)) if random else None
+        try:
+            self._keys = list(environment.iterator(include_value=False)) if random else None
+        except plyvel.Error as problem:
+            raise Unreadable(leveldb_text(problem)) from None
 
     def values(self, found: Sequence[Item], arena: Arena) -> list[Any]:
         return [value for _, value in found]
@@ -278,7 +291,7 @@ class _LevelDBCursor:
                 items.append((self._iterator.key(), self._iterator.value()))
         except self._error as problem:
             self._at = -1
-            raise Unreadable(str(problem)) from None
+            raise Unreadable(leveldb_text(problem)) from None
         return items
 
     def _move(self, record: int) -> bool:

@@ -8,9 +8,10 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ocaffe import proto
-from ocaffe.data.databases.database import Database, Reader
+from ocaffe.data.databases.database import Database, NoDatum, Reader
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats import wire
+from ocaffe.support.kinds import EMPTY, is_picture, kind_of
 
 NO_DATA = "set data of the Datum to the bytes of an image file, where the database is written"
 
@@ -20,10 +21,22 @@ _TAIL = 32  # bytes of such an end at most
 SMALL = 1 << 14  # bytes of a record; for larger records copying takes most of the time, not parsing
 
 
-def not_a_datum(problem: wire.Malformed) -> Error:
-    """Return the error, without a place, for a record that cannot be parsed."""
+def not_a_datum(problem: wire.Malformed, content: Any) -> Error:
+    """Return the error, without a place, for a record whose `content` cannot be parsed."""
+    kind = kind_of(bytes(content[:512]))
+    if kind is not None and kind.name != EMPTY:
+        made = f"Datum(encoded=True, data={'image' if is_picture(bytes(content[:64])) else 'bytes of an image'}, label=NUMBER).SerializeToString()"
+        fix = f"write Datum messages, as `ocaffe convert_imageset` does; in Python, after `from ocaffe.proto.caffe_pb2 import Datum`: {made}"
+        return NoDatum(f"it is {kind.name}, not a Datum", fix=fix)
     fix = "write records that are Datum messages, as `ocaffe convert_imageset` does"
     return Error(f"it is not a Datum: {problem.fact} at byte {problem.at}", fix=fix)
+
+
+def refuse_unmarked(data: bytes) -> None:
+    """Raise the error, without a place, if `data`, the begin of the raw values of a Datum, is that of an image file."""
+    picture = is_picture(data)
+    if picture:
+        raise Error(f"its data is {picture}, and encoded is not set", fix="set encoded: true in each Datum, where the database is written")
 
 
 class Datum(NamedTuple):
@@ -43,6 +56,8 @@ class Datum(NamedTuple):
             raise Error("it has neither data nor float_data", fix="set data or float_data of each Datum, where the database is written")
         expected = self.shape[0] * self.shape[1] * self.shape[2]
         if values.size != expected:
+            if self.pixels is not None:
+                refuse_unmarked(self.pixels[:64].tobytes())
             what = "bytes of data" if self.pixels is not None else "float_data"
             fact = f"{values.size} {what} for an image of {shape_text(self.shape)}, which has {expected}"
             raise Error(fact, fix="set channels, height and width of the Datum to the shape of its values, where the database is written")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe.formats.sniff import kind_of
+from ocaffe.support.kinds import kind_of
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("@IIPN IHH5N IHH5N NN")  # magic, version, address, map size; the free and the main tree; last page, transaction
@@ -74,9 +74,9 @@ class LmdbFile:
 
     def __init__(self, path: str) -> None:
         """Raises OSError, Damaged."""
-        self._path = os.path.abspath(path)
+        self._path, self._given = os.path.abspath(path), path
         self._open()
-        self.page_size = _meta(self.read(0, _HEAD + _META.size)).page_size
+        self.page_size = _meta(self.read(0, _HEAD + _META.size), path).page_size
 
     def _open(self) -> None:
         self._descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -133,7 +133,7 @@ class LmdbFile:
         """Return the last two committed states, the newer one first."""
         content = self.read(0, self.page_size + _HEAD + _META.size)
         if content != self._known[0]:
-            metas = [_meta(content[at : at + _HEAD + _META.size]) for at in (0, self.page_size)]
+            metas = [_meta(content[at : at + _HEAD + _META.size], self._given) for at in (0, self.page_size)]
             if metas[0].page_size != metas[1].page_size:
                 raise Damaged(f"its two meta pages have page sizes {metas[0].page_size} and {metas[1].page_size}")
             self._known = content, sorted(metas, reverse=True)
@@ -150,13 +150,13 @@ def _others(flags: int, key: bytes) -> Damaged:
     return Damaged(fact, f'write the records to the main database; in Python: leave out env.open_db(b"{name}"), and db= in begin() and put()', whole=True)
 
 
-def _meta(page: bytes) -> Meta:
-    """Parse a meta page."""
+def _meta(page: bytes, path: str) -> Meta:
+    """Parse a meta page of the file `path`, whose name is for errors."""
     magic, version, *rest = _META.unpack_from(page, _HEAD)
     if magic != _MAGIC:
-        kind = kind_of(page)
-        if kind:
-            raise Damaged(f"its data.mdb is {kind}", "get the file data.mdb itself, or make the database again")
+        kind = kind_of(page, path)
+        if kind is not None:
+            raise Damaged(f"its data.mdb is {kind.name}", kind.way or COPY)
         fact = "its data.mdb is not an LMDB file of this kind of machine (word size, byte order)"
         raise Damaged(fact, f"{COPY} on this kind of machine, for example by `ocaffe convert_imageset`")
     if version != _VERSION:

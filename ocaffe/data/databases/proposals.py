@@ -12,7 +12,7 @@ import numpy as np
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.nearby import MissingPath
-from ocaffe.support.files import atomic_write, check_finite_file
+from ocaffe.support.files import atomic_write, check_finite_file, to_read, unread
 
 MAKE = "make it by `ocaffe dataset proposals`"
 WRITE = 'save it by np.savez("FILE.npz", counts=counts, boxes=boxes), with int64 counts and float32 boxes'
@@ -39,7 +39,8 @@ def read_proposals(path: str) -> list[np.ndarray]:
     except OSError as problem:
         raise MissingPath(f"the proposals {path} cannot be read: {problem.strerror or problem}", path, "proposals", MAKE) from None
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
-        raise Error(f"{path} is no .npz file with the arrays counts and boxes: {problem}", fix=f"{WRITE}, or {MAKE}") from None
+        fact = f"{path} is no .npz file with the arrays counts and boxes: {unread(path, problem)}"
+        raise Error(fact, fix=to_read(path, problem, f"{WRITE}, or {MAKE}")) from None
     if counts.ndim != 1 or counts.dtype.kind != "i":
         fact = f"counts in {path} is {shape_text(counts.shape)} of type {counts.dtype}, and must be one row of whole numbers"
         raise Error(fact, fix="save the number of boxes of each image: counts=np.array([...], np.int64)")

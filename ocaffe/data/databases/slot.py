@@ -28,6 +28,8 @@ class Slot:
 
     def __init__(self, path: str) -> None:
         """Raises NoSlot, OSError."""
+        if not sys.executable:
+            raise NoSlot("sys.executable is empty, as in a program that contains Python")
         _make_lock_file(os.path.join(path, "lock.mdb"))
         command = [sys.executable, "-I", "-S", str(_CHILD), json.dumps(sys.path), os.path.abspath(path), str(_LOCK_MODE)]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -34,6 +34,7 @@ from ocaffe.data.decoding.pixels import FORMATS, Layout, layout, low_bytes
 from ocaffe.data.decoding.pixels import Color as Color
 from ocaffe.errors import Error
 from ocaffe.support.files import check_finite_file, to_read
+from ocaffe.support.kinds import kind_of
 
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
@@ -109,8 +110,10 @@ def open_pillow(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
                 image = plugin(io.BytesIO(data), "")
                 break
         else:
-            other = _OTHERS.get(bytes(data[4:12]))
-            raise Error(f"it is not an image file of a format that ocaffe reads ({', '.join(FORMATS)})" + (f", but a file of {other}" if other else ""))
+            other, kind = _OTHERS.get(bytes(data[4:12])), kind_of(bytes(data[:512]))
+            name = f"a file of {other}" if other else kind.name if kind is not None else ""
+            fact = f"it is not an image file of a format that ocaffe reads ({', '.join(FORMATS)})" + (f", but {name}" if name else "")
+            raise Error(fact, fix=kind.way if kind is not None and kind.way else "convert it to JPEG or PNG" if other else None)
     _check_size(*image.size, limit)
     return image
 

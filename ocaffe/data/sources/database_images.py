@@ -64,7 +64,7 @@ class DatumOpener(Opener):
         try:
             datum = self.parser(content)
         except Malformed as problem:
-            raise not_a_datum(problem) from None
+            raise not_a_datum(problem, content) from None
         if not datum.encoded:
             return Record(datum.label, None, datum.values, datum.shape)
         if datum.pixels is None:

@@ -153,9 +153,13 @@ def _listed(source: str, root: str, classes: int) -> Iterator[Listed]:
         _, head = take("'#' and a number", 2)
         number, name = take("the name of an image", 1)
         path = root + " ".join(name)
-        _, count = take("the number of boxes", 1)
+        place, count = take("the number of boxes", 1)
         if head[0] != "#" or not count[0].isdigit():
             raise Error(f"{source}, line {number}: '{head[0]}' and '{count[0]}' instead of '#' and the number of boxes", fix=FIX)
+        follow = next((after for after, (_, words) in enumerate(lines[at:]) if words[0] == "#"), len(lines) - at)
+        if follow != int(count[0]):
+            fact = f"{source}, line {place}: the number of boxes is {count[0]}, and {follow} lines follow"
+            raise Error(fact, fix=f"write {follow} in this line, or correct the boxes after it")
         boxes = [_box(source, *take("a box", 6), classes) for _ in range(int(count[0]))]
         if not boxes:
             raise Error(f"{source}, line {number}: {path} has no boxes", fix="leave the image out of the list: the net needs a box in each")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ocaffe.formats.hdf5_files import Hdf5Files, Member
 from ocaffe.formats.nearby import MissingPath, elsewhere
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
+from ocaffe.support.kinds import HDF5, WrongKind
 
 _UNCHANGED = "start again, and do not change the files while they are read"
 _SIGNATURE = "\udc89HDF"  # the first bytes of an HDF5 file, read as text
@@ -188,15 +190,21 @@ class _File:
         self._values = None
 
 
+def _itself(source: str) -> str:
+    """Return the remedy if source names the HDF5 file itself."""
+    made = f"{os.path.splitext(source)[0]}.txt"
+    return f'echo {shlex.quote(source)} > {shlex.quote(made)}, and source: "{made}" in hdf5_data_param'
+
+
 def _listed(source: str) -> list[str]:
     """Return the files named in the text file `source`. Names are separated by white space, as in Caffe."""
     fix = "source names a text file with one HDF5 file per line"
     try:
         text = "".join(text_lines(source))
     except OSError as problem:
+        if isinstance(problem, WrongKind) and problem.kind.name == HDF5:
+            raise Error(f"the source list {source} is itself an HDF5 file", fix=_itself(source)) from None
         raise MissingPath(f"the source list '{source}' cannot be read: {problem.strerror}", source, "source", fix) from None
-    if text.startswith(_SIGNATURE):
-        raise Error(f"the source list {source} is itself an HDF5 file", fix=f"write {source} into a text file, and set source to that file")
     files = text.split()
     if not files:
         raise Error(f"the source list {source} names no file", fix="write the name of an HDF5 file into each of its lines")

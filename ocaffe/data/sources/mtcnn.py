@@ -14,6 +14,7 @@ from ocaffe.data.sources.database_images import DatumOpener, DatumStore, ImageSo
 from ocaffe.data.stores.store import Record
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.kinds import kind_of
 
 BOX = ("xmin", "ymin", "xmax", "ymax")
 POINTS = 10  # x and y of five points
@@ -28,8 +29,9 @@ class MtcnnOpener(DatumOpener):
         try:
             record = proto.MTCNNDatum.FromString(bytes(content))
         except DecodeError as problem:
-            fix = "write records that are MTCNNDatum messages; a database of Datum messages is for a Data layer"
-            raise Error(f"it is not an MTCNNDatum: {problem}", fix=fix) from None
+            kind = kind_of(bytes(content[:512]))
+            fix = "write records that are MTCNNDatum messages; a database of Datum messages is for a layer of type: \"Data\""
+            raise Error(f"it is {kind.name}, not an MTCNNDatum" if kind is not None else f"it is not an MTCNNDatum: {problem}", fix=fix) from None
         if not record.HasField("datum"):
             raise Error("the MTCNNDatum has no datum", fix="set datum in each record to its image, as the tools of the MTCNN forks do")
         points = list(record.pts) if self.points else []

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.data.databases.database import Reader
+from ocaffe.data.databases.datum import refuse_unmarked
 from ocaffe.data.decoding.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
 from ocaffe.data.source import RECORDS, BatchInfo, Source, permutation
@@ -232,7 +233,9 @@ def _stored(datum: Any) -> np.ndarray:
     if datum.channels not in (1, CHANNELS):
         raise Error(f"its image has {datum.channels} channels", fix="write images of 1 or 3 channels, for example by `ocaffe dataset voc`")
     if len(datum.data) != math.prod(shape):
-        raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix="make the database by `ocaffe dataset voc`")
+        refuse_unmarked(datum.data[:64])
+        fix = "set channels, height and width of the datum to the shape of its data, where the database is written"
+        raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix=fix)
     pixels = np.frombuffer(datum.data, np.uint8).reshape(shape).transpose(1, 2, 0)
     return np.broadcast_to(pixels, (*shape[1:], CHANNELS)).astype(np.float32)
 

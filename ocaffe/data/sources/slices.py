@@ -11,7 +11,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.changes.transform import mean_image
 from ocaffe.data.databases.database import Reader, open_database
-from ocaffe.data.databases.datum import Datum, DatumReader
+from ocaffe.data.databases.datum import Datum, DatumReader, not_a_datum
 from ocaffe.data.source import RECORDS, BatchInfo, Source, check_fields, permutation
 from ocaffe.data.sources.floats import FloatLayout
 from ocaffe.errors import Error, Place, shape_text
@@ -107,10 +107,10 @@ class SliceSource(Source):
         try:
             datum = self._parse(value)
         except Malformed as problem:
-            fix = "make the database again, with Datums as FlowNet 2's convert_imageset_and_flow writes them, or copy it again"
-            raise Error(f"it is not a Datum: {problem.fact} at byte {problem.at}", fix=fix) from None
+            fix = "write Datums as FlowNet 2's convert_imageset_and_flow does"
+            raise Error(not_a_datum(problem, value).fact, fix=fix) from None
         if datum.encoded:
-            raise Error("it is an image file (encoded)", fix="read this database by a layer of type Data, or write the values themselves to the records")
+            raise Error("it is an image file (encoded)", fix='read this database by a layer of type: "Data"')
         return datum
 
     def _decoded(self, datum: Datum) -> Iterator[np.ndarray]:

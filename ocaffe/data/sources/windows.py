@@ -23,6 +23,7 @@ from ocaffe.support.files import text_lines
 
 CHANNELS = 3  # all images are read in color
 _FORMAT = "per image: '# number', file, channels, height, width, number of windows; per window: label overlap x1 y1 x2 y2"
+_HEAD = ("the file", "channels", "height", "width", "the number of windows")  # lines of an image after # and its number
 _FIELDS = {
     "source", "batch_size", "scale", "fg_threshold", "bg_threshold", "fg_fraction", "context_pad", "crop_mode", "cache_images", "root_folder",
     "mean_file", "crop_size", "mirror",  # without effect, as in Caffe; the net upgrade warns about them
@@ -94,13 +95,13 @@ class WindowSource(Source):
         foreground, background = np.float32(param.fg_threshold), np.float32(param.bg_threshold)
         for mark in words:
             if mark != "#":
-                raise self._malformed(f"'{mark}' where '#' and the number of an image were expected")
+                raise self._misfit() or self._malformed(f"'{mark}' where '#' and the number of an image were expected")
             image = self._next(words, whole_number, "the number of an image")
             self.images[image] = param.root_folder + self._next(words, str, "the file of an image")
             channels = self._next(words, whole_number, f"the size of image {image}")
             if channels != CHANNELS:
                 fact = f"image {image} is listed with {channels} {'channel' if channels == 1 else 'channels'}, and all images are read with {CHANNELS}"
-                raise self._malformed(fact, f"write {CHANNELS} in this line: gray files get three channels")
+                raise self._misfit() or self._malformed(fact, f"write {CHANNELS} in this line: gray files get three channels")
             for _ in range(2):
                 self._next(words, whole_number, f"the size of image {image}")
             for _ in range(self._next(words, whole_number, f"the number of windows of image {image}")):
@@ -137,11 +138,40 @@ class WindowSource(Source):
     def _next(self, words: Iterator[str], kind: Callable[[str], Any], what: str) -> Any:
         word = next(words, None)
         if word is None:
-            raise self._malformed(f"it ends where {what} was expected")
+            raise self._misfit() or self._malformed(f"it ends where {what} was expected")
         try:
             return kind(word)
         except ValueError:
-            raise self._malformed(f"'{word}' where {what} was expected") from None
+            raise self._misfit() or self._malformed(f"'{word}' where {what} was expected") from None
+
+    def _misfit(self) -> Error | None:
+        """Return the error for the line of the image at hand that shifts those after it. None if its lines are not divided as usual.
+
+        An error shows at a later word, because words may be divided into lines as one likes.
+        """
+        lines = [(number, line.split()) for number, line in enumerate(text_lines(self.source), 1) if line.strip()]
+        begins = [at for at, (number, words) in enumerate(lines) if words[0] == "#" and (number < self._line or not at)]
+        if not begins or len(lines[begins[-1]][1]) != 2:
+            return None
+        block = lines[begins[-1] :]
+        end = next((at for at, (_, words) in enumerate(block) if at and words[0] == "#"), len(block))
+        for at, what in enumerate(_HEAD, 1):
+            number, words = block[at] if at < end else (block[end - 1][0], [])
+            if words and at > 1 and not (len(words) == 1 and words[0].isdigit()):
+                self._line = number
+                return self._malformed(f"'{' '.join(words)}' where {what} was expected", f"write {', '.join(_HEAD)}, each in its own line, before the windows")
+        if end <= len(_HEAD):
+            return None
+        windows, count = block[1 + len(_HEAD) : end], int(block[len(_HEAD)][1][0])
+        for number, words in windows[:count]:
+            if len(words) != 6:
+                self._line = number
+                return self._malformed(f"'{' '.join(words)}' has {len(words)} words, and a window has 6", "write label overlap x1 y1 x2 y2 in this line")
+        if len(windows) == count or any(len(words) != 6 for _, words in windows):
+            return None
+        self._line = block[len(_HEAD)][0]
+        fact = f"the number of windows is {count}, and {len(windows)} follow"
+        return self._malformed(fact, f"write {len(windows)} in this line, or correct the windows after it")
 
     def _malformed(self, fact: str, fix: str = "") -> Error:
         """Return the error for the current line, or for the whole file if that is 0."""

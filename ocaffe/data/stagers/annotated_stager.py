@@ -21,6 +21,7 @@ from ocaffe.data.changes.resample import Interpolation
 from ocaffe.data.changes.resizing import Resizing, Resizings, Size
 from ocaffe.data.changes.samplers import Samplers, jittered
 from ocaffe.data.changes.transform import Samples, Transform
+from ocaffe.data.databases.datum import refuse_unmarked
 from ocaffe.data.databases.lmdb_file import Arena
 from ocaffe.data.decoding.decode import Color, decoded, open_image
 from ocaffe.data.dice import Dice
@@ -141,7 +142,7 @@ class AnnotatedStager:
         """Return the AnnotatedDatum in a record's content. Raise Error without a place."""
         parsed = read_annotated(content)
         if not parsed.HasField("datum"):
-            fix = "make the database by `ocaffe dataset voc` or convert_annoset; a Data layer reads this one"
+            fix = 'read this database by a layer of type: "Data", or make one with boxes by `ocaffe dataset voc` or `ocaffe convert_annoset`'
             raise Error("it is a Datum, an image without boxes", fix=fix)
         return parsed
 
@@ -163,6 +164,7 @@ class AnnotatedStager:
         if file is None and len(datum.data) != shape[0] * shape[1] * shape[2]:
             if datum.float_data:
                 raise Error("its image has float_data", fix="write the pixels as bytes in data, where the database is written")
+            refuse_unmarked(datum.data[:64])
             fix = "set channels, height and width of the datum to the shape of its data, where the database is written"
             raise Error(f"it has {len(datum.data)} bytes for an image of {shape_text(shape)}", fix=fix)
         if self.largest is not None and shape[1] * shape[2] > self.largest:
@@ -173,7 +175,7 @@ class AnnotatedStager:
         if self.labels and not self.boxed and not datum.HasField("label"):
             raise Error("it has no label and no type of annotations", fix="remove the second top, or set anno_type: BBOX in annotated_data_param")
         if self.distort is not None and shape[0] != 3:
-            fix = "force_color: true" if file is not None else "make the database without --gray"
+            fix = "set force_color: true in transform_param" if file is not None else "make the database without --gray"
             raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix=fix)
         plan = self._drawn(n, Dice(frame.key, frame.positions[n]), Boxes.of(annotated), shape, resizing, crops)
         plan.datum, plan.file = datum, file

@@ -8,6 +8,7 @@ import glob
 import json
 import os
 import re
+import shlex
 import tarfile
 from array import array
 from collections.abc import Iterator, Sequence
@@ -20,11 +21,11 @@ from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS
 from ocaffe.errors import Error
 from ocaffe.support.files import check_finite_file, to_read
+from ocaffe.support.kinds import EMPTY, kind_of, unpacking
 
 SUFFIX = ".tar"
 _TAR_BLOCK = 512  # bytes; headers and contents begin at multiples
 _COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.\w+)$", re.IGNORECASE)
-_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_TEXT = 1 << 20  # bytes of a member with labels
 _MOST_SHARDS = 1 << 20  # of a range
@@ -179,12 +180,17 @@ def _identity(stream: BinaryIO, path: str) -> Shard:
 
 
 def _check_plain(stream: BinaryIO, path: str) -> None:
-    begin = stream.read(6)
+    begin = stream.read(512)
     stream.seek(0)
-    packed = next((name for magic, name in _MAGIC.items() if begin.startswith(magic)), None)
-    if packed or _COMPRESSED.search(path):
-        fact = f"the shard {path} is compressed" + (f" ({packed})" if packed else "")
-        raise Error(fact, fix="unpack it, for example with gunzip: images are compressed already, and only plain tar files can be read in any order")
+    packed = unpacking(begin, path, tar=False)
+    if packed:
+        raise Error(f"the shard {path} is {packed.name}, and only plain tar files can be read in any order", fix=packed.way)
+    if _COMPRESSED.search(path):
+        plain = _COMPRESSED.sub(".tar", path)
+        raise Error(f"the shard {path} has the name of a compressed file, and is not one", fix=shlex.join(["mv", path, plain]))
+    kind = kind_of(begin, path)
+    if kind is not None and kind.name != EMPTY and not kind.way.startswith("unpack it: tar"):
+        raise Error(f"the shard {path} is {kind.name}, not a tar file", fix=kind.way or "leave it out of source, which names the shards")
 
 
 def _members(stream: BinaryIO, path: str) -> Iterator[Member]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place
-from ocaffe.formats.sniff import kind_of
 from ocaffe.formats.text import read
 from ocaffe.support import log
 from ocaffe.support.files import text_lines, to_read
+from ocaffe.support.kinds import kind_of
 from ocaffe.tools.datasets.xml_tree import parse_xml
 
 BACKGROUND = ("none_of_the_above", 0, "background")
@@ -158,9 +158,11 @@ def read_boxes(path: str, kind: str) -> Boxes:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix=fix) from None
     except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
         text = f"there is no {problem}" if isinstance(problem, KeyError) else str(problem)
-        text = f"it is {what}" if (what := kind_of(content)) else text
+        what = kind_of(content[:512], path)
+        text = f"it is {what.name}" if what is not None else text
         real = "xml" if content.lstrip().startswith(b"<") else "json" if content.lstrip().startswith((b"{", b"[")) else "txt"
-        fix = f"--label_type={real}, if all annotations are so" if not what and real != kind else "correct the file, or leave it out of the list"
+        fix = f"--label_type={real}, if all annotations are so" if real != kind else "correct the file, or leave it out of the list"
+        fix = fix if what is None else what.way or "name the file of its boxes in the list"
         raise Error(f"cannot be parsed as {kind} annotations: {text}", place=path, fix=fix) from None
 
 

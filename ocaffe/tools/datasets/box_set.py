@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ocaffe.data.decoding.decode import read_file
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.errors import Error, Place
-from ocaffe.formats.sniff import kind_of
 from ocaffe.support.files import to_read
+from ocaffe.support.kinds import kind_of
 from ocaffe.tools.datasets.annotations import Box
 
 MOST_BYTES = 16 << 20  # of a file with the boxes of one image
@@ -74,15 +74,19 @@ def read_limited(path: str, limit: int = MOST_BYTES) -> bytes:
 
 def parse_json(content: bytes, path: str) -> Any:
     """Return the value in a JSON file. Raise Error."""
-    what = kind_of(content)
+    kind = kind_of(content[:512], path)
     try:
         return json.loads(content)
     except json.JSONDecodeError as problem:
-        cut = not what and problem.pos >= len(problem.doc.rstrip())
-        fact = f"it is {what}, not JSON" if what else "it is JSON that ends too early" if cut else f"it is not JSON: line {problem.lineno}: {problem.msg}"
-        fix = "copy or export it again" if cut or what == "empty" else "give the JSON file itself" if what else "correct this line, or export the file as JSON"
+        if kind is not None:
+            raise Error(f"it is {kind.name}, not JSON", place=path, fix=kind.way or "give the JSON file itself") from None
+        cut = problem.pos >= len(problem.doc.rstrip())
+        fact = "it is JSON that ends too early" if cut else f"it is not JSON: line {problem.lineno}: {problem.msg}"
+        fix = "copy or export it again" if cut else "correct this line, or export the file as JSON"
         raise Error(fact, place=path, fix=fix) from None
     except UnicodeDecodeError as problem:
+        if kind is not None:
+            raise Error(f"it is {kind.name}, not JSON", place=path, fix=kind.way or "give the JSON file itself") from None
         raise Error(f"it is not JSON: the byte at {problem.start} is not UTF-8", place=path, fix="save it as UTF-8") from None
     except RecursionError:
         raise Error("it is not JSON of annotations: its brackets are nested too deep", place=path, fix="export it again as JSON of annotations") from None

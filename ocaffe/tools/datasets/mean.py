@@ -65,7 +65,7 @@ def _parse(database: Database, parse: DatumReader, record: int, item: Item) -> D
     try:
         return parse(item[1])
     except Malformed as problem:
-        raise database.fault(not_a_datum(problem), record, item[0]) from None
+        raise database.fault(not_a_datum(problem, item[1]), record, item[0]) from None
 
 
 def _image(database: Database, record: int, key: Key, datum: Datum) -> np.ndarray:

@@ -18,15 +18,14 @@ import numpy as np
 from tqdm import tqdm
 
 from ocaffe.errors import Error
-from ocaffe.formats.sniff import kind_of
 from ocaffe.support.files import to_read
+from ocaffe.support.kinds import EMPTY, GZIP, WEB_PAGE, kind_of
 
 TIMEOUT = 30  # seconds without a byte
 CHUNK = 1 << 16
 _AGAIN = {  # what a file is, and the remedy
-    "empty": "download it again, or leave out --from: ocaffe then downloads it",
-    "a web page": "download the file itself, not the page about it; or leave out --from: ocaffe then downloads it",
-    "a Git LFS pointer": "run `git lfs pull` in its repository",
+    EMPTY: "download it again, or leave out --from: ocaffe then downloads it",
+    WEB_PAGE: "download the file itself, not the page about it; or leave out --from: ocaffe then downloads it",
 }
 _UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)
 
@@ -82,10 +81,11 @@ def from_folder(original: Original, folder: str) -> bytes:
 
 def _check_gzip(content: bytes, path: str) -> None:
     """Refuse a .gz file that is not packed. Browsers unpack files, and save a page under the name of a file."""
-    what = kind_of(content)
-    if what != "a gzip archive":
+    kind = kind_of(content[:512], path)
+    what = kind.name if kind is not None else ""
+    if what != GZIP:
         plain = path.removesuffix(".gz")
-        fix = _AGAIN.get(what) or f"if it is unpacked already: mv {shlex.quote(path)} {shlex.quote(plain)}"
+        fix = _AGAIN.get(what) or (kind.way if kind is not None else "") or f"if it is unpacked already: mv {shlex.quote(path)} {shlex.quote(plain)}"
         raise Error(f"{path} is {what}{', ' if what else ''}not a gzip archive", fix=fix)
 
 
@@ -141,11 +141,11 @@ def read_idx(content: bytes, name: str, axes: int) -> np.ndarray:
 
 def _not_idx(content: bytes, name: str, axes: int) -> Error:
     """Return the error for a file that does not begin as an IDX file of bytes with `axes` axes."""
-    what, wanted = kind_of(content), f"an IDX file of bytes with {axes} axes"
-    if what == "a gzip archive":
-        return Error(f"{name} is {what}, and its name does not end in .gz", fix=f"mv {shlex.quote(name)} {shlex.quote(name + '.gz')}")
-    if what:
-        return Error(f"{name} is {what}, not {wanted}", fix=_AGAIN.get(what, "unpack it first"))
+    kind, wanted = kind_of(content[:512], name), f"an IDX file of bytes with {axes} axes"
+    if kind is not None and kind.name == GZIP:
+        return Error(f"{name} is {GZIP}, and its name does not end in .gz", fix=f"mv {shlex.quote(name)} {shlex.quote(name + '.gz')}")
+    if kind is not None:
+        return Error(f"{name} is {kind.name}, not {wanted}", fix=_AGAIN.get(kind.name) or kind.way or "put the original file there")
     if content[:3] == b"\0\0\x08" and len(content) > 3:
         held = {1: "labels", 3: "images"}.get(axes, "them")
         return Error(f"{name} is an IDX file with {content[3]} {'axis' if content[3] == 1 else 'axes'}, not {wanted}", fix=f"put the file of the {held} there")
@@ -164,9 +164,9 @@ def members(archive: bytes, names: Sequence[str], name: str) -> dict[str, bytes]
                 if stream is not None:
                     found[base] = stream.read()
     except _UNREADABLE as problem:
-        what = kind_of(archive)
-        if what in _AGAIN:
-            raise Error(f"{name} is {what}, not an archive", fix=_AGAIN[what]) from None
+        kind = kind_of(archive[:512], name)
+        if kind is not None and not kind.way.startswith("unpack"):
+            raise Error(f"{name} is {kind.name}, not an archive", fix=_AGAIN.get(kind.name) or kind.way or "put the original file there") from None
         raise Error(f"{name} is damaged, or is not a tar archive: {problem}", fix="copy or download it again") from None
     missing = [base for base in names if base not in found]
     if missing:

@@ -94,9 +94,11 @@ def test_not_a_database(tmp_path: pathlib.Path) -> None:
     assert "is empty (0 bytes)" in failure(tmp_path).fact
     (tmp_path / "data.mdb").write_bytes(os.urandom(20000))
     assert "cannot be opened as LMDB: its data.mdb is not an LMDB file" in failure(tmp_path).fact
-    for content, kind in ((b"<!DOCTYPE html><html>", "a web page"), (b"\x1f\x8b\x08", "a gzip archive")):
-        (tmp_path / "data.mdb").write_bytes(content.ljust(20000, b"\0"))
-        assert f"its data.mdb is {kind}" in failure(tmp_path).fact and "the file data.mdb itself" in str(failure(tmp_path).fix)
+    name = tmp_path / "data.mdb"
+    unpack = f"unpack it: mv {name} {name}.gz && gunzip {name}.gz"
+    for content, kind, fix in ((b"<!DOCTYPE html><html>", "a web page", "download the file itself"), (b"\x1f\x8b\x08", "a gzip archive", unpack)):
+        name.write_bytes(content.ljust(20000, b"\0"))
+        assert f"its data.mdb is {kind}" in failure(tmp_path).fact and fix in str(failure(tmp_path).fix)
 
 
 def test_the_other_backend(ten: str) -> None:

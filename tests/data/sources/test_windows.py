@@ -109,7 +109,7 @@ def test_errors(tmp_path: pathlib.Path) -> None:
         ("# 3", "3", "'3' where '#' and the number of an image were expected", listed),
         ("# 3", "# three", "'three' where the number of an image was expected", listed),
         ("2 0.6", "-1 0.6", "image 3 has a window of overlap 0.6 with label -1", "below 0.5 (fg_threshold)"),
-        ("7 1.0 0 0 39 29", "7 1.0 0", "it ends where the corners of a window of image 8 was expected", listed),
+        ("7 1.0 0 0 39 29", "7 1.0 0", "line 25: '7 1.0 0' has 3 words, and a window has 6", listed),
         ("\n3\n30", "\n1\n30", "line 3: image 0 is listed with 1 channel, and all images are read with 3", "write 3 in this line"),
         ("0 0 39 29", f"0 0 39 {(1 << 64) - 1}", "'18446744073709551615' where the corners of a window of image", listed),
     ):
@@ -122,3 +122,30 @@ def test_errors(tmp_path: pathlib.Path) -> None:
     path = window_file(tmp_path)
     (tmp_path / "w0.png").unlink()
     assert f"image 0: {tmp_path}/w0.png: it cannot be read" in failure(lambda: batch_of(source(path, 4), 0)).fact
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fact", "fix"),
+    [
+        ("1 0.1 0 0 9 9", "1 0.1 0 0 9", "line 7: '1 0.1 0 0 9' has 5 words", "label overlap x1 y1 x2 y2"),
+        ("1 0.1 0 0 9 9", "1 0.1 0 0 9 9 9", "line 7: '1 0.1 0 0 9 9 9' has 7 words", "label overlap x1 y1 x2 y2"),
+        ("\n2\n", "\n3\n", "line 6: the number of windows is 3, and 2 follow", "write 2 in this line"),
+        ("\n2\n", "\n1\n", "line 6: the number of windows is 1, and 2 follow", "write 2 in this line"),
+        ("\n8\n6\n", "\n8\n", "line 6: '1 0.1 0 0 9 9' where the number of windows was expected", "the file, channels, height, width, the number of windows"),
+        ("# 1\n", "", "line 9: 'b.png' where '#' and the number of an image were expected", "per image"),
+    ],
+)
+def test_the_line_that_shifts_others_is_named(old: str, new: str, fact: str, fix: str, tmp_path: pathlib.Path) -> None:
+    """Words may be divided into lines as one likes, so the error shows at a later word."""
+    text = "# 0\na.png\n3\n8\n6\n2\n1 0.1 0 0 9 9\n2 0.9 1 1 5 5\n# 1\nb.png\n3\n8\n7\n1\n1 0.9 0 0 2 2\n"
+    assert text.count(old) >= 1
+    path = tmp_path / "windows.txt"
+    path.write_text(text.replace(old, new, 1))
+    error = failure(lambda: source(str(path), 4))
+    assert fact in error.fact and fix in str(error.fix)
+
+
+def test_words_divided_otherwise(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "windows.txt"
+    path.write_text("# 0 a.png 3 8 6 1\n1 0.1 0 0 9 x\n")
+    assert "line 2: 'x' where the corners of a window of image 0 was expected" in failure(lambda: source(str(path), 4)).fact

@@ -1,0 +1,85 @@
+"""The kinds of files that are often taken for others, and the way from them: the command works as it stands."""
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import pathlib
+import shlex
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocaffe.support.files import text_lines, to_read
+from ocaffe.support.kinds import WrongKind, file_kind, foreign, kind_of
+
+TEXT = b"a.png 1\nb.png 2\n"
+PACKERS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "a gzip archive": (gzip.compress, ".gz"), "a bzip2 archive": (bz2.compress, ".bz2"), "an xz archive": (lzma.compress, ".xz"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("name", PACKERS)
+def test_packed_files_are_unpacked_by_the_command(name: str, named: bool, tmp_path: pathlib.Path) -> None:
+    pack, ending = PACKERS[name]
+    path = tmp_path / f"the list.txt{ending * named}"
+    path.write_bytes(pack(TEXT))
+    with pytest.raises(WrongKind, match=f"it is {name}, not text") as caught:
+        list(text_lines(path))
+    command = to_read(path, caught.value, "another").removeprefix("unpack it: ")
+    if shutil.which(command.rpartition("&& ")[2].split()[0]) is None:
+        pytest.skip("the program that unpacks is not installed")
+    subprocess.run(["sh", "-c", command], check=True)
+    assert (tmp_path / "the list.txt").read_bytes() == TEXT
+
+
+def test_archives_of_several_files(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "data.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("a.txt"))
+    kind = file_kind(str(path))
+    assert kind is not None and kind.way == f"unpack it: tar -xf {shlex.quote(str(path))}"
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("a.txt", "a")
+    kind = file_kind(str(tmp_path / "data.zip"))
+    assert kind is not None and kind.name == "a zip archive" and kind.way.startswith("unpack it: unzip ")
+
+
+@pytest.mark.parametrize("head", [b"PK\x03\x04" + 26 * b"\0" + b"archive/data.pkl", b"\x80\x02\x8a\nl\xfc"])
+def test_a_file_of_pytorch(head: bytes) -> None:
+    kind = kind_of(head, "nets/resnet50.pth")
+    assert kind is not None and kind.name == "a PyTorch file"
+    assert "torch.onnx.export(model, images, 'nets/resnet50.onnx')" in kind.way
+    assert kind.way.endswith("ocaffe convert nets/resnet50.onnx nets/resnet50.prototxt nets/resnet50.caffemodel")
+
+
+@pytest.mark.parametrize(("path", "name"), [("a.pb", "a TensorFlow graph"), ("a.tflite", "a TensorFlow Lite model"), ("a.mlmodel", "a Core ML model")])
+def test_files_of_other_frameworks(path: str, name: str) -> None:
+    kind = foreign(path)
+    assert kind is not None and kind.name == name and kind.way.endswith("ocaffe convert a.onnx a.prototxt a.caffemodel")
+    assert foreign("a.caffemodel") is None
+
+
+def test_images_and_arrays(tmp_path: pathlib.Path) -> None:
+    for form, name in (("JPEG", "a JPEG image"), ("PNG", "a PNG image"), ("WEBP", "a WebP image"), ("TIFF", "a TIFF image"), ("GIF", "a GIF image")):
+        stream = io.BytesIO()
+        Image.new("RGB", (4, 4)).save(stream, form)
+        assert kind_of(stream.getvalue()) == (name, "")
+    np.savez(tmp_path / "a.npz", a=np.zeros(3))
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    assert [getattr(file_kind(str(tmp_path / name)), "name", "") for name in ("a.npz", "a.npy")] == ["an .npz file of numpy", "a .npy file of numpy"]
+
+
+@pytest.mark.parametrize("text", [b"BZh/1.png 0\n", b"PKL/1.png 0\n", b"GIF/1.png 0\n", b"name: 'LeNet'\n", b"{}", b"\n"])
+def test_texts_are_no_other_kind(text: bytes, tmp_path: pathlib.Path) -> None:
+    assert kind_of(text, "list.txt") is None
+    (tmp_path / "list.txt").write_bytes(text)
+    assert list(text_lines(tmp_path / "list.txt")) == text.decode().splitlines(keepends=True)
