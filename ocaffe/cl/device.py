@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 import shutil
@@ -292,12 +293,17 @@ def open_device(info: DeviceInfo, math: str | None = None, kind: str | None = No
     return Device(with_tuned(with_kind(with_math(info, math), kind)))
 
 
+def _near(chosen: str) -> str:
+    return next(iter(difflib.get_close_matches(chosen.lower(), MATHS, 1)), MATHS[0])
+
+
 def _math(math: str | None) -> str:
     chosen = math or os.environ.get("OCAFFE_MATH") or MATHS[0]
     if chosen not in MATHS:
         if math:
             raise Error(f"--math is '{chosen}'", fix=f"give --math one of {', '.join(MATHS)}")
-        raise Error(f"OCAFFE_MATH is '{chosen}'", fix=f"export OCAFFE_MATH={MATHS[0]}, or another one of {', '.join(MATHS[1:])}; or unset OCAFFE_MATH")
+        found = "grep -n OCAFFE_MATH ~/.bashrc ~/.profile finds the line that sets it"
+        raise Error(f"OCAFFE_MATH is '{chosen}'", fix=f"export OCAFFE_MATH={_near(chosen)}\n    {found}; the values are {', '.join(MATHS)}")
     return chosen
 
 
@@ -468,7 +474,9 @@ def no_opencl() -> Error:
     found = discover()
     if found.chosen_by_user:
         fact = f"no OpenCL device on this machine: {found.chosen_by_user} leads to no runtime that has one"
-        return Error(fact, fix=f"unset {found.chosen_by_user.partition('=')[0]}\n    ocaffe then searches for runtimes itself")
+        name = found.chosen_by_user.partition("=")[0]
+        line = "and remove the line that grep finds, which sets it: ocaffe then searches for runtimes itself"
+        return Error(fact, fix=f"unset {name}; grep -n {name} ~/.bashrc ~/.profile\n    {line}")
     absent = absences([platform.name for platform in _platforms(import_pyopencl())])
     fact = f"no OpenCL device {'in this process' if absent else 'on this machine'}"
     broken = [f"{runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]

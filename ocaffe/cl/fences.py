@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ocaffe.errors import Error
-from ocaffe.support.switches import OFF, VARIABLE, Switches
+from ocaffe.support.switches import OFF, VARIABLE, Switches, export_without
 
 FILES = {"SCOPE": "fence_scope.h", "AMD": "fence_amd.h"}  # follow common.h in programs with a last-block reduction
 ACQUIRE_RELEASE, DEVICE_SCOPE = 1 << 1, 1 << 5  # of CL_DEVICE_ATOMIC_MEMORY_CAPABILITIES
@@ -32,7 +32,8 @@ def device_fence(device: Any, kind: str, runtime: str, capability: int) -> str:
         return next((name for name in ("PTX", "SCOPE") if able[name]), "")
     if not able.get(wanted):
         fact = f"{VARIABLE} has fence={wanted}, which '{device.name.strip()}' does not have"
-        raise Error(fact, fix=f"give {', '.join(f'fence={name}' for name in ['off', *(name for name, has in able.items() if has)])}, or leave it out")
+        able_to = ", ".join(f"fence={name}" for name in ["off", *(name for name, has in able.items() if has)])
+        raise Error(fact, fix=f"{export_without('fence')}\n    the device has {able_to}")
     return wanted
 
 

@@ -36,7 +36,7 @@ def require(facts: Facts, number: str, unit: str, math: str) -> None:
         log.info("opencl:0", f"Testing the matrix unit of {facts[0]} with --math {math}. This is done once, and takes a minute or two: {again}")
         passed = _passes(number, math)
     if not passed:
-        raise Error(f"--math {math}: '{facts[0]}' failed the selftest with its matrix unit ({unit})", fix=f"leave out --math; `{again}` shows the errors")
+        raise Error(f"--math {math}: '{facts[0]}' computes matrix products wrong with it, by the selftest", fix=f"leave out --math; `{again}` shows the errors")
 
 
 def _key(facts: Facts, unit: str, math: str) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ocaffe.cli.flags import Parser
+from ocaffe.cli.flags import Parser, refuse_escape
 from ocaffe.errors import Error
 from ocaffe.formats.text import write_text
 from ocaffe.support.files import atomic_write
@@ -17,8 +17,9 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("delimiter", " ", "delimiter between the fields of a line")
     parser.flag("include_background", False, "start with the class none_of_the_above, label 0")
     options = parser.parse(argv)
+    refuse_escape(options.delimiter, "create_label_map")
     if not options.delimiter:
-        raise Error("--delimiter is empty", place="ocaffe create_label_map", fix="give a character, such as --delimiter=,")
+        raise Error("--delimiter is empty", place="ocaffe create_label_map", fix="--delimiter ' ', the default")
     made = make_label_map(options.map_file, options.delimiter, options.include_background)
     if not made.item:
         raise Error("names no class", place=options.map_file, fix="write a class in each line")

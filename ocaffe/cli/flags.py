@@ -184,6 +184,13 @@ def bad_records_flag(parser: Parser) -> None:
     parser.flag("skip_bad_records", 0, "records of a data layer that may be bad (damaged, no image); each is named, and the next one takes its place")
 
 
+def refuse_escape(text: str, command: str) -> None:
+    """Raise Error if --delimiter is a backslash and a letter: the shell passed both on, and meant is one character."""
+    if re.fullmatch(r"\\[a-z]", text):
+        fact = f"--delimiter is '{text}', two characters: a backslash and the letter {text[1]}"
+        raise Error(fact, place=f"ocaffe {command}", fix=f"--delimiter=$'{text}', in bash and zsh" + " a tab" * (text[1] == "t"))
+
+
 @contextlib.contextmanager
 def naming_bad_records(flag: str = "--skip-bad-records N") -> Iterator[None]:
     """Context of a command with a flag that lets bad records pass: the remedy for one names the flag, with N in place of the number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ocaffe.cli.flags import Parser
+from ocaffe.cli.flags import Parser, refuse_escape
 from ocaffe.errors import Error
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.training_logs.logs import csv_text, read_log
@@ -19,8 +19,10 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("verbose", False, "print the names of the files written")
     parser.flag("delimiter", ",", "delimiter between columns")
     options = parser.parse(argv)
+    refuse_escape(options.delimiter, "parse_log")
     if len(options.delimiter) != 1:
-        raise Error(f"--delimiter is '{options.delimiter}'", place="ocaffe parse_log", fix="--delimiter=, or another single character")
+        fact = f"--delimiter is '{options.delimiter}', {len(options.delimiter)} characters" if options.delimiter else "--delimiter is empty"
+        raise Error(fact, place="ocaffe parse_log", fix=f"--delimiter '{(options.delimiter or ',')[0]}'")
     if not (options.output_dir or options.tables):
         raise Error("the folder of the CSV files is not given", place="ocaffe parse_log", fix=f"ocaffe parse_log {options.logfile_path} .")
     log = read_log(options.logfile_path)

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
 from ocaffe.parallel.transports import TRANSPORTS
 from ocaffe.parallel.world import World, first_of_host, join, ranks_expected
 from ocaffe.support import log, parent
+from ocaffe.support.interpreter import interpreter
 
 
 def rank_flags(parser: Parser) -> None:
@@ -45,7 +45,7 @@ def started_ranks(command: str, argv: Sequence[str], options: argparse.Namespace
     mpiexec = find_mpiexec()
     if not mpiexec:
         raise Error(f"{count} devices are chosen, and there is no mpiexec to start one process for each", fix="pip install mpi4py mpich")
-    return _run([*mpiexec, "-n", str(count), sys.executable, "-m", "ocaffe", command, *argv])
+    return _run([*mpiexec, "-n", str(count), interpreter(), "-m", "ocaffe", command, *argv])
 
 
 def _run(command: Sequence[str]) -> int:

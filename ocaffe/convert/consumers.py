@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from ocaffe.convert.reference import unjudged
 from ocaffe.convert.verify import FINITE, HALF_TOLERANCE, INSTALL, TOLERANCE, Feeds, Verified, difference, opened, run_net
 from ocaffe.errors import Error
 from ocaffe.onnx.graph import UNROLLED, origin, type_of
+from ocaffe.support.interpreter import interpreter
 
 OPENCV = "'opencv-python-headless>=5'"
 CONSUMERS = {  # the values of --verify-in, and the packages that have them; without an engine OpenCV takes ENGINE_AUTO
@@ -30,11 +30,12 @@ REGIONS = ("Proposal", "PSROIPooling")  # layers of detectors for which runtimes
 
 
 def verify_in(
-    consumer: str, exported: Exported, feeds: Sequence[Feeds], device: Any = None, tolerance: float | None = None, python: str = sys.executable
+    consumer: str, exported: Exported, feeds: Sequence[Feeds], device: Any = None, tolerance: float | None = None, python: str = ""
 ) -> Verified:
     """Compare the outputs in a runtime of CONSUMERS with those of ocaffe, for every set of inputs.
 
-    `python` is the interpreter that has the runtime. Raises Error if an output differs by more than `tolerance` of its largest magnitude, if runs
+    `python` is the interpreter that has the runtime, by default the present one.
+    Raises Error if an output differs by more than `tolerance` of its largest magnitude, if runs
     with equal inputs differ, or if the runtime cannot run the model.
     """
     tolerance = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
@@ -55,12 +56,13 @@ def verify_in(
             try:
                 version, results = run_in(consumer, model, given, values, python=python)
             except Error as problem:
-                problem.fix = remedy(consumer, exported, problem.fix or OTHER) if problem.fix == OTHER else problem.fix
+                problem.fix = remedy(consumer, exported) if problem.fix == OTHER else problem.fix
                 raise
             for number, name in enumerate(names):
                 runs = [result[number] for result in results]
                 if any(not np.array_equal(run, runs[0], equal_nan=True) for run in runs):
-                    raise Error(f"output '{name}' differs among {RUNS} runs of {consumer} {version} with equal inputs", fix=remedy(consumer, exported))
+                    fact = f"output '{name}' differs among {RUNS} runs of {consumer} {version} with equal inputs"
+                    raise Error(fact, fix=remedy(consumer, exported, _unsteady(consumer)))
                 if runs[0].shape != expected[name].shape:
                     fact = f"output '{name}' is {_text(runs[0])} in {consumer} {version}, but {_text(expected[name])} in ocaffe"
                     raise Error(fact, fix=remedy(consumer, exported))
@@ -75,6 +77,19 @@ def verify_in(
 OTHER = "leave out --verify-in to compare in onnxruntime, which names the first blob that differs; the file was not written"
 
 
+def _unsteady(consumer: str) -> str:
+    """Return the remedy if a runtime gives different results for equal inputs, so that no comparison can judge the model."""
+    package = CONSUMERS.get(consumer.partition("-")[0], consumer)
+    return f"the fault is in {consumer}: pip install -U {package}, and run the command again; --noverify writes the file without comparing"
+
+
+def _other(consumer: str) -> str:
+    """Return the remedy if nothing else is known, for a model that was not written: a comparison that finds the first blob, or none."""
+    if consumer == "onnxruntime":
+        return "leave out --verify-in: ocaffe then compares each blob and names the first that differs; --noverify writes the model unchecked"
+    return OTHER
+
+
 
 
 def _before(exported: Exported) -> list[str]:
@@ -87,8 +102,8 @@ def _text(array: np.ndarray) -> str:
     return " x ".join(map(str, array.shape)) or "one value"
 
 
-def remedy(consumer: str, exported: Exported, other: str = OTHER) -> str:
-    """Return what helps if a runtime cannot run the model: the flag that cuts it, another engine of OpenCV, fixed time steps. Else return `other`."""
+def remedy(consumer: str, exported: Exported, other: str = "") -> str:
+    """Return what helps if a runtime cannot run the model: the flag that cuts it, another engine of OpenCV, fixed steps. Else `other`, or what helps always."""
     facts = [cut(exported)]
     if facts[0] and consumer == "opencv-classic":
         facts.append("or ENGINE_AUTO, OpenCV's default, which runs these layers")
@@ -97,7 +112,7 @@ def remedy(consumer: str, exported: Exported, other: str = OTHER) -> str:
         fewer = f", and export at most {UNROLLED} of the {steps} time steps by --shape" * (steps > UNROLLED)
         first = "leave out --dynamic-batch" if exported.options.dynamic_batch else "leave the batch size fixed"
         facts.insert(0, f"{first}{fewer}: OpenCV has no Scan, the loop of recurrent layers, and a model of fixed steps needs none")
-    return "; ".join(filter(None, facts)) or other
+    return "; ".join(filter(None, facts)) or other or _other(consumer)
 
 
 def cut(exported: Exported) -> str:
@@ -113,7 +128,7 @@ def cut(exported: Exported) -> str:
 
 
 def run_in(
-    runtime: str, model: Path, feeds: Feeds, names: Sequence[str], *, runs: int = RUNS, python: str = sys.executable, limit: float = LIMIT
+    runtime: str, model: Path, feeds: Feeds, names: Sequence[str], *, runs: int = RUNS, python: str = "", limit: float = LIMIT
 ) -> tuple[str, list[list[np.ndarray]]]:
     """Return the version of a runtime, and for each run the outputs `names`. Raises Error if it is missing, fails, crashes or needs more than `limit` s."""
     with tempfile.TemporaryDirectory(prefix="ocaffe") as name:
@@ -122,7 +137,7 @@ def run_in(
         np.savez(inputs, **{str(number): value for number, value in enumerate(feeds.values())})  # type: ignore[arg-type]
         request = {"runtime": runtime, "model": str(model), "inputs": str(inputs), "results": str(results), "names": [list(feeds), list(names)], "runs": runs}
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        command = [python, str(consumer_process.__file__), str(folder / "request.json")]
+        command = [python or interpreter(), str(consumer_process.__file__), str(folder / "request.json")]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
         except subprocess.TimeoutExpired:

@@ -20,6 +20,7 @@ from ocaffe.errors import Error
 from ocaffe.parallel import placeholder
 from ocaffe.parallel.mpiexec import ENVIRONMENT, ends_with, find_mpiexec
 from ocaffe.support import log, parent
+from ocaffe.support.interpreter import interpreter
 
 _SECONDS = 120  # until all processes of the script have created their solvers
 _MESSAGE = 1 << 20  # bytes, at most
@@ -76,7 +77,7 @@ def _start(ranks: int, folder: Path, output: Path) -> None:
     mpiexec = find_mpiexec()
     if not mpiexec:
         raise Error(f"{ranks} processes train together, and there is no mpiexec that connects them", fix="pip install mpi4py mpich")
-    command = [*mpiexec, "-n", str(ranks), sys.executable, placeholder.__file__, str(folder)]
+    command = [*mpiexec, "-n", str(ranks), interpreter(), placeholder.__file__, str(folder)]
     with output.open("wb") as stream:
         subprocess.Popen(
             command, env={**os.environ, **ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,

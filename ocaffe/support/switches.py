@@ -92,6 +92,14 @@ _WORDS: Mapping[str, _Word] = {
 }
 
 
+_EFFECTS = {  # what the words do, for those who set a variable of an older version
+    "verify": "ocaffe checks its plan of a net in more ways", "poison": "memory is filled with NaN after its last use",
+    "plan": "blobs do not share memory", "fuse": "layers are not merged into one step", "join": "steps are not started together on CPUs",
+    "wgmma": "another way of multiplying matrices on some GPUs", "fence": "another way of adding up sums on GPUs",
+    "limits": "a device is used as if it were smaller", "gradient_scale": "gradients are multiplied by this number while they are computed",
+}  # fmt: skip
+
+
 @functools.cache
 def _parsed(text: str) -> Switches:
     fields: dict[str, Any] = {}
@@ -100,26 +108,48 @@ def _parsed(text: str) -> Switches:
         name, _, value = part.partition("=")
         place, word = f"{VARIABLE}={text}", _WORDS.get(name)
         if word is None:
-            raise Error(f"the word '{part}' is unknown", place=place, fix=f"words separated by ',': {', '.join(each.spelled for each in _WORDS.values())}")
+            known = ", ".join(each.spelled for each in _WORDS.values())
+            raise Error(f"the word '{part}' is unknown", place=place, fix=f"{_without(text, part)}\n    the words are {known}")
         found = word.fields(value)
         if found is None:
-            raise Error(f"'{name}' is '{value}'", place=place, fix=word.spelled)
+            raise Error(f"'{name}' is '{value}'", place=place, fix=_corrected(text, part, word.spelled))
         if name in given:
-            raise Error(f"'{name}' is given twice", place=place, fix=f"give {word.spelled} once")
+            raise Error(f"'{name}' is given twice", place=place, fix=_without(text, part))
         given.append(name)
         fields.update(found)
     return Switches(**fields)
 
 
+def _without(text: str, part: str, instead: str = "") -> str:
+    """Return the line for a shell that sets the variable without its last `part`, or with `instead` in its place. It is unset if nothing is left."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    at = len(words) - 1 - words[::-1].index(part)
+    words[at : at + 1] = [instead] if instead else []
+    return f"export {VARIABLE}={','.join(words)}" if words else f"unset {VARIABLE}"
+
+
+def export_without(word: str) -> str:
+    """Return the line for a shell that sets the variable without a word and its value."""
+    text = os.environ.get(VARIABLE, "")
+    return _without(text, next(part.strip() for part in text.split(",") if part.strip().partition("=")[0] == word))
+
+
+def _corrected(text: str, part: str, spelled: str) -> str:
+    """Return the line for a shell with a right value in `part`, and the other values."""
+    first, *others = spelled.split("|")
+    return _without(text, part, first) + (f"\n    other values are {', '.join(others)}" if others else "")
+
+
 def _of_today(text: str, gone: Mapping[str, str]) -> Error:
     """Return the Error that says what to write in place of variables of an older version."""
     old = [f"OCAFFE_{name}" for name in gone]
-    fact = f"{', '.join(old)} {'is' if len(gone) == 1 else 'are'} set, which ocaffe no longer reads"
+    fact = f"{', '.join(old)} {'is' if len(gone) == 1 else 'are'} set in the environment, and ocaffe no longer reads {'it' if len(gone) == 1 else 'them'}"
     words = [f"{name.lower()}={value.replace(',', ':')}" for name, value in gone.items()]
     kept = [word for word in words if (found := _WORDS.get(word.partition("=")[0])) and found.fields(word.partition("=")[2]) is not None]
-    fix = f"unset {' '.join(old)}"
+    fix = f"unset {' '.join(old)}; grep -n {old[0]} ~/.bashrc ~/.profile\n    and remove the line that grep finds, which sets it in each new shell"
     if kept:
-        fix += f"; export {VARIABLE}={','.join(filter(None, [text, *kept]))}"
+        effect = " and ".join(_EFFECTS[word.partition("=")[0]] for word in kept)
+        fix += f"\n    to keep the effect ({effect}): export {VARIABLE}={','.join(filter(None, [text, *kept]))}"
     if "RECOMPUTE" in gone:
-        fix += "; --recompute none is a flag of train, time and plan"
+        fix += "\n    to keep all values in memory, instead of computing some again: add --recompute none to train, time or plan"
     return Error(fact, fix=fix)

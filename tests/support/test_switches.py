@@ -40,23 +40,25 @@ def test_words(text: str, expected: Switches, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("word", "fact", "fix"),
     [
-        ("fuze=0", "the word 'fuze=0' is unknown", "words separated by ',': verify, poison, plan=none|separate, fuse=0, join=0, wgmma=0, fence="),
-        ("1", "the word '1' is unknown", "words separated by ','"),
-        ("fuse=off", "'fuse' is 'off'", "fuse=0"),
-        ("verify=yes", "'verify' is 'yes'", "verify"),
-        ("plan", "'plan' is ''", "plan=none|separate"),
-        ("plan=some", "'plan' is 'some'", "plan=none|separate"),
-        ("fence=CPU", "'fence' is 'CPU'", "fence=off|PTX|SCOPE|AMD"),
-        ("limits=group=64", "'limits' is 'group=64'", "limits=max_work_group=NUMBER:local_memory=NUMBER:max_allocation=NUMBER"),
-        ("gradient_scale=1000", "'gradient_scale' is '1000'", "gradient_scale=1|2|4|8|...|16777216"),
-        ("poison,poison=0", "'poison' is given twice", "give poison once"),
+        ("fuze=0", "the word 'fuze=0' is unknown", "export OCAFFE_DEBUG=verify=1|the words are verify, poison, plan=none"),
+        ("1", "the word '1' is unknown", "export OCAFFE_DEBUG=verify=1|the words are"),
+        ("fuse=off", "'fuse' is 'off'", "export OCAFFE_DEBUG=verify=1,fuse=0"),
+        ("verify=yes", "'verify' is 'yes'", "export OCAFFE_DEBUG=verify"),
+        ("plan", "'plan' is ''", "export OCAFFE_DEBUG=verify=1,plan=none|other values are separate"),
+        ("plan=some", "'plan' is 'some'", "export OCAFFE_DEBUG=verify=1,plan=none|other values are separate"),
+        ("fence=CPU", "'fence' is 'CPU'", "export OCAFFE_DEBUG=verify=1,fence=off|other values are PTX, SCOPE, AMD"),
+        ("limits=group=64", "'limits' is 'group=64'", "export OCAFFE_DEBUG=verify=1,limits=max_work_group=NUMBER:local_memory=NUMBER:max_allocation=NUMBER"),
+        ("gradient_scale=1000", "'gradient_scale' is '1000'", "export OCAFFE_DEBUG=verify=1,gradient_scale=1|other values are 2, 4, 8, ..., 16777216"),
+        ("poison,poison=0", "'poison' is given twice", "export OCAFFE_DEBUG=verify=1,poison"),
     ],
 )
 def test_mistakes(word: str, fact: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, f"verify=1,{word}" if not word.startswith("verify") else word)
     with pytest.raises(Error) as caught:
         Switches.read()
-    assert caught.value.fact == fact and str(caught.value.fix).startswith(fix)
+    line, _, more = fix.partition("|")
+    said = str(caught.value.fix).splitlines()
+    assert caught.value.fact == fact and said[0] == line and more in "".join(said[1:])
     assert str(caught.value.place) == f"OCAFFE_DEBUG={os.environ[VARIABLE]}"
 
 
@@ -75,16 +77,16 @@ def test_variables_of_older_versions(name: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv(f"OCAFFE_{name}", value)
     assert main(["summary", LENET]) == 1
     said = capfd.readouterr().err
-    assert said.count("error:") == 1 and f"OCAFFE_{name} is set, which ocaffe no longer reads" in said
-    unset, *rest = re.findall(r"fix: (.*)", said)[0].split("; ")
-    assert unset == f"unset OCAFFE_{name}"
-    monkeypatch.delenv(unset.split()[1])
+    assert said.count("error:") == 1 and f"OCAFFE_{name} is set in the environment, and ocaffe no longer reads it" in said
+    unset, found, kept = said[said.index("fix: ") + len("fix: ") :].splitlines()
+    assert unset == f"unset OCAFFE_{name}; grep -n OCAFFE_{name} ~/.bashrc ~/.profile" and "remove the line" in found
+    monkeypatch.delenv(f"OCAFFE_{name}")
     if word:
-        assert rest == [f"export {VARIABLE}={word}"]
-        monkeypatch.setenv(*rest[0].removeprefix("export ").split("=", 1))
+        assert re.fullmatch(rf"    to keep the effect \([a-zA-Z ]{{20,}}\): export {VARIABLE}={word}", kept)
+        monkeypatch.setenv(*kept.rpartition("export ")[2].split("=", 1))
         assert Switches.read() != Switches()
     else:
-        assert rest == ["--recompute none is a flag of train, time and plan"]
+        assert "--recompute none" in kept
     assert main(["summary", LENET]) == 0
 
 
@@ -95,7 +97,8 @@ def test_several_variables_of_older_versions(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Error) as caught:
         Switches.read()
     assert caught.value.fact.startswith("OCAFFE_PLAN, OCAFFE_POISON, OCAFFE_FUSE are set")
-    assert caught.value.fix == "unset OCAFFE_PLAN OCAFFE_POISON OCAFFE_FUSE; export OCAFFE_DEBUG=verify,poison=1,fuse=0"
+    assert str(caught.value.fix).startswith("unset OCAFFE_PLAN OCAFFE_POISON OCAFFE_FUSE; grep")
+    assert str(caught.value.fix).endswith(": export OCAFFE_DEBUG=verify,poison=1,fuse=0")
 
 
 def test_the_page_lists_the_words_and_the_variables() -> None:
