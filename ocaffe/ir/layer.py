@@ -143,7 +143,8 @@ class AbstractLayer:
         for shape in shapes:
             self.check(
                 math.prod(shape) <= MOST_ELEMENTS, f"{what} would be {shape_text(shape)}: {math.prod(shape):,} elements, a blob has at most {MOST_ELEMENTS:,}",
-                "lower the batch size, or the sizes of the blob",
+                "set a smaller num_output in this layer, or give it a smaller bottom: for example by a Pooling layer before it"
+                if what == "a parameter" else "set a smaller batch size in the data layer, or give the layer smaller images",
             )  # fmt: skip
 
     def own(self) -> Any:

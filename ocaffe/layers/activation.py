@@ -132,7 +132,7 @@ class Clip(Activation):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         for field, bound in zip(self.fields, ("lower", "upper")):
-            self.check(self.own().HasField(field), f"clip_param has no {field}", f"add {field}, the {bound} bound, to clip_param")
+            self.check(self.own().HasField(field), f"clip_param has no {field}", f"{self.written(f'{field}: N')}, where N is the {bound} bound")
         tops = super().infer(*bottoms)
         self.bounds = self.scalars["min"], self.scalars["max"]
         return tops

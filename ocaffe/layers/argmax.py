@@ -39,7 +39,7 @@ class ArgMax(Layer):
         self.check(
             1 <= p.top_k <= choice,
             f"top_k is {p.top_k}, {what} {choice} values",
-            f"set top_k to a number from 1 to {choice}" if choice else "give a bottom with values",
+            f"set top_k to a number from 1 to {choice} in argmax_param" if choice else "give a bottom with values",
         )
         return [top]
 

@@ -34,17 +34,21 @@ class AutoCrop(Crop):
         common = next((blob for blob in paths[1] if blob in paths[0]), None)
         one, two = (f"'{path[0].name}'" for path in paths)
         fact = f"{one} and {two} come from different inputs"
-        self.check(common is not None, fact, "a Crop layer with offset, which says the place")
+        self.check(common is not None, fact, "use a layer of type Crop, whose crop_param { offset: N } says the place")
         assert common is not None
         first, second = (self.places(path[: path.index(common)]) for path in paths)
         offsets = []
         for (scale, shift), (other, moved) in zip(first, second):
             offset = moved - shift
             fact = f"a pixel of {one} spans {scale} pixels of '{common.name}', one of {two} {other}"
-            self.check(scale == other, fact, "strides of the Deconvolution layers that make both equal")
+            self.check(scale == other, fact, f"change stride of the Deconvolution layers before {one} and {two}, until both span the same")
             offset /= scale
             fact = f"{two} begins {float(offset):g} pixels after {one}"
-            self.check(offset.denominator == 1 and offset >= 0, fact, "more pad in the first layers, so that the number is whole and not negative")
+            self.check(
+                offset.denominator == 1 and offset >= 0,
+                fact,
+                f"raise pad in the first layers of the net, until {two} begins a whole number of pixels after {one}",
+            )
             offsets.append(int(offset))
         self.offsets = offsets
 
@@ -70,15 +74,23 @@ class AutoCrop(Crop):
         if isinstance(layer, Cropped):
             return [(Fraction(1), Fraction(start)) for start in layer.starts[2:]]
         fact = f"the path goes through '{node.name}' ({node.type}), which does not keep the places of pixels"
-        self.check(node.tops[0].shape[2:] == image and len(image) == 2, fact, "a Crop layer with offset instead")
+        self.check(node.tops[0].shape[2:] == image and len(image) == 2, fact, "use a layer of type Crop, whose crop_param { offset: N } says the place")
         return [(Fraction(1), Fraction(0))] * 2
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, like = bottoms
-        self.check(len(x) == len(like) == 4, f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}", "two bottoms N x C x H x W")
+        self.check(
+            len(x) == len(like) == 4,
+            f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(like)}",
+            f"give bottom {0 if len(x) != 4 else 1} the axes N x C x H x W",
+        )
         for axis, offset in enumerate(self.offsets, 2):
             fact = f"axis {axis}: offset {offset} and size {like[axis]} (bottom 1 is {shape_text(like)}) go beyond {x[axis]} (bottom 0 is {shape_text(x)})"
-            self.check(offset + like[axis] <= x[axis], fact, "more pad in the first layers")
+            self.check(
+                offset + like[axis] <= x[axis],
+                fact,
+                f"raise pad in the first layers of the net: bottom 0 is {offset + like[axis] - x[axis]} too small along axis {axis}",
+            )
         return self.plan(x, [0, 0, *self.offsets], (*x[:2], *like[2:]))
 
 

@@ -69,7 +69,17 @@ class Layer(AbstractLayer):
     def positive(self, message: Any, meanings: Mapping[str, str]) -> None:
         """Raise the layer's error unless these number fields of a message are above 0. `meanings` tell what each one is."""
         for name, meaning in meanings.items():
-            self.check(getattr(message, name) > 0, stated(message, name), f"give {name}, {meaning}")
+            there = message.HasField(name) or getattr(message, "DESCRIPTOR", None) is not getattr(self.own(), "DESCRIPTOR", None)
+            fix = f"set {name} to {meaning}" if there else f"{self.written(f'{name}: N')}, where N is {meaning}"
+            self.check(getattr(message, name) > 0, stated(message, name), fix)
+
+    def written(self, fields: str) -> str:
+        """Return the remedy for `fields`, in prototxt, that the layer's own message lacks: the line to add to it, or the message whole."""
+        own = self.own().DESCRIPTOR
+        names = [field.name for field in self.param.DESCRIPTOR.fields if field.message_type is own]
+        given = next((name for name in names if self.param.HasField(name)), None)
+        own_name = param_field(self.param.type)
+        return f"add {fields} to {given}" if given else f"write {own_name if own_name in names else names[0]} {{ {fields} }} in the layer"
 
     def no_gradient(self, propagate: Sequence[bool], what: Mapping[int, str]) -> None:
         """Raise the layer's error if a gradient is wanted for a bottom that gets none. `what` names these bottoms by what they hold."""

@@ -29,7 +29,11 @@ class NearHalf(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, other = bottoms
-        self.check(x == other, f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(other)}: they must be equal", "the same bottom twice")
+        self.check(
+            x == other,
+            f"bottom 0 is {shape_text(x)}, bottom 1 is {shape_text(other)}: they must be equal",
+            f"give bottom 1 the shape {shape_text(x)}, as bottom 0 is",
+        )
         self.shape = x or (1,)
         self.scalars = {"n": float(max(math.prod(self.shape), 1))}
         return [()]

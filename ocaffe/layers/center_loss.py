@@ -29,7 +29,7 @@ class CenterLoss(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, labels = bottoms
         p = self.own()
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of classes")
+        self.positive(p, {"num_output": "the number of classes"})
         axis = self.axis(p.axis, x)
         self.rows, self.features, self.classes = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
         check_batch(self, x, labels)

@@ -65,7 +65,8 @@ class Window:
                 f"add {pair[0] if given[0] == pair[1] else pair[1]}, or replace {given[0]} by {field}",
             )
             return tuple(getattr(param, name) for name in pair)
-        layer.check(values or default is not None or not axes, f"{field} is missing", f"give {field} once, or once for each of the {axes} spatial axes")
+        fix = f"{layer.written(f'{field}: N')}, where N is the side of the window in pixels"
+        layer.check(values or default is not None or not axes, f"{field} is missing", fix)
         if not values and default is not None:
             values = [default]
         layer.check(len(values) in (1, axes), f"{field} is given {times(len(values))} for {axes} spatial axes", f"give {field} {once_or(axes)}")
@@ -126,7 +127,8 @@ class Filters(Layer):
         axis = self.axis(param.axis, x)
         channels, spatial = x[axis], x[axis + 1 :]
         outputs, group = self.counts(channels)
-        self.check(outputs > 0, "num_output is missing or 0", "give num_output, the number of filters")
+        if outputs <= 0:
+            self.positive(param, {"num_output": "the number of filters"})
         self.check(group > 0 and channels % group == 0, f"group {group} does not divide the {channels} input channels", common_groups(channels, outputs))
         self.check(outputs % group == 0, f"group {group} does not divide num_output {outputs}", common_groups(channels, outputs))
         self.slope = self.merged_relu()

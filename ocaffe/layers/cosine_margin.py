@@ -115,7 +115,13 @@ class AdaCosAddmScale(CosineMargin):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         tops = super().infer(*bottoms)
         classes = float(self.own().num_classes)
-        self.check(classes > 2, stated(self.own(), "num_classes"), "set num_classes to the number of classes, 3 or more")
+        self.check(
+            classes > 2,
+            stated(self.own(), "num_classes"),
+            "set num_classes to the number of classes, 3 or more"
+            if self.own().HasField("num_classes")
+            else f"{self.written('num_classes: N')}, where N is the number of classes, 3 or more",
+        )
         self.start = math.sqrt(2) * math.log(classes - 1)
         return tops
 

@@ -42,7 +42,7 @@ class DeformableConvolution(Layer):
         p, (x, offsets) = self.own(), bottoms
         self.check_axes(x, "N x C x H x W", values=True)
         self.groups = p.deformable_group if p.HasField("deformable_group") else 4
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of filters")
+        self.positive(p, {"num_output": "the number of filters"})
         for name, count, of in (("group", p.group, x[1]), ("group", p.group, p.num_output), ("deformable_group", self.groups, x[1])):
             self.check(count > 0 and of % count == 0, f"{name} {count} does not divide {of} channels", f"set {name} to a number that divides {of}")
         self.window = window = Window(self, p, 2)

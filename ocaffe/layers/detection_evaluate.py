@@ -53,7 +53,11 @@ class DetectionEvaluate(Layer):
             resize = p.resize_param
             given = not p.HasField("resize_param") or min(resize.height, resize.width) > 0
             fact = f"resize_param {{ height: {resize.height} width: {resize.width} }}"
-            self.check(given, fact, "write both: the height and width of the net's input, as in transform_param of the data layer")
+            self.check(
+                given,
+                fact,
+                "set both in resize_param of detection_evaluate_param to the pixels of the net's input, as in transform_param of the data layer",
+            )
             self._sizes = self._read_sizes(p.name_size_file)
         self.classes = [c for c in range(p.num_classes) if c != p.background_label_id]
         rows = bottoms[0][2]

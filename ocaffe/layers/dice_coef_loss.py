@@ -29,7 +29,7 @@ class DiceCoefLoss(Layer):
         a, b = bottoms
         check_batch(self, a, b)
         fact = f"bottom 0 is {shape_text(a)}, bottom 1 is {shape_text(b)}: they must have equally many values"
-        self.check(math.prod(a) == math.prod(b), fact, "the same shape for both")
+        self.check(math.prod(a) == math.prod(b), fact, f"give bottom 1 the shape {shape_text(a)}, as bottom 0 is")
         self.rows: Shape = (a[0], math.prod(a[1:])) if a else (1, 1)
         self.smooth = float(self.own().smooth)
         return [()]

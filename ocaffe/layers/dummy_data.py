@@ -80,7 +80,11 @@ class DummyData(Layer):
         param = self.own()
         legacy = {name: list(getattr(param, name)) for name in _LEGACY}
         if not any(legacy.values()):
-            self.check(param.shape, "dummy_data_param has no shape", "add shape { dim: .. dim: .. }, once for all tops or once for each top")
+            self.check(
+                param.shape,
+                "dummy_data_param has no shape",
+                f"{self.written('shape { dim: N dim: C }')}, with the sizes of a top, once for all tops or once for each",
+            )
             shapes = [tuple(map(int, shape.dim)) for shape in self._per_top(list(param.shape), "shape")]
         else:
             given = ", ".join(name for name in _LEGACY if legacy[name])

@@ -146,12 +146,16 @@ class BlobWeightedSum(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (*summands, weights) = self.own(), bottoms
         x, n, self.lead = summands[0], len(summands), tuple(weights[1:])
-        self.check(p.operation == p.SUM, "coeff_blob is true, and operation is not SUM", "operation: SUM, or remove coeff_blob")
+        self.check(p.operation == p.SUM, "coeff_blob is true, and operation is not SUM", "set operation: SUM in eltwise_param, or remove coeff_blob")
         for i, shape in enumerate(summands[1:], 1):
-            self.check(shape == x, f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(x)}: they must be equal", "bottoms of one shape")
+            self.check(shape == x, f"bottom {i} is {shape_text(shape)}, bottom 0 is {shape_text(x)}: they must be equal", _equal(x, shape, i))
         fact = f"the last bottom, with the coefficients, is {shape_text(weights)}, and bottom 0 is {shape_text(x)}"
-        self.check(weights[:1] == (n,) and self.lead == x[: len(self.lead)], fact, f"{n} x the first axes of bottom 0, such as {shape_text((n, *x[:1]))}")
-        self.check(len(p.coeff) in (0, n), f"{len(p.coeff)} coeff for {n} bottoms", "give one coeff for each bottom but the last, or none")
+        self.check(
+            weights[:1] == (n,) and self.lead == x[: len(self.lead)],
+            fact,
+            f"give a last bottom of {shape_text((n, *x[:1]))}: a coefficient for each bottom before it and each sample",
+        )
+        self.check(len(p.coeff) in (0, n), f"{len(p.coeff)} coeff for {n} bottoms", f"write coeff {times(n)}, one for each bottom but the last, or not at all")
         self.coeff = [float(c) for c in p.coeff] or [1.0] * n
         return [x]
 

@@ -25,8 +25,8 @@ class Embed(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the length of a row")
-        self.check(p.input_dim > 0, "input_dim is missing or 0", "give input_dim, the number of rows")
+        self.positive(p, {"num_output": "the length of a row"})
+        self.positive(p, {"input_dim": "the number of rows, one for each word"})
         self.check(x, "bottom 0 has no axes", "give a batch of numbers: N, or more axes")
         return [(*x, p.num_output)]
 

@@ -184,7 +184,7 @@ class SmoothL1Loss(Distance):
         if len(self.param.top) == 1:
             return tops
         x = bottoms[0]
-        self.check(2 <= len(x) <= 4, f"bottom 0 is {shape_text(x)}, and a second top is given", "N x C x H x W, or one top")
+        self.check(2 <= len(x) <= 4, f"bottom 0 is {shape_text(x)}, and a second top is given", "remove the second top, or give bottom 0 as N x C x H x W")
         self.folded: Shape = split_axes(x, 1)
         return [*tops, (x[0], 1, *x[2:], *(1,) * (4 - len(x)))]
 

@@ -67,7 +67,7 @@ class Augmented(Layer):
     @property
     def schedule(self) -> Schedule:
         p = self.param.coeff_schedule_param
-        self.check(p.half_life > 0, f"half_life is {p.half_life:g}", "set half_life above 0: the passes until half of the change")
+        self.check(p.half_life > 0, f"half_life is {p.half_life:g}", "set half_life in coeff_schedule_param above 0: the iterations until half of the change")
         return Schedule(p.initial_coeff, p.final_coeff, p.half_life)
 
     def image(self, shape: Shape, what: str = "bottom 0") -> tuple[int, int]:
@@ -273,14 +273,14 @@ class GenerateAugmentationParameters(Augmented):
         if count == 0 or images:
             self.mode = "regenerate"
         samples = math.prod(bottoms[0][:1]) if count else own.num
-        self.check(samples > 0, stated(own, "num"), "give num, the batch size, or a bottom of this batch size")
+        self.check(samples > 0, stated(own, "num"), f"{self.written('num: N')}, where N is the batch size; or give a bottom of this batch size")
         if count == 3:
             self.size, self.sample = self.image(bottoms[1], "bottom 1"), self.image(bottoms[2], "bottom 2")
         else:
             self.check(
                 self.crop,
                 "crop_width and crop_height are not given",
-                "write both in augmentation_param, the size of the samples; or give 3 bottoms: coefficients of earlier draws, images and samples",
+                f"{self.written('crop_width: W crop_height: H')}, the pixels of the samples that the DataAugmentation layers cut",
             )
             self.sample = self.crop or (0, 0)
             self.size = (bottoms[0][2], bottoms[0][3]) if images else (own.bottomheight, own.bottomwidth)
@@ -288,7 +288,11 @@ class GenerateAugmentationParameters(Augmented):
             self.check_coefficients(bottoms[0], samples, "bottom 0")
         self.drawn = self.distributions()
         spatial = any(each.spatial for each in self.drawn)
-        self.check(not spatial or min(self.size) > 0, "bottomwidth and bottomheight are not given", "write both, the size of the images")
+        self.check(
+            not spatial or min(self.size) > 0,
+            "bottomwidth and bottomheight are not given",
+            f"{self.written('bottomwidth: W bottomheight: H')}, the pixels of the images of the data layer",
+        )
         return [(samples, COEFFICIENTS, 1, 1)]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
@@ -318,7 +322,7 @@ class FlowAugmentation(Augmented):
         flow = bottoms[0]
         self.image(flow)
         self.check(flow[1] == 2, f"bottom 0 is {shape_text(flow)}, it must be flow: N x 2 x H x W", "give flow of 2 channels as bottom 0: columns and rows")
-        self.check(self.crop, "crop_width and crop_height are not given", "write the crop_width and crop_height of the DataAugmentation layers")
+        self.check(self.crop, "crop_width and crop_height are not given", f"{self.written('crop_width: W crop_height: H')}, as in the DataAugmentation layers")
         for number in (1, 2):
             self.check_coefficients(bottoms[number], flow[0], f"bottom {number}")
         return [(*flow[:2], *(self.crop or ()))]

@@ -33,7 +33,7 @@ class Reader(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         own = self.own()
-        self.check(own.file, "file is missing", "give file, the path of the file to read")
+        self.check(own.file, "file is missing", self.written('file: "PATH"') + ", the file to read")
         self.check(own.num > 0, f"num is {own.num}", "set num to the batch size, 1 or more")
         if self._values is None:
             if not os.path.exists(own.file):

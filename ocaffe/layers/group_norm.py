@@ -24,9 +24,11 @@ class GroupNorm(LayerNorm):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x, groups = bottoms[0], int(self.own().group_num)
-        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, GroupNorm needs a channel axis", "N x C or more axes")
+        self.check(len(x) >= 2, f"bottom 0 is {shape_text(x)}, GroupNorm needs a channel axis", "give bottom 0 as N x C, or with more axes")
+        fitting = next((n for n in range(max(1, min(groups, x[1])), 1, -1) if x[1] % n == 0), 1)
+        given = "write" if self.own().HasField("group_num") else "group_num is not given:"
         fact = f"group_num is {groups}, bottom 0 has {x[1]} channels"
-        self.check(groups > 0 and x[1] % groups == 0, fact, "a group_num that divides the number of channels")
+        self.check(groups > 0 and x[1] % groups == 0, fact, f"{given} group_num: {fitting}, or another number that divides {x[1]}")
         self.folded: Shape = (x[0], groups, x[1] // groups * math.prod(x[2:]))
         self.first, self.axes = 2, range(2, 3)
         self.scalars = {"n": float(self.folded[2]), "eps": float(self.own().eps)}

@@ -1,7 +1,10 @@
 """HDF5Output: write data and labels to a file."""
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +17,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, to_write
 
 NAMES = ("data", "label")  # names of the datasets
 AXES = 4  # of each dataset; missing trailing axes of a bottom have size 1
@@ -75,7 +78,7 @@ class HDF5Output(Layer):
         except (OSError, RuntimeError) as problem:  # h5py raises either for a failed write
             raise self.error(
                 f"{self.path} cannot be written; HDF5 says: {problem}",
-                "close other programs that have the file open, or write another file_name",
+                self._remedy(problem),
             ) from None
         self._rows += len(arrays[0])
 
@@ -83,14 +86,33 @@ class HDF5Output(Layer):
         free = shutil.disk_usage(os.path.dirname(os.path.abspath(self.path))).free
         self.check(free >= size + SPARE, f"{self.path} needs {size + SPARE:,} bytes more, and {free:,} are free", "free some space, or write to another disk")
 
+    def _remedy(self, problem: Exception) -> str:
+        """Return the remedy if HDF5 does not write: who has the file open, else what the system needs."""
+        if _open_here(self.path):
+            return f"close the file in this script before forward: file.close(), or `with h5py.File({self.path!r}) as file:`"
+        if "already open" in str(problem) or "lock" in str(problem):
+            return f"close it in the program that has it open: fuser {shlex.quote(self.path)} shows its number"
+        return to_write(self.path, OSError(getattr(problem, "errno", None) or errno.EIO, ""), "write another file_name in hdf5_output_param")
+
     def _append(self, file: Any, arrays: Sequence[np.ndarray]) -> None:
-        for name, array in zip(NAMES, arrays):
+        for name, bottom, array in zip(NAMES, self.param.bottom, arrays):
             inner = file[name].shape[1:]
             self.check(
                 inner == array.shape[1:],
-                f"a row of '{name}' is {shape_text(array.shape[1:])}, and was {shape_text(inner)}",
-                "give the bottoms the same shape in all passes, but for the batch size; or write another shape to another file_name",
+                f"a sample of bottom '{bottom}' is {shape_text(array.shape[1:])}, and those in dataset '{name}' of {self.path} are {shape_text(inner)}",
+                "give the net images of one size, or make a net with another file_name for each size",
             )
         for name, array in zip(NAMES, arrays):
             file[name].resize(self._rows + len(array), axis=0)
             file[name][self._rows :] = array
+
+
+def _open_here(path: str) -> bool:
+    """Whether this process has the file open by h5py."""
+    from h5py import h5f
+
+    for each in h5f.get_obj_ids(h5f.OBJ_ALL, h5f.OBJ_FILE):
+        with contextlib.suppress(OSError):
+            if os.path.samefile(h5f.get_name(each), path):
+                return True
+    return False

@@ -29,8 +29,12 @@ class InnerDistance(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of centres")
-        self.check(p.HasField("bias_term"), "bias_term is missing", "write bias_term: true for a bias that is added to the distances, else bias_term: false")
+        self.positive(p, {"num_output": "the number of centres"})
+        self.check(
+            p.HasField("bias_term"),
+            "bias_term is missing",
+            f"{self.written('bias_term: false')}, or bias_term: true for a bias that is added to the distances",
+        )
         self.check(p.distance_type in ("L1", "L2"), f"distance_type is {p.distance_type!r}", 'write distance_type: "L1" or distance_type: "L2"')
         axis = self.axis(p.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output

@@ -26,7 +26,7 @@ class InnerProduct(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         param, (x,) = self.own(), bottoms
-        self.check(param.num_output > 0, "num_output is missing or 0", "give num_output, the number of outputs")
+        self.positive(param, {"num_output": "the number of outputs"})
         self.first = axis = self.axis(param.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), param.num_output
         self.check(

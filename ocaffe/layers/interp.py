@@ -37,7 +37,7 @@ class Interp(Layer):
         for name in ("shrink_factor", "zoom_factor"):
             self.check(getattr(p, name) >= 1, stated(p, name), f"set {name} to 1 or more, or remove it")
         outputs = self.outputs(part)
-        self.check(min(outputs) > 0, f"height is {p.height}, width is {p.width}", "set height and width to 1 or more")
+        self.check(min(outputs) > 0, f"height is {p.height}, width is {p.width}", f"set {'height' if outputs[0] < 1 else 'width'} to 1 or more")
         self.resampling = Resampling(-p.pad_beg, part, outputs)
         self.moves_data = not (outputs == part == x[2:])
         return [(*x[:2], *outputs)]
@@ -45,7 +45,11 @@ class Interp(Layer):
     def outputs(self, part: tuple[int, int]) -> tuple[int, int]:
         p = self.own()
         shrink, zoom, sized = p.HasField("shrink_factor"), p.HasField("zoom_factor"), p.HasField("height") and p.HasField("width")
-        self.check(shrink or zoom or sized, "interp_param gives no size", "write height and width of the top, zoom_factor or shrink_factor")
+        self.check(
+            shrink or zoom or sized,
+            "interp_param gives no size",
+            f"{self.written('height: H width: W')}, the pixels of the top; or zoom_factor, or shrink_factor",
+        )
         if sized and shrink == zoom:
             return p.height, p.width
         shrunk = [(size - 1) // p.shrink_factor + 1 for size in part]

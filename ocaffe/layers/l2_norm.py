@@ -26,7 +26,7 @@ class L2Norm(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         x = bottoms[0]
-        self.check(len(x) >= 1, f"bottom 0 is {shape_text(x)}, {self.param.type} needs samples", "N x C or more axes")
+        self.check(len(x) >= 1, f"bottom 0 is {shape_text(x)}, {self.param.type} needs samples", "give bottom 0 as N x C, or with more axes")
         self.rows: Shape = (x[0], math.prod(x[1:]))
         self.scalars = {"eps": float(self.own().eps) if self.param.type == "L2Norm" else 0.0}
         return [x]

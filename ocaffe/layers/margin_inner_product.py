@@ -45,7 +45,7 @@ class MarginInnerProduct(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, (x, labels) = self.own(), bottoms
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of classes")
+        self.positive(p, {"num_output": "the number of classes"})
         axis = self.axis(p.axis, x)
         self.rows, self.inputs, self.outputs = math.prod(x[:axis]), math.prod(x[axis:]), p.num_output
         self.check(

@@ -34,7 +34,7 @@ class Mean(Layer):
         self.check(
             p.value or p.HasField("file"),
             "mean_param has no value and no file",
-            "write a value for each channel, or file: the path of a .binaryproto file",
+            f"{self.written('value: N')}, once for each channel; or file: \"PATH\" of a .binaryproto file",
         )
         self.check(not (p.value and p.HasField("file")), f"mean_param has {len(p.value)} value and file: \"{p.file}\"", "remove value, or file")
         try:

@@ -32,11 +32,23 @@ class MergeCrop(Layer):
         p, (a, b) = self.own(), bottoms
         self.forwards, self.backwards = ([*given, *default[len(given) :]] for given, default in ((p.forward, [True, True]), (p.backward, [True, False])))
         texts = f"bottom 0 is {shape_text(a)}, bottom 1 is {shape_text(b)}"
-        self.check(len(self.forwards) == len(self.backwards) == 2, f"{len(p.forward)} forward and {len(p.backward)} backward are given", "at most two of each")
-        self.check(len(a) == len(b) >= 3 and a[0] == b[0], texts, "bottoms N x C x .. of the same batch size and with as many axes")
-        self.check(all(x <= y for x, y in zip(a[2:], b[2:])), texts, "the smaller image first")
+        self.check(
+            len(self.forwards) == len(self.backwards) == 2,
+            f"{len(p.forward)} forward and {len(p.backward)} backward are given",
+            "write forward at most twice, and backward at most twice: once for each bottom",
+        )
+        self.check(
+            len(a) == len(b) >= 3 and a[0] == b[0],
+            texts,
+            f"give bottom 1 {len(a)} axes and the batch size {a[0]}, as bottom 0 has" if len(a) >= 3 else "give bottoms N x C x H x W",
+        )
+        self.check(all(x <= y for x, y in zip(a[2:], b[2:])), texts, "exchange the two bottoms: the smaller image is bottom 0")
         self.stacks = p.operation == p.STACK
-        self.check(self.stacks or a[1] == b[1], f"{texts}, and operation is ADD", "as many channels in both, or operation: STACK")
+        self.check(
+            self.stacks or a[1] == b[1],
+            f"{texts}, and operation is ADD",
+            f"set num_output of the layer of bottom 1 to {a[1]}, or write operation: STACK in mergecrop_param",
+        )
         self.starts = [0, 0, *((y - x) // 2 for x, y in zip(a[2:], b[2:]))]
         self.middle: Shape = (*b[:2], *a[2:])
         return [(a[0], a[1] + (b[1] if self.stacks else 0), *a[2:])]

@@ -28,8 +28,8 @@ def normal(layer: Layer) -> tuple[list[float], list[float]]:
     if not (means and deviations):
         return [0.0] * 4, [1.0] * 4
     for name, values in (("bbox_mean", means), ("bbox_std", deviations)):
-        layer.check(len(values) == 4, f"{name} is given {times(len(values))}", f"write {name} 4 times: for x, y, width and height")
-    layer.check(min(deviations) > 0, f"bbox_std has {min(deviations):g}", "set each bbox_std above 0")
+        layer.check(len(values) == 4, f"{name} is given {times(len(values))}", f"write {name} in bbox_reg_param 4 times: for x, y, width and height")
+    layer.check(min(deviations) > 0, f"bbox_std has {min(deviations):g}", "set each bbox_std in bbox_reg_param above 0")
     return means, deviations
 
 

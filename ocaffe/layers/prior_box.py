@@ -91,7 +91,7 @@ class PriorBox(Layer):
         p = self.own()
         widths, heights = list(p.width), list(p.height)
         if widths or heights or self.param.type == "PriorBoxClustered":
-            fix = "write a width and a height for each box of a cell, in pixels"
+            fix = "write width and height equally often: once for each box of a cell, in pixels"
             self.check(widths and len(widths) == len(heights), f"{len(widths)} width and {len(heights)} height are given", fix)
             self.check(min(*widths, *heights) > 0, f"a width or height is {min(*widths, *heights):g}", "set each width and height above 0")
             return np.array([*zip(widths, heights)], np.float32)
@@ -99,7 +99,7 @@ class PriorBox(Layer):
         self.check(
             (least or fixed) and min(least, default=1) > 0,
             f"min_size is {', '.join(f'{size:g}' for size in least) or 'missing'}",
-            "write at least one min_size, each above 0: the side of a box in pixels",
+            "set each min_size above 0: the side of a box in pixels" if least else f"{self.written('min_size: N')}, where N is the side of a box in pixels",
         )
         self.check(
             len(most) in (0, len(least)),
@@ -121,8 +121,8 @@ class PriorBox(Layer):
         p = self.own()
         sizes, densities = list(p.fixed_size), [int(density) for density in p.density]
         fits = len(sizes) == len(densities) and min([*sizes, *densities], default=1) > 0
-        self.check(fits, f"fixed_size is {sizes}, density {densities}", "one density for each fixed_size, each above 0")
-        self.check(not (p.fixed_ratio and p.aspect_ratio), "fixed_ratio and aspect_ratio are given", "one of the two")
+        self.check(fits, f"fixed_size is {sizes}, density {densities}", "write one density for each fixed_size, and set each of both above 0")
+        self.check(not (p.fixed_ratio and p.aspect_ratio), "fixed_ratio and aspect_ratio are given", "remove fixed_ratio, or aspect_ratio")
         fact = "fixed_size and denser_prior_boxes are given, which are of different forks"
         self.check(not (sizes and p.denser_prior_boxes), fact, "remove denser_prior_boxes")
         return list(zip(sizes, densities))

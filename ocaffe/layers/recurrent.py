@@ -48,7 +48,7 @@ class Recurrent(Layer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x, cont = self.own(), *bottoms[:2]
-        self.check(p.num_output > 0, "num_output is missing or 0", "give num_output, the number of hidden units")
+        self.positive(p, {"num_output": "the number of hidden units"})
         self.check(
             len(x) >= 3,
             f"bottom 0 is {shape_text(x)}, it must be T x N x ..: time steps, sequences, inputs",

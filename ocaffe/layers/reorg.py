@@ -23,7 +23,13 @@ class Reorg(Permuted):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         s = p.stride
-        self.check(s > 0, stated(p, "stride"), "give stride, the factor of the sizes: 1 or more (2 in YOLOv2)")
+        self.check(
+            s > 0,
+            stated(p, "stride"),
+            "set stride to 1 or more (2 in YOLOv2)"
+            if p.HasField("stride")
+            else f"{self.written('stride: N')}, where N is the factor of the sizes (2 in YOLOv2)",
+        )
         self.check_axes(x, "N x C x H x W")
         n, c, h, w = x
         self.check(c % (s * s) == 0, f"stride {s} squared, {s * s}, does not divide the {c} channels of bottom {shape_text(x)}",

@@ -31,7 +31,7 @@ class Resize(Layer):
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x H x W")
         sizes = (p.height, p.width)
-        fact, fix = f"height is {p.height}, width is {p.width}", "write height and width of the top, 1 or more; or is_pyramid_test: true and the scales"
+        fact, fix = f"height is {p.height}, width is {p.width}", f"{self.written('height: H width: W')}, the pixels of the top"
         if p.is_pyramid_test:
             factors = [np.float32(factor) for factor in (p.out_height_scale, p.out_width_scale)]
             height, width = (int(factor * np.float32(n)) for factor, n in zip(factors, x[2:]))

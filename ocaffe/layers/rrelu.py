@@ -29,7 +29,7 @@ class RReLU(Layer):
         self.check(
             p.HasField("lb") and p.HasField("ub"),
             f"rrelu_param has no {'ub' if p.HasField('lb') else 'lb'}",
-            "write both bounds of the divisor in rrelu_param, lb below ub",
+            f"{self.written('lb: A ub: B')}, the bounds of the divisor, A below B",
         )
         self.check(upper > lower, f"lb is {lower:g}, ub is {upper:g}", "set lb below ub")
         self.check(lower * upper > 0, f"lb is {lower:g}, ub is {upper:g}: a divisor could be 0", "set both above 0, or both below 0")

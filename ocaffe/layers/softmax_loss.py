@@ -65,7 +65,7 @@ class SoftmaxWithLoss(Layer):
             self.labels = label_bottom(self, scores[self.class_axis])
         self.normalizer = normalizer(self, outer, inner, segnet_default(self))
         fact = "a third top and label_smoothing are given, which are of different forks"
-        self.check(len(self.param.top) < 3 or not self.smoothing, fact, "remove one of them")
+        self.check(len(self.param.top) < 3 or not self.smoothing, fact, "remove the third top, or label_smoothing from loss_param")
         return [(), scores, labels][: max(1, len(self.param.top))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:

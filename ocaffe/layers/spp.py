@@ -25,7 +25,11 @@ class SPP(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.check_axes(x, "N x C x H x W")
-        self.check(p.pyramid_height >= 1, stated(p, "pyramid_height"), "give pyramid_height, the number of levels: 3 pools into 1, 4 and 16 bins")
+        self.check(
+            p.pyramid_height >= 1,
+            stated(p, "pyramid_height"),
+            f"{self.written('pyramid_height: N')}, where N is the number of levels: 3 pools into 1, 4 and 16 bins",
+        )
         self.draws = p.pool == p.STOCHASTIC and self.phase == proto.TRAIN
         self.channels = x[1]
         self.levels = [self.level(1 << level, (x[2], x[3])) for level in range(p.pyramid_height)]

@@ -22,7 +22,11 @@ class Tile(Layer):
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p, x = self.own(), bottoms[0]
         self.tile_axis = self.axis(p.axis, x)
-        self.check(p.tiles > 0, stated(p, "tiles"), "give tiles, the number of copies: 1 or more")
+        self.check(
+            p.tiles > 0,
+            stated(p, "tiles"),
+            "set tiles to 1 or more" if p.HasField("tiles") else f"{self.written('tiles: N')}, where N is the number of copies",
+        )
         self.moves_data = p.tiles > 1
         return [(*x[: self.tile_axis], x[self.tile_axis] * p.tiles, *x[self.tile_axis + 1 :])]
 

@@ -172,5 +172,7 @@ def _read(layer: Layer, param: Any, image: Axes, both: str, high: str, wide: str
         )
         layer.check(len(image) == 2, f"{high} and {wide} are given for {len(image)} spatial axes", f"replace both by {both}, once or {times(len(image))}")
         return getattr(param, high), getattr(param, wide)
-    layer.check(single or both != "kernel_size", f"there is neither {both} nor {high} and {wide}", f"write {both}, or global_pooling: true for the whole image")
+    whole = "; or global_pooling: true for the whole image" if "global_pooling" in param.DESCRIPTOR.fields_by_name else ""
+    fix = f"{layer.written(f'{both}: N')}, where N is the side of the window in pixels{whole}"
+    layer.check(single or both != "kernel_size", f"there is neither {both} nor {high} and {wide}", fix)
     return (getattr(param, both),) * len(image)

@@ -26,7 +26,11 @@ class YoloDetectionOutput(YoloOutputLayer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.HasField("num_classes"), "num_classes is missing", "give num_classes, the number of classes, without a background")
+        self.check(
+            p.HasField("num_classes"),
+            "num_classes is missing",
+            f"{self.written('num_classes: N')}, where N is the number of classes without a background",
+        )
         self.check(p.coords == 4, stated(p, "coords"), "write coords: 4, the numbers of a box")
         check_biases(self, p.biases, p.num_box, f"num_box: {p.num_box}")
         self.check_thresholds(p.nms_threshold)

@@ -38,7 +38,11 @@ class Yolov3DetectionOutput(YoloOutputLayer):
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         p = self.own()
-        self.check(p.HasField("num_classes"), "num_classes is missing", "give num_classes, the number of classes, without a background")
+        self.check(
+            p.HasField("num_classes"),
+            "num_classes is missing",
+            f"{self.written('num_classes: N')}, where N is the number of classes without a background",
+        )
         self.check_thresholds(p.nms_threshold)
         fact = f"{len(bottoms)} bottoms are given, and {stated(p, 'mask_group_num')}"
         self.check(len(bottoms) == p.mask_group_num, fact, f"write mask_group_num: {len(bottoms)}")

@@ -61,7 +61,7 @@ def test_shapes(settings: str, bottom: tuple[int, ...], top: list[int], weight: 
 @pytest.mark.parametrize(
     ("settings", "bottom", "fact"),
     [
-        ("kernel_size: 3", (2, 3, 5, 5), "num_output is missing or 0"),
+        ("kernel_size: 3", (2, 3, 5, 5), "num_output is missing"),
         ("num_output: 2", (2, 3, 5, 5), "kernel_size is missing"),
         ("num_output: 2 kernel_size: 0", (2, 3, 5, 5), "kernel_size is 0 x 0"),
         ("num_output: 2 kernel_size: 3 stride: 0", (2, 3, 5, 5), "stride is 0 x 0"),

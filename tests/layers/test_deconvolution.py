@@ -149,7 +149,7 @@ def test_the_shape_ends_where_the_last_window_does() -> None:
 @pytest.mark.parametrize(
     ("settings", "fact"),
     [
-        ("kernel_size: 3", "num_output is missing or 0"),
+        ("kernel_size: 3", "num_output is missing"),
         ("num_output: 2 kernel_size: 3 group: 2", "group 2 does not divide the 3 input channels"),
         ("num_output: 4 kernel_size: 3 group: 3", "group 3 does not divide num_output 4"),
         ("num_output: 2 kernel_size: 3 pad: 4", "pad 4 x 4 leaves nothing of the 7 x 8 image that windows of 3 x 3 with stride 1 x 1 make of 5 x 6"),

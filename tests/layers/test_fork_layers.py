@@ -55,7 +55,7 @@ def refusal(kind: str, more: str, *shapes: str, phase: int = proto.TEST) -> str:
         ("Resize", "", "1 3 4 4", "height is 0, width is 0"),
         ("Resize", "resize_param { height: 2 width: 2 }", "3 4", "bottom 0 is 3 x 4, it must be N x C x H x W"),
         ("Resize", "resize_param { is_pyramid_test: true out_height_scale: 0.1 out_width_scale: 1 }", "1 3 4 4", "make 0 x 4 of 4 x 4 pixels"),
-        ("InnerDistance", "", "4 6", "num_output is missing or 0"),
+        ("InnerDistance", "", "4 6", "num_output is missing"),
         ("InnerDistance", "inner_distance_param { num_output: 2 }", "4 6", "bias_term is missing"),
         ("InnerDistance", 'inner_distance_param { num_output: 2 bias_term: false distance_type: "L3" }', "4 6", "distance_type is 'L3'"),
         ("InnerDistance", "inner_distance_param { num_output: 2 bias_term: false normalize: true transpose: true }", "4 6", "normalize and transpose"),

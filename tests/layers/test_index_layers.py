@@ -229,8 +229,8 @@ def test_masks_that_are_no_place(device: Any, kind: str) -> None:
 @pytest.mark.parametrize(
     "text, shapes, fact",
     [
-        ("type: 'Embed' embed_param { input_dim: 3 }", [(2,)], "num_output is missing or 0"),
-        ("type: 'Embed' embed_param { num_output: 3 }", [(2,)], "input_dim is missing or 0"),
+        ("type: 'Embed' embed_param { input_dim: 3 }", [(2,)], "num_output is missing"),
+        ("type: 'Embed' embed_param { num_output: 3 }", [(2,)], "input_dim is missing"),
         (embed_text(2, 2), [()], "no axes"),
         ("type: 'BatchReindex'", [(2, 3), (2, 1)], "bottom 1 is 2 x 1, it must have one axis"),
         ("type: 'Filter' top: 'y'", [(2, 3), (2, 3)], r"the selector \(bottom 1\) is 2 x 3, it must hold one value for each sample"),

@@ -284,7 +284,7 @@ def test_debug_info(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("param", "shapes", "fact"),
     [
-        ("name: 'rec' type: 'LSTM' top: 'y'", [(2, 3, 4), (2, 3)], "num_output is missing or 0"),
+        ("name: 'rec' type: 'LSTM' top: 'y'", [(2, 3, 4), (2, 3)], "num_output is missing"),
         (text("LSTM"), [(2, 3), (2, 3)], "bottom 0 is 2 x 3"),
         (text("LSTM"), [(2, 3, 4), (2, 4)], "bottom 1 (cont) is 2 x 4, bottom 0 is 2 x 3 x 4"),
         (text("LSTM"), [(2, 3, 4), (2, 3), (1, 3, 5), (1, 3, 5)], "4 bottoms and 1 tops given, expose_hidden is false"),
