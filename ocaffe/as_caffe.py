@@ -54,7 +54,8 @@ def install_as_caffe() -> None:
 
     present = sys.modules.get(PREFIX)
     if present is not None and present is not ocaffe:
-        raise Error(f"another caffe was imported before, from {getattr(present, '__file__', 'somewhere')}", fix="call install_as_caffe() earlier")
+        fact = f"another caffe was imported before, from {getattr(present, '__file__', 'somewhere')}"
+        raise Error(fact, fix="call ocaffe.install_as_caffe() before the first `import caffe` of the program")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     sys.modules[PREFIX] = ocaffe

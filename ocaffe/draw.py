@@ -50,7 +50,7 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
     if rankdir not in DIRECTIONS:
         raise WrongValue(f"rankdir is '{rankdir}'", fix=f"give rankdir one of {', '.join(DIRECTIONS)}")
     if not net.layer:
-        raise Error("the net has no layers to draw", place=name or None, fix="another net, or another phase")
+        raise Error("the net has no layers to draw", place=name or None, fix="give --phase TRAIN, --phase TEST or --phase ALL, one in which the net has layers")
     if ext.lower().lstrip(".") in GRAPH_TEXT:
         return str(pydot_graph(net, rankdir, True, display_lrm).to_string()).encode()
     drawn = picture(net, rankdir, display_lrm)
@@ -61,7 +61,8 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
     except Error as problem:
         raise Error(problem.fact, place=name or None, fix="give a name that ends in .svg, .png, .pdf or .jpg") from None
     if 4 * drawn.size[0] * drawn.size[1] > MAX_PIXELS:
-        raise Error(f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels", place=name or None, fix="write an .svg")
+        fact = f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels"
+        raise Error(fact, place=name or None, fix="give the picture a name that ends in .svg")
     return pixels(drawn, kind)
 
 

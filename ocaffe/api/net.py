@@ -237,7 +237,8 @@ class Net:
         value = np.asarray(value, np.float32)
         shape = self.blobs[name].shape
         if value.shape[:1] != shape[:1] and value.size != 1:
-            raise WrongValue(f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}", fix=f"net.blobs['{name}'].reshape(...) first")
+            fact = f"{what} for '{name}' is {shape_text(value.shape)}, the blob {shape_text(shape)}"
+            raise WrongValue(fact, fix=f"first net.blobs['{name}'].reshape({', '.join(map(str, value.shape))})")
         try:
             setattr(self.blobs[name], what, value)
         except ValueError:

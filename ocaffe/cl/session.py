@@ -31,6 +31,7 @@ from ocaffe.memory.report import size_text
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 GENERATED_SIZE = 32 << 10  # characters of a program of generated kernels on a GPU. One with all of ResNet-50's took 4 s of its first start on an H100
 LAYERS_PER_PROGRAM = 5  # of large nets, about: ResNet-50 has 229 layers and 49 programs on an H100
+_SMALLER = "set a smaller batch_size in the data layer, or choose a device with more memory: `ocaffe device_query` lists them"
 COMPILER_SHARE = 8  # the contexts of compilers may take an eighth of the free memory of the device, unless the user limits memory
 SMALL, SENT = 1 << 16, 8  # maximum bytes of an array that is sent without waiting; maximum number of such transfers in progress
 
@@ -304,7 +305,7 @@ class Session:
         if size > limit:
             raise NoRoom(
                 f"{what} needs a buffer of {size_text(size)}, '{self.device.name}' has {size_text(limit)} free",
-                fix="lower the batch size, or use a device with more memory",
+                fix=_SMALLER,
             )
         if exchanged and self.memory is not None:
             return self.memory.allocate(max(size, 4))
@@ -315,7 +316,7 @@ class Session:
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError) as reason:
             raise NoRoom(
                 f"'{self.device.name}' refused a buffer of {size_text(size)} for {what} ({reason})",
-                fix="lower the batch size, or use a device with more memory",
+                fix=_SMALLER,
             ) from reason
 
     # -- Refs --------------------------------------------------------------------------------------------------------

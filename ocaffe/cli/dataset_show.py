@@ -203,7 +203,9 @@ def net_layer(options: Any, types: Sequence[str]) -> tuple[Any, str]:
     for layer in net.layer:
         if layer.type in types:
             return layer, net.source_file
-    raise Error(f"the {options.phase} net has no {' or '.join(types)} layer", place=options.augment, fix="give a net that reads images, or another --phase")
+    fact = f"the {options.phase} net has no {' or '.join(types)} layer"
+    fix = f"--phase {'TEST' if options.phase == 'TRAIN' else 'TRAIN'}, or give a net that reads images"
+    raise Error(fact, place=options.augment, fix=fix)
 
 
 def pictures(data: np.ndarray, transform: Any) -> np.ndarray:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
             print(f"{name:<{width}}  {' '.join(description.split())}")
         return 0
     if not options.files:
-        raise Error("no file is given", place="ocaffe lint", fix="a solver or net prototxt")
+        raise Error("no file is given", place="ocaffe lint", fix="ocaffe lint FILE, with a solver or net prototxt as FILE")
     log.quiet(3)
     prepare = prepared(options)
     count = 0

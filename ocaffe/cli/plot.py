@@ -50,13 +50,21 @@ def _logs(paths: list[str], kind: str, seconds: bool) -> bytes:
     return render(panels(list(zip(_names(paths), map(read_log, paths))), seconds), kind, seconds)
 
 
+def _other_charts(path: str, chart: Chart) -> str:
+    """Return the remedy if a log has no values of `chart`: the numbers of the charts that it has."""
+    log = read_log(path)
+    have = [str(number) for number, other in enumerate(CHARTS) if points(log, other)[0]]
+    tests = "; only the log of a training with tests has scores of tests" if chart.value.startswith("Test") else ""
+    return f"the log has the charts {', '.join(have) or 'none'}: ocaffe plot --chart {have[0] if have else 'NUMBER'} ...{tests}"
+
+
 def _chart(chart: Chart, paths: list[str], kind: str) -> bytes:
     """Return a chart of plot_training_log.py. Raise Error for a log that has no such values."""
     curves = []
     for name, path in zip(_names(paths), paths):
         x, y = points(read_log(path), chart)
         if not x:
-            raise Error(f"it has no values of the chart '{chart.title}'", place=path, fix="another --chart, or the log of a training with tests")
+            raise Error(f"it has no values of the chart '{chart.title}'", place=path, fix=_other_charts(path, chart))
         curves.append(Curve(name, chart.value, chart.value.startswith("Test"), x, y))
     return render({chart.title: curves}, kind, chart.seconds)
 

@@ -115,7 +115,7 @@ class CompiledNets:
             fact = f"needs '{lost[0].name}', which the plan for the old shape has dropped" if lost else "has other launches before this layer"
             assert old.options.limit is not None, f"layer '{measured.layer.param.name}': the plan for its new shape {fact}"
             text = f"with its new shape, the plan {fact} to keep the memory limit"
-            raise measured.layer.error(text, "give a larger --memory-limit, or the larger shape from the start")
+            raise measured.layer.error(text, "give --memory-limit a larger number, or begin with the largest shape and reshape to smaller ones")
         for source, target in found:
             if source is not None:
                 yield source, target

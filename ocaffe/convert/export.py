@@ -76,7 +76,7 @@ def _check(options: Options) -> None:
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST_OPSET <= options.opset <= newest:
         fact = f"--opset is {options.opset}, the installed onnx package supports up to {newest}"
-        raise Error(fact, fix=f"use {OLDEST_OPSET} to {newest}; 17 is widely supported")
+        raise Error(fact, fix=f"--opset {min(17, newest)}, or another number from {OLDEST_OPSET} to {newest}")
 
 
 def _refuse_python(message: Any) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from ocaffe.errors import Error
+from ocaffe.errors import Error, Place
+from ocaffe.formats.braces import wrong_brace
 from ocaffe.formats.foreign import told
 from ocaffe.formats.tokens import Source, Token, unescape
 from ocaffe.proto import is_repeated, is_required
@@ -104,12 +105,22 @@ class Parser:
             if not message.HasField(name):
                 raise self.error(f"{descriptor.name} needs the field {name!r}", opening, f"write {name}: with its value into the message")
 
+    def brace(self, last: int) -> Error | None:
+        """Return the error for the brace that shifts what follows, of the lines up to `last`. None if the indentation shows none."""
+        found = wrong_brace(self.source.text, last)
+        return Error(found.fact, place=Place(self.source.file, found.line), fix=found.fix) if found is not None else None
+
     def not_a_field(self, descriptor: Descriptor, path: str, close: str, opening: Token) -> Error:
+        closes = self.token.kind == "end" or self.token.text in _CLOSING.values()
+        shifted = self.brace(self.source.line(self.token.at)) if closes else None
+        if shifted is not None:
+            return shifted
         if self.token.kind == "end":
             fact = f"the message {path.rstrip('.')!r} that begins here is not closed: the file ends without its {close!r}"
             return self.error(fact, opening, f"write {close} at its end")
         if self.token.text in ("}", ">"):
-            return self.error(f"{self.token.text!r} closes a message that was not opened", fix="count the braces of the layers above")
+            fix = f"remove this {self.token.text}, or one before it that is too many"
+            return self.error(f"{self.token.text!r} closes a message that was not opened", fix=fix)
         return self.error(f"expected a field of {descriptor.name}, found {self.shown()}", fix=f"write NAME: VALUE, or remove {self.shown()}")
 
     def field(self, message: Any, path: str, depth: int) -> None:
@@ -316,6 +327,11 @@ class Parser:
             known = told(descriptor.name, name.text)
             if known is not None:
                 raise self.error(f"{fact}: {known[0]}", name, known[1])
+            shifted = self.brace(self.source.line(name.at)) if _elsewhere(descriptor, name.text) else None
+            if shifted is not None:
+                raise shifted
+            if depth and name.text in ("layer", "layers") and self.token.text == "{":
+                raise self.error("a layer begins within another message", name, "write } before this line, which closes the layer above")
             raise self.error(fact, name, _confused(descriptor, name.text, self.source.text) or _hint(name.text, public))
         self.tell(f"{self.source.place(name.at)}: {fact}; it is ignored")
         self.accept(":")
@@ -372,6 +388,11 @@ _TOLD_APART = {  # expected message -> (the message that was possibly given inst
     "SolverParameter": ("NetParameter", "(?!)", "this looks like a net; give the solver, whose field `net` names it"),
     "NetParameter": ("SolverParameter", r"layers?|input", "this looks like a solver; give the net that its field `net` names"),
 }
+
+
+def _elsewhere(descriptor: Descriptor, name: str) -> bool:
+    """Whether another message has the field `name`, so that a brace before it may be missing."""
+    return any(name in each.fields_by_name for each in descriptor.file.message_types_by_name.values())
 
 
 def _confused(descriptor: Descriptor, name: str, text: str) -> str | None:

@@ -128,7 +128,8 @@ def map_file(path: str | Path) -> Span:
         with open(path, "rb") as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as problem:
-        raise Error(f"cannot be read: {problem}", place=str(path), fix=to_read(path, problem, "copy it again, to another disk")) from None
+        fact = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        raise Error(fact, place=str(path), fix=to_read(path, problem, "copy it again, to another disk")) from None
     return Span(data, 0, len(data))
 
 

@@ -165,10 +165,20 @@ class _Builder:
 
     def bottom(self, layer: Layer, name: str) -> Blob:
         if name not in self.available:
-            raise layer.error(f"unknown bottom blob '{name}'", "name the top of an earlier layer that no other layer has consumed")
+            raise layer.error(f"unknown bottom blob '{name}'", self._instead(name, layer))
         self.available.discard(name)
         self.log("net.cpp:408", f"{layer.param.name} <- {name}")
         return self.blobs[name]
+
+    def _instead(self, name: str, layer: Layer) -> str:
+        """Return the remedy for a bottom that no earlier layer of this phase makes."""
+        later = next((each.name for each in self.net.layer if name in each.top), "")
+        if later:
+            return f"write layer '{later}', which makes it, before this one"
+        near = difflib.get_close_matches(name, self.available, 1)
+        if near:
+            return f'bottom: "{near[0]}"'
+        return f"name a top of an earlier layer: {names_text(sorted(self.available)) or 'there is none'}"
 
     def top(self, layer: Layer, param: Any, index: int, name: str) -> Blob:
         bottoms = param.bottom

@@ -35,7 +35,12 @@ class LabelRange:
         accepted = f"0 to {self.classes - 1}" + (f", but not {self.excluded}" if self.excluded is not None and 0 <= self.excluded < self.classes else "")
         accepted += f", and {self.ignored} is ignored" if self.ignored is not None else ""
         fact = f"its label is {label:g}; layer {self.reader} has {self.classes} classes: labels {accepted}"
-        fix = "correct the label, or give the net as many classes (num_output), or set ignore_label"
+        fix = "correct the label"
+        if label == int(label) and label >= self.classes:
+            fix += f", or set num_output to {int(label) + 1} or more in the layer whose scores {self.reader} takes"
+            fix += f"; if it marks what is not to be trained: loss_param {{ ignore_label: {int(label)} }}"
+        elif label == int(label):
+            fix += f"; if it marks what is not to be trained: loss_param {{ ignore_label: {int(label)} }}"
         if self.excluded is not None:
             fix = f"number the classes without {self.excluded}, the background, or raise num_classes and num_output of the layers of confidences"
         return Error(fact, fix=fix)

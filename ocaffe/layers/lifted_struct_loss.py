@@ -70,7 +70,7 @@ class LiftedStructSimilaritySoftmaxLoss(Layer):
         reduce(rec, text, reads=counted, writes=[tops[0].data, self.matching], axes=[0, 1], finish="m = fmax(v1, 1); y0 = v0 / m / 2; y1 = m")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.check(not propagate[1], "there is no gradient for labels", "propagate_down: true  propagate_down: false")
+        self.check(not propagate[1], "there is no gradient for labels", "write in this layer: propagate_down: true propagate_down: false")
         if not propagate[0]:
             return
         assert tops[0].diff is not None and bottoms[0].diff is not None

@@ -183,7 +183,7 @@ def _foreign(solver: Any) -> Iterator[Fault]:
     for other, policy in POLICIES.items():
         for name in policy.own:
             if given(solver, name) and name not in POLICIES[solver.lr_policy].own:
-                yield Fault(name, f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", f'remove {name}, or lr_policy: "{other}"')
+                yield Fault(name, f"{name} is for lr_policy '{other}', the solver has '{solver.lr_policy}'", f'remove {name}, or set lr_policy: "{other}"')
 
 
 def _shape(solver: Any) -> Iterator[Fault]:

@@ -56,7 +56,7 @@ def _changing_faults(solver: Any) -> Iterator[Fault]:
             yield Fault(name, f"{name} is 'poly', and max_iter is {solver.max_iter}", "set max_iter to the iterations of the training")
     if solver.momentum_policy != "fixed" and solver.type != "SGD":
         fact = f"momentum_policy is '{solver.momentum_policy}', and the type is {solver.type}: NVCaffe applies it with SGD only, and ignores it else"
-        yield Fault("momentum_policy", fact, 'remove momentum_policy, or type: "SGD"')
+        yield Fault("momentum_policy", fact, 'remove momentum_policy, or set type: "SGD"')
 
 
 def _adaptive_faults(solver: Any) -> Iterator[Fault]:
@@ -65,7 +65,7 @@ def _adaptive_faults(solver: Any) -> Iterator[Fault]:
     for name in ("larc", "local_lr_auto"):
         if getattr(solver, name) and solver.type != "SGD":
             fact = f"{name} is set, and the type is {solver.type}: the forks apply it with SGD only, and ignore it else"
-            yield Fault(name, fact, f'remove {name}, or type: "SGD"')
+            yield Fault(name, fact, f'remove {name}, or set type: "SGD"')
     if solver.larc:
         yield from unknown_choice(solver, "larc_policy", ("scale", "clip"))
 

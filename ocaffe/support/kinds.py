@@ -103,7 +103,7 @@ def file_kind(path: str) -> Kind | None:
     try:
         with open(path, "rb") as stream:
             return kind_of(stream.read(512), path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: the name has a zero byte
         return None
 
 

@@ -14,6 +14,7 @@ from ocaffe.data.stores.image_list import ListFiles
 from ocaffe.data.stores.labels_txt import LABELS, given_labels
 from ocaffe.data.stores.text_list import Listing
 from ocaffe.errors import Error, Place, shape_text
+from ocaffe.formats.nearby import near
 from ocaffe.formats.text import parse, read_solver
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
@@ -113,7 +114,8 @@ def write_reader(net: str, data: str, out: str, choices: Choices | None = None, 
         if getattr(choices, field) != getattr(Choices(), field):
             raise Error(f"--{field} is given for {net}, which reads text", place="ocaffe new", fix=f"leave it out: {reason}")
     if choices.weights and not os.path.isfile(choices.weights):
-        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="correct the path to the weights of an earlier training")
+        fix = near(choices.weights) or f"correct the path (relative to {os.getcwd()})"
+        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=fix)
     texts = find_texts(data, choices.val)
     made = _Reader(net, texts, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, texts.images.train.images), target)

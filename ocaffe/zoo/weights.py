@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ocaffe.errors import Error
+from ocaffe.formats.nearby import near
 
 BVLC = "http://dl.caffe.berkeleyvision.org/"
 BVLC_README = "https://github.com/BVLC/caffe/blob/master/models/{}/readme.md"
@@ -101,5 +102,13 @@ def find_weights(name: str) -> Weights:
         export = EXPORT.format(name=name, side=299 if name == "inception_v3" else 224)
         fix = f"export and convert them:\n    {export}\n    ocaffe convert {name}.onnx {name}.prototxt {name}.caffemodel"
         raise Error(f"the weights of {name} are published by torchvision, not in Caffe's format", fix=fix)
-    near = difflib.get_close_matches(name, [*WEIGHTS, *TORCHVISION], 1)
-    raise Error(f"no public weights '{name}' are known", fix=(f"did you mean {near[0]}? " if near else "") + "`ocaffe zoo` lists them")
+    meant = difflib.get_close_matches(name, [*WEIGHTS, *TORCHVISION], 1)
+    raise Error(f"no public weights '{name}' are known", fix=(f"did you mean {meant[0]}? " if meant else "") + "`ocaffe zoo` lists them")
+
+
+def absent_weights(path: str) -> str:
+    """Return the remedy if the file of --weights does not exist: its right name, or the command that downloads it."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    if name in WEIGHTS:
+        return f"ocaffe zoo get {name} downloads them, and tells their path"
+    return f"{near(path) or f'correct the path (relative to {os.getcwd()})'}; `ocaffe zoo get NAME` downloads published weights"

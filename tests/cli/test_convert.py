@@ -39,7 +39,8 @@ def test_weights_to_hdf5_and_back(tmp_path: pathlib.Path) -> None:
     [
         ([], "no files are given"),
         (["a.onnx", "b.onnx"], "no conversion takes the kinds onnx onnx"),
-        (["a.txt", "b.onnx"], "'a.txt' is of no known kind"),
+        (["a.txt", "b.onnx"], "the name 'a.txt' ends with none of .prototxt"),
+        (["a.pth", "a.prototxt", "a.caffemodel"], "'a.pth' is a PyTorch file, which ocaffe does not read"),
         (["a.prototxt", "--summary", "b.onnx"], "--summary is given with files"),
         (["none.onnx", "net.prototxt", "net.caffemodel"], "none.onnx"),
     ],

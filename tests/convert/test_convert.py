@@ -460,7 +460,7 @@ WRONG = {  # wrong argument -> text in the error
     "no weights": (["{net}", "{out}"], "there are no weights for it"),
     "other weights": (["{net}", "{other}", "{out}"], "has no blob 0 for it"),
     "wrong kinds": (["{out}", "{out}"], "no conversion takes the kinds onnx onnx"),
-    "unknown kind": (["{net}", "model.pt"], "'model.pt' is of no known kind"),
+    "unknown kind": (["{net}", "model.pt"], "the name 'model.pt' ends with none of .prototxt"),
     "truncated weights": (["{net}", "{cut}", "{out}"], "cut.caffemodel"),
     "no such net": (["absent.prototxt", "{weights}", "{out}"], "absent.prototxt"),
     "shape": (["{net}", "{weights}", "{out}", "--shape=data:1x?x9"], "--shape has 'data:1x?x9'"),

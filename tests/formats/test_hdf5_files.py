@@ -219,3 +219,13 @@ def test_the_working_directory_may_change(files: Hdf5Files, secret: pathlib.Path
     files.members(secret)
     monkeypatch.chdir(secret.parent)
     assert list(files.members(os.path.basename(secret))) == ["x"]
+
+
+@pytest.mark.parametrize(("name", "fact"), [("", "sys.executable is empty"), ("/none/python", "/none/python, does not start: No such file")])
+def test_a_program_that_contains_python(name: str, fact: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = np.zeros(3)
+    monkeypatch.setattr("sys.executable", name)
+    with Hdf5Files() as files, pytest.raises(Error) as caught:
+        files.members(tmp_path / "a.h5")
+    assert fact in caught.value.fact and str(caught.value.fix).startswith("before `import ocaffe`: import sys; sys.executable = '/")

@@ -270,3 +270,22 @@ def test_missing_file_and_folder(tmp_path):
         read_net(tmp_path / "none.prototxt")
     with pytest.raises(Error, match="is a folder"):
         read_solver(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "fact", "fix"),
+    [
+        ("layer {\n  name: 'a'\n  input_param { shape { dim: 1 }\n}\nlayer {\n  name: 'b'\n}\n", 3, "not closed before line 4", "write } at the end of line 3"),
+        ("layer {\n  name: 'a'\n  input_param { shape { dim: 1 } } }\n}\nlayer {\n  name: 'b'\n}\n", 3, "closes no message", "remove one '}' from line 3"),
+        ("layer {\n  name: 'a' # }\n  type: '}'\nlayer {\n  name: 'b'\n}\n", 1, "not closed before line 4", "write } before line 4"),
+        ("layer {\n  name: 'a'\n  convolution_param {\n    weight_filler { value: 0\n    bias_term: false\n  }\n}\n", 4, "not closed", "the end of line 4"),
+        ("layer {\n  name: 'a'\n  dropout_param {\n    dropout_ratio: 0.5\n}\n", 3, "not closed before line 5", "write } before line 5"),
+        ("layer {\nname: 'a'\nlayer { name: 'b' }\n", 3, "a layer begins within another message", "write } before this line"),
+    ],
+)
+def test_the_line_of_a_wrong_brace(text, line, fact, fix):
+    """A brace that is missing or too many shifts the messages after it. The indentation tells where it is."""
+    with pytest.raises(Error) as caught:
+        parse(text, proto.NetParameter, "net.prototxt")
+    assert caught.value.place == ("net.prototxt", line)
+    assert fact in caught.value.fact and fix in str(caught.value.fix)

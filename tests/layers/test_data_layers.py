@@ -487,7 +487,7 @@ def test_output_errors(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.
     assert path.read_bytes() == before
     monkeypatch.undo()
     net.blobs["x"].reshape(2, 4)
-    with pytest.raises(Error, match="a row of 'data' is 4 x 1 x 1, and was 3 x 1 x 1"):
+    with pytest.raises(Error, match=r"a sample of bottom .* is 4 x 1 x 1, and those in dataset 'data' of .* are 3 x 1 x 1"):
         net.forward()
     path.unlink()
     with pytest.raises(Error, match="cannot be written"):

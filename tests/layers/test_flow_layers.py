@@ -4,6 +4,9 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+import shlex
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -649,3 +652,15 @@ def test_views(device: Device, case: Case, kind: str, strided: bool) -> None:
             if want:
                 assert diff is not None
                 close(found, diff + 0.5)
+
+
+def test_a_flo_file_for_float_reader(tmp_path: pathlib.Path) -> None:
+    """The fix is a command that makes the file, and works as it stands."""
+    flow = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32)
+    flow_files.write_flo(str(tmp_path / "a b.flo"), flow)
+    with pytest.raises(Error) as caught:
+        flow_files.read_float3(str(tmp_path / "a b.flo"))
+    assert "is a .flo file of Middlebury, not a .float3 file" in caught.value.fact
+    command, _, named = str(caught.value.fix).partition("; then name ")
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert np.array_equal(flow_files.read_float3(named), flow) and named == str(tmp_path / "a b.float3")

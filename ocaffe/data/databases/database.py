@@ -327,7 +327,7 @@ def open_database(path: str, backend: int) -> Database:
     if not path:
         raise Error("source is empty", fix="set source to the folder of the database, the one that holds data.mdb")
     if not os.path.exists(path):
-        raise MissingPath(f"the database {path} does not exist", path, "source", "make it, or correct source")
+        raise MissingPath(f"the database {path} does not exist", path, "source", "correct source, or make the database by `ocaffe convert_imageset`")
     if not os.path.isdir(path):
         inside = os.path.basename(path) in ("data.mdb", "lock.mdb")
         fix = f'source: "{os.path.dirname(path) or "."}"' if inside else "name the folder that holds data.mdb"

@@ -74,7 +74,7 @@ class LmdbFile:
 
     def __init__(self, path: str) -> None:
         """Raises OSError, Damaged."""
-        self._path, self._given = os.path.abspath(path), path
+        self._path = os.path.abspath(path)
         self._open()
         self.page_size = _meta(self.read(0, _HEAD + _META.size), path).page_size
 
@@ -133,7 +133,7 @@ class LmdbFile:
         """Return the last two committed states, the newer one first."""
         content = self.read(0, self.page_size + _HEAD + _META.size)
         if content != self._known[0]:
-            metas = [_meta(content[at : at + _HEAD + _META.size], self._given) for at in (0, self.page_size)]
+            metas = [_meta(content[at : at + _HEAD + _META.size], self._path) for at in (0, self.page_size)]
             if metas[0].page_size != metas[1].page_size:
                 raise Damaged(f"its two meta pages have page sizes {metas[0].page_size} and {metas[1].page_size}")
             self._known = content, sorted(metas, reverse=True)

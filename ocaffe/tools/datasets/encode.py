@@ -62,7 +62,7 @@ def datum_of(path: str, label: int, recipe: Recipe) -> Packed:
     extension = os.path.splitext(path)[1][1:].lower()
     encode = extension if recipe.encode is None else recipe.encode.lower().lstrip(".")
     if recipe.encode is None and not extension:
-        raise Error("it has no extension that tells how to encode it", fix="--encode_type=png, or another one")
+        raise Error("it has no extension that tells how to encode it", fix="--encode_type=png")
     dimensions = {"channels": channels, "height": height, "width": width}
     if not encode:
         return Packed(proto.Datum(**dimensions, data=pixels.tobytes(), label=label, encoded=False), (channels, height, width), before)
@@ -80,7 +80,7 @@ def encoded(pixels: np.ndarray, extension: str) -> bytes:
     try:
         image.save(buffer, name, **_OPTIONS.get(name, {}))
     except (OSError, ValueError) as problem:
-        raise Error(f"an image of {shape_text(pixels.shape)} cannot be written as {name}: {problem}", fix="choose another --encode_type") from None
+        raise Error(f"an image of {shape_text(pixels.shape)} cannot be written as {name}: {problem}", fix="--encode_type=png") from None
     return buffer.getvalue()
 
 
@@ -88,7 +88,7 @@ def file_format(extension: str) -> str:
     """Return Pillow's name of the format with this extension. Raise Error if Pillow cannot write it."""
     name = Image.registered_extensions().get(f".{extension.lower().lstrip('.')}", "")
     if name not in Image.SAVE:
-        raise Error(f"'{extension}' is not an image format that can be written", fix="--encode_type=png or jpg")
+        raise Error(f"'{extension}' is not an image format that can be written", fix="--encode_type=png, or --encode_type=jpg")
     return name
 
 

@@ -20,7 +20,7 @@ from typing import IO
 
 from ocaffe.errors import Error
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, unread
 from ocaffe.tools.training_logs.history import History
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
@@ -73,7 +73,7 @@ class Training:
             self.state, self.device, self.error = str(found["state"]), str(found["device"]), str(found["error"])
             self.seconds, self.stopped_early = float(found["seconds"]), bool(found["stopped_early"])
         except (OSError, ValueError, KeyError, TypeError) as problem:
-            fact = f"the state of the training cannot be read: {problem}"
+            fact = f"the state of the training cannot be read: {unread(path, problem)}"
             raise Error(fact, place=str(path), fix=f"remove the folder {self.folder} to train it again") from None
         before, now = ([line for line in text.splitlines() if not line.startswith("snapshot_prefix")] for text in (earlier, self.solver))
         changed = [f"the solver had {' '.join(_without(before, now)) or 'less'}, it has {' '.join(_without(now, before)) or 'less'}"] if before != now else []
@@ -189,7 +189,7 @@ def run(
                     try:
                         children[place] = _Child(training, device, flags)
                     except (OSError, Error) as problem:
-                        training.state, training.error = FAILED, f"it cannot start: {problem}"
+                        training.state, training.error = FAILED, f"it cannot start: {getattr(problem, 'strerror', None) or problem}"
                         log.error(SOURCE, f"{training}: {training.error}")
                     changed()
             for child in children.values():

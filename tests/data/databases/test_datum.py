@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from ocaffe import proto
-from ocaffe.data.databases.datum import DatumReader, encode_datum
+from ocaffe.data.bad_records import BadRecords
+from ocaffe.data.databases.database import NoDatum, fault
+from ocaffe.data.databases.datum import DatumReader, encode_datum, not_a_datum
 from ocaffe.errors import Error
 from ocaffe.formats import wire
 from tests.data.small_databases import image
@@ -107,3 +109,26 @@ def test_malformed(cut: int, known: bool) -> None:
 def test_encode_as_the_library() -> None:
     pixels = image(5, (3, 4, 5))
     assert encode_datum(pixels, 300) == message(pixels, label=300)
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [(b"\xff\xd8\xff\xe0\x00\x10JFIF", "a JPEG image"), (b"\x89PNG\r\n\x1a\n", "a PNG image"), (b"\x93NUMPY", "a .npy")]
+)
+def test_a_record_of_another_kind_is_named(content: bytes, kind: str) -> None:
+    problem = not_a_datum(wire.Malformed("an unknown wire type 7", 0), content)
+    assert problem.fact.startswith(f"it is {kind}") and "SerializeToString()" in str(problem.fix)
+    bad = BadRecords(0, 10)
+    with pytest.raises(NoDatum) as caught:  # each record is so: to skip bad ones does not help
+        try:
+            bad.add(3, fault("db", problem, 3))
+        except Error as found:
+            assert "skip_bad_records" not in str(found.fix)
+            raise fault("db", problem, 3) from None
+    assert "database db, record 3" in caught.value.fact
+
+
+def test_a_jpeg_without_encoded_is_named() -> None:
+    datum = proto.Datum(channels=3, height=8, width=8, data=b"\xff\xd8\xff\xe0" + bytes(100))
+    with pytest.raises(Error, match=r"its data is a JPEG image, and encoded is not set\n  fix: set encoded: true") as caught:
+        _ = DatumReader()(datum.SerializeToString()).values
+    assert "each Datum" in str(caught.value.fix)

@@ -130,7 +130,7 @@ def test_formats_that_opencv_does_not_read(kind: str, monkeypatch: pytest.Monkey
         pytest.skip(f"this Pillow cannot write {kind}")
     monkeypatch.setattr(subprocess, "Popen", None)
     picture = Image.fromarray(RGB).resize((32, 32))
-    end = r"\), but a file of AVIF$" if kind == "AVIF" else r"\)$"
+    end = r"\), but a file of AVIF\n  fix: convert it to JPEG or PNG$" if kind == "AVIF" else r"\)$"
     with pytest.raises(Error, match=r"not an image file of a format that ocaffe reads \(JPEG, PNG, .*" + end):
         open_image(encoded(picture.convert("1") if kind == "MSP" else picture, kind))
 
