@@ -177,7 +177,7 @@ def test_bounds_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (bounded.max_work_group, bounded.local_memory) == (128, Target().local_memory)
     for text in ("max_work_group", "max_work_group=0", "group=64", "max_work_group=-1"):
         switch(monkeypatch, f"limits={text}")
-        with pytest.raises(Error, match=rf"'limits' is '{text}'\n +fix: limits=max_work_group=NUMBER:local_memory=NUMBER"):
+        with pytest.raises(Error, match=rf"'limits' is '{text}'\n +fix: export .*limits=max_work_group=NUMBER:local_memory=NUMBER"):
             with_bounds(Target())
 
 

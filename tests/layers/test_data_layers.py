@@ -489,6 +489,10 @@ def test_output_errors(device: Any, tmp_path: pathlib.Path, monkeypatch: pytest.
     net.blobs["x"].reshape(2, 4)
     with pytest.raises(Error, match=r"a sample of bottom .* is 4 x 1 x 1, and those in dataset 'data' of .* are 3 x 1 x 1"):
         net.forward()
+    net.blobs["x"].reshape(2, 3)
+    with h5py.File(path, "r"), pytest.raises(Error) as caught:
+        net.forward()
+    assert str(caught.value.fix).startswith("close the file in this script before forward: file.close(), or `with h5py.File(")
     path.unlink()
     with pytest.raises(Error, match="cannot be written"):
         net.forward()
