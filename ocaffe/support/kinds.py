@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """What a file is, as in 'it is a gzip archive', and the way to a file that ocaffe reads. '' if only the reader knows the way."""
+    """The kind of a file, as in 'it is a gzip archive', and the way to a file that ocaffe reads. '' if only the reader knows the way."""
 
     name: str
     way: str = ""

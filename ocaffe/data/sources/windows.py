@@ -153,23 +153,23 @@ class WindowSource(Source):
         begins = [at for at, (number, words) in enumerate(lines) if words[0] == "#" and (number < self._line or not at)]
         if not begins or len(lines[begins[-1]][1]) != 2:
             return None
-        block = lines[begins[-1] :]
-        end = next((at for at, (_, words) in enumerate(block) if at and words[0] == "#"), len(block))
+        listed = lines[begins[-1] :]
+        end = next((at for at, (_, words) in enumerate(listed) if at and words[0] == "#"), len(listed))
         for at, what in enumerate(_HEAD, 1):
-            number, words = block[at] if at < end else (block[end - 1][0], [])
+            number, words = listed[at] if at < end else (listed[end - 1][0], [])
             if words and at > 1 and not (len(words) == 1 and words[0].isdigit()):
                 self._line = number
                 return self._malformed(f"'{' '.join(words)}' where {what} was expected", f"write {', '.join(_HEAD)}, each in its own line, before the windows")
         if end <= len(_HEAD):
             return None
-        windows, count = block[1 + len(_HEAD) : end], int(block[len(_HEAD)][1][0])
+        windows, count = listed[1 + len(_HEAD) : end], int(listed[len(_HEAD)][1][0])
         for number, words in windows[:count]:
             if len(words) != 6:
                 self._line = number
                 return self._malformed(f"'{' '.join(words)}' has {len(words)} words, and a window has 6", "write label overlap x1 y1 x2 y2 in this line")
         if len(windows) == count or any(len(words) != 6 for _, words in windows):
             return None
-        self._line = block[len(_HEAD)][0]
+        self._line = listed[len(_HEAD)][0]
         fact = f"the number of windows is {count}, and {len(windows)} follow"
         return self._malformed(fact, f"write {len(windows)} in this line, or correct the windows after it")
 
