@@ -311,10 +311,7 @@ def arraylist_to_blobprotovector_str(arraylist: Sequence[np.ndarray]) -> bytes:
 arraylist_to_blobprotovecor_str = arraylist_to_blobprotovector_str  # pycaffe's spelling
 
 
-VECTOR = (
-    "write and read the file in the modes 'wb' and 'rb', copy it in binary mode, and compare the sizes of both copies; "
-    "the bytes come from arraylist_to_blobprotovector_str"
-)
+VECTOR = "open the file in mode 'rb', and copy it again in binary mode, until both copies have the same size"
 
 
 def blobprotovector_str_to_arraylist(str: bytes) -> list[np.ndarray]:

@@ -188,7 +188,7 @@ def refuse_escape(text: str, command: str) -> None:
     """Raise Error if --delimiter is a backslash and a letter: the shell passed both on, and meant is one character."""
     if re.fullmatch(r"\\[a-z]", text):
         fact = f"--delimiter is '{text}', two characters: a backslash and the letter {text[1]}"
-        raise Error(fact, place=f"ocaffe {command}", fix=f"--delimiter=$'{text}', in bash and zsh" + " a tab" * (text[1] == "t"))
+        raise Error(fact, place=f"ocaffe {command}", fix=f"--delimiter=$'{text}'" + ", which is a tab in bash and zsh" * (text[1] == "t"))
 
 
 @contextlib.contextmanager

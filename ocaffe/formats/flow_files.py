@@ -63,7 +63,8 @@ def read_float3(path: str) -> np.ndarray:
     if axes not in (4, 5) or len(lines) < axes:
         made = f"{Path(path).with_suffix('.float3')}"
         call = f"from ocaffe.formats.flow_files import read_flo, write_float3; write_float3({made!r}, read_flo({path!r}))"
-        other = f"python -c {shlex.quote(call)}; then name {made}"
+        code = shlex.quote(call) if set(call) & set('"$`!') or "\\" in call else f'"{call}"'
+        other = f"python -c {code}; then name {made}"
         raise _no(path, ".float3", content, other if content[:4] == b"PIEH" else "give a .float3 file, as a FloatWriter layer of FlowNet 2 writes it")
     sizes = [_number(line) for line in lines[2:axes]]
     shape = (*([1] if axes == 4 else []), *reversed(sizes))

@@ -143,7 +143,7 @@ class AbstractLayer:
         for shape in shapes:
             self.check(
                 math.prod(shape) <= MOST_ELEMENTS, f"{what} would be {shape_text(shape)}: {math.prod(shape):,} elements, a blob has at most {MOST_ELEMENTS:,}",
-                "set a smaller num_output in this layer, or give it a smaller bottom: for example by a Pooling layer before it"
+                f"set num_output to at most {MOST_ELEMENTS // max(1, math.prod(shape[1:]))} here, or give the layer a smaller bottom, by a Pooling layer"
                 if what == "a parameter" else "set a smaller batch size in the data layer, or give the layer smaller images",
             )  # fmt: skip
 

@@ -33,8 +33,7 @@ EPOCHS, TUNING_EPOCHS = 20, 10  # from fillers, from weights
 LEAST_ITERATIONS = 500
 TESTS = 10  # at most this number in a training
 SCORE = "strings"  # the output with the share of texts without an error
-LISTS = "train.txt, val.txt and labels.txt"
-FIX = f"`ocaffe dataset text` writes {LISTS}"
+FIX = "`ocaffe dataset text` writes train.txt, val.txt and labels.txt"
 UNFIT = {  # choices for classifiers that these nets do not have
     "classes": "labels.txt decides the classes", "size": "edit the Input and new_width in the prototxts; the height belongs to the net",
     "patience": "write early_stopping into the solver",
@@ -58,7 +57,7 @@ class Texts(NamedTuple):
 def find_texts(data: str, val: str = "") -> Texts:
     """Find the lists in the folder `data`, as `ocaffe dataset text` writes them, and the names of the classes. `val`: the list for testing. Raise Error."""
     if not os.path.exists(data):
-        raise Error(f"{data} does not exist", place="--data", fix=f"give the folder of {LISTS} (relative to {os.getcwd()}); {FIX}")
+        raise Error(f"{data} does not exist", place="--data", fix=f"give the folder (relative to {os.getcwd()}) into which {FIX}")
     train, test = parts_in(data) if os.path.isdir(data) else (data, "")
     paths = train, val or test
     for path in paths:

@@ -304,7 +304,7 @@ def test_blobprotos() -> None:
     text = io.arraylist_to_blobprotovector_str([array, diff[0]])
     for found, expected in zip(io.blobprotovector_str_to_arraylist(text), [array, diff[0]], strict=True):
         np.testing.assert_array_equal(found, expected)
-    with pytest.raises(Error, match="not a BlobProtoVector"):
+    with pytest.raises(Error, match="damaged BlobProtoVector"):
         io.blobprotovector_str_to_arraylist(b"\xff\xff")
 
 

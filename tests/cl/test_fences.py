@@ -52,7 +52,8 @@ def test_choice_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fences.device_fence(card(), "gpu", "nvidia", 9) == ""
     switch(monkeypatch, "fence=amd")
     assert fences.device_fence(card(), "gpu", "amd", 0) == "AMD"
-    with pytest.raises(Error, match=r"OCAFFE_DEBUG has fence=AMD, which 'Card' does not have(?s:.*)fix: export OCAFFE_DEBUG=verify(,join=0)?\n.*fence=off, fence=SCOPE"):
+    told = r"OCAFFE_DEBUG has fence=AMD, which 'Card' does not have(?s:.*)fix: export OCAFFE_DEBUG=verify(,join=0)?\n.*fence=off, fence=SCOPE"
+    with pytest.raises(Error, match=told):
         fences.device_fence(card(), "gpu", "intel", 0)
 
 

@@ -25,8 +25,8 @@ def not_a_datum(problem: wire.Malformed, content: Any) -> Error:
     """Return the error, without a place, for a record whose `content` cannot be parsed."""
     kind = kind_of(bytes(content[:512]))
     if kind is not None and kind.name != EMPTY:
-        made = f"Datum(encoded=True, data={'image' if is_picture(bytes(content[:64])) else 'bytes of an image'}, label=NUMBER).SerializeToString()"
-        fix = f"write Datum messages, as `ocaffe convert_imageset` does; in Python, after `from ocaffe.proto.caffe_pb2 import Datum`: {made}"
+        made = "caffe_pb2.Datum(encoded=True, data=image, label=NUMBER).SerializeToString()"
+        fix = f"write Datum messages, as `ocaffe convert_imageset` does; in Python: {made}"
         return NoDatum(f"it is {kind.name}, not a Datum", fix=fix)
     fix = "write records that are Datum messages, as `ocaffe convert_imageset` does"
     return Error(f"it is not a Datum: {problem.fact} at byte {problem.at}", fix=fix)

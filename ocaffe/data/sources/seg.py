@@ -38,8 +38,10 @@ class SegFiles(PairFiles):
             raise Error(f"{self._list.source}, line {line.number}: '{line.text}' has one word, and two are needed", fix=fix)
         if self._type == IMAGE and not (words[1].isdigit() and int(words[1]) < 256):
             fix = "set label_type: PIXEL in image_data_param, which reads the second word as the file of the labels"
-            if words[1].lstrip("-").isdigit():
-                fix = 'use the layer type: "ImageData", whose labels have 32 bits' if int(words[1]) > 0 else "number the classes from 0 to 255"
+            if words[1].isdigit():
+                fix = 'write type: "ImageData" in this layer, which reads larger labels, and remove label_type'
+            elif words[1].lstrip("-").isdigit():
+                fix = "number the classes from 0 to 255"
             raise Error(f"{self._list.source}, line {line.number}: the label '{words[1]}' is not a number from 0 to 255", fix=fix)
         return self._root + words[0], "" if self._type == NONE else words[1] if self._type == IMAGE else self._root + words[1]
 

@@ -107,7 +107,7 @@ def test_plot(kind: str, tmp_path: pathlib.Path) -> None:
         (["parse_log", "empty.log", "."], ["empty.log", "no lines with training output"]),
         (["parse_log", LOG, "no/folder"], ["no/folder", "make the folder"]),
         (["parse_log", LOG, ".", "--delimiter=ab"], ["--delimiter is 'ab', 2 characters", "--delimiter 'a'"]),
-        (["parse_log", LOG, ".", r"--delimiter=\t"], ["a backslash and the letter t", r"--delimiter=$'\t', in bash and zsh a tab"]),
+        (["parse_log", LOG, ".", r"--delimiter=\t"], ["a backslash and the letter t", r"--delimiter=$'\t', which is a tab in bash and zsh"]),
         (["plot", LOG, "-o", "out.gif"], ["out.gif", ".html"]),
         (["plot", "-o", "out.png"], ["FILE"]),
     ],
