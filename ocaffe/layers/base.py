@@ -76,10 +76,8 @@ class Layer(AbstractLayer):
     def written(self, fields: str) -> str:
         """Return the remedy for `fields`, in prototxt, that the layer's own message lacks: the line to add to it, or the message whole."""
         own = self.own().DESCRIPTOR
-        names = [field.name for field in self.param.DESCRIPTOR.fields if field.message_type is own]
-        given = next((name for name in names if self.param.HasField(name)), None)
-        own_name = param_field(self.param.type)
-        return f"add {fields} to {given}" if given else f"write {own_name if own_name in names else names[0]} {{ {fields} }} in the layer"
+        given = next((field.name for field, _ in self.param.ListFields() if field.message_type is own), None)
+        return f"add {fields} to {given}" if given else f"write {param_field(self.param.type)} {{ {fields} }} in the layer"
 
     def no_gradient(self, propagate: Sequence[bool], what: Mapping[int, str]) -> None:
         """Raise the layer's error if a gradient is wanted for a bottom that gets none. `what` names these bottoms by what they hold."""

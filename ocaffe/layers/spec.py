@@ -36,8 +36,7 @@ class Function:
         self.inputs = tuple(inputs)
         for index, given in enumerate(self.inputs):
             if not isinstance(given, Top):  # in the words of pycaffe, which its tests compare
-                fact = f"{type_name} input {index} is not a Top (type is {type(given)})"
-                raise WrongType(fact, fix="give what a layer returns, such as n.data after n.data = L.Input(..)")
+                raise WrongType(f"{type_name} input {index} is not a Top (type is {type(given)})")
         count = self.ntop = operator.index(self.params.pop("ntop", 1))
         self.in_place = bool(self.params.pop("in_place", False))
         if self.in_place and (count != 1 or len(self.inputs) != 1):
