@@ -209,6 +209,25 @@ class BySlope(torch.autograd.Function):
         return grads[0] * ctx.slope(ctx.saved_tensors[0]), None, None, None
 
 
+class ByMoments(torch.autograd.Function):
+    """y = (x - mean) / deviation, whose gradient is computed from the rounded y, as in single precision: the mean of y can be far from 0 if x varies little.
+
+    `share` is 1 if eps is in the square root, else the deviation divided by the root.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, deviation: Tensor, share: Tensor, axes: list[int], r: Round) -> Tensor:
+        ctx.save_for_backward(r(y), deviation, share)
+        ctx.axes, ctx.r = axes, r
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        y, deviation, share = ctx.saved_tensors
+        mean, product = (ctx.r(value.mean(ctx.axes, keepdim=True)) for value in (grads[0], ctx.r(grads[0] * y)))
+        return (grads[0] - mean - ctx.r(y * share * product)) / deviation, *[None] * 5
+
+
 class Replaced(torch.autograd.Function):
     """Other values in some places. The gradient passes everywhere."""
 
@@ -308,6 +327,15 @@ def moments(at: At, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
     return mean, at.r((at.r(at.r(x) - mean) ** 2).mean(axes, keepdim=True))
 
 
+def normalized(at: At, x: Tensor, axes: list[int], eps: float, in_root: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y = (x - mean) / sqrt(variance + eps), or / (sqrt(variance) + eps), with the mean and the variance."""
+    flat = x.detach()
+    mean, variance = moments(at, flat, axes)
+    deviation = at.r(torch.sqrt(variance + eps) if in_root else torch.sqrt(variance) + eps)
+    y = at.r(at.r(flat) - mean) / deviation
+    return ByMoments.apply(x, y, deviation, torch.ones_like(mean) if in_root else deviation / torch.sqrt(variance), axes, at.r), mean, variance
+
+
 def batch_norm(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
     use = own.use_global_stats if own.HasField("use_global_stats") else not at.train
@@ -316,12 +344,13 @@ def batch_norm(at: At) -> list[Tensor]:
         share = 0.0 if float(factor.detach()) == 0 else 1 / factor.detach()
         mean, var = channels(x, mean_sum.detach() * share), channels(x, var_sum.detach() * share)
     else:
-        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        y, mean, var = normalized(at, x, [axis for axis in range(x.dim()) if axis != 1], own.eps, True)
         size, kept = x.numel() / x.shape[1], own.moving_average_fraction
         with torch.no_grad():
             factor.data = factor.data * kept + 1
             mean_sum.data = mean_sum.data * kept + mean.detach().reshape(-1)
             var_sum.data = var_sum.data * kept + var.detach().reshape(-1) * (size / (size - 1) if size > 1 else 1)
+        return [y]
     return [at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))]
 
 
@@ -330,9 +359,10 @@ def bn(at: At) -> list[Tensor]:
     slope, offset = at.p[:2]
     mean, var = (channels(x, tensor.detach()) for tensor in at.kept["parameters"][2:])
     if at.train and not own.frozen:
-        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        y, mean, var = normalized(at, x, [axis for axis in range(x.dim()) if axis != 1], own.eps, True)
         for tensor, new in zip(at.kept["parameters"][2:], (mean, var)):
             tensor.data = tensor.data * own.momentum + new.detach().reshape(tensor.shape) * (1 - own.momentum)
+        return [at.r(y) * channels(x, slope) + channels(x, offset)]
     return [at.r(at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))) * channels(x, slope) + channels(x, offset)]
 
 
@@ -352,9 +382,8 @@ def lrn(at: At) -> list[Tensor]:
 def mvn(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
     x = x.reshape(*x.shape, *[1] * (4 - x.dim()))  # the top has four axes
-    mean, variance = moments(at, x, [1, 2, 3] if own.across_channels else [2, 3])
-    centred = at.r(at.r(x) - mean)
-    return [centred / at.r(torch.sqrt(variance) + own.eps) if own.normalize_variance else centred]
+    axes = [1, 2, 3] if own.across_channels else [2, 3]
+    return [normalized(at, x, axes, own.eps, False)[0] if own.normalize_variance else at.r(at.r(x) - at.r(at.r(x).mean(axes, keepdim=True)))]
 
 
 def normalize(at: At) -> list[Tensor]:
@@ -458,8 +487,8 @@ def spp(at: At, whole: bool = False) -> list[Tensor]:
             setattr(own, f"kernel_{name}", kernel)
             setattr(own, f"stride_{name}", kernel)
             setattr(own, f"pad_{name}", (kernel * bins - size + 1) // 2)
-        parts.append(pooled(x, own, at.own.pool == at.own.MAX, whole).reshape(x.shape[0], -1))
-    return [torch.cat(parts, 1)]
+        parts.append(pooled(x, own, at.own.pool == at.own.MAX, whole))
+    return [torch.cat([part.reshape(x.shape[0], -1) for part in parts], 1)] if len(parts) > 1 else parts
 
 
 def upsample(at: At) -> list[Tensor]:
@@ -606,7 +635,7 @@ def lstm_of_sequences(at: At) -> list[Tensor]:
         c = sigmoid(at, f) * (c * keep[step]) + sigmoid(at, i) * tanh(at, g)
         h = sigmoid(at, o) * tanh(at, c)
         outputs.append(h)
-    at.kept["states"] = [h.detach(), c.detach()]
+    at.kept["states"], at.kept["hidden"] = [h.detach(), c.detach()], outputs
     return [torch.stack(outputs)]
 
 
@@ -723,7 +752,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Sigmoid": each(sigmoid),
     "TanH": each(tanh),
     "Mish": each(mish),
-    "ReLU6": each(lambda at, x: x.clamp(0, 6)),
+    "ReLU6": each(lambda at, x: torch.where(x > 0, x, 0 * x).clamp(max=6)),
     "ReLU": each(lambda at, x: torch.where(x > 0, x, at.own.negative_slope * x)),
     "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (at.r(torch.exp(x.clamp(max=0))) - 1))),
     "Swish": each(lambda at, x: x * torch.sigmoid(at.own.beta * x)),

@@ -100,11 +100,8 @@ def named_otherwise(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 def diff_of_sequences(case: Case, finding: Finding, graph: Graph) -> bool:
-    """The diff of the top of an Lstm, or of a view of it. The package adds up the gradients of the steps there."""
-    name, makers = finding.name, {top: layer for layer in graph.net.layer for top in layer.top}
-    while name in makers and shares(makers[name]):
-        name = makers[name].bottom[0]
-    return finding.part == "diff" and name in makers and makers[name].type == "Lstm" and finding.verdict.startswith("caffe off;")
+    """An Lstm is after the finding. The package adds up the gradients of the steps in the diff of its top, from which the next pass starts."""
+    return finding.part in GRADIENTS and "Lstm" in graph.types_after(place(finding)) | graph.types_before(place(finding))
 
 
 def all_states(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -122,7 +119,7 @@ VENDOR: Sequence[Rule] = (
     Rule("order of Reorg", "the package's order of the values is not darknet's", other_order, Arbiter.is_memory),
     Rule("gradient of Reorg", "the package has none", no_gradient_of_reorg),
     Rule("name of Lstm", "the package names the type LSTMEM", named_otherwise),
-    Rule("top diff of Lstm", "the package adds the gradients of the recurrence to it", diff_of_sequences),
+    Rule("top diff of Lstm", "the package adds the gradients of the recurrence to it", diff_of_sequences, Arbiter.is_memory),
     Rule("W_h of Lstm", "its gradient has the states that an indicator ends, and memory that was never written", all_states),
 )
 
