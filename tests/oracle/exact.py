@@ -164,7 +164,7 @@ class Evaluation:
                 weight = layer.loss_weight[index] if index < len(layer.loss_weight) else float(is_loss and index == 0)
                 if weight:
                     weighted.add(name)
-                    objective = objective + (weight * top.sum() if needed else 0)
+                    objective = objective + (weight * top.sum() if needed or name in self.graph.needed else 0)
                     loss += weight * float(top.detach().sum())
         outputs = [name for name in blobs if name not in read]
         for name in case.diffs:
@@ -387,10 +387,13 @@ def mvn(at: At) -> list[Tensor]:
 
 
 def normalize(at: At) -> list[Tensor]:
+    """SSD multiplies the gradient by the scale last. With a scale per channel that is not the derivative."""
     own, x = at.own, at.x[0]
     axes = [1, 2, 3] if own.across_spatial else [1]
+    scale = at.p[0] if own.channel_shared else channels(x, at.p[0].reshape(-1))
+    x = x.detach() + scale.detach() * (x - x.detach())
     y = at.r(at.r(x) / at.r(torch.sqrt(at.r((at.r(x) ** 2).sum(axes, keepdim=True) + own.eps))))
-    return [y * (at.p[0] if own.channel_shared else channels(x, at.p[0].reshape(-1)))]
+    return [y - y.detach() + y.detach() * scale]
 
 
 def eltwise(at: At) -> list[Tensor]:
@@ -456,6 +459,16 @@ def average(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequen
     return y + (sums / math.prod(kernel) - y).detach() if whole else y
 
 
+def mask(x: Tensor, own: Any, top: Sequence[int]) -> Tensor:
+    """The number of the first largest pixel of each window, or -1 for a window without pixels."""
+    kernel, stride, pad = (spatial(own, name, 2, default) for name, default in (("kernel_size", 1), ("stride", 1), ("pad", 0)))
+    if own.global_pooling:
+        kernel = tuple(x.shape[2:])
+    numbers = torch.arange(math.prod(x.shape[2:]), dtype=torch.float64).reshape(1, 1, *x.shape[2:]).expand(x.shape)
+    values = windows(x.detach(), kernel, stride, pad, top[2:], -float(np.finfo(np.float32).max)).flatten(4)
+    return windows(numbers, kernel, stride, pad, top[2:], -1.0).flatten(4).gather(4, values.argmax(4, keepdim=True))[..., 0]
+
+
 def pooled(x: Tensor, own: Any, maximum: bool, whole: bool = False) -> Tensor:
     image = x.shape[2:]
     kernel = tuple(image) if own.global_pooling else spatial(own, "kernel_size", 2, 1)
@@ -472,9 +485,8 @@ def pooled(x: Tensor, own: Any, maximum: bool, whole: bool = False) -> Tensor:
 
 
 def pooling(at: At, whole: bool = False) -> list[Tensor]:
-    if len(at.layer.top) > 1:
-        raise ValueError("Pooling with a mask has no rule")
-    return [pooled(at.x[0], at.own, at.own.pool == at.own.MAX, whole)]
+    y = pooled(at.x[0], at.own, at.own.pool == at.own.MAX, whole)
+    return [y, mask(at.x[0], at.own, y.shape)][: len(at.layer.top)]
 
 
 def spp(at: At, whole: bool = False) -> list[Tensor]:

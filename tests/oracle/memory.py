@@ -206,6 +206,9 @@ class Memory(Evaluation):
         loss = registry()[layer.type].is_loss
         tops = [self.inner.get(name, top) for name, top in zip(layer.top, ran.tops)]
         pairs = [(y, top.dx.clone()) for y, top in zip(results[:1] if loss else results, tops) if y.requires_grad]
+        if layer.type == "RNN" and results[0].shape[0] == 1:  # its TanH reads the top
+            y, now = results[0].detach(), tops[0].x
+            pairs[0] = pairs[0][0], torch.where(now == y, pairs[0][1], pairs[0][1] * (1 - now * now) / (1 - y * y))
         if layer.type == "Lstm" and pairs:  # the gradients of the recurrence are added to the diff of the top
             tops[0].dx.copy_(torch.stack(torch.autograd.grad(results[0], at.kept["hidden"], pairs[0][1], retain_graph=True)))
         wanted = [*at.x, *at.p]
@@ -332,9 +335,8 @@ def normalize(ran: Ran) -> None:
     axes = [1, 2, 3] if own.across_spatial else [1]
     scale = ran.at.p[0].detach().reshape(1, -1, 1, 1)
     norm = r(((ran.at.x[0].detach() ** 2).sum(axes, keepdim=True) + own.eps).sqrt())
-    dy = ran.tops[0].dx * (1.0 if own.channel_shared else scale)
-    dx = r(dy - x * r((x * ran.tops[0].dx * (1.0 if own.across_spatial or own.channel_shared else scale)).sum(axes, keepdim=True)) / norm**2) / norm
-    ran.bottoms[0].dx.copy_(r(dx * (scale if own.channel_shared else 1.0)))
+    dx = r(ran.tops[0].dx - x * r((x * ran.tops[0].dx).sum(axes, keepdim=True)) / norm**2) / norm
+    ran.bottoms[0].dx.copy_(r(dx * scale))
 
 
 def lrn(ran: Ran) -> None:
