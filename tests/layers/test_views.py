@@ -67,7 +67,7 @@ def may_have_gaps(rec: Recorder) -> set[str]:
 
 
 def wrong(device: Any, kind: str, message: Any, shapes: list[Shape], integers: bool) -> str | None:
-    """What differs if the blobs that may have gaps have some; None if the layer does not take these bottoms, '' if nothing."""
+    """Give gaps to the blobs that may have some. Return the first array that then differs, '' if none does, or None if the layer takes no such bottoms."""
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(shapes[0]), *(rng.integers(0, 2, shape) if integers else rng.standard_normal(shape) for shape in shapes[1:])]
     first = made(message, shapes)
