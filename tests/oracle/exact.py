@@ -767,7 +767,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "ReLU6": each(lambda at, x: torch.where(x > 0, x, 0 * x).clamp(max=6)),
     "ReLU": each(lambda at, x: torch.where(x > 0, x, at.own.negative_slope * x)),
     "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (at.r(torch.exp(x.clamp(max=0))) - 1))),
-    "Swish": each(lambda at, x: x * torch.sigmoid(at.own.beta * x)),
+    "Swish": each(lambda at, x: x * sigmoid(at, at.own.beta * x)),
     "Clip": each(lambda at, x: x.clamp(at.own.min, at.own.max)),
     "Threshold": each(lambda at, x: (x > at.own.threshold).double()),
     "Power": each(power),
