@@ -563,6 +563,19 @@ def shuffle(at: At) -> list[Tensor]:
     return [x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape)]
 
 
+def argmax(at: At) -> list[Tensor]:
+    """Of equal values the last is the largest."""
+    own, x = at.own, at.x[0].detach()
+    along = own.HasField("axis")
+    x = x.movedim(at.axis(), -1) if along else x.reshape(len(x), 1, -1)
+    values_, places = torch.sort(x.flip(-1), dim=-1, descending=True, stable=True)
+    values_, places = values_[..., : own.top_k], (x.shape[-1] - 1 - places[..., : own.top_k]).double()
+    if along:
+        return [(values_ if own.out_max_val else places).movedim(-1, at.axis())]
+    y = torch.cat([places, values_] if own.out_max_val else [places], 1)
+    return [y.reshape(*y.shape, *[1] * (at.x[0].dim() - 3))]
+
+
 def rows(at: At) -> list[Tensor]:
     return [at.x[0][at.x[1].detach().long()]]
 
@@ -782,6 +795,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Interp": interp, "Upsample": upsample, "Concat": concat, "Slice": cut, "Split": lambda at: [at.x[0].clone() for _ in at.layer.top],
     "Silence": lambda at: [], "Flatten": flatten, "Reshape": reshape, "Permute": permute, "Tile": tile, "Reduction": reduction, "Crop": crop,
     "ShuffleChannel": shuffle, "BatchReindex": rows, "Filter": filtered, "Parameter": parameter, "InnerProduct": inner_product, "Embed": embed,
+    "ArgMax": argmax,
     "DummyData": lambda at: [torch.zeros(shape, dtype=torch.float64) for shape in at.kept["shapes"]],  # the package fills zeros
     "MatMul": lambda at: [at.x[0] @ at.x[1].T], "LSTM": lstm, "RNN": rnn, "LSTMUnit": lstm_unit, "SoftmaxWithLoss": softmax_loss, "InfogainLoss": infogain,
     "MultinomialLogisticLoss": multinomial, "SigmoidCrossEntropyLoss": sigmoid_loss,
