@@ -1,12 +1,10 @@
 """Files of FlowNet 2: flow (.flo), values (.float3), disparities (.pfm), and gray and color images (.pgm, .ppm)."""
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.support.files import atomic_write, check_finite_file, to_read
+from ocaffe.support.files import atomic_write, read_plain, to_read
 
 MOST_DIGITS = 20  # of a number in a header
 
@@ -71,8 +69,7 @@ def read_pfm(path: str) -> np.ndarray:
 
 def _content(path: str) -> bytes:
     try:
-        check_finite_file(path)
-        return Path(path).read_bytes()
+        return read_plain(path)
     except OSError as problem:
         raise Error(f"{path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "correct its name in the list")) from None
 

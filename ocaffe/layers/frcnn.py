@@ -1,7 +1,6 @@
 """FrcnnProposal, FrcnnAnchorTarget and FrcnnProposalTarget of makefile/frcnn: Faster R-CNN with the settings in a file."""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.formats.json_file import MOST_BYTES, parse_json
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchor_target import AnchorTarget
 from ocaffe.layers.anchors import Configured
@@ -16,7 +17,7 @@ from ocaffe.layers.base import register
 from ocaffe.layers.proposal import Proposal
 from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.support import log
-from ocaffe.support.files import to_read
+from ocaffe.support.files import read_plain, to_read
 
 # The names in the file of the settings whose names differ there; {} is test_ in TEST.
 PROPOSAL = {"min_size": "{}rpn_min_size", "pre_nms_topn": "{}rpn_pre_nms_top_n", "post_nms_topn": "{}rpn_post_nms_top_n", "nms_thresh": "{}rpn_nms_thresh"}
@@ -80,8 +81,7 @@ class FromFile(Configured):
             log.warn_once("frcnn_param.cpp:99", f"{self.title}: {told}")
             return {}
         try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            text = read_plain(path, MOST_BYTES).decode()
         except OSError as problem:
             fix = to_read(path, problem, "give the path of the JSON file with which the net was trained")
             raise self.error(f"{self.told} cannot be read: {problem.strerror}", fix) from None
@@ -89,9 +89,9 @@ class FromFile(Configured):
             raise self.error(f"{self.told} is a binary file, not JSON", "give the path of the JSON file with which the net was trained") from None
         self.check(text.strip(), f"{self.told} is an empty file", "copy the JSON file with which the net was trained there")
         try:
-            settings = json.loads(text, strict=False)  # the fork's files have line ends in texts
-        except ValueError as problem:
-            raise self.error(f"{self.told} is not valid JSON: {problem}", "correct the file at this place") from None
+            settings = parse_json(text.encode(), "", strict=False)  # the fork's files have line ends in texts
+        except Error as problem:
+            raise self.error(f"{self.told} is not valid JSON: {problem.fact}", "correct the file at this place") from None
         self.check(isinstance(settings, dict), f"{self.told} is JSON, but not an object", "write the settings as a JSON object: { name: value, .. }")
         return dict(settings)
 

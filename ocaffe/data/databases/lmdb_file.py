@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ocaffe.formats.sniff import kind_of
+from ocaffe.support.files import check_plain
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("@IIPN IHH5N IHH5N NN")  # magic, version, address, map size; the free and the main tree; last page, transaction
@@ -79,6 +80,7 @@ class LmdbFile:
         self.page_size = _meta(self.read(0, _HEAD + _META.size)).page_size
 
     def _open(self) -> None:
+        check_plain(self._path)
         self._descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         weakref.finalize(self, os.close, self._descriptor)
         self._seeking = threading.Lock()

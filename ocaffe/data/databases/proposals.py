@@ -5,14 +5,15 @@ corners inside) and `scores` (n).
 """
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.nearby import MissingPath
-from ocaffe.support.files import atomic_write, check_finite_file
+from ocaffe.formats.numpy_file import read_npz
+from ocaffe.support.files import atomic_write, check_plain
+from ocaffe.support.parsing import parsing
 
 MAKE = "make it by `ocaffe dataset proposals`"
 WRITE = 'save it by np.savez("FILE.npz", counts=counts, boxes=boxes), with int64 counts and float32 boxes'
@@ -33,13 +34,13 @@ def write_proposals(path: str, boxes: Sequence[np.ndarray], scores: Sequence[np.
 def read_proposals(path: str) -> list[np.ndarray]:
     """Return the boxes of each image, float32. Raises Error without a place."""
     try:
-        check_finite_file(path)
-        with np.load(path, allow_pickle=False) as found:
-            counts, boxes = found["counts"], found["boxes"]
+        check_plain(path)
     except OSError as problem:
         raise MissingPath(f"the proposals {path} cannot be read: {problem.strerror or problem}", path, "proposals", MAKE) from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
-        raise Error(f"{path} is no .npz file with the arrays counts and boxes: {problem}", fix=f"{WRITE}, or {MAKE}") from None
+    fix = f"{WRITE}, or {MAKE}"
+    with parsing(f"{path} is no .npz file with the arrays counts and boxes", path, fix):
+        found = read_npz(path, fix)
+        counts, boxes = found["counts"], found["boxes"]
     if counts.ndim != 1 or counts.dtype.kind != "i":
         fact = f"counts in {path} is {shape_text(counts.shape)} of type {counts.dtype}, and must be one row of whole numbers"
         raise Error(fact, fix="save the number of boxes of each image: counts=np.array([...], np.int64)")
