@@ -34,6 +34,7 @@ from typing import Any
 
 from ocaffe.support import log, parent
 from ocaffe.support.cache import Entries, cache_root, digest, write_atomically
+from ocaffe.support.files import open_plain, read_plain
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
@@ -242,7 +243,7 @@ def _from_icd_files() -> Iterator[Runtime]:
             continue
         for icd in sorted(folder.glob("*.icd")):
             try:
-                lines = icd.read_text(errors="replace").split("\n")
+                lines = read_plain(icd).decode(errors="replace").split("\n")
             except OSError:
                 continue
             name = lines[0].strip()
@@ -289,7 +290,7 @@ def _fits(path: str) -> bool:
 def _machine(path: str) -> bytes | None:
     """Return word size and processor of an ELF file, because a 64-bit system also lists 32-bit libraries."""
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             header = file.read(20)
     except OSError:
         return None

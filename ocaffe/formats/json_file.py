@@ -23,6 +23,7 @@ from ocaffe.support.files import read_plain
 from ocaffe.support.parsing import parsing, reason
 
 MOST_BYTES = 64 << 20  # of a file of settings or scores
+MOST_VALUES = 10_000_000  # numbers, texts, lists and objects of a file; each takes up to 100 bytes of memory
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F]")  # halves of surrogate pairs; a text with a single half cannot be written or printed
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", list: "a list", dict: "an object", object: "anything", None: "null"}
 _SHOWN = 60  # characters of a value in a message
@@ -51,9 +52,14 @@ def read_json(path: str | os.PathLike[str], kind: Any, what: str, fix: str, most
     return found
 
 
-def parse_json(content: bytes, place: Place | str, strict: bool = True, raw: bool = False) -> Any:
-    """Return the value in the content of a JSON file. `strict`: texts have no line ends. `raw` is that of `read_json`. Raise Error."""
+def parse_json(content: bytes, place: Place | str, strict: bool = True, raw: bool = False, most: int = MOST_VALUES) -> Any:
+    """Return the value in the content of a JSON file. Raise Error.
+
+    `strict`: texts have no line ends. `raw` is that of `read_json`. `most`: values that the file may have.
+    """
     what = kind_of(content)
+    if (count := sum(map(content.count, (b",", b"[", b"{")))) > most:
+        raise Error(f"it has about {count:,} values, and the limit is {most:,}", place=place, fix="divide the file")
     try:
         found = json.loads(content.decode("utf-8-sig"), strict=strict)
     except json.JSONDecodeError as problem:

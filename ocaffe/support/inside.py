@@ -10,19 +10,21 @@ from ocaffe.support.parsing import parsing
 
 
 def inside(root: str, name: str, place: Place | str) -> str:
-    """Return the path of the file `name`, which is relative to `root` and lies in it. It may be missing. Raise Error at `place`, where it is named."""
+    """Return the path of the file `name`, which is relative to `root` and lies in it. Raise Error at `place`, where it is named.
+
+    The file may be missing. Links are not followed: `is_below` tells where they lead.
+    """
     path = os.path.normpath(name.replace("\\", "/"))
     if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir or not _is_name(name):
         raise Error(f"{name!r:.200} lies outside of the folder {root}", place=place, fix="move the file there, and correct the name")
-    whole = os.path.join(root, path)
-    if not is_below(root, whole):
-        raise leads_out(root, whole, place)
-    return whole
+    return os.path.join(root, path)
 
 
 def plain_inside(root: str, name: str, place: Place | str) -> str:
-    """Do the same as `inside` for a file that must exist, and be no pipe and no device."""
+    """Do the same as `inside` for a file that must exist, that no link leads out to, and that is no pipe and no device."""
     path = inside(root, name, place)
+    if not is_below(root, path):
+        raise leads_out(root, path, place)
     with parsing(f"{path} cannot be read", place, f"copy it to {path}, or correct its name", path):
         check_plain(path)
     return path

@@ -575,3 +575,22 @@ def test_yaml(tmp_path: pathlib.Path) -> None:
     assert read_small_yaml(str(path), ("names", "train", "val", "empty", "none")) == {
         "names": ["a, b", "c # d", "it's e"], "train": "a#b", "val": {1: "x", 0: "y"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONE)
+def test_images_through_links(tmp_path: pathlib.Path, kind: str) -> None:
+    """A link of a data set must not lead to another file of the user, whose pixels would get into the database."""
+    WRITERS[kind](tmp_path / "set")
+    root = tmp_path / "set"
+    image = next(path for path in sorted(root.rglob("*")) if path.suffix in (".png", ".jpg"))
+    image.rename(tmp_path / "private")
+    image.symlink_to(tmp_path / "private")
+    error = refused(kind, root, tmp_path / "out")
+    assert "leads out of the folder" in error.fact and "cp -rL" in str(error.fix)
+    run(kind, root, tmp_path / "skipped", "--skip-bad")
+    image.unlink()
+    inner = root / "elsewhere.bin"
+    (tmp_path / "private").rename(inner)
+    image.symlink_to(inner)
+    (tmp_path / "linked").symlink_to(root)  # the folder itself may be a link
+    run(kind, tmp_path / "linked", tmp_path / "out")

@@ -15,6 +15,7 @@ from ocaffe.tools.datasets.annotations import Box
 from ocaffe.tools.datasets.box_set import NO_BOX, BoxSet, Fault, Picture, read_limited
 
 _MOST_BYTES = 2 << 30  # of a JSON file; that of COCO 2017 has 450 MB
+_MOST_VALUES = 200_000_000  # COCO 2017 has 50 million
 _PATTERNS = ("annotations/instances_*.json", "annotations/*.json", "*.json", "*/_annotations.coco.json", "*/*.json")
 _PART = re.compile(r"(train|training|test|testing|val|valid|validation)[-_]?\d*")
 
@@ -55,7 +56,7 @@ def _part(root: str, path: str, files: Sequence[str]) -> str:
 def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
     """Return the images of a JSON file in their order, and names of categories by id."""
     content = read_limited(path, _MOST_BYTES)
-    found = parse_json(content, path)
+    found = parse_json(content, path, most=_MOST_VALUES)
     del content
     images, annotations, categories = (_list(found, key, path) for key in ("images", "annotations", "categories"))
     if not images:
