@@ -1,4 +1,4 @@
-"""Reads JSON files of others. A table says which types a format has, so that code behind it never meets another type.
+"""Reads JSON files of others. A table says which types a format has, so that code behind it gets no other type.
 
 A table is made of
 

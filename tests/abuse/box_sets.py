@@ -1,4 +1,4 @@
-"""What the readers of data sets with boxes must return for a damaged file: nothing may vanish.
+"""Checks the readers of data sets with boxes: nothing in a damaged file may vanish.
 
 A reader puts what it cannot use into faults, so it never fails. Here each object of the damaged file is read a second time, by code that shares nothing with
 the reader. The reader must return the box of each good object with its values, and a fault for each bad one. The image beside it must be as it was.

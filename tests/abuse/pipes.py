@@ -337,7 +337,7 @@ def main() -> int:
 
 
 def told(case: Case) -> Outcome | None:
-    """Run a case, with what a command says as the note."""
+    """Run a case. The note is the output of a command."""
     if case.net >= 0:
         return run_field(case)
     if case.what in LISTED:

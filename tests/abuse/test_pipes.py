@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from ocaffe.cli import COMMANDS
+from ocaffe.cli.flags import spelling
+from ocaffe.cli.parsers import parser_of
 from tests.abuse import pipes
 from tests.abuse.harness import ROOT
 
@@ -22,6 +25,20 @@ def test_every_argument_is_in_a_table() -> None:
     others = {each for each in there if each in pipes.NO_INPUTS or each.split()[-1] in pipes.NO_INPUTS}
     assert inputs <= there and inputs | others == there and not inputs & others
     assert {command.split()[0] for command in pipes.INPUTS} | set(pipes.NONE) == set(COMMANDS)
+
+
+def test_the_page_of_security_lists_every_argument() -> None:
+    """The table of docs/security.md has the arguments of INPUTS as a user types them."""
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8").replace("\\|", "/")
+    rows = [line.split("|", 3)[1:3] for line in page.partition("## Files that are opened")[2].splitlines() if line.startswith("| `")]
+    told = {command.strip(" `"): set(re.findall(r"`([^`]+)`", names)) for command, names in rows}
+    wanted = {}
+    for command, lines in pipes.INPUTS.items():
+        actions = {action.dest: action for action in parser_of(*command.split())._actions}
+        names = [actions[name] for name in lines if not name.startswith("(")]
+        wanted[command] = {str(spelling(each) if each.option_strings else each.metavar or each.dest).replace("|", "/") for each in names}
+    wanted["convert"] = {"files", "--summary", "--verify"}  # --noverify is another spelling of --verify
+    assert told == wanted
 
 
 def test_all_cases() -> None:

@@ -1,4 +1,4 @@
-"""JSON of strangers: a table of types decides what code behind it may meet, and what a message says."""
+"""JSON of strangers: a table of types decides which values code behind it gets. Messages name the value."""
 from __future__ import annotations
 
 import json

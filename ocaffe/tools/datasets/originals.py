@@ -116,7 +116,7 @@ def _fetch(address: str) -> bytes:
                 content.write(chunk)
                 bar.update(len(chunk))
                 if content.tell() > MOST_BYTES:
-                    raise Error(f"it has more than {MOST_BYTES:,} bytes")
+                    raise Error(f"it has more than {MOST_BYTES:,} bytes", fix="give the folder of the original files with --from")
     return content.getvalue()
 
 
