@@ -198,7 +198,7 @@ def vendors_folder(libraries: list[str]) -> str:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in contents.items():
-                if not (folder / name).exists() or (folder / name).read_bytes() != text.encode():  # missing or damaged
+                if not _holds(folder / name, text.encode()):
                     write_atomically(folder / name, text.encode())
             return str(folder)
     temporary = tempfile.TemporaryDirectory(prefix="ocaffe-vendors-")
@@ -206,6 +206,14 @@ def vendors_folder(libraries: list[str]) -> str:
     for name, text in contents.items():
         Path(temporary.name, name).write_text(text)
     return temporary.name
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Return whether a file is there and sound."""
+    try:
+        return read_plain(path) == content
+    except OSError:
+        return False
 
 
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []

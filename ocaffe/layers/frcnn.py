@@ -1,6 +1,7 @@
 """FrcnnProposal, FrcnnAnchorTarget and FrcnnProposalTarget of makefile/frcnn: Faster R-CNN with the settings in a file."""
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.errors import Error
-from ocaffe.formats.json_file import MOST_BYTES, parse_json
+from ocaffe.formats.json_file import MOST_BYTES, Each, misfit, parse_json
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchor_target import AnchorTarget
 from ocaffe.layers.anchors import Configured
@@ -33,16 +34,13 @@ class FromFile(Configured):
 
     keys: Mapping[str, str] = {}
     refused: Sequence[str] = ()  # settings of the file that must be 0
-    from_file: Mapping[str, str]  # the settings in the file
+    from_file: Mapping[str, str | float]  # the settings in the file
 
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
         self.from_file = self._file()
         for name in self.refused:
-            self.check(
-                not float(self.from_file.get(name, 0)),
-                f"{self.told} sets {name}: {self.from_file.get(name)}, which is not supported",
-                f"set {name} to 0 in the file",
-            )
+            given = name in self.from_file and self._numbers(name)[0]
+            self.check(not given, f"{self.told} sets {name}: {self.from_file.get(name)}, which is not supported", f"set {name} to 0 in the file")
         prefix = "test_" if self.phase == proto.TEST else ""
         values = dict(defaults)
         for key, default in defaults.items():
@@ -65,16 +63,20 @@ class FromFile(Configured):
         return np.array(numbers, np.float32).reshape(-1, 4)
 
     def _numbers(self, name: str) -> list[float]:
+        """Return the numbers of a setting, at least one, all finite."""
         try:
-            return [float(number) for number in str(self.from_file[name]).replace(",", " ").split()]
+            numbers = [float(number) for number in str(self.from_file[name]).replace(",", " ").split()]
         except ValueError:
-            raise self.error(f"{self.told} sets {name}: {self.from_file[name]!r}", f"write numbers with commas between them as {name}") from None
+            numbers = []
+        sound = numbers and all(map(math.isfinite, numbers))
+        self.check(sound, f"{self.told} sets {name}: {self.from_file[name]!r:.100}", f"write numbers with commas between them as {name}")
+        return numbers
 
     def config(self) -> str:
         """Return the name of the file; "": there is none. As in the fork, the data layer can name it for all layers."""
         return str(self.param.frcnn_param.config) or self.settings_file
 
-    def _file(self) -> dict[str, str]:
+    def _file(self) -> dict[str, str | float]:
         path = self.config()
         if not path:
             told = "py-faster-rcnn's settings and anchors are taken; frcnn_param { config: \"voc_config.json\" } names the file of the fork that has others"
@@ -92,7 +94,8 @@ class FromFile(Configured):
             settings = parse_json(text.encode(), "", strict=False)  # the fork's files have line ends in texts
         except Error as problem:
             raise self.error(f"{self.told} is not valid JSON: {problem.fact}", "correct the file at this place") from None
-        self.check(isinstance(settings, dict), f"{self.told} is JSON, but not an object", "write the settings as a JSON object: { name: value, .. }")
+        wrong = misfit(settings, Each((str, float, bool)))
+        self.check(not wrong, f"{self.told} is JSON, but {wrong}", "write the settings as a JSON object of texts and numbers: { name: value, .. }")
         return dict(settings)
 
 

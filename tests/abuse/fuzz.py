@@ -1,7 +1,7 @@
 """Damaged inputs for every parser: `python -m tests.abuse.fuzz --count 100000 --seed 1 --section caffemodel`.
 
 `python -m tests.abuse.fuzz --seeds 1:29 --count 1000 --processes 8` runs 1,000 inputs of each section with each of 28 seeds, 8 processes at a time. It
-prints the inputs per second of each section. All sections together have about 36 times as many inputs.
+prints the inputs per second of each section. All sections together have about 39 times as many inputs.
 
 A section has seeds, a way to damage them, and the code that reads the result. That code must succeed or raise ocaffe's Error.
 """
@@ -52,6 +52,7 @@ from ocaffe.tools.datasets.labelme_set import read_labelme
 from ocaffe.tools.datasets.voc_set import read_voc
 from ocaffe.tools.datasets.yolo_set import read_yolo
 from ocaffe.tools.file_summary import summarize
+from ocaffe.tools.py_faster_rcnn import read_configuration
 from ocaffe.tools.training_logs.logs import csv_text, read_log
 from tests.abuse import box_sets, strangers, workplace
 from tests.abuse.campaign import Options, Tally, options
@@ -345,6 +346,21 @@ def _hdf5_data(path: str) -> None:
     drain(_rows(f'hdf5_data_param {{ source: "one.txt" batch_size: 4 shuffle: {_choice(path, ("true", "false"))} }}'), 2)
 
 
+FRCNN = """
+layer {{ name: "scores" type: "Input" top: "scores" input_param {{ shape {{ dim: 1 dim: 18 dim: 4 dim: 4 }} }} }}
+layer {{ name: "boxes" type: "Input" top: "boxes" input_param {{ shape {{ dim: 1 dim: 36 dim: 4 dim: 4 }} }} }}
+layer {{ name: "info" type: "Input" top: "info" input_param {{ shape {{ dim: 1 dim: 3 }} }} }}
+layer {{ name: "rois" type: "FrcnnProposal" bottom: "scores" bottom: "boxes" bottom: "info" top: "rois" frcnn_param {{ config: "{}" }} }}
+"""
+
+
+def _frcnn_config(path: str) -> None:
+    log.quiet(3)
+    net = parse(FRCNN.format(path), proto.NetParameter)
+    for phase in (proto.TRAIN, proto.TEST):
+        build(phase_net(net, phase), phase)
+
+
 def _onnx(path: str) -> None:
     from ocaffe.convert.import_model import load
 
@@ -398,6 +414,16 @@ def _score_files() -> list[bytes]:
     shares = [{"name": "sky", "iou": 0.5}, {"name": "x", "iou": None}]
     found = {"eval": {"ap_version": "Integral", "mean": 0.5, "classes": [curve]}}, {"iou": {"mean": 0.25, "classes": shares}}
     return [json.dumps(each).encode() for each in found]
+
+
+def _frcnn_configs() -> list[bytes]:
+    anchors = ", ".join("-84, -40, 99, 55" for _ in range(9))
+    values = {"feat_stride": "16", "anchors": anchors, "rpn_min_size": 16, "rpn_nms_thresh": "0.7", "test_rpn_post_nms_top_n": "300", "test_soft_nms": 0}
+    return [json.dumps(values).encode(), b'{"rpn_pre_nms_top_n": 6000.5, "n_classes": "21", "anchors": "0, 0, 15, 15"}']
+
+
+def _rcnn_cfgs() -> list[bytes]:
+    return [b"EXP_DIR: a\nTRAIN:\n  SCALES: [600]  # one\n  RPN_MIN_SIZE: 16\n  BG_THRESH_LO: 0.0\nTEST:\n  MAX_SIZE: 1000\n", b"TRAIN:\n  BBOX_REG: True\n"]
 
 
 def _descriptions() -> list[bytes]:
@@ -497,6 +523,8 @@ SECTIONS: dict[str, Section] = {
     "numpy": Section(strangers.arrays, strangers.of_arrays, strangers.numpy_file),
     **({"leveldb": Section(strangers.leveldbs, strangers.of_leveldbs, strangers.leveldb(_leveldb))} if strangers.HAS_LEVELDB else {}),
     "scores": Section(_score_files, of_json, read_class_scores),
+    "frcnn-config": Section(_frcnn_configs, of_json, _frcnn_config),
+    "rcnn-cfg": Section(_rcnn_cfgs, of_text, read_configuration),
     "label-map": Section(_label_maps, of_prototxts, read_label_map),
     "classes": Section(lambda: [b"cat 1 cat\ndog 2 dog\n", b"cat\ndog\n", *workplace.contents("files/images*.txt")], of_text, _classes),
     "annotations": Section(_annotation_files, of_text, _annotations),

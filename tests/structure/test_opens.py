@@ -20,7 +20,7 @@ ALLOWED: dict[str, dict[str, str]] = {  # file: call, reason
     "as_caffe.py": {"open": "a script that Python has run before"},
     "cl/child.py": {"pickle.load": CHILD},
     "cl/conflicts.py": {"read_text": SYSTEM},
-    "cl/discovery.py": {"read_bytes": "a file of the cache that ocaffe writes, and of the system"},
+    "cl/discovery.py": {"read_bytes": SYSTEM},
     "cl/free_memory.py": {"read_text": SYSTEM},
     "cl/makers.py": {"read_text": SYSTEM},
     "cl/tuned_tables.py": {"read_text": OWN},

@@ -120,7 +120,7 @@ def _voc(content: bytes) -> Boxes:
     return Boxes(extent, boxes)
 
 
-_COCO = {"image?": {"height?": int, "width?": int}, "annotation?": [{"bbox": [float], "category_id": (int, str), "iscrowd?": (int, bool)}]}
+_COCO = {"image?": {"height?": float, "width?": float}, "annotation?": [{"bbox": [float], "category_id": (int, str), "iscrowd?": (int, bool)}]}
 
 
 def _coco(content: bytes) -> Boxes:
@@ -128,7 +128,7 @@ def _coco(content: bytes) -> Boxes:
     if wrong := misfit(found, _COCO):
         raise ValueError(wrong)
     image = found.get("image", {})
-    extent = (image["height"], image["width"]) if "height" in image and "width" in image else None
+    extent = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
     boxes = []
     for each in found.get("annotation", []):
         x, y, width, height = map(float, each["bbox"])
