@@ -373,8 +373,6 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
         if blob.name not in arrays:
             raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix=f"add the array to the file as '{blob.name}'")
         array = arrays[blob.name]
-        if array.dtype.kind not in "biuf":
-            raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix=f"store '{blob.name}' as an array of real numbers")
         if array.shape[1:] != blob.shape[1:]:
             fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
             raise Error(fact, place=path, fix=_stored(path, blob, array))

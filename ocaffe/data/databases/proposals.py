@@ -13,7 +13,6 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.formats.numpy_file import read_npz
 from ocaffe.support.files import atomic_write, check_plain
-from ocaffe.support.parsing import parsing
 
 MAKE = "make it by `ocaffe dataset proposals`"
 WRITE = 'save it by np.savez("FILE.npz", counts=counts, boxes=boxes), with int64 counts and float32 boxes'
@@ -38,9 +37,14 @@ def read_proposals(path: str) -> list[np.ndarray]:
     except OSError as problem:
         raise MissingPath(f"the proposals {path} cannot be read: {problem.strerror or problem}", path, "proposals", MAKE) from None
     fix = f"{WRITE}, or {MAKE}"
-    with parsing(f"{path} is no .npz file with the arrays counts and boxes", path, fix):
+    try:
         found = read_npz(path, fix)
-        counts, boxes = found["counts"], found["boxes"]
+    except Error as problem:
+        raise Error(f"{path} is no .npz file with the arrays counts and boxes: {problem.fact}", fix=problem.fix) from None
+    for name in ("counts", "boxes"):
+        if name not in found:
+            raise Error(f"{path} is no .npz file with the arrays counts and boxes: it has no {name!r}", fix=fix)
+    counts, boxes = found["counts"], found["boxes"]
     if counts.ndim != 1 or counts.dtype.kind != "i":
         fact = f"counts in {path} is {shape_text(counts.shape)} of type {counts.dtype}, and must be one row of whole numbers"
         raise Error(fact, fix="save the number of boxes of each image: counts=np.array([...], np.int64)")
