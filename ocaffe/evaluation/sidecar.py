@@ -7,6 +7,7 @@ The file has `size` (channels, height, width of the net's input), `resize` (heig
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.data.decoding.decode import MAX_PIXELS
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.preprocessing import Padding, Preprocessing, of_layer
@@ -30,7 +32,6 @@ from ocaffe.support.inside import plain_inside
 SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
 ORDERS = {1: "gray", 3: "BGR"}
 _FIX = "remove the file, and give --resize, --mean and --scale"
-MOST_SIDE = 1 << 16
 # the types of the file
 _IMAGES = {"size": [int], "resize": [int], "mean": (str, [float]), "scale": float, "channel_order": str, "labels": [str],
            "padding?": (None, {"mode": str, "values": [float]})}  # fmt: skip
@@ -123,7 +124,8 @@ def _images(found: Any, path: str) -> Preprocessing:
     if len(found["size"]) != 3 or len(found["resize"]) != 2 or found["size"][0] not in ORDERS:
         raise ValueError(f"size is {found['size']}, not channels (1 or 3), height and width, or resize is {found['resize']}, not height and width")
     (channels, height, width), (high, wide) = found["size"], found["resize"]
-    _check_sides(height, width, high, wide)
+    _check_sides(height, width)
+    _check_sides(high, wide)
     if found["channel_order"] != ORDERS[channels]:
         raise ValueError(f"channel_order is {found['channel_order']}, not {ORDERS[channels]}")
     mean, given = found["mean"], found.get("padding")
@@ -138,8 +140,8 @@ def _images(found: Any, path: str) -> Preprocessing:
 
 
 def _check_sides(*sides: int) -> None:
-    if not all(0 < side <= MOST_SIDE for side in sides):
-        raise ValueError(f"a size is not from 1 to {MOST_SIDE:,}: {shape_text(sides)}")
+    if min(sides) < 1 or math.prod(sides) > MAX_PIXELS:
+        raise ValueError(f"images of {shape_text(sides)} have no pixel, or more than {MAX_PIXELS:,}")
 
 
 def _values(mean: list[float]) -> np.ndarray:
