@@ -16,8 +16,6 @@ from ocaffe.errors import Error
 from ocaffe.support import transfer
 from ocaffe.zoo.fetch import download
 
-pytestmark = pytest.mark.quick
-
 CONTENT = bytes(range(256)) * 40
 SUMS = {"sha256": hashlib.sha256(CONTENT).hexdigest()}
 DIGITS = b"9" * 5000
