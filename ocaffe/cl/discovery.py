@@ -34,6 +34,7 @@ from typing import Any
 
 from ocaffe.support import log, parent
 from ocaffe.support.cache import Entries, cache_root, digest, write_atomically
+from ocaffe.support.files import open_plain, read_plain
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
@@ -197,7 +198,7 @@ def vendors_folder(libraries: list[str]) -> str:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in contents.items():
-                if not (folder / name).exists() or (folder / name).read_bytes() != text.encode():  # missing or damaged
+                if not _holds(folder / name, text.encode()):
                     write_atomically(folder / name, text.encode())
             return str(folder)
     temporary = tempfile.TemporaryDirectory(prefix="ocaffe-vendors-")
@@ -205,6 +206,14 @@ def vendors_folder(libraries: list[str]) -> str:
     for name, text in contents.items():
         Path(temporary.name, name).write_text(text)
     return temporary.name
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Return whether a file is there and sound."""
+    try:
+        return read_plain(path) == content
+    except OSError:
+        return False
 
 
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -242,7 +251,7 @@ def _from_icd_files() -> Iterator[Runtime]:
             continue
         for icd in sorted(folder.glob("*.icd")):
             try:
-                lines = icd.read_text(errors="replace").split("\n")
+                lines = read_plain(icd).decode(errors="replace").split("\n")
             except OSError:
                 continue
             name = lines[0].strip()
@@ -289,7 +298,7 @@ def _fits(path: str) -> bool:
 def _machine(path: str) -> bytes | None:
     """Return word size and processor of an ELF file, because a 64-bit system also lists 32-bit libraries."""
     try:
-        with open(path, "rb") as file:
+        with open_plain(path) as file:
             header = file.read(20)
     except OSError:
         return None

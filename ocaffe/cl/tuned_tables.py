@@ -15,6 +15,8 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tuned import ESTIMATES, REMEDY, Tuned
 from ocaffe.support import log
 from ocaffe.support.cache import cache_root
+from ocaffe.support.files import read_plain
+from ocaffe.support.parsing import reason
 
 FORMAT = 1  # of the files
 
@@ -73,10 +75,10 @@ def read(path: Path) -> dict[str, str]:
 def content(path: Path) -> dict[str, Any]:
     """The whole content of a file as `parse` returns it; for a file of another format, with a warning, that of an empty one."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as reason:
-        fact = reason.strerror if isinstance(reason, OSError) else "it is no text"
-        raise Error(f"a table of tuned choices cannot be read: {fact}", place=str(path), fix=REMEDY) from reason
+        text = read_plain(path).decode()
+    except (OSError, UnicodeDecodeError) as problem:
+        fact = problem.strerror if isinstance(problem, OSError) else "it is no text"
+        raise Error(f"a table of tuned choices cannot be read: {fact}", place=str(path), fix=REMEDY) from problem
     found = parse(text, str(path))
     if found["format"] != FORMAT:
         log.warn_once("tuned:0", f"{path}: tuned choices of format {found['format']} are ignored, this is format {FORMAT}; {REMEDY}")
@@ -88,10 +90,10 @@ def parse(text: str, place: str) -> dict[str, Any]:
     """The content of a table: `format`, `for` (attributes of a Target) and `choices`. Raises Error with the line of the damage."""
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as reason:
-        raise Error(f"a table of tuned choices is damaged: {reason.msg}", place=f"{place}:{reason.lineno}", fix=REMEDY) from reason
-    except RecursionError as reason:
-        raise Error("a table of tuned choices is damaged: its brackets are nested too deep", place=place, fix=REMEDY) from reason
+    except json.JSONDecodeError as problem:
+        raise Error(f"a table of tuned choices is damaged: {problem.msg}", place=f"{place}:{problem.lineno}", fix=REMEDY) from problem
+    except (RecursionError, ValueError) as problem:  # ValueError: a number of thousands of digits
+        raise Error(f"a table of tuned choices is damaged: {reason(problem)}", place=place, fix=REMEDY) from None
     whole = isinstance(content, dict) and isinstance(content.get("format"), int) and isinstance(content.get("for"), dict)
     choices = content.get("choices") if whole else None
     readable = isinstance(choices, dict) and all(isinstance(name, str) for name in choices.values())

@@ -17,9 +17,10 @@ from ocaffe.cli.flags import Parser
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
+from ocaffe.formats.numpy_file import read_npy
 from ocaffe.io import load_image
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, to_read, unread
+from ocaffe.support.files import atomic_write
 from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"
@@ -144,15 +145,7 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
     path = os.path.expanduser(path)
     if path.endswith("npy"):
         print(f"Loading file: {path}")
-        try:
-            array = np.load(path, allow_pickle=False)
-        except OSError as problem:
-            raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix=to_read(path, problem, "correct the path")) from None
-        except (ValueError, EOFError) as problem:
-            told = unread(path, problem)
-            fact = "is empty" if os.path.getsize(path) == 0 else f"is not a .npy file of numbers: {told.splitlines()[0]}"
-            fix = to_read(path, problem, "write the images by np.save(file, array), as an array of numbers")
-            raise Error(fact, place=path, fix=fix) from None
+        array = read_npy(path, "write the images by np.save(file, array), as an array of numbers")
         array = array[None] if array.ndim == 3 else array
         return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):

@@ -14,7 +14,8 @@ from ocaffe.cli.classify import chosen_device, mean_of, net_flags, preprocessing
 from ocaffe.cli.flags import Parser
 from ocaffe.detector import Detector, Window
 from ocaffe.errors import Error, Place
-from ocaffe.support.files import atomic_write, text_lines, to_read, unread
+from ocaffe.support.files import atomic_write, text_lines, to_read
+from ocaffe.support.parsing import reason
 
 COLUMNS = ("ymin", "xmin", "ymax", "xmax")
 Windows = list[tuple[str, Window]]
@@ -72,7 +73,7 @@ def _read_windows(path: str) -> Windows:
                 raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix=f"write {', '.join(COLUMNS)} as numbers of pixels") from None
             windows.setdefault(row["filename"], []).append((values[0], values[1], values[2], values[3]))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        fact = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else f"cannot be read: {unread(path, problem)}"
+        fact = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else f"cannot be read: {reason(problem, path)}"
         raise Error(fact, place=path, fix=to_read(path, problem, f"give a .csv of windows: filename,{','.join(COLUMNS)}")) from None
     if not windows:
         raise Error("has no window", place=path, fix=f"write a line filename,{','.join(COLUMNS)} for each window, behind the first line")

@@ -25,7 +25,7 @@ from ocaffe.memory.report import size_text
 from ocaffe.parallel.world import ALONE
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, open_plain
 from ocaffe.zoo.images import Images, find_images, typical_side
 from ocaffe.zoo.project import TUNING_EPOCHS, Project, begin, discard, write_project
 from ocaffe.zoo.unreadable import Check
@@ -153,7 +153,7 @@ def _keep_best(project: Project) -> str:
     best = project.path(BEST)
     newest = max(found, key=os.path.getmtime)
     for source, target in ((newest, best), (sidecar_of(newest), sidecar_of(best))):
-        with open(source, "rb") as stream, atomic_write(target) as out:
+        with open_plain(source) as stream, atomic_write(target) as out:
             shutil.copyfileobj(stream, out)
     return best
 

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.support.files import atomic_write, to_write
+from ocaffe.support.files import atomic_write, open_plain, to_write
 
 LINKS = {  # name of Caffe's program: the command that replaces it, with a flag; '' is the program with actions
     "caffe": "",
@@ -159,7 +159,7 @@ def _install(path: str, command: str) -> None:
 
 def _ours(path: str) -> bool:
     try:
-        with open(path, "rb") as stream:
+        with open_plain(path) as stream:
             return _MARK.encode() in stream.read(4096)
     except OSError:
         return False

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,11 @@ from ocaffe.convert.reference import evaluator, unjudged
 from ocaffe.data.changes.resample import resize
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.errors import Error, axis_order, shape_text
+from ocaffe.formats.numpy_file import read_npy, read_npz
 from ocaffe.ir.graph import Blob, Graph, Node
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import origin, type_of
-from ocaffe.support.files import to_read, unread
+from ocaffe.support.files import read_plain, to_read
 
 TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in a blob
 HALF_TOLERANCE = 2e-2  # the same for a model in 16 bits
@@ -366,21 +366,13 @@ def inputs_from(path: str, graph: Graph) -> Feeds:
     """
     if Path(path).suffix not in (".npz", ".npy"):
         return _image(path, graph)
-    try:
-        with open(path, "rb") as file:
-            held = np.load(file)
-            arrays = {graph.inputs[0].name: held} if isinstance(held, np.ndarray) else dict(held)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
-        inputs = ", ".join(f"{blob.name}=..." for blob in graph.inputs)
-        fact = f"it cannot be read as an .npz of arrays: {unread(path, problem)}"
-        raise Error(fact, place=path, fix=to_read(path, problem, f"give an .npz with an array for every input: np.savez(file, {inputs})")) from problem
+    fix = f"give an .npz with an array for every input: np.savez(file, {', '.join(f'{blob.name}=...' for blob in graph.inputs)})"
+    arrays = {graph.inputs[0].name: read_npy(path, fix)} if Path(path).suffix == ".npy" else read_npz(path, fix)
     feeds = {}
     for blob in graph.inputs:
         if blob.name not in arrays:
             raise Error(f"it has no '{blob.name}', only {', '.join(arrays) or 'nothing'}", place=path, fix=f"add the array to the file as '{blob.name}'")
         array = arrays[blob.name]
-        if array.dtype.kind not in "biuf":
-            raise Error(f"'{blob.name}' is of type {array.dtype} in the file", place=path, fix=f"store '{blob.name}' as an array of real numbers")
         if array.shape[1:] != blob.shape[1:]:
             fact = f"'{blob.name}' is {shape_text(array.shape)} in the file, but {shape_text(blob.shape)} in the net"
             raise Error(fact, place=path, fix=_stored(path, blob, array))
@@ -409,7 +401,7 @@ def _image(path: str, graph: Graph) -> Feeds:
         raise Error(f"an image is given, but the net's inputs are {inputs}", place=path, fix="give an .npz with an array for every input")
     batch, channels, height, width = blob.shape
     try:
-        pixels = planes(open_image(Path(path).read_bytes()), Color.COLOR if channels == 3 else Color.GRAY)
+        pixels = planes(open_image(read_plain(path)), Color.COLOR if channels == 3 else Color.GRAY)
     except OSError as problem:
         raise Error(f"it cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, "give the path of an image or an .npz")) from problem
     except Error as problem:

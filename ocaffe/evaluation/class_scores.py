@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Place
+from ocaffe.formats.json_file import Each, read_json
 from ocaffe.layers.seg_accuracy import figures
 from ocaffe.solver.average_precision import VERSIONS, Detections, Points, average_precision
-from ocaffe.support.files import to_read
-from ocaffe.support.kinds import file_kind
+from ocaffe.support.parsing import parsing
 
 
 class Detected(NamedTuple):
@@ -53,28 +53,19 @@ def _record(name: str, points: Points, version: str) -> dict[str, Any]:
     return {"name": name, "boxes": points.boxes, "detections": points.detections, "ap": average_precision(points, version), **columns}
 
 
+# the types of a record
+_RECORD = {"ap_version?": str, "mean?": object, "classes": [{"name": str, "boxes?": int, "detections?": int}]}
 _FIX = "give a file that `ocaffe test --scores` has written; logs have other extensions than .json"
 
 
 def read_class_scores(path: str) -> dict[str, Detected | Segmented]:
     """Return the scores in a file by the names of the outputs. Raise Error if it is none of `ocaffe test --scores`."""
-    try:
-        with open(path, encoding="utf-8-sig") as stream:
-            found = {output: _scores(record) for output, record in json.load(stream).items()}
+    records = read_json(path, Each(_RECORD), "a file of scores", _FIX)
+    with parsing("is not a file of scores", Place(path), _FIX):
+        found = {output: _scores(record) for output, record in records.items()}
         if not all(each.classes for each in found.values()) or not found:
             raise ValueError("it has no classes")
         return found
-    except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=Place(path), fix=to_read(path, problem, _FIX)) from None
-    except json.JSONDecodeError as problem:
-        kind = file_kind(path)
-        fact = f"is not a file of scores: it is not JSON ({problem})" if kind is None else f"is {kind.name}"
-        raise Error(fact, place=Place(path), fix=to_read(path, problem, _FIX)) from None
-    except KeyError as problem:
-        fact = f"is not a file of scores: a record has no {problem.args[0]!r}"
-    except (ValueError, TypeError, AttributeError) as problem:
-        fact = f"is not a file of scores: {problem}"
-    raise Error(fact, place=Place(path), fix=_FIX)
 
 
 def _scores(record: Mapping[str, Any]) -> Detected | Segmented:

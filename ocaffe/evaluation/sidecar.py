@@ -7,6 +7,7 @@ The file has `size` (channels, height, width of the net's input), `resize` (heig
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -15,16 +16,26 @@ from typing import Any
 
 import numpy as np
 
+from ocaffe import proto
+from ocaffe.data.decoding.decode import MAX_PIXELS
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.deploy import class_names, data_layer
-from ocaffe.evaluation.preprocessing import Padding, Preprocessing, mean_of, of_layer
+from ocaffe.evaluation.preprocessing import Padding, Preprocessing, of_layer
 from ocaffe.evaluation.region_images import RegionImages
+from ocaffe.formats.json_file import misfit, read_json
+from ocaffe.formats.numpy_file import read_npy
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, to_read, unread
+from ocaffe.support.files import atomic_write
+from ocaffe.support.inside import plain_inside
 
 SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
 ORDERS = {1: "gray", 3: "BGR"}
+_FIX = "remove the file, and give --resize, --mean and --scale"
+# the types of the file
+_IMAGES = {"size": [int], "resize": [int], "mean": (str, [float]), "scale": float, "channel_order": str, "labels": [str],
+           "padding?": (None, {"mode": str, "values": [float]})}  # fmt: skip
+_REGIONS = {SIDE: int, LONGEST: int, "mean": [float], "labels": [str]}
 _WEIGHTS = re.compile(r"((_best)?_iter_\d+(\.ema)?)?\.caffemodel(\.h5)?$")
 
 
@@ -88,28 +99,63 @@ def input_text(settings: Preprocessing | RegionImages) -> str:
 
 
 def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[str]] | None:
-    """Return the preprocessing and the names of the classes that a training wrote for `weights`. None without such a file. Raise Error if it is damaged."""
+    """Return the preprocessing and the names of the classes that a training wrote for `weights`. None without such a file. Raise Error if it is damaged.
+
+    The file comes with weights from anywhere. So `mean` may name a plain .npy file in the same folder, and no other file.
+    """
     path = sidecar_of(weights)
-    if not os.path.exists(path):
+    if not os.path.lexists(path):
         return None
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        mean = found["mean"]
-        labels = [str(name) for name in found["labels"]]
-        if SIDE in found:
-            return RegionImages(int(found[SIDE]), int(found[LONGEST]), np.array(mean, np.float32)), labels
-        values = mean_of(os.path.join(os.path.dirname(path), mean)) if isinstance(mean, str) else np.array(mean, np.float32)
-        channels, height, width = map(int, found["size"])
-        resized = int(found["resize"][0]), int(found["resize"][1])
-        if found["channel_order"] != ORDERS[channels]:
-            raise ValueError(f"channel_order is {found['channel_order']}, not {ORDERS[channels]}")
-        given = found.get("padding")
-        padding = Padding(str(given["mode"]), tuple(map(float, given["values"]))) if given else None
-        return Preprocessing((channels, height, width), resized, values, float(found["scale"]), padding), labels
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as problem:
-        reason = f"it has no {problem.args[0]!r}" if isinstance(problem, KeyError) else unread(path, problem)
-        fix = "remove the file, and give --resize, --mean and --scale"
-        raise Error(f"the preprocessing cannot be read: {reason}", place=path, fix=to_read(path, problem, fix)) from None
+        found = read_json(path, dict, "the preprocessing of a training", _FIX, raw=True)
+        if wrong := misfit(found, _REGIONS if SIDE in found else _IMAGES):
+            raise ValueError(wrong)
+        return (_regions if SIDE in found else _images)(found, path), found["labels"]
+    except ValueError as problem:
+        raise Error(f"the preprocessing cannot be read: {problem}", place=path, fix=_FIX) from None
+
+
+def _regions(found: Any, path: str) -> RegionImages:
+    _check_sides(found[SIDE], found[LONGEST])
+    return RegionImages(found[SIDE], found[LONGEST], _values(found["mean"]))
+
+
+def _images(found: Any, path: str) -> Preprocessing:
+    if len(found["size"]) != 3 or len(found["resize"]) != 2 or found["size"][0] not in ORDERS:
+        raise ValueError(f"size is {found['size']}, not channels (1 or 3), height and width, or resize is {found['resize']}, not height and width")
+    (channels, height, width), (high, wide) = found["size"], found["resize"]
+    _check_sides(height, width)
+    _check_sides(high, wide)
+    if found["channel_order"] != ORDERS[channels]:
+        raise ValueError(f"channel_order is {found['channel_order']}, not {ORDERS[channels]}")
+    mean, given = found["mean"], found.get("padding")
+    values = _beside(path, mean) if isinstance(mean, str) else _values(mean)
+    modes = proto.ResizeParameter.Pad_mode.keys()
+    if given and given["mode"] not in modes:
+        raise ValueError(f"mode of padding is {given['mode']}, not {' or '.join(modes)}")
+    padding = Padding(given["mode"], tuple(map(float, given["values"]))) if given else None
+    made = Preprocessing((channels, height, width), (high, wide), values, float(found["scale"]), padding)
+    made.check(path)
+    return made
+
+
+def _check_sides(*sides: int) -> None:
+    if min(sides) < 1 or math.prod(sides) > MAX_PIXELS:
+        raise ValueError(f"images of {shape_text(sides)} have no pixel, or more than {MAX_PIXELS:,}")
+
+
+def _values(mean: list[float]) -> np.ndarray:
+    if len(mean) not in (1, 3):
+        raise ValueError(f"mean has {len(mean)} values, not 1 or 3")
+    return np.array(mean, np.float32)
+
+
+def _beside(path: str, name: str) -> np.ndarray:
+    """Return the mean image in the .npy file `name`, which lies beside the file `path`."""
+    if os.path.basename(name) != name or name in ("", os.curdir, os.pardir) or not name.endswith(".npy"):
+        fact = f"mean is '{name[:200]}', which is no name of a .npy file in its folder"
+        raise Error(fact, place=path, fix="copy the mean there, and write its name without folders")
+    return np.asarray(read_npy(plain_inside(os.path.dirname(path) or os.curdir, name, path), _FIX), np.float32)
 
 
 def trained_regions(weights: str) -> RegionImages | None:

@@ -11,6 +11,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats import wire
+from ocaffe.formats.numpy_file import read_npy
 from ocaffe.formats.sniff import is_text, open_head, wrong_kind
 from ocaffe.support.files import atomic_write
 from ocaffe.support.kinds import kind_of
@@ -118,15 +119,7 @@ def read_blobproto(path: str | Path) -> np.ndarray:
     """
     head = open_head(path, "a .binaryproto file")
     if head.startswith(b"\x93NUMPY"):
-        try:
-            array: np.ndarray = np.load(path, allow_pickle=False)
-        except Exception as problem:  # numpy evaluates the header, so a damaged one raises exceptions of many types
-            fix = "write an array of numbers to it by np.save"
-            raise Error(f"cannot be read as .npy: {problem}", place=str(path), fix=fix) from None
-        if array.dtype.kind not in "fiub":
-            fix = "write it by np.save(..., array.astype(np.float32))"
-            raise Error(f"cannot be read as .npy: it holds {array.dtype}, not numbers", place=str(path), fix=fix)
-        return array
+        return read_npy(path, "write an array of numbers to it by np.save")
     kind = kind_of(head, str(path))
     if kind is not None:
         raise wrong_kind(kind, "a .binaryproto file", str(path), "make one with compute_image_mean, or give mean_value in its place")

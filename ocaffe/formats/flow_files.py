@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.support.files import atomic_write, check_finite_file, to_read
+from ocaffe.support.files import atomic_write, read_plain, to_read
 from ocaffe.support.kinds import kind_of
 
 _FLO_HEAD = 12  # bytes
@@ -87,8 +87,7 @@ def read_pfm(path: str) -> np.ndarray:
 
 def _content(path: str) -> bytes:
     try:
-        check_finite_file(path)
-        return Path(path).read_bytes()
+        return read_plain(path)
     except OSError as problem:
         raise Error(f"{path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "correct its name in the list")) from None
 

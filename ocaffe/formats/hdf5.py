@@ -11,8 +11,10 @@ import numpy as np
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.hdf5_files import Hdf5Files
+from ocaffe.formats.json_file import misfit, parse_json
 from ocaffe.formats.records import Cursor, LayerWeights, SolverState, Weights
 from ocaffe.support.files import atomic_write
+from ocaffe.support.parsing import reason
 
 try:
     import h5py
@@ -110,20 +112,29 @@ def read_state_hdf5(path: str | Path) -> SolverState:
         if _EXTRAS in root:
             try:
                 _read_extras(state, files.attributes(path, _EXTRAS))
-            except (ValueError, TypeError) as problem:
-                fact = f"is damaged: the attributes of its group '{_EXTRAS}' are invalid: {problem}"
+            except Exception as problem:  # of numpy, which converts the values
+                fact = f"is damaged: the attributes of its group '{_EXTRAS}' are invalid: {reason(problem)}"
                 raise Error(fact, place=str(path), fix="copy it again, or resume with an earlier .solverstate.h5") from None
         return state
 
 
 def _read_extras(state: SolverState, extras: Mapping[str, Any]) -> None:
-    state.cursors = [Cursor(*item) for item in json.loads(extras.get("data_cursor", "[]"))]
+    cursors = parse_json(str(extras.get("data_cursor", "[]")).encode(), "")
+    if wrong := misfit(cursors, [[(str, int)]], "data_cursor"):
+        raise ValueError(wrong)
+    state.cursors = [_cursor(*item) for item in cursors]
     state.random_seed = int(extras["random_seed"]) if "random_seed" in extras else None
     state.choices = str(extras.get("choices", ""))
     state.averaged_net = str(extras.get("averaged_net", ""))
     state.best_value = float(extras["best_value"]) if "best_value" in extras else None
     state.best_iter = int(extras["best_iter"]) if "best_iter" in extras else None
     state.ranks = int(extras.get("ranks", 1))
+
+
+def _cursor(layer: Any, net: Any, batch: Any, records: Any = 0) -> Cursor:
+    if misfit([layer, net], [str]) or misfit([batch, records], [int]) or min(batch, records) < 0:
+        raise ValueError(f"data_cursor has {[layer, net, batch, records]!r:.100}, not the names of a layer and a net, and numbers of batches and records")
+    return Cursor(layer, net, batch, records)
 
 
 def write_state_hdf5(path: str | Path, state: SolverState, history: Iterable[np.ndarray]) -> None:

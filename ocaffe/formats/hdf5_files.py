@@ -15,7 +15,9 @@ import numpy as np
 
 from ocaffe.errors import Error
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.files import check_plain, open_plain
 from ocaffe.support.interpreter import interpreter, not_started
+from ocaffe.support.parsing import parsing
 
 NO_H5PY = 77  # exit status of hdf5_child.py
 CHILD = Path(__file__).with_name("hdf5_child.py")
@@ -88,7 +90,7 @@ class Hdf5Files:
         array = out if out is not None and fits else np.empty(shape, dtype)
         raw = array.reshape(-1).view(np.uint8)
         if "pieces" in answer:
-            with open(path, "rb", buffering=0) as stream:
+            with open_plain(path, buffering=0) as stream:
                 for offset, size in answer["pieces"]:
                     stream.seek(offset)
                     _fill(stream, raw[:size], path)
@@ -106,6 +108,8 @@ class Hdf5Files:
         return answer["text"]
 
     def _ask(self, path: str | Path, **request: Any) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError), parsing("cannot be read", str(path), "give an HDF5 file"):
+            check_plain(path)
         child = self._started()
         assert child.stdin is not None and child.stdout is not None
         line = b""

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ocaffe.errors import Error, Place
-from ocaffe.support.files import to_read
-from ocaffe.support.kinds import file_kind
+from ocaffe.support.files import file_kind, to_read
 
 SHOWN = 3
 _ABOVE = 8  # folders above one in which paths are looked for

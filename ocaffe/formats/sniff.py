@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
-from ocaffe.support.files import to_read
+from ocaffe.support.files import open_plain, to_read
 from ocaffe.support.kinds import EMPTY, Kind, foreign, kind_of
 
 _WEIGHTS = "give the net's prototxt here; a file of weights goes to the flag --weights of train, test and predict"
@@ -22,7 +22,7 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
     """
     name = str(path)
     try:
-        with open(path, "rb") as stream:
+        with open_plain(path) as stream:
             head = stream.read(size)
     except FileNotFoundError:
         raise Error("no such file", place=name, fix=near(name) or f"correct the name (relative to {os.getcwd()})") from None
@@ -61,7 +61,7 @@ def is_text(head: bytes) -> bool:
 
 def read_text_file(path: str | Path) -> str:
     """Return the text of a prototxt. Bytes that are not UTF-8 become surrogates, which are harmless in comments."""
-    data = open_head(path, "a prototxt", size=-1)  # read once: it may be a pipe
+    data = open_head(path, "a prototxt", size=-1)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise Error("is UTF-16 text", place=str(path), fix="save it as UTF-8")
     kind = kind_of(data[:4096], str(path))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.errors import Error
-from ocaffe.support.files import to_read
+from ocaffe.support.files import open_plain, to_read
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
@@ -125,7 +125,7 @@ def signed(value: int) -> int:
 def map_file(path: str | Path) -> Span:
     """Map the file `path`, which must not be empty, and return it as one span."""
     try:
-        with open(path, "rb") as stream:
+        with open_plain(path) as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as problem:
         fact = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"

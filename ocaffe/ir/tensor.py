@@ -141,6 +141,15 @@ class Ref:
         root = self.root
         return root.persist or root.role in PERSISTENT
 
+    def follows(self, root: Ref) -> bool:
+        """Whether this view of `root` stays right if `root` gets another stride between samples."""
+        ref = self
+        while ref is not root:
+            if ref.stride is not None or ref.shape[:1] != root.shape[:1] or ref.base is None:
+                return False
+            ref = ref.base
+        return True
+
     def view(self, shape: Shape, offset: int = 0, stride: int | None = None, name: str | None = None) -> Ref:
         """The same memory seen with another shape, from `offset` elements on."""
         return Ref(name or self.name, tuple(shape), self.role, self.dtype, base=self, offset=offset, stride=stride)

@@ -197,7 +197,7 @@ class ReLU6(Activation):
     """y = min(x for x > 0 else negative_slope x, 6); the derivative at 0 is negative_slope, at 6 it is 0."""
 
     origin = "MobileNet v2 forks"
-    value = "fmin(x > 0 ? x : negative_slope * x, 6)"
+    value = "r = x > 0 ? x : negative_slope * x; r > 6 ? 6 : r"
     fields = ("negative_slope",)
     in_pieces = True
 
@@ -234,7 +234,7 @@ class HardSigmoid(Activation):
     """y = alpha x + beta clamped to [0, 1]; the derivative at the bounds is 0."""
 
     origin = "synopsys-caffe"
-    value = "fmin(fmax(alpha * x + beta, 0), 1)"
+    value = "r = alpha * x + beta; r < 0 ? 0 : r > 1 ? 1 : r"
     derivative = "y > 0 && y < 1 ? alpha : 0"
     fields = ("alpha", "beta")
 

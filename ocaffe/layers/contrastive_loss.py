@@ -48,7 +48,7 @@ class ContrastiveLoss(Layer):
         a, b = (bottom.data.view((n, c)) for bottom in bottoms[:2])
         self.distance = (rec.saved if rec.train else rec.scratch)("distance", (n,))  # squared
         reduce(rec, "d = x0 - x1; v0 = d * d", reads=[a, b], writes=[self.distance], axes=[1])
-        apart = "fmax(margin - x0, 0)" if self.own().legacy_version else "m = fmax(margin - sqrt(x0), 0); m * m"
+        apart = "m = margin - x0; m < 0 ? 0 : m" if self.own().legacy_version else "m = margin - sqrt(x0); m < 0 ? 0 : m * m"
         *first, apart = apart.split("; ")
         text = "; ".join([*first, f"v0 = fabs(x1) >= 1 ? x0 : {apart}"])
         reduce(

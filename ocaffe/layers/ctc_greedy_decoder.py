@@ -1,6 +1,7 @@
 """CTCGreedyDecoder: the best path of connectionist temporal classification, and its accuracy."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,7 +52,8 @@ class CTCGreedyDecoder(Layer):
         )
         steps, samples, classes = self.scores = x[:3]
         self.indicated = len(bottoms) > 1 and (self.param.HasField("ctc_decoder_param") or len(bottoms) == 3 or tops > 1)
-        fits = all(shape[:2] == (steps, samples) for shape in bottoms[1:]) if self.indicated else all(shape[:1] == (samples,) for shape in bottoms[1:])
+        rows, values = ((steps, samples), steps * samples) if self.indicated else ((samples,), None)
+        fits = all(shape[: len(rows)] == rows and values in (None, math.prod(shape)) for shape in bottoms[1:])
         self.check(fits, f"bottoms are {', '.join(shape_text(shape) for shape in bottoms)}", self.form(steps, samples))
         most = len(bottoms) if self.indicated else 1
         self.check(

@@ -89,7 +89,7 @@ class DetectionLoss(Layer):
 
         rec.host(choose, reads=reads, writes=[weights], what="DetectionLoss")
         terms = [rec.scratch(name, ()) for name in ("classes", "boxes")]
-        text = f"{self._label()}; v0 = label == x2 ? -log(fmax(x0, FLT_MIN)) * x3 : 0"
+        text = f"{self._label()}; v0 = label == x2 ? -log(x0 < FLT_MIN ? FLT_MIN : x0) * x3 : 0"
         reduce(rec, text, reads=self._class_reads(rec, truth), writes=[terms[0]], axes=[0, 1, 2])
         parts = [f"(fabs(d{k}) < 1 ? 0.5 * d{k} * d{k} : fabs(d{k}) - 0.5)" if p.bb_smooth else f"0.5 * d{k} * d{k}" for k in range(BOX)]
         reduce(rec, f"{self._distances()}; v0 = x10 > 0 ? x10 * ({' + '.join(parts)}) : 0", reads=self._box_reads(rec, scores, truth), writes=[terms[1]],

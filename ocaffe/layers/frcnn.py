@@ -1,7 +1,7 @@
 """FrcnnProposal, FrcnnAnchorTarget and FrcnnProposalTarget of makefile/frcnn: Faster R-CNN with the settings in a file."""
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.formats.json_file import MOST_BYTES, Each, misfit, parse_json
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.anchor_target import AnchorTarget
 from ocaffe.layers.anchors import Configured
@@ -16,8 +18,7 @@ from ocaffe.layers.base import register
 from ocaffe.layers.proposal import Proposal
 from ocaffe.layers.proposal_target import ProposalTarget
 from ocaffe.support import log
-from ocaffe.support.files import to_read
-from ocaffe.support.kinds import file_kind
+from ocaffe.support.files import read_plain, to_read
 
 # The names in the file of the settings whose names differ there; {} is test_ in TEST.
 PROPOSAL = {"min_size": "{}rpn_min_size", "pre_nms_topn": "{}rpn_pre_nms_top_n", "post_nms_topn": "{}rpn_post_nms_top_n", "nms_thresh": "{}rpn_nms_thresh"}
@@ -33,16 +34,13 @@ class FromFile(Configured):
 
     keys: Mapping[str, str] = {}
     refused: Sequence[str] = ()  # settings of the file that must be 0
-    from_file: Mapping[str, str]  # the settings in the file
+    from_file: Mapping[str, str | float]  # the settings in the file
 
     def read_settings(self, defaults: Mapping[str, Any]) -> Any:
         self.from_file = self._file()
         for name in self.refused:
-            self.check(
-                not float(self.from_file.get(name, 0)),
-                f"{self.told} sets {name}: {self.from_file.get(name)}, which is not supported",
-                f"set {name} to 0 in the file",
-            )
+            given = name in self.from_file and self._numbers(name)[0]
+            self.check(not given, f"{self.told} sets {name}: {self.from_file.get(name)}, which is not supported", f"set {name} to 0 in the file")
         prefix = "test_" if self.phase == proto.TEST else ""
         values = dict(defaults)
         for key, default in defaults.items():
@@ -65,39 +63,37 @@ class FromFile(Configured):
         return np.array(numbers, np.float32).reshape(-1, 4)
 
     def _numbers(self, name: str) -> list[float]:
+        """Return the numbers of a setting, at least one, all finite."""
         try:
-            return [float(number) for number in str(self.from_file[name]).replace(",", " ").split()]
+            numbers = [float(number) for number in str(self.from_file[name]).replace(",", " ").split()]
         except ValueError:
-            raise self.error(f"{self.told} sets {name}: {self.from_file[name]!r}", f"write numbers with commas between them as {name}") from None
+            numbers = []
+        sound = numbers and all(map(math.isfinite, numbers))
+        self.check(sound, f"{self.told} sets {name}: {self.from_file[name]!r:.100}", f"write numbers with commas between them as {name}")
+        return numbers
 
     def config(self) -> str:
         """Return the name of the file; "": there is none. As in the fork, the data layer can name it for all layers."""
         return str(self.param.frcnn_param.config) or self.settings_file
 
-    def _file(self) -> dict[str, str]:
+    def _file(self) -> dict[str, str | float]:
         path = self.config()
         if not path:
             told = "py-faster-rcnn's settings and anchors are taken; frcnn_param { config: \"voc_config.json\" } names the file of the fork that has others"
             log.warn_once("frcnn_param.cpp:99", f"{self.title}: {told}")
             return {}
         try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            content = read_plain(path, MOST_BYTES)
         except OSError as problem:
             fix = to_read(path, problem, "give the path of the JSON file with which the net was trained")
             raise self.error(f"{self.told} cannot be read: {problem.strerror}", fix) from None
-        except UnicodeDecodeError:
-            kind = file_kind(path)
-            fix = kind.way if kind is not None and kind.way else "give the path of the JSON file with which the net was trained"
-            raise self.error(f"{self.told} is {kind.name if kind is not None else 'a binary file'}, not JSON", fix) from None
-        self.check(text.strip(), f"{self.told} is an empty file", "copy the JSON file with which the net was trained there")
+        self.check(content.strip(), f"{self.told} is an empty file", "copy the JSON file with which the net was trained there")
         try:
-            settings = json.loads(text, strict=False)  # the fork's files have line ends in texts
-        except ValueError as problem:
-            kind = file_kind(path)
-            fact = f"{self.told} is not valid JSON: {problem}" if kind is None else f"{self.told} is {kind.name}, not JSON"
-            raise self.error(fact, kind.way if kind is not None else "correct the file at this place") from None
-        self.check(isinstance(settings, dict), f"{self.told} is JSON, but not an object", "write the settings as a JSON object: { name: value, .. }")
+            settings = parse_json(content, path, strict=False)  # the fork's files have line ends in texts
+        except Error as problem:
+            raise self.error(f"{self.told} is not valid JSON: {problem.fact}", problem.fix or "") from None
+        wrong = misfit(settings, Each((str, float, bool)))
+        self.check(not wrong, f"{self.told} is JSON, but {wrong}", "write the settings as a JSON object of texts and numbers: { name: value, .. }")
         return dict(settings)
 
 

@@ -82,7 +82,7 @@ class MultinomialLogisticLoss(LabelledScores):
     message = ""
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        self.total(rec, bottoms, tops[0].data, "(x1 == x2 ? -log(fmax(x0, 1e-20)) : 0)")
+        self.total(rec, bottoms, tops[0].data, "(x1 == x2 ? -log(x0 < 1e-20 ? 1e-20 : x0) : 0)")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.spread(rec, tops, bottoms, propagate, "x1 == x2 ? -1 / fmax(x0, 1e-20) : 0")
+        self.spread(rec, tops, bottoms, propagate, "x1 == x2 ? -1 / (x0 < 1e-20 ? 1e-20 : x0) : 0")

@@ -14,6 +14,11 @@ from ocaffe.layers.base import Layer, ParamBlob, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
+def matrix(ref: Ref, rows: int, columns: int) -> Ref:
+    """Return a matrix in dense memory: with a stride of its own no copy is elided that would leave gaps."""
+    return ref.view((rows, columns), 0, columns)
+
+
 @register("InnerDistance")
 class InnerDistance(Layer):
     """y[m, n] = the squared distance of x[m] and w[n] (distance_type L2), or the sum of |x - w| (L1), plus b[n] with bias_term.
@@ -66,8 +71,8 @@ class InnerDistance(Layer):
             lengths = rec.scratch("lengths", (self.outputs, 1))
             reduce(rec, "v0 = x0 * x0", reads=[weight], writes=[lengths], axes=[1], finish="y0 = sqrt(v0 + 1e-6)")
             pointwise(rec, "m0 = m0 / x0", reads=[(lengths, 0)], modifies=[weight], side_effect=True)
-        y = tops[0].data.view((self.rows, self.outputs))
-        distances(rec, self.matrix(bottoms[0].data), weight, y, **self.how())
+        y = matrix(tops[0].data, self.rows, self.outputs)
+        distances(rec, matrix(bottoms[0].data, self.rows, self.inputs), weight, y, **self.how())
         if bias is not None:
             pointwise(rec, "m0 = m0 + x0", reads=[(bias, 1)], modifies=[y])
 
@@ -89,22 +94,19 @@ class InnerDistance(Layer):
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None
         weight, _ = self.operands(bottoms)
-        dy = tops[0].diff.view((self.rows, self.outputs))
+        dy = matrix(tops[0].diff, self.rows, self.outputs)
         diffs = [bottom.diff if wanted else None for bottom, wanted in zip(bottoms, propagate)]
         learned = diffs[1:] or [parameter.diff for parameter in self.params]
         if len(learned) > 1 and learned[1] is not None:
-            reduce(rec, "v0 = x0", reads=[dy], writes=[learned[1].view((self.outputs,))], axes=[0])
-        dw = None if learned[0] is None else learned[0].view(self.weights)
-        dx = None if diffs[0] is None else self.matrix(diffs[0])
-        distances_backward(rec, self.matrix(bottoms[0].data), weight, dy, dx, dw, **self.how())
+            reduce(rec, "v0 = x0", reads=[dy], writes=[learned[1].view((self.outputs,), 0, 1)], axes=[0])
+        dw = None if learned[0] is None else matrix(learned[0], *self.weights)
+        dx = None if diffs[0] is None else matrix(diffs[0], self.rows, self.inputs)
+        distances_backward(rec, matrix(bottoms[0].data, self.rows, self.inputs), weight, dy, dx, dw, **self.how())
 
     def how(self) -> dict[str, bool]:
         return {"squares": self.own().distance_type == "L2", "transposed": self.own().transpose}
 
-    def matrix(self, x: Ref) -> Ref:
-        return x.view((self.rows, self.inputs))
-
     def operands(self, bottoms: list[Blob]) -> tuple[Ref, Ref | None]:
         """Return the weights and the bias."""
         values = [bottom.data for bottom in bottoms[1:]] or [parameter.data for parameter in self.params]
-        return values[0].view(self.weights), values[1].view((self.outputs,)) if len(values) > 1 else None
+        return matrix(values[0], *self.weights), values[1].view((self.outputs,), 0, 1) if len(values) > 1 else None

@@ -110,7 +110,7 @@ class NormalizedLoss(ProbabilityLoss):
 
     origin = "NormFace"
     message = "softmax_param"
-    value = "l * -log(fmax(p, FLT_MIN))"
+    value = "l * -log(p < FLT_MIN ? FLT_MIN : p)"
     slope = "p - l"
     norms: ClassVar[dict[str, tuple[str, str]]] = {"L2": ("x0 * x0", "sqrt(v0 + 1e-6)"), "L1": ("fabs(x0)", "v0 + 1e-6")}
 
@@ -132,7 +132,7 @@ class WeightedSoftmaxWithLoss(ProbabilityLoss):
 
     origin = "SegNet"
     message = "softmax_param"
-    value = "l * x3 * -log(fmax(p, FLT_MIN))"
+    value = "l * x3 * -log(p < FLT_MIN ? FLT_MIN : p)"
     slope = "x4 * (p - l)"
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
@@ -171,10 +171,10 @@ class FocalLoss(ProbabilityLoss):
             log.warn_once("focal_loss_layer.cpp:1", f"{self.title}: taken as happynear's FocalLoss; focal_loss_param {{ axis: 1 }} says troyliu0105's")
         self.scalars = {"gamma": float(p.gamma), "alpha": float(p.alpha) if p.HasField("alpha") else 0.25 if troy else 1.0}
         one = "1 -" if troy else "alpha +" if p.type == p.ONEADDP else "alpha -"
-        self.value = f"l * -{'alpha * ' if troy else ''}pow({one} p, gamma) * log(fmax(p, FLT_MIN))"
+        self.value = f"l * -{'alpha * ' if troy else ''}pow({one} p, gamma) * log(p < FLT_MIN ? FLT_MIN : p)"
         power = f"pow({one} x3, gamma)"  # x3: the probability of the label
         base, sign = ("1 + x3", "+") if not troy and p.type == p.ONEADDP else ("fmax(1 - x3, 1e-10)", "-")
-        self.slope = f"{'alpha * ' if troy else ''}({power} {sign} gamma * {power} / ({base}) * log(fmax(x3, FLT_MIN)) * x3) * (p - l)"
+        self.slope = f"{'alpha * ' if troy else ''}({power} {sign} gamma * {power} / ({base}) * log(x3 < FLT_MIN ? FLT_MIN : x3) * x3) * (p - l)"
         return tops
 
     def extra(self, rec: Recorder, bottoms: list[Blob]) -> list[Read]:
@@ -193,7 +193,7 @@ class InfogainLoss(ProbabilityLoss):
     """Sum over classes of -H[label, class] log p[class] with p = softmax; H is bottom 2 or the matrix in the file `source`."""
 
     bottoms = (2, 3)
-    value = "x3 * -log(fmax(p, 1e-20))"
+    value = "x3 * -log(p < 1e-20 ? 1e-20 : p)"
     slope = "x4 * p - x3"
 
     def axis_field(self) -> int:

@@ -41,7 +41,8 @@ class TripletLoss(Layer):
         self.excess = (rec.saved if rec.train else rec.scratch)("excess", (self.shape[0],))
         reads: list[Read] = [bottom.data.view(self.shape) for bottom in bottoms[:3]]
         text = "p = x0 - x1; n = x0 - x2; v0 = p * p - n * n"
-        reduce(rec, text, reads=reads, writes=[self.excess], axes=[1], finish="y0 = fmax(margin + v0, 0)", scalars={"margin": float(self.own().margin)})
+        finish, scalars = "m = margin + v0; y0 = m < 0 ? 0 : m", {"margin": float(self.own().margin)}
+        reduce(rec, text, reads=reads, writes=[self.excess], axes=[1], finish=finish, scalars=scalars)
         term = "x0 * x1" if weights else "x0"
         reduce(rec, f"v0 = {term}", reads=[self.excess, *weights], writes=[tops[0].data.view(())], axes=[0], finish="y0 = v0 / count",
                scalars={"count": 2.0 * self.shape[0]})  # fmt: skip

@@ -72,7 +72,7 @@ class _Views:
             part.count != root.count or not part.is_dense or part.shape[axis] != size or whole.root is root or root.slots != 1
             or root.persist or whole.root.persist or root.role not in VIEW_ROLES or whole.root.role not in VIEW_ROLES
             or (axis > 0 and math.prod(whole.shape[1:axis]) != 1) or (axis == 0 and not whole.is_dense)
-            or any(use.ref.shape[:1] != root.shape[:1] or use.ref.stride is not None for use in self.uses[root])
+            or not all(use.ref.follows(root) for use in self.uses[root])
             or root.shape[:1] != part.shape[:1]
         ):  # fmt: skip
             return False

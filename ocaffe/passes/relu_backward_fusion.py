@@ -84,16 +84,7 @@ def _may_go(relu: Launch, root: Ref, uses: dict[Ref, list[tuple[int, Operand]]])
     if dy.root is not root or root in own or len(own) < 2 or not free or dx.dtype != root.dtype or relu.operand("y0").access is not Access.WRITE:
         return False
     first = uses[dx][0][1] is relu.operand("y0")
-    return first and (dy.is_dense or (dx.shape[:1] == dy.shape[:1] and all(_by_sample(operand.ref, dx) for _, operand in uses[dx])))
-
-
-def _by_sample(ref: Ref, root: Ref) -> bool:
-    """Whether a view stays right if its root gets another stride between samples."""
-    while ref is not root:
-        if ref.stride is not None or ref.shape[:1] != root.shape[:1] or ref.base is None:
-            return False
-        ref = ref.base
-    return True
+    return first and (dy.is_dense or (dx.shape[:1] == dy.shape[:1] and all(operand.ref.follows(dx) for _, operand in uses[dx])))
 
 
 def _signs(target: Ref, relus: Sequence[Launch]) -> Ref | None:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ocaffe.support.files import replacing
+from ocaffe.support.files import read_plain, replacing
 
 _MAGIC = b"OCAFFE\x00\x02"  # the last byte is the format version
 _SIZE_CAP = 256 << 20  # bytes in one folder of entries; a net's programs take 0.1 to 10 MB
@@ -117,7 +117,7 @@ class Entries:
             return None
         path = self.folder / key
         try:
-            data = path.read_bytes()
+            data = read_plain(path)
         except OSError:
             return None
         payload = data[len(_MAGIC) + 32 :]

@@ -5,6 +5,7 @@ import codecs
 import contextlib
 import errno
 import filecmp
+import io
 import os
 import re
 import secrets
@@ -14,42 +15,93 @@ import socket
 import stat
 import tempfile
 import time
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from ocaffe.errors import Error
-from ocaffe.support.kinds import EMPTY, WrongKind, file_kind, kind_of
+from ocaffe.support.kinds import EMPTY, Kind, WrongKind, kind_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _OLD = 86400  # seconds
 
 
-def check_finite_file(path: str | os.PathLike[str]) -> None:
-    """Raise OSError for a device or a pipe: the first may have no end, the second no writer."""
-    mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # open() has its own error for a folder
-        raise OSError(errno.EINVAL, "it is not a regular file")
+_KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+
+
+class NotPlain(OSError):
+    """A device, a pipe or a socket in place of a file. The first may have no end, the second no writer."""
+
+
+def check_plain(path: str | os.PathLike[str]) -> None:
+    """Raise OSError if the file cannot be read to its end: it is missing, a device, a pipe, a socket or a folder, or no file can have the name.
+
+    For libraries that open files themselves. Other code uses `open_plain`.
+    """
+    try:
+        _check_mode(os.stat(path).st_mode, path)
+    except ValueError as problem:  # a zero byte, or half of a surrogate pair
+        raise OSError(errno.EINVAL, f"no file can have this name: {problem}") from None
+
+
+def _check_mode(mode: int, path: str | os.PathLike[str]) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(mode):
+        raise NotPlain(errno.EINVAL, f"it is {next((name for test, name in _KINDS if test(mode)), 'a special file')}, not a plain file", os.fspath(path))
+
+
+def open_plain(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+    """Open a file of a user for reading. All readers do so by this function. Raise OSError as `check_plain` does, without waiting for a pipe.
+
+    `buffering` is that of `open`.
+    """
+    check_plain(path)  # opening a device may change it
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags)
+    try:
+        _check_mode(os.fstat(descriptor).st_mode, path)  # it may have been exchanged since
+        return cast(BinaryIO, os.fdopen(descriptor, "rb", buffering))
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_plain(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """Return the content of a file of at most `most` bytes. Raise OSError as `open_plain` does, and for a larger file."""
+    with open_plain(path) as stream:
+        content = stream.read() if most is None else stream.read(most + 1)
+        if most is not None and len(content) > most:
+            raise OSError(errno.EFBIG, f"it has {os.fstat(stream.fileno()).st_size:,} bytes, and the limit is {most:,}", os.fspath(path))
+    return content
+
+
+def file_kind(path: str | os.PathLike[str]) -> Kind | None:
+    """Return the kind of the file `path`, for errors. None for other kinds, and for a path that cannot be read."""
+    try:
+        with open_plain(path) as stream:
+            return kind_of(stream.read(512), os.fspath(path))
+    except OSError:
+        return None
 
 
 def text_lines(path: str | os.PathLike[str], errors: str = "surrogateescape", newline: str | None = None) -> Iterator[str]:
     """Yield the lines of a UTF-8 text of a user, without the byte order marks that editors write (files that were joined have some within).
 
-    `errors` and `newline` are those of `open`. Raises OSError, also for UTF-16 and for a file that `check_finite_file` refuses, and ValueError.
+    `errors` and `newline` are those of `open`. Raises OSError, also for UTF-16 and for a file that `open_plain` refuses, and ValueError.
     """
-    check_finite_file(path)
-    with open(path, "rb") as head:
+    with open_plain(path) as head:
         begin = head.read(512)
-    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise OSError(errno.EINVAL, "it is UTF-16 text; save it as UTF-8")
-    kind = kind_of(begin, os.fspath(path))
-    if kind is not None and kind.name != EMPTY:
-        raise WrongKind(kind)
-    with open(path, encoding="utf-8", errors=errors, newline=newline) as stream:
-        for line in stream:
-            yield line.removeprefix("\ufeff")
+        if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise OSError(errno.EINVAL, "it is UTF-16 text; save it as UTF-8")
+        kind = kind_of(begin, os.fspath(path))
+        if kind is not None and kind.name != EMPTY:
+            raise WrongKind(kind)
+        head.seek(0)
+        with io.TextIOWrapper(head, encoding="utf-8", errors=errors, newline=newline) as stream:
+            for line in stream:
+                yield line.removeprefix("\ufeff")
 
 
 @contextlib.contextmanager
@@ -218,22 +270,16 @@ def to_write(path: str | os.PathLike[str], problem: OSError, other: str = "choos
 
 
 def to_read(path: str | os.PathLike[str], problem: Exception, fix: str) -> str:
-    """Return the remedy if `path` cannot be read: the permission that is missing, the way from a file of another kind, else `fix`."""
+    """Return the remedy if `path` cannot be read: a plain file, the permission that is missing, the way from a file of another kind, else `fix`."""
+    if isinstance(problem, NotPlain):
+        return "write its content to a plain file first, and name that file"
     if not isinstance(problem, PermissionError):
-        kind = file_kind(os.fspath(path)) if isinstance(problem, (WrongKind, ValueError, EOFError, zipfile.BadZipFile)) else None
+        kind = file_kind(path) if isinstance(problem, WrongKind) or not isinstance(problem, OSError) else None
         return kind.way if kind is not None and kind.way else fix
     closed = next((each for each in reversed(Path(path).absolute().parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
     if closed is not None:
         return f"let its owner allow you to use the folder: chmod a+rx {shlex.quote(str(closed))}"
     return f"let its owner allow you to read it: chmod a+r{'x' * os.path.isdir(path)} {shlex.quote(str(path))}"
-
-
-def unread(path: str | os.PathLike[str], problem: Exception) -> str:
-    """Return why `path` cannot be read, or cannot be parsed: its kind if it is of another one, else the reason that `problem` gives."""
-    kind = file_kind(os.fspath(path)) if not isinstance(problem, OSError) else None
-    if kind is not None:
-        return f"it is {kind.name}"
-    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _refused(path: Path, folder: Path, problem: OSError) -> Error:

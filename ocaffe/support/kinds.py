@@ -15,6 +15,7 @@ class Kind(NamedTuple):
 
 
 EMPTY, WEB_PAGE, GZIP, HDF5 = "empty", "a web page", "a gzip archive", "an HDF5 file"
+NPY, NPZ = "a .npy file of numpy", "an .npz file of numpy"
 _PACKED = ((b"\x1f\x8b", GZIP, ".gz", "gunzip"), (b"\xfd7zXZ", "an xz archive", ".xz", "unxz"), (b"\x28\xb5\x2f\xfd", "a zstd archive", ".zst", "unzstd"))
 _BZIP2 = (b"BZh", "a bzip2 archive", ".bz2", "bunzip2")
 _ARCHIVES = ((b"PK\x03\x04", "a zip archive", "unzip"), (b"7z\xbc\xaf", "a 7z archive", "7z x"), (b"Rar!\x1a\x07", "a rar archive", "unrar x"))
@@ -22,7 +23,7 @@ _PICTURES = (
     (b"\xff\xd8\xff", "a JPEG image"), (b"\x89PNG\r\n", "a PNG image"), (b"GIF8", "a GIF image"), (b"II*\0", "a TIFF image"), (b"MM\0*", "a TIFF image"),
 )  # fmt: skip
 _OTHERS = (
-    (b"\x89HDF\r\n\x1a\n", HDF5), (b"\x93NUMPY", "a .npy file of numpy"), (b"MATLAB 5.0 MAT-file", "a .mat file of MATLAB"),
+    (b"\x89HDF\r\n\x1a\n", HDF5), (b"\x93NUMPY", NPY), (b"MATLAB 5.0 MAT-file", "a .mat file of MATLAB"),
     (b"SQLite format 3\0", "an SQLite database"), (b"%PDF-", "a PDF file"), (b"PAR1", "a Parquet file"), (b"\x7fELF", "a program of Linux"),
     (b"PIEH", "a .flo file of Middlebury"), (b"PF\n", "a .pfm file"), (b"Pf\n", "a .pfm file"), (b"float\n", "a .float3 file"),
 )  # fmt: skip
@@ -45,7 +46,7 @@ def kind_of(head: bytes, path: str = "") -> Kind | None:
     if (head.startswith(b"PK\x03\x04") and (b"data.pkl" in head[:256] or PurePath(path).suffix.lower() in _TORCH)) or _is_pickle(head, path):
         return foreign(str(PurePath(path).with_suffix(".pth")) if path else "model.pth", path)
     if head.startswith(b"PK\x03\x04") and (path.lower().endswith(".npz") or b".npy" in head[:64]):
-        return Kind("an .npz file of numpy")
+        return Kind(NPZ)
     if packed := unpacking(head, path):
         return packed
     for magic, name, tool in _ARCHIVES:
@@ -96,15 +97,6 @@ def unpacking(head: bytes, path: str, tar: bool = True) -> Kind | None:
     if lower.endswith((ending, ".tgz", ".tbz2", ".txz")):
         return Kind(name, f"unpack it: {tool} {shlex.quote(path)}")
     return Kind(name, f"unpack it: mv {shlex.quote(path)} {shlex.quote(path + ending)} && {tool} {shlex.quote(path + ending)}")
-
-
-def file_kind(path: str) -> Kind | None:
-    """Return the kind of the file `path`. None for other kinds, and for a path that cannot be read."""
-    try:
-        with open(path, "rb") as stream:
-            return kind_of(stream.read(512), path)
-    except (OSError, ValueError):  # ValueError: the name has a zero byte
-        return None
 
 
 class WrongKind(OSError):

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from ocaffe.support import log
+from ocaffe.support.files import check_plain
 
 _FAR = 1 << 30  # Windows locks bytes, and others cannot read them then: this one is beyond the text
 _held: set[int] = set()  # handles of FileLocks
@@ -31,6 +32,8 @@ class FileLock:
         On a file system without locks, warn and return None.
         """
         while True:
+            with contextlib.suppress(FileNotFoundError):
+                check_plain(self.path)
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 free = _try_lock(handle)

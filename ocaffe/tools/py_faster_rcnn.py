@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ocaffe import proto
@@ -15,7 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.param_str import read_value, with_settings
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
-from ocaffe.support.files import to_read
+from ocaffe.support.files import read_plain, to_read
 
 SAMPLED = (5, 6)  # tops of a RoIData for Fast R-CNN
 PHASES = {"TRAIN": proto.TRAIN, "TEST": proto.TEST}  # the sections of a file
@@ -80,7 +79,7 @@ class Configuration(NamedTuple):
 def read_configuration(path: str) -> list[Configuration]:
     """Return the values in a file such as experiments/cfgs/faster_rcnn_end2end.yml. Raises Error for unknown keys, and for YAML that such files do not have."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_plain(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         fact = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else f"it cannot be read: {problem.strerror}"
         raise Error(fact, place=path, fix=to_read(path, problem, "give a .yml file of py-faster-rcnn")) from None

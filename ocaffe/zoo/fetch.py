@@ -6,25 +6,20 @@ import errno
 import hashlib
 import http.client
 import os
-import re
 import shutil
 import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from ocaffe import __version__
 from ocaffe.errors import Error
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, check_finite_file, to_read, to_write
+from ocaffe.support.files import atomic_write, check_plain, open_plain, to_read, to_write
 from ocaffe.support.lock import FileLock
+from ocaffe.support.transfer import CHUNK, ELSEWHERE, opened, printable, total_of
 
-TIMEOUT = 30  # seconds without a byte
-CHUNK = 1 << 18
 MAX_BYTES = 4 << 30  # of a download; the largest public weights of Caffe have 0.6 GB
 DIGITS = {"sha1": 40, "sha256": 64}
 PARTIAL = ".part"
@@ -38,13 +33,15 @@ def download(url: str, path: str, sums: Sums, max_bytes: int = MAX_BYTES) -> Non
 
     The bytes arrive in `path`.part, which stays after a failure. The next call continues it. A file with a wrong sum is removed.
     """
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise Error("is no http or https address", place=url, fix="give an address that begins with https://")
     partial = path + PARTIAL
     with _locked(partial):
         try:
             _receive(url, partial, max_bytes)
-        except (urllib.error.URLError, http.client.HTTPException, OSError) as problem:
+        except Error as problem:
+            if str(problem.fix).endswith(ELSEWHERE):
+                problem.fix = f"{problem.fix}: --from FILE, or another address: --url URL"
+            raise
+        except Exception as problem:  # for bad answers Python's library raises exceptions of many types
             raise _failed(url, partial, problem) from None
         found = _sums_of(partial, sums)
         if found != dict(sums):
@@ -58,8 +55,7 @@ def download(url: str, path: str, sums: Sums, max_bytes: int = MAX_BYTES) -> Non
 def copy(source: str, path: str, sums: Sums) -> None:
     """Copy the file `source` to `path` after its checksums are found to be right. Raise Error."""
     try:
-        check_finite_file(source)
-        with open(source, "rb") as stream:
+        with open_plain(source) as stream:
             found = _hashed(stream, sums)
             if found != dict(sums):
                 raise wrong_sum(source, sums, found, "", "give --from the file that the publisher has")
@@ -75,7 +71,6 @@ def matches(path: str, sums: Sums) -> bool:
     if not os.path.lexists(path):
         return False
     try:
-        check_finite_file(path)
         return _sums_of(path, sums) == dict(sums)
     except OSError as problem:
         fix = to_read(path, problem, f"remove it, or {OTHER}")
@@ -85,7 +80,6 @@ def matches(path: str, sums: Sums) -> bool:
 def sums_of(path: str, names: tuple[str, ...] = ("sha256",)) -> dict[str, str]:
     """Return the checksums of a file. Raise Error."""
     try:
-        check_finite_file(path)
         return _sums_of(path, dict.fromkeys(names, ""))
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror or problem}", place=path, fix=to_read(path, problem, "correct the path of --from")) from None
@@ -98,31 +92,29 @@ def wrong_sum(place: str, sums: Sums, found: Sums, more: str, fix: str) -> Error
 
 
 def _receive(url: str, partial: str, max_bytes: int) -> None:
-    """Receive the rest of `url` into the file `partial`. Raise Error, URLError, HTTPException, OSError."""
+    """Receive the rest of `url` into the file `partial`. Raises exceptions of any type."""
+    if os.path.lexists(partial):
+        check_plain(partial)
     have = os.path.getsize(partial) if os.path.exists(partial) else 0
     try:
-        answer = _open(url, have)
+        _append(url, partial, have, max_bytes)
     except urllib.error.HTTPError as problem:
         problem.close()
         if problem.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
             raise
-        if _total(problem.headers.get("Content-Range")) == have:  # all bytes are here
-            return
-        have = 0
-        answer = _open(url, have)
-    with answer:
-        if answer.status != http.client.PARTIAL_CONTENT or _first(answer.headers.get("Content-Range")) != have:
-            if answer.status == http.client.PARTIAL_CONTENT:
-                raise Error(f"the server sends other bytes than those from {have:,} on", place=url, fix=f"remove {partial}, and run the command again")
-            have = 0  # the server sends the whole file
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length is not None and length.isdecimal() else None
+        if total_of(problem.headers.get("Content-Range")) != have:  # else all bytes are here
+            _append(url, partial, 0, max_bytes)
+
+
+def _append(url: str, partial: str, have: int, max_bytes: int) -> None:
+    with opened(url, have) as answer:
+        have, total = answer.first, answer.total  # the server may send the whole file
         if (total or 0) > max_bytes:
             raise _too_large(url, total or 0, max_bytes)
         with open(partial, "ab") as out:
             out.truncate(have)
             with _bar(os.path.basename(partial).removesuffix(PARTIAL), total, have) as bar:
-                while chunk := answer.read(CHUNK):
+                for chunk in answer.chunks():
                     have += len(chunk)
                     if have > max_bytes:
                         raise _too_large(url, have, max_bytes)
@@ -132,30 +124,6 @@ def _receive(url: str, partial: str, max_bytes: int) -> None:
             os.fsync(out.fileno())
     if total is not None and have < total:
         raise Error(f"the connection ended after {have:,} of {total:,} bytes", place=url, fix=f"run the command again: it continues {partial}")
-
-
-def _open(url: str, have: int) -> Any:
-    """Send the request, for the bytes from `have` on. The opener follows redirections, and knows http and https alone."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler, urllib.request.UnknownHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPRedirectHandler, urllib.request.HTTPErrorProcessor,
-    ):  # fmt: skip
-        opener.add_handler(handler())
-    headers = {"User-Agent": f"ocaffe/{__version__}", "Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
-    return opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
-
-
-def _first(content_range: str | None) -> int | None:
-    """Return the number of the first byte in a header such as `bytes 5-99/100`."""
-    match = re.match(r"bytes (\d+)-", content_range or "")
-    return int(match[1]) if match else None
-
-
-def _total(content_range: str | None) -> int | None:
-    """Return the size of the file in a header such as `bytes */100`."""
-    match = re.fullmatch(r"bytes .*/(\d+)", content_range or "")
-    return int(match[1]) if match else None
 
 
 def _bar(name: str, total: int | None, have: int) -> Any:
@@ -168,13 +136,13 @@ def _too_large(url: str, size: int, most: int) -> Error:
 
 def _failed(url: str, partial: str, problem: Exception) -> Error:
     if isinstance(problem, urllib.error.HTTPError):
-        fact = f"the server answers {problem.code} {problem.reason}"
+        fact = f"the server answers {problem.code} {printable(problem.reason)}"
         return Error(fact, place=url, fix="get the file elsewhere, and give it: --from FILE, or another address: --url URL")
     reason = getattr(problem, "reason", problem)
     if isinstance(problem, OSError) and (problem.filename is not None or problem.errno in (errno.ENOSPC, errno.EDQUOT)):  # of the file, not of the connection
         return Error(f"cannot be written: {problem.strerror}", place=partial, fix=to_write(partial, problem, OTHER))
     fix = f"run the command again{', it continues ' + partial if os.path.exists(partial) else ''}; or get the file elsewhere: --from FILE"
-    return Error(f"cannot be downloaded: {reason or type(problem).__name__}", place=url, fix=fix)
+    return Error(f"cannot be downloaded: {printable(reason) or type(problem).__name__}", place=url, fix=fix)
 
 
 @contextlib.contextmanager
@@ -201,7 +169,7 @@ def _name(partial: str, path: str) -> None:
 
 
 def _sums_of(path: str, sums: Sums) -> dict[str, str]:
-    with open(path, "rb") as stream:
+    with open_plain(path) as stream:
         return _hashed(stream, sums)
 
 

@@ -8,11 +8,11 @@ from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from ocaffe import proto
 from ocaffe.data.databases.database import open_database
 from ocaffe.data.databases.datum import raw_shape
+from ocaffe.data.decoding.decode import open_pillow, read_file
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, class_folders, skipped_text
 from ocaffe.data.stores.image_list import ListFiles
@@ -220,7 +220,7 @@ def typical_side(images: Images) -> int:
     sides = []
     for line in lines[:: max(1, len(lines) // LOOKED_AT)]:
         path = os.path.join(os.fsencode(images.train.root), line.rsplit(b" ", 1)[0])
-        with contextlib.suppress(OSError, Image.DecompressionBombError), Image.open(path) as image:
+        with contextlib.suppress(Error), open_pillow(read_file(os.fsdecode(path))) as image:
             sides.append(min(image.size))
     return int(np.median(sides)) if sides else 0
 

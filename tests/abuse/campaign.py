@@ -29,10 +29,15 @@ class Options(argparse.Namespace):
     findings: pathlib.Path
     section: str
     device: str
+    seeds: str
+    processes: int
 
 
-def options(part: str, count: int, sections: tuple[str, ...] = (), device: bool = False) -> Options:
-    """Parse the command line of a part. `count` is the default number of cases, `sections` are the possible values of --section."""
+def options(part: str, count: int, sections: tuple[str, ...] = (), device: bool = False, seeds: bool = False) -> Options:
+    """Parse the command line of a part. `count` is the default number of cases, `sections` are the possible values of --section.
+
+    `seeds`: the part can run a range of seeds in several processes.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m tests.abuse.{part}")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
@@ -41,6 +46,9 @@ def options(part: str, count: int, sections: tuple[str, ...] = (), device: bool 
     parser.add_argument("--findings", type=pathlib.Path, default=pathlib.Path(tempfile.gettempdir(), "ocaffe-findings"), help="folder for inputs of findings")
     parser.add_argument("--section", choices=sections, default="", help="default: all, in turns" if sections else argparse.SUPPRESS)
     parser.add_argument("--device", default="", help="the OpenCL device" if device else argparse.SUPPRESS)
+    if seeds:
+        parser.add_argument("--seeds", default="", help="FIRST:END: run each seed from FIRST on and below END in a process of its own")
+        parser.add_argument("--processes", type=int, default=1, help="with --seeds: so many at a time")
     return parser.parse_args(namespace=Options())
 
 

@@ -1,5 +1,8 @@
 """Damaged inputs for every parser: `python -m tests.abuse.fuzz --count 100000 --seed 1 --section caffemodel`.
 
+`python -m tests.abuse.fuzz --seeds 1:29 --count 1000 --processes 8` runs 1,000 inputs of each section with each of 28 seeds, 8 processes at a time. It
+prints the inputs per second of each section. All sections together have about 39 times as many inputs.
+
 A section has seeds, a way to damage them, and the code that reads the result. That code must succeed or raise ocaffe's Error.
 """
 from __future__ import annotations
@@ -8,12 +11,16 @@ import contextlib
 import functools
 import importlib
 import io
+import json
 import os
 import pathlib
 import random
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +29,11 @@ from ocaffe import log, proto
 from ocaffe.cl import tuned_tables
 from ocaffe.cli.upgrade_net_proto_binary import main as upgrade_binary
 from ocaffe.compiler.network import phase_net
+from ocaffe.data.databases import database
+from ocaffe.data.databases.slot import NoSlot
 from ocaffe.data.source import Source
 from ocaffe.errors import Error
+from ocaffe.evaluation.class_scores import read_class_scores
 from ocaffe.formats.binary import read_net_binary
 from ocaffe.formats.blob import read_blobproto
 from ocaffe.formats.state import read_state
@@ -42,12 +52,14 @@ from ocaffe.tools.datasets.labelme_set import read_labelme
 from ocaffe.tools.datasets.voc_set import read_voc
 from ocaffe.tools.datasets.yolo_set import read_yolo
 from ocaffe.tools.file_summary import summarize
+from ocaffe.tools.py_faster_rcnn import read_configuration
 from ocaffe.tools.training_logs.logs import csv_text, read_log
-from tests.abuse import workplace
+from tests.abuse import box_sets, strangers, workplace
 from tests.abuse.campaign import Options, Tally, options
 from tests.abuse.harness import Limits, Wrong, isolated
 from tests.abuse.hdf5_child import share_child
 from tests.abuse.mutate import damage, distort, rewrite
+from tests.abuse.mutate_trees import of_json, of_xml
 
 PAGE = 4096  # bytes of a page of LMDB
 CHUNK = 1000  # cases of one child
@@ -181,11 +193,6 @@ def _set_of(read: Callable[[str], Any], name: str) -> Callable[[str], None]:
     return run
 
 
-def _yolo_boxes(root: str) -> None:
-    pathlib.Path(root, "classes.txt").write_text("cat\ndog\n")
-    read_yolo(root)
-
-
 def _classes(path: str) -> None:
     make_label_map(path, " ", True)
     read_list(path)
@@ -246,11 +253,29 @@ def _choice(path: str, values: Sequence[str]) -> str:
     return values[sum(pathlib.Path(path).read_bytes()[-32:]) % len(values)]
 
 
+def _no_slot(path: str) -> None:
+    raise NoSlot("no process for each input")
+
+
+@contextlib.contextmanager
+def _slotless(wanted: bool = True) -> Iterator[None]:
+    """Read LMDBs without a reader slot. The process that holds one takes 0.1 s to start."""
+    before = database.Slot
+    if wanted:
+        database.Slot = _no_slot  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        database.Slot = before  # type: ignore[misc]
+
+
+@_slotless()
 def _datum(path: str) -> None:
     workplace.database(pathlib.Path("one"), [pathlib.Path(path).read_bytes()])
     drain(_layer("Data", f"transform_param {{ {_choice(path, TRANSFORMS)} }} {DATA.format('one')}"), 1)
 
 
+@_slotless()
 def _annotated(path: str) -> None:
     workplace.database(pathlib.Path("one"), [pathlib.Path(path).read_bytes()])
     drain(_layer("AnnotatedData", f"transform_param {{ {ANNOTATED} }} {DATA.format('one')} {SAMPLER}"), 2)
@@ -261,7 +286,13 @@ def _lmdb(path: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     shutil.copyfile(path, folder / "data.mdb")
-    drain(_layer("Data", f"{DATA.format('damaged')}"))
+    with _slotless(_choice(path, ("", *["x"] * 15)) != ""):  # some with the process that opens the database by the library
+        drain(_layer("Data", f"{DATA.format('damaged')}"))
+
+
+def _leveldb(folder: str) -> None:
+    for shuffled in ("false", "true"):
+        drain(_layer("Data", f'data_param {{ source: "{folder}" batch_size: 3 backend: LEVELDB shuffle: {shuffled} }}'), 2)
 
 
 def _images(source: str, more: str) -> str:
@@ -315,6 +346,21 @@ def _hdf5_data(path: str) -> None:
     drain(_rows(f'hdf5_data_param {{ source: "one.txt" batch_size: 4 shuffle: {_choice(path, ("true", "false"))} }}'), 2)
 
 
+FRCNN = """
+layer {{ name: "scores" type: "Input" top: "scores" input_param {{ shape {{ dim: 1 dim: 18 dim: 4 dim: 4 }} }} }}
+layer {{ name: "boxes" type: "Input" top: "boxes" input_param {{ shape {{ dim: 1 dim: 36 dim: 4 dim: 4 }} }} }}
+layer {{ name: "info" type: "Input" top: "info" input_param {{ shape {{ dim: 1 dim: 3 }} }} }}
+layer {{ name: "rois" type: "FrcnnProposal" bottom: "scores" bottom: "boxes" bottom: "info" top: "rois" frcnn_param {{ config: "{}" }} }}
+"""
+
+
+def _frcnn_config(path: str) -> None:
+    log.quiet(3)
+    net = parse(FRCNN.format(path), proto.NetParameter)
+    for phase in (proto.TRAIN, proto.TEST):
+        build(phase_net(net, phase), phase)
+
+
 def _onnx(path: str) -> None:
     from ocaffe.convert.import_model import load
 
@@ -358,9 +404,26 @@ def _coco_files() -> list[bytes]:
 
 def _labelme_files() -> list[bytes]:
     return [
-        b'{"imagePath": "images/train/1.png", "imageHeight": 60, "imageWidth": 50, "shapes": [{"label": "cat", "points": [[1, 2], [3.5, 4]], '
+        b'{"imagePath": "images/train/1.png", "imageHeight": 60, "imageWidth": 50, "shapes": [{"label": " cat", "points": [[1, 2], [3.5, 4]], '
         b'"shape_type": "rectangle"}, {"label": "dog", "points": [[1, 2], [3, 4], [5, 6]], "shape_type": "polygon", "flags": {}}]}'
     ]
+
+
+def _score_files() -> list[bytes]:
+    curve = {"name": "cat", "boxes": 2, "detections": 3, "score": [0.5], "recall": [0.5], "precision": [1.0]}
+    shares = [{"name": "sky", "iou": 0.5}, {"name": "x", "iou": None}]
+    found = {"eval": {"ap_version": "Integral", "mean": 0.5, "classes": [curve]}}, {"iou": {"mean": 0.25, "classes": shares}}
+    return [json.dumps(each).encode() for each in found]
+
+
+def _frcnn_configs() -> list[bytes]:
+    anchors = ", ".join("-84, -40, 99, 55" for _ in range(9))
+    values = {"feat_stride": "16", "anchors": anchors, "rpn_min_size": 16, "rpn_nms_thresh": "0.7", "test_rpn_post_nms_top_n": "300", "test_soft_nms": 0}
+    return [json.dumps(values).encode(), b'{"rpn_pre_nms_top_n": 6000.5, "n_classes": "21", "anchors": "0, 0, 15, 15"}']
+
+
+def _rcnn_cfgs() -> list[bytes]:
+    return [b"EXP_DIR: a\nTRAIN:\n  SCALES: [600]  # one\n  RPN_MIN_SIZE: 16\n  BG_THRESH_LO: 0.0\nTEST:\n  MAX_SIZE: 1000\n", b"TRAIN:\n  BBOX_REG: True\n"]
 
 
 def _descriptions() -> list[bytes]:
@@ -455,14 +518,21 @@ SECTIONS: dict[str, Section] = {
     "hdf5-list": Section(lambda: workplace.contents("data/h5_*.txt"), of_text, _hdf5_list),
     "hdf5-data": Section(lambda: workplace.contents("data/*.h5"), of_bytes, _hdf5_data),
     "onnx": Section(workplace.onnx_models, of_messages, _onnx),
+    "onnx-strangers": Section(strangers.onnx_strangers, strangers.of_strangers, strangers.onnx_stranger),
+    "sidecar": Section(strangers.sidecars, of_json, strangers.sidecar),
+    "numpy": Section(strangers.arrays, strangers.of_arrays, strangers.numpy_file),
+    **({"leveldb": Section(strangers.leveldbs, strangers.of_leveldbs, strangers.leveldb(_leveldb))} if strangers.HAS_LEVELDB else {}),
+    "scores": Section(_score_files, of_json, read_class_scores),
+    "frcnn-config": Section(_frcnn_configs, of_json, _frcnn_config),
+    "rcnn-cfg": Section(_rcnn_cfgs, of_text, read_configuration),
     "label-map": Section(_label_maps, of_prototxts, read_label_map),
     "classes": Section(lambda: [b"cat 1 cat\ndog 2 dog\n", b"cat\ndog\n", *workplace.contents("files/images*.txt")], of_text, _classes),
     "annotations": Section(_annotation_files, of_text, _annotations),
-    "voc-set": Section(_annotation_files, of_text, _set_of(read_voc, "1.xml")),
-    "coco-set": Section(_coco_files, of_text, _set_of(read_coco, "train/a.json")),
-    "labelme-set": Section(_labelme_files, of_text, _set_of(read_labelme, "a.json")),
+    "voc-set": Section(lambda: _annotation_files()[:1], of_xml, lambda path: box_sets.check("voc", path, read_voc)),
+    "coco-set": Section(_coco_files, of_json, _set_of(read_coco, "train/a.json")),
+    "labelme-set": Section(_labelme_files, of_json, lambda path: box_sets.check("labelme", path, read_labelme)),
     "yolo-set": Section(_descriptions, of_text, _set_of(read_yolo, "data.yaml")),
-    "yolo-boxes": Section(lambda: [b"0 0.5 0.5 0.25 0.25\n1 0.1 0.1 0.9 0.1 0.9 0.9\n"], of_text, _set_of(_yolo_boxes, "labels/train/1.txt")),
+    "yolo-boxes": Section(lambda: [b"0 0.5 0.5 0.25 0.25\n1 0.1 0.1 0.9 0.1 0.9 0.9\n"], of_text, lambda path: box_sets.check("yolo", path, read_yolo)),
     "colors": Section(lambda: [b"name,r,g,b\nsky,1,2,3\nvoid,0,0,0\n", b"64 128 64\tAnimal\n192 0 128 Archway\n"], of_text, read_color_table),
     "tuned": Section(lambda: [TABLE.encode()], of_text, _tuned),
     "cache": Section(_entries, of_bytes, _entry),
@@ -507,8 +577,36 @@ def fuzz(section: str, chosen: Options, tally: Tally) -> None:
                 break
 
 
+def campaign(chosen: Options) -> int:
+    """Run each section with each seed in a process of its own, several at a time. Print the lines of all, and the speed of each section."""
+    low, _, high = chosen.seeds.partition(":")
+    seeds = range(int(low), int(high or int(low) + 1))
+    jobs = [(section, seed) for seed in seeds for section in ([chosen.section] if chosen.section else SECTIONS)]
+
+    def run(job: tuple[str, int]) -> tuple[str, subprocess.CompletedProcess[str]]:
+        flags = ["--section", job[0], "--seed", str(job[1]), "--first", str(chosen.first), "--count", str(chosen.count), "--findings", str(chosen.findings)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return job[0], subprocess.run([sys.executable, "-m", "tests.abuse.fuzz", *flags], stdout=subprocess.PIPE, text=True, check=False, env=environment)
+
+    figures: dict[str, list[float]] = {section: [0, 0] for section, _ in jobs}
+    status = 0
+    with ThreadPoolExecutor(chosen.processes) as pool:
+        for section, done in pool.map(run, jobs):
+            print(done.stdout, end="", flush=True)
+            status |= done.returncode
+            for line in done.stdout.splitlines():
+                if line.startswith('{"part"'):
+                    told = json.loads(line)
+                    figures[section] = [figures[section][0] + told["cases"], figures[section][1] + told["seconds"]]
+    for section, (cases, seconds) in figures.items():
+        print(f"{section:20} {cases:12,.0f} inputs {seconds:10,.1f} s {cases / max(seconds, 0.1):10,.0f} inputs/s", file=sys.stderr)
+    return status
+
+
 def main() -> int:
-    chosen = options("fuzz", 1000, tuple(SECTIONS))
+    chosen = options("fuzz", 1000, tuple(SECTIONS), seeds=True)
+    if chosen.seeds:
+        return campaign(chosen)
     status = 0
     importlib.import_module("h5py")  # once, before children are made
     share_child()

@@ -355,3 +355,12 @@ def test_threads_of_pocl_are_bound_to_cores(allowed: set[int], cores: int, limit
     if limit:
         monkeypatch.setenv("POCL_MAX_PTHREAD_COUNT", limit)
     assert discovery.may_pin() == pins
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes")
+def test_a_pipe_in_the_folder_of_drivers_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path))
+    (path,) = Path(discovery.vendors_folder(["/lib/a.so"])).iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    assert discovery.vendors_folder(["/lib/a.so"]) == str(path.parent) and path.read_text() == "/lib/a.so\n"

@@ -1,7 +1,7 @@
 """`ocaffe dataset`: its databases, from folders and from a simulated network, and the files that remain after a failure."""
 from __future__ import annotations
 
-import email.message
+import contextlib
 import gzip
 import hashlib
 import io
@@ -10,9 +10,9 @@ import pathlib
 import subprocess
 import sys
 import tarfile
+import types
 import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lmdb
@@ -115,17 +115,16 @@ def test_bad_folders_and_files(tmp_path: pathlib.Path) -> None:
 
 
 def play_network(monkeypatch: pytest.MonkeyPatch, answers: Callable[[str], bytes]) -> list[str]:
-    """Make urlopen return or raise the result of `answers`. Return the list of requested addresses."""
+    """Make a download return or raise the result of `answers`. Return the list of requested addresses."""
     asked: list[str] = []
 
-    class Answer(io.BytesIO):
-        headers = email.message.Message()
-
-    def urlopen(address: str, timeout: float) -> Answer:
+    @contextlib.contextmanager
+    def opened(address: str) -> Iterator[types.SimpleNamespace]:
         asked.append(address)
-        return Answer(answers(address))
+        content = answers(address)
+        yield types.SimpleNamespace(total=len(content), chunks=lambda: iter((content,)))
 
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr(originals, "opened", opened)
     return asked
 
 

@@ -436,7 +436,7 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("coco", edit(COCO1, "[4, 5, 16, 10]", "[4, 5, 38, 10]"), "annotations[0]", "= 4, 5, 42, 15, and the image", "1 boxes that leave the image"),
     ("coco", edit(COCO1, "[4, 5, 16, 10]", "[4, 5, 0, 10]"), "annotations[0]", "the box has no area", "1 boxes that are empty"),
     ("coco", edit(COCO1, "[4, 5, 16, 10]", "[4, 5, 16]"), "annotations[0]", "bbox is [4, 5, 16]", "1 boxes that are no boxes"),
-    ("coco", edit(COCO1, "[4, 5, 16, 10]", f"[4, 5, 16, 1{'0' * 400}]"), "annotations[0]", "beyond floats", "1 boxes that are no boxes"),
+    ("coco", edit(COCO1, "[4, 5, 16, 10]", f"[4, 5, 16, 1{'0' * 400}]"), "annotations[0]", "bbox is [4, 5, 16, 1000", "1 boxes that are no boxes"),
     ("coco", edit(COCO1, '"category_id": 17', '"category_id": 3'), "annotations[0]", "the class is '3', and the classes are", "1 boxes of unknown classes"),
     ("coco", edit(COCO1, '"image_id": 1', '"image_id": 9'), "annotations[0]", "image_id is 9, and no image", "1 boxes of unknown images"),
     ("coco", edit(COCO1, '"width": 40', '"width": 30'), "image 1", "it states 30 x 20", "1 images of another size"),
@@ -552,7 +552,7 @@ def test_names_with_white_space(tmp_path: pathlib.Path, capsys: pytest.CaptureFi
 
 def test_large_files_are_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "set")
-    monkeypatch.setattr("ocaffe.tools.datasets.box_set.read_limited.__defaults__", (100,))
+    monkeypatch.setattr("ocaffe.tools.datasets.annotations.MOST_BYTES", 100)
     assert "bytes, and the limit is 100" in refused("voc", tmp_path / "set", tmp_path / "out").fact
 
 
@@ -575,3 +575,22 @@ def test_yaml(tmp_path: pathlib.Path) -> None:
     assert read_small_yaml(str(path), ("names", "train", "val", "empty", "none")) == {
         "names": ["a, b", "c # d", "it's e"], "train": "a#b", "val": {1: "x", 0: "y"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONE)
+def test_images_through_links(tmp_path: pathlib.Path, kind: str) -> None:
+    """A link of a data set must not lead to another file of the user, whose pixels would get into the database."""
+    WRITERS[kind](tmp_path / "set")
+    root = tmp_path / "set"
+    image = next(path for path in sorted(root.rglob("*")) if path.suffix in (".png", ".jpg"))
+    image.rename(tmp_path / "private")
+    image.symlink_to(tmp_path / "private")
+    error = refused(kind, root, tmp_path / "out")
+    assert "leads out of the folder" in error.fact and "cp -rL" in str(error.fix)
+    run(kind, root, tmp_path / "skipped", "--skip-bad")
+    image.unlink()
+    inner = root / "elsewhere.bin"
+    (tmp_path / "private").rename(inner)
+    image.symlink_to(inner)
+    (tmp_path / "linked").symlink_to(root)  # the folder itself may be a link
+    run(kind, tmp_path / "linked", tmp_path / "out")

@@ -96,7 +96,7 @@ def test_a_second_sweep_with_more_values_or_another_solver(device: Any, workplac
     net.write_text(net.read_text().replace("num_output: 4", "num_output: 5", 1))
     assert "its nets were other ones" in refused(capsys, str(solver), *flags)
     pathlib.Path("out/random_seed=1_max_iter=4/training.json").write_text("{")
-    assert "cannot be read" in refused(capsys, str(solver), *flags)
+    assert "is not the state of a training" in refused(capsys, str(solver), *flags)
     lock = FileLock(pathlib.Path("out/sweep.lock"))
     assert lock.acquire() is None
     assert "another sweep runs in this folder" in refused(capsys, str(solver), *flags)

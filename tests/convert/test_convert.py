@@ -419,7 +419,7 @@ def test_arrays_of_another_shape(shape: tuple[int, ...], fix: str, tmp_path: pat
 
 
 @pytest.mark.parametrize(
-    "name, fact", [("empty.npz", "it cannot be read"), ("cut.npz", "it cannot be read"), ("texts.npz", "'data' is of type <U1 in the file")]
+    "name, fact", [("empty.npz", "cannot be read as an .npz"), ("cut.npz", "cannot be read as an .npz"), ("texts.npz", "it holds <U1, not numbers")]
 )
 def test_inputs_that_are_no_numbers(small: Any, device: Any, name: str, fact: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / name

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from ocaffe.convert.import_model import load
 from ocaffe.convert.importer import external
@@ -151,3 +151,26 @@ def test_data_behind_the_end(tmp_path: Path, entries: dict[str, str]) -> None:
     (file.parent / "w.bin").write_bytes(SECRET.tobytes())
     with pytest.raises(Error, match="which has 48: it is truncated"):
         load(file)
+
+
+def test_all_tensors_of_a_model_are_found() -> None:
+    """Wherever ONNX's messages can hold a tensor: the places are those of its descriptors."""
+    places = set()
+
+    def fill(message: Any, path: tuple[str, ...]) -> None:
+        for field in message.DESCRIPTOR.fields:
+            name = field.message_type.full_name if field.message_type else ""
+            if not name or path.count(field.name) or len(path) > 8:
+                continue
+            part = getattr(message, field.name).add() if field.is_repeated else getattr(message, field.name)
+            part.SetInParent()
+            if name == TensorProto.DESCRIPTOR.full_name:
+                part.name = "/".join((*path, field.name))
+                places.add(part.name)
+            else:
+                fill(part, (*path, field.name))
+
+    model = ModelProto()
+    fill(model, ())
+    assert {tensor.name for tensor in external.tensors(model)} == places and len(places) > 20
+    assert {"graph/node/attribute/t", "graph/node/attribute/sparse_tensors/values", "functions/node/attribute/g/initializer"} <= places

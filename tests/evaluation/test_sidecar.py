@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -107,5 +110,54 @@ def test_padded_images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("text", ["{", "[]", '{"size": [3, 8, 8]}', TWO_CHANNELS])
 def test_a_damaged_file_is_named(tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(Error, match=r"a\.json\s+the preprocessing cannot be read"):
+    with pytest.raises(Error, match=r"a\.json\s+(is not the preprocessing of a training|the preprocessing cannot be read)"):
         read_sidecar(str(tmp_path / "a.caffemodel"))
+
+
+SETTINGS = {"size": [3, 2, 2], "resize": [2, 2], "mean": [1, 2, 3], "scale": 1, "channel_order": "BGR", "labels": ["a"]}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes")
+@pytest.mark.parametrize(("mean", "told"), [
+    ("../private.npy", "no name of a .npy file in its folder"),
+    ("ABSOLUTE", "no name of a .npy file in its folder"),
+    ("sub/private.npy", "no name of a .npy file in its folder"),
+    ("..", "no name of a .npy file in its folder"),
+    ("", "no name of a .npy file in its folder"),
+    ("notes.txt", "no name of a .npy file in its folder"),
+    ("1,2,3", "no name of a .npy file in its folder"),
+    ("a\0.npy", "outside of the folder"),
+    ("link.npy", "leads out of the folder"),
+    ("pipe.npy", "it is a pipe, not a plain file"),
+    ("folder.npy", "Is a directory"),
+    ("none.npy", "No such file"),
+    ("text.npy", "cannot be read as .npy"),
+])  # fmt: skip
+def test_the_mean_of_a_stranger(tmp_path: pathlib.Path, mean: str, told: str) -> None:
+    """The mean is a plain file beside the weights: its values go into exported nets."""
+    folder = tmp_path / "weights"
+    (folder / "folder.npy").mkdir(parents=True)
+    np.save(tmp_path / "private.npy", np.full((3, 2, 2), 1234.5, np.float32))
+    (folder / "link.npy").symlink_to(tmp_path / "private.npy")
+    os.mkfifo(folder / "pipe.npy")
+    (folder / "text.npy").write_text("1, 2, 3")
+    (folder / "a.json").write_text(json.dumps({**SETTINGS, "mean": mean.replace("ABSOLUTE", str(tmp_path / "private.npy"))}))
+    with pytest.raises(Error) as caught:
+        read_sidecar(str(folder / "a.caffemodel"))
+    assert told in caught.value.fact and caught.value.fix and str(folder) in str(caught.value.place)
+
+
+@pytest.mark.parametrize("change", [
+    {"size": [3, 2]}, {"size": [2, 2, 2]}, {"size": [3, 0, 2]}, {"size": [3, -1, 2]}, {"size": [3, 1 << 40, 2]}, {"size": [3, 9, 9]}, {"size": "3, 2, 2"},
+    {"resize": [2]}, {"resize": []}, {"resize": [2, float("inf")]}, {"mean": [1, 2]}, {"mean": [[1], [2], [3]]}, {"mean": {}}, {"mean": [float("nan")]},
+    {"scale": None}, {"scale": "1"}, {"scale": float("inf")}, {"scale": 10**400}, {"channel_order": "RGB"}, {"channel_order": []}, {"labels": "ab"},
+    {"labels": [1]}, {"labels": {"a": 1}}, {"padding": 1}, {"padding": {}}, {"padding": {"mode": "SPIRAL", "values": []}}, {"padding": {"mode": "CONSTANT"}},
+    {"shorter_side": "600", "longest": 1000}, {"shorter_side": 0, "longest": 1000}, {"shorter_side": 600, "longest": 1e3, "mean": [1, 2]},
+])  # fmt: skip
+def test_values_of_other_types(tmp_path: pathlib.Path, change: dict[str, object]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(SETTINGS))
+    assert read_sidecar(str(tmp_path / "a.caffemodel")) is not None
+    (tmp_path / "a.json").write_text(json.dumps({**SETTINGS, **change}))
+    with pytest.raises(Error) as caught:
+        read_sidecar(str(tmp_path / "a.caffemodel"))
+    assert caught.value.fix and caught.value.place == str(tmp_path / "a.json")

@@ -123,3 +123,19 @@ def test_hdf5_state_with_a_gap(tmp_path):
         del file["history/1"]
     with pytest.raises(Error, match=r"datasets 0, 2, and 1 is missing"):
         read_state(path)
+
+
+@pytest.mark.parametrize("value", [
+    "1", "{}", '["a"]', '[["a"]]', '[["a", "train"]]', '[["a", "train", "1"]]', '[["a", "train", -1]]', '[["a", 5, 1]]', '[[[], "train", 1]]',
+    '[["a", "b", 1, 2, 3]]',
+    '[["a", "train", 1e9]]', "[" * 100_000, "9" * 5000, '[["\\ud800", "train", 1]]', "", "nonsense",
+])  # fmt: skip
+def test_hdf5_state_with_odd_cursors(tmp_path, value):
+    """The places of data layers are JSON in an attribute."""
+    path = tmp_path / "a.solverstate.h5"
+    write_state(path, full_state(), hdf5=True)
+    with h5py.File(path, "a") as file:
+        file["ocaffe"].attrs["data_cursor"] = value[:60_000]
+    with pytest.raises(Error, match="the attributes of its group 'ocaffe' are invalid") as caught:
+        read_state(path)
+    assert caught.value.fix and caught.value.place == str(path)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,10 +37,10 @@ def layer_of(text: str, phase: int | None = None) -> Layer:
     return registry()[param.type].implementation(param)(param, proto.TRAIN if phase is None else phase)
 
 
-def ref(name: str, shape: Sequence[int], role: Role, strided: bool) -> Ref:
-    """Return a Ref, or a view with gaps between samples that starts at an odd offset."""
+def ref(name: str, shape: Sequence[int], role: Role, strided: bool | Collection[str]) -> Ref:
+    """Return a Ref, or a view with gaps between samples that starts at an odd offset. `strided` may name the Refs that are such views."""
     shape = tuple(shape)
-    if not strided or not shape:
+    if not (strided if isinstance(strided, bool) else name in strided) or not shape:
         return Ref(name, shape, role)
     stride = int(np.prod(shape[1:])) + 7
     return Ref(f"{name}.root", (shape[0] * stride + 5,), role).view(shape, 5, stride, name)
@@ -56,7 +56,7 @@ def run(
     params: Sequence[Any] = (),
     propagate: Sequence[bool] | None = None,
     held: float | None = None,
-    strided: bool = False,
+    strided: bool | Collection[str] = False,
     train: bool = True,
 ) -> Result:
     """Run forward, and backward if `top_diffs` are given. A None in `top_diffs` means no diff. Bottom diffs start as `held`, if given, and are added to."""

@@ -101,6 +101,22 @@ def test_value_and_gradient(name: str, kind: str, device: Any) -> None:
         close(result.diffs[index], 0.5 + 0.7 * difference(program, arrays, index), 2e-4)
 
 
+NAN = {  # more losses: their message, and their bottoms
+    "InfogainLoss": ("", [A, "labels", (4, 4)]), "TripletLoss": ("triplet_loss_param { margin: 1 }", [A, A, A]), "SoftmaxWithLoss": ("", [A, "labels"]),
+    "SoftmaxWithLoss of a norm": ('softmax_param { normalize_type: "L2" }', [A, "labels"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", sorted({*CASES, *NAN} - {"HingeLoss", "HingeLoss squared"}))  # Caffe's std::max(0, margin) makes 0 of NaN
+def test_nan_is_not_hidden(name: str, kind: str, device: Any) -> None:
+    """fmax(NaN, limit) is the limit, which would show a finite loss for a net that diverged."""
+    message, kinds = (CASES.get(name) or NAN[name])[:2]
+    arrays = bottoms_of(kinds, np.random.default_rng(4))
+    arrays[0][1] = np.nan
+    assert np.isnan(run(device, kind, f'name: "l" type: "{name.split()[0]}" top: "loss" {message}', arrays).tops[0])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_infogain_with_a_matrix_from_below(kind: str, device: Any) -> None:
     rng = np.random.default_rng(2)

@@ -141,6 +141,17 @@ def test_label_of_no_object(device: Any, kind: str, label: int, param: str) -> N
     assert np.isfinite(run(device, kind, text, inputs).tops[0])
 
 
+@pytest.mark.parametrize("param", ["", "conf_loss_type: LOGISTIC", "mining_type: NONE", "mining_type: HARD_EXAMPLE sample_size: 4"])
+def test_nan_of_one_prior_is_not_hidden(device: Any, kind: str, param: str) -> None:
+    """Whether or not the prior has a match, and though mining selects few of those without."""
+    inputs = problem(np.random.default_rng(6), 1, 20, 3, 2)
+    for prior in range(20):
+        wrong = inputs[1].reshape(20, 3).copy()
+        wrong[prior, 1] = np.nan
+        text = f"type: 'MultiBoxLoss' multibox_loss_param {{ num_classes: 3 background_label_id: 0 neg_overlap: 1 {param} }}"
+        assert np.isnan(run(device, kind, text, [inputs[0], wrong.reshape(1, -1), *inputs[2:]]).tops[0]), prior
+
+
 def test_terms(device: Any, kind: str) -> None:
     """propagate_down: false also removes the term from the loss."""
     inputs = problem(np.random.default_rng(7), 2, 40, 3, 9)

@@ -89,6 +89,12 @@ def test_activations(device: Any, kind: str, name: str) -> None:
         close(result.diffs[0], 3 + differentiate(function, x, dy))
 
 
+@pytest.mark.parametrize("name", sorted(set(FUNCTIONS) - {"Clip"}))  # Caffe's Clip makes `min` of NaN
+def test_activations_keep_nan(device: Any, kind: str, name: str) -> None:
+    x = np.array([[1, np.nan, 2]], np.float32)
+    assert np.isnan(run(device, kind, f"type: '{name.split()[0]}' {FUNCTIONS[name][0]}", [x]).tops[0]).tolist() == [[False, True, False]]
+
+
 def test_activations_where_a_plain_formula_overflows(device: Any, kind: str) -> None:
     x = np.array([[-1e30, -100, -20, 19, 20, 21, 45, 1000, 1e30]], np.float32)
     mish = run(device, kind, "type: 'Mish'", [x], [np.ones_like(x)])

@@ -254,9 +254,14 @@ def test_mmd_loss(device: Device, fixed: bool) -> None:
         ('{"test_soft_nms": "1"}', "sets test_soft_nms: 1, which is not supported"),
         ('{"anchors": "1, 2, 3"}', "has 3 numbers in anchors"),
         ('{"feat_stride": "wide"}', "sets feat_stride: 'wide'"),
-        ("[1]", "is JSON, but not an object"),
+        ('{"feat_stride": "nan"}', "sets feat_stride: 'nan'"),
+        ('{"feat_stride": ""}', "sets feat_stride: ''"),
+        ('{"feat_stride": [16]}', "feat_stride is a list of 1, not a text or a number"),
+        ('{"test_soft_nms": {"a": 1}}', "test_soft_nms is an object of 1, not a text"),
+        ('{"test_soft_nms": "yes"}', "sets test_soft_nms: 'yes'"),
+        ("[1]", "is JSON, but it is a list of 1, not an object"),
         ("", "is an empty file"),
-        ("{", "is not valid JSON: Expecting property name"),
+        ("{", "is not valid JSON: it is JSON that ends too early"),
     ],
 )
 def test_settings_of_frcnn(tmp_path: pathlib.Path, settings: str, told: str) -> None:

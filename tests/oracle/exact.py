@@ -164,7 +164,7 @@ class Evaluation:
                 weight = layer.loss_weight[index] if index < len(layer.loss_weight) else float(is_loss and index == 0)
                 if weight:
                     weighted.add(name)
-                    objective = objective + (weight * top.sum() if needed else 0)
+                    objective = objective + (weight * top.sum() if needed or name in self.graph.needed else 0)
                     loss += weight * float(top.detach().sum())
         outputs = [name for name in blobs if name not in read]
         for name in case.diffs:
@@ -207,6 +207,25 @@ class BySlope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return grads[0] * ctx.slope(ctx.saved_tensors[0]), None, None, None
+
+
+class ByMoments(torch.autograd.Function):
+    """y = (x - mean) / deviation, whose gradient is computed from the rounded y, as in single precision: the mean of y can be far from 0 if x varies little.
+
+    `share` is 1 if eps is in the square root, else the deviation divided by the root.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, deviation: Tensor, share: Tensor, axes: list[int], r: Round) -> Tensor:
+        ctx.save_for_backward(r(y), deviation, share)
+        ctx.axes, ctx.r = axes, r
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        y, deviation, share = ctx.saved_tensors
+        mean, product = (ctx.r(value.mean(ctx.axes, keepdim=True)) for value in (grads[0], ctx.r(grads[0] * y)))
+        return (grads[0] - mean - ctx.r(y * share * product)) / deviation, *[None] * 5
 
 
 class Replaced(torch.autograd.Function):
@@ -308,6 +327,15 @@ def moments(at: At, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
     return mean, at.r((at.r(at.r(x) - mean) ** 2).mean(axes, keepdim=True))
 
 
+def normalized(at: At, x: Tensor, axes: list[int], eps: float, in_root: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """y = (x - mean) / sqrt(variance + eps), or / (sqrt(variance) + eps), with the mean and the variance."""
+    flat = x.detach()
+    mean, variance = moments(at, flat, axes)
+    deviation = at.r(torch.sqrt(variance + eps) if in_root else torch.sqrt(variance) + eps)
+    y = at.r(at.r(flat) - mean) / deviation
+    return ByMoments.apply(x, y, deviation, torch.ones_like(mean) if in_root else deviation / torch.sqrt(variance), axes, at.r), mean, variance
+
+
 def batch_norm(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
     use = own.use_global_stats if own.HasField("use_global_stats") else not at.train
@@ -316,12 +344,13 @@ def batch_norm(at: At) -> list[Tensor]:
         share = 0.0 if float(factor.detach()) == 0 else 1 / factor.detach()
         mean, var = channels(x, mean_sum.detach() * share), channels(x, var_sum.detach() * share)
     else:
-        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        y, mean, var = normalized(at, x, [axis for axis in range(x.dim()) if axis != 1], own.eps, True)
         size, kept = x.numel() / x.shape[1], own.moving_average_fraction
         with torch.no_grad():
             factor.data = factor.data * kept + 1
             mean_sum.data = mean_sum.data * kept + mean.detach().reshape(-1)
             var_sum.data = var_sum.data * kept + var.detach().reshape(-1) * (size / (size - 1) if size > 1 else 1)
+        return [y]
     return [at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))]
 
 
@@ -330,9 +359,10 @@ def bn(at: At) -> list[Tensor]:
     slope, offset = at.p[:2]
     mean, var = (channels(x, tensor.detach()) for tensor in at.kept["parameters"][2:])
     if at.train and not own.frozen:
-        mean, var = moments(at, x, [axis for axis in range(x.dim()) if axis != 1])
+        y, mean, var = normalized(at, x, [axis for axis in range(x.dim()) if axis != 1], own.eps, True)
         for tensor, new in zip(at.kept["parameters"][2:], (mean, var)):
             tensor.data = tensor.data * own.momentum + new.detach().reshape(tensor.shape) * (1 - own.momentum)
+        return [at.r(y) * channels(x, slope) + channels(x, offset)]
     return [at.r(at.r(at.r(x) - mean) / at.r(torch.sqrt(var + own.eps))) * channels(x, slope) + channels(x, offset)]
 
 
@@ -352,16 +382,18 @@ def lrn(at: At) -> list[Tensor]:
 def mvn(at: At) -> list[Tensor]:
     own, x = at.own, at.x[0]
     x = x.reshape(*x.shape, *[1] * (4 - x.dim()))  # the top has four axes
-    mean, variance = moments(at, x, [1, 2, 3] if own.across_channels else [2, 3])
-    centred = at.r(at.r(x) - mean)
-    return [centred / at.r(torch.sqrt(variance) + own.eps) if own.normalize_variance else centred]
+    axes = [1, 2, 3] if own.across_channels else [2, 3]
+    return [normalized(at, x, axes, own.eps, False)[0] if own.normalize_variance else at.r(at.r(x) - at.r(at.r(x).mean(axes, keepdim=True)))]
 
 
 def normalize(at: At) -> list[Tensor]:
+    """SSD multiplies the gradient by the scale last. With a scale per channel that is not the derivative."""
     own, x = at.own, at.x[0]
     axes = [1, 2, 3] if own.across_spatial else [1]
+    scale = at.p[0] if own.channel_shared else channels(x, at.p[0].reshape(-1))
+    x = x.detach() + scale.detach() * (x - x.detach())
     y = at.r(at.r(x) / at.r(torch.sqrt(at.r((at.r(x) ** 2).sum(axes, keepdim=True) + own.eps))))
-    return [y * (at.p[0] if own.channel_shared else channels(x, at.p[0].reshape(-1)))]
+    return [y - y.detach() + y.detach() * scale]
 
 
 def eltwise(at: At) -> list[Tensor]:
@@ -427,6 +459,16 @@ def average(x: Tensor, kernel: Sequence[int], stride: Sequence[int], pad: Sequen
     return y + (sums / math.prod(kernel) - y).detach() if whole else y
 
 
+def mask(x: Tensor, own: Any, top: Sequence[int]) -> Tensor:
+    """The number of the first largest pixel of each window, or -1 for a window without pixels."""
+    kernel, stride, pad = (spatial(own, name, 2, default) for name, default in (("kernel_size", 1), ("stride", 1), ("pad", 0)))
+    if own.global_pooling:
+        kernel = tuple(x.shape[2:])
+    numbers = torch.arange(math.prod(x.shape[2:]), dtype=torch.float64).reshape(1, 1, *x.shape[2:]).expand(x.shape)
+    values = windows(x.detach(), kernel, stride, pad, top[2:], -float(np.finfo(np.float32).max)).flatten(4)
+    return windows(numbers, kernel, stride, pad, top[2:], -1.0).flatten(4).gather(4, values.argmax(4, keepdim=True))[..., 0]
+
+
 def pooled(x: Tensor, own: Any, maximum: bool, whole: bool = False) -> Tensor:
     image = x.shape[2:]
     kernel = tuple(image) if own.global_pooling else spatial(own, "kernel_size", 2, 1)
@@ -443,9 +485,8 @@ def pooled(x: Tensor, own: Any, maximum: bool, whole: bool = False) -> Tensor:
 
 
 def pooling(at: At, whole: bool = False) -> list[Tensor]:
-    if len(at.layer.top) > 1:
-        raise ValueError("Pooling with a mask has no rule")
-    return [pooled(at.x[0], at.own, at.own.pool == at.own.MAX, whole)]
+    y = pooled(at.x[0], at.own, at.own.pool == at.own.MAX, whole)
+    return [y, mask(at.x[0], at.own, y.shape)][: len(at.layer.top)]
 
 
 def spp(at: At, whole: bool = False) -> list[Tensor]:
@@ -458,8 +499,8 @@ def spp(at: At, whole: bool = False) -> list[Tensor]:
             setattr(own, f"kernel_{name}", kernel)
             setattr(own, f"stride_{name}", kernel)
             setattr(own, f"pad_{name}", (kernel * bins - size + 1) // 2)
-        parts.append(pooled(x, own, at.own.pool == at.own.MAX, whole).reshape(x.shape[0], -1))
-    return [torch.cat(parts, 1)]
+        parts.append(pooled(x, own, at.own.pool == at.own.MAX, whole))
+    return [torch.cat([part.reshape(x.shape[0], -1) for part in parts], 1)] if len(parts) > 1 else parts
 
 
 def upsample(at: At) -> list[Tensor]:
@@ -520,6 +561,19 @@ def crop(at: At) -> list[Tensor]:
 def shuffle(at: At) -> list[Tensor]:
     x, group = at.x[0], at.own.group
     return [x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape)]
+
+
+def argmax(at: At) -> list[Tensor]:
+    """Of equal values the last is the largest."""
+    own, x = at.own, at.x[0].detach()
+    along = own.HasField("axis")
+    x = x.movedim(at.axis(), -1) if along else x.reshape(len(x), 1, -1)
+    values_, places = torch.sort(x.flip(-1), dim=-1, descending=True, stable=True)
+    values_, places = values_[..., : own.top_k], (x.shape[-1] - 1 - places[..., : own.top_k]).double()
+    if along:
+        return [(values_ if own.out_max_val else places).movedim(-1, at.axis())]
+    y = torch.cat([places, values_] if own.out_max_val else [places], 1)
+    return [y.reshape(*y.shape, *[1] * (at.x[0].dim() - 3))]
 
 
 def rows(at: At) -> list[Tensor]:
@@ -606,7 +660,7 @@ def lstm_of_sequences(at: At) -> list[Tensor]:
         c = sigmoid(at, f) * (c * keep[step]) + sigmoid(at, i) * tanh(at, g)
         h = sigmoid(at, o) * tanh(at, c)
         outputs.append(h)
-    at.kept["states"] = [h.detach(), c.detach()]
+    at.kept["states"], at.kept["hidden"] = [h.detach(), c.detach()], outputs
     return [torch.stack(outputs)]
 
 
@@ -723,10 +777,10 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Sigmoid": each(sigmoid),
     "TanH": each(tanh),
     "Mish": each(mish),
-    "ReLU6": each(lambda at, x: x.clamp(0, 6)),
+    "ReLU6": each(lambda at, x: torch.where(x > 0, x, 0 * x).clamp(max=6)),
     "ReLU": each(lambda at, x: torch.where(x > 0, x, at.own.negative_slope * x)),
     "ELU": each(lambda at, x: torch.where(x > 0, x, at.own.alpha * (at.r(torch.exp(x.clamp(max=0))) - 1))),
-    "Swish": each(lambda at, x: x * torch.sigmoid(at.own.beta * x)),
+    "Swish": each(lambda at, x: x * sigmoid(at, at.own.beta * x)),
     "Clip": each(lambda at, x: x.clamp(at.own.min, at.own.max)),
     "Threshold": each(lambda at, x: (x > at.own.threshold).double()),
     "Power": each(power),
@@ -741,6 +795,7 @@ RULES: dict[str, Callable[[At], list[Tensor]]] = {
     "Interp": interp, "Upsample": upsample, "Concat": concat, "Slice": cut, "Split": lambda at: [at.x[0].clone() for _ in at.layer.top],
     "Silence": lambda at: [], "Flatten": flatten, "Reshape": reshape, "Permute": permute, "Tile": tile, "Reduction": reduction, "Crop": crop,
     "ShuffleChannel": shuffle, "BatchReindex": rows, "Filter": filtered, "Parameter": parameter, "InnerProduct": inner_product, "Embed": embed,
+    "ArgMax": argmax,
     "DummyData": lambda at: [torch.zeros(shape, dtype=torch.float64) for shape in at.kept["shapes"]],  # the package fills zeros
     "MatMul": lambda at: [at.x[0] @ at.x[1].T], "LSTM": lstm, "RNN": rnn, "LSTMUnit": lstm_unit, "SoftmaxWithLoss": softmax_loss, "InfogainLoss": infogain,
     "MultinomialLogisticLoss": multinomial, "SigmoidCrossEntropyLoss": sigmoid_loss,

@@ -33,7 +33,7 @@ class Graph:
         except Error:
             self.net = case.built
         self.layers = {layer.name: layer for layer in self.net.layer}
-        self.weighted = {top for layer in self.net.layer for top, weight in zip(layer.top, _weights(layer)) if weight}
+        self.weighted = {top for layer in self.net.layer for top, weight in zip(layer.top, loss_weights(layer)) if weight}
         self.learning: set[str] = set()  # layers with such a parameter
         self.learned: set[str] = set()  # blobs with a learned parameter before them
         for layer in self.net.layer:
@@ -134,7 +134,7 @@ def _needs(net: Any, learning: set[str], weighted: set[str]) -> tuple[set[str], 
     return backward, down
 
 
-def _weights(layer: Any) -> list[float]:
+def loss_weights(layer: Any) -> list[float]:
     return list(layer.loss_weight) or [1.0] * (layer.type in registry() and registry()[layer.type].is_loss)
 
 

@@ -16,7 +16,7 @@ import torch
 from ocaffe.layers.base import registry
 from tests.oracle import values
 from tests.oracle.exact import FAULTS, RULES, At, Evaluation, Tensor, pooling, spp
-from tests.oracle.graph import OWNERS, shares
+from tests.oracle.graph import OWNERS, loss_weights, shares
 
 KEPT = (  # types whose backward pass uses values that the forward pass kept, or none
     "Pooling", "SPP", "BatchNorm", "BN", "LSTM", "RNN", "Lstm", "SoftmaxWithLoss", "InfogainLoss", "SigmoidCrossEntropyLoss", "EuclideanLoss",
@@ -79,6 +79,7 @@ class Memory(Evaluation):
         self.blobs: dict[str, Blob] = {}
         self.backward, self.down = arguments[1].of_caffe
         self.inner: dict[str, Blob] = {}  # memory that belongs to layers
+        self.weighted: set[str] = set()  # layers whose loss weights are written
         super().__init__(*arguments)
 
     def _pass(self, step: int) -> None:
@@ -120,7 +121,6 @@ class Memory(Evaluation):
             results = self._inputs(layer, step) if layer.type in ("Input", "MemoryData") else self._rule(at, step)
         tops = []
         for name, result in zip(layer.top, results):
-            fresh = name not in self.blobs
             blob = self.blobs.setdefault(name, Blob())
             blob.reshape(tuple(result.shape))
             if shares(layer):
@@ -132,18 +132,21 @@ class Memory(Evaluation):
                 inner.reshape(blob.shape)
                 blob.data, blob.diff = inner.data, inner.diff
                 if layer.type == "Parameter":
+                    blob.data.flat = self.parameters[layer.name][0].detach().view(-1)  # the parameter itself
                     blob.dx.zero_()  # by the script, before each pass
-            if fresh and name in self.graph.weighted:
-                index = list(layer.top).index(name)
-                blob.dx.fill_(layer.loss_weight[index] if layer.loss_weight else 1.0)
             tops.append(blob)
+        if layer.name not in self.weighted:  # loss weights are written once, when the net is made
+            self.weighted.add(layer.name)
+            for blob, weight in zip(tops, loss_weights(layer)):
+                if weight:
+                    blob.dx.fill_(weight)
         if layer.type == "Eltwise" and tops[0] in bottoms and layer.eltwise_param.operation == layer.eltwise_param.SUM:
             tops[0].x.zero_()
             for weight, blob in zip(layer.eltwise_param.coeff or [1.0] * len(bottoms), bottoms):
                 tops[0].x.add_(weight * blob.x)
         elif layer.type == "LRN" and tops[0] in bottoms and layer.lrn_param.norm_region == layer.lrn_param.ACROSS_CHANNELS:
             tops[0].x.copy_(self.rounded((results[0] / bottoms[0].x).detach()) ** 2)  # the factor, times what it has overwritten
-        elif not shares(layer):
+        elif not shares(layer) and layer.type != "Parameter" and not (layer.type == "DummyData" and step):  # constants are filled once
             for blob, result in zip(tops, results):
                 blob.x.copy_(result.detach() if layer.type in ("Input", "MemoryData") else self.rounded(result.detach()))
         if layer.type == "HingeLoss":  # its margins are in the diff of the scores
@@ -203,6 +206,11 @@ class Memory(Evaluation):
         loss = registry()[layer.type].is_loss
         tops = [self.inner.get(name, top) for name, top in zip(layer.top, ran.tops)]
         pairs = [(y, top.dx.clone()) for y, top in zip(results[:1] if loss else results, tops) if y.requires_grad]
+        if layer.type == "RNN" and results[0].shape[0] == 1:  # its TanH reads the top
+            y, now = results[0].detach(), tops[0].x
+            pairs[0] = pairs[0][0], torch.where(now == y, pairs[0][1], pairs[0][1] * (1 - now * now) / (1 - y * y))
+        if layer.type == "Lstm" and pairs:  # the gradients of the recurrence are added to the diff of the top
+            tops[0].dx.copy_(torch.stack(torch.autograd.grad(results[0], at.kept["hidden"], pairs[0][1], retain_graph=True)))
         wanted = [*at.x, *at.p]
         found = [None] * len(wanted) if not pairs else torch.autograd.grad([y for y, _ in pairs], wanted, [dy for _, dy in pairs], allow_unused=True)
         for blob, passed, dx, x in zip(ran.bottoms, down, found, at.x):
@@ -296,6 +304,15 @@ def elu(ran: Ran) -> None:
     ran.bottoms[0].dx.copy_(ran.tops[0].dx * torch.where(x > 0, 1.0, ran.at.r(y + alpha)))
 
 
+def switched(ran: Ran) -> None:
+    """Types that multiply the gradient by 1 or by another factor, also if it is NaN."""
+    x, y = ran.bottoms[0].x.clone().requires_grad_(), ran.tops[0]
+    with torch.enable_grad():
+        (result,) = RULES[ran.layer.type](At(ran.layer, ran.at.train, [x], ran.at.p, ran.at.kept, ran.at.r))
+        (factor,) = torch.autograd.grad(result, x, torch.ones_like(y.dx))
+    ran.bottoms[0].dx.copy_(y.dx * factor)
+
+
 def swish(ran: Ran) -> None:
     y, beta = ran.tops[0].x, ran.layer.swish_param.beta
     gate = torch.sigmoid(beta * ran.at.x[0].detach())
@@ -318,9 +335,8 @@ def normalize(ran: Ran) -> None:
     axes = [1, 2, 3] if own.across_spatial else [1]
     scale = ran.at.p[0].detach().reshape(1, -1, 1, 1)
     norm = r(((ran.at.x[0].detach() ** 2).sum(axes, keepdim=True) + own.eps).sqrt())
-    dy = ran.tops[0].dx * (1.0 if own.channel_shared else scale)
-    dx = r(dy - x * r((x * ran.tops[0].dx * (1.0 if own.across_spatial or own.channel_shared else scale)).sum(axes, keepdim=True)) / norm**2) / norm
-    ran.bottoms[0].dx.copy_(r(dx * (scale if own.channel_shared else 1.0)))
+    dx = r(ran.tops[0].dx - x * r((x * ran.tops[0].dx).sum(axes, keepdim=True)) / norm**2) / norm
+    ran.bottoms[0].dx.copy_(r(dx * scale))
 
 
 def lrn(ran: Ran) -> None:
@@ -364,7 +380,7 @@ def reorg(at: At) -> list[Tensor]:
 
 BACKWARD: dict[str, Callable[[Ran], None]] = {
     "Sigmoid": sigmoid, "TanH": tanh, "Softmax": softmax, "Exp": exp, "Log": log, "Power": power, "ELU": elu, "Swish": swish, "MVN": mvn,
-    "Normalize": normalize, "LRN": lrn, "LSTMUnit": lstm_unit,
+    "Normalize": normalize, "LRN": lrn, "LSTMUnit": lstm_unit, "Clip": switched, "ReLU": switched, "ReLU6": switched,
 }  # fmt: skip
 OF_THE_PACKAGE: dict[str, Callable[[At], list[Tensor]]] = {  # as the package computes them
     "Pooling": lambda at: pooling(at, whole=True),

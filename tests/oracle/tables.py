@@ -100,11 +100,8 @@ def named_otherwise(case: Case, finding: Finding, graph: Graph) -> bool:
 
 
 def diff_of_sequences(case: Case, finding: Finding, graph: Graph) -> bool:
-    """The diff of the top of an Lstm, or of a view of it. The package adds up the gradients of the steps there."""
-    name, makers = finding.name, {top: layer for layer in graph.net.layer for top in layer.top}
-    while name in makers and shares(makers[name]):
-        name = makers[name].bottom[0]
-    return finding.part == "diff" and name in makers and makers[name].type == "Lstm" and finding.verdict.startswith("caffe off;")
+    """An Lstm is after the finding. The package adds up the gradients of the steps in the diff of its top, from which the next pass starts."""
+    return finding.part in GRADIENTS and "Lstm" in graph.types_after(place(finding)) | graph.types_before(place(finding))
 
 
 def all_states(case: Case, finding: Finding, graph: Graph) -> bool:
@@ -122,7 +119,7 @@ VENDOR: Sequence[Rule] = (
     Rule("order of Reorg", "the package's order of the values is not darknet's", other_order, Arbiter.is_memory),
     Rule("gradient of Reorg", "the package has none", no_gradient_of_reorg),
     Rule("name of Lstm", "the package names the type LSTMEM", named_otherwise),
-    Rule("top diff of Lstm", "the package adds the gradients of the recurrence to it", diff_of_sequences),
+    Rule("top diff of Lstm", "the package adds the gradients of the recurrence to it", diff_of_sequences, Arbiter.is_memory),
     Rule("W_h of Lstm", "its gradient has the states that an indicator ends, and memory that was never written", all_states),
 )
 
@@ -206,6 +203,21 @@ def all_rows(case: Case, finding: Finding, graph: Graph) -> bool:
     return finding.part == "shape" and makers == ["DetectionOutput"] and readers == ["DetectionEvaluate"]
 
 
+def quotient(case: Case, finding: Finding, graph: Graph) -> bool:
+    """A Power without shift gets 0."""
+    divided = [
+        layer.bottom[0] for layer in graph.net.layer if layer.type == "Power" and layer.power_param.shift == 0 and layer.power_param.power not in (0, 1, 2)
+    ]
+    zero = any(np.any(graph.arrays.get(f"data {finding.step}/{name}", np.ones(())) == 0) for name in divided)
+    return finding.part in GRADIENTS and zero
+
+
+def unchecked_top_k(case: Case, finding: Finding, graph: Graph) -> bool:
+    """After a reshape, an ArgMax along axis 0 has fewer samples than top_k."""
+    late = finding.part == "refusal" and finding.caffe == "runs" and re.match("refuses at forward [1-9]", finding.ocaffe)
+    return bool(late) and "(ArgMax)" in finding.ocaffe and "top_k is" in finding.ocaffe
+
+
 def weight_of_grown(case: Case, finding: Finding, graph: Graph) -> bool:
     """Caffe writes a loss weight once, when the net is made. The diff of a blob that grows is 0 after that."""
     return bool(graph.weighted) and any(step.shapes for step in case.steps[: finding.step + 1])
@@ -224,6 +236,8 @@ DOCUMENTED: Sequence[Rule] = (
     Rule("frozen parameters", "Caffe computes gradients of parameters of LSTM, RNN and Python layers whose lr_mult is 0", frozen_recurrent),
     Rule("propagate_down to labels", "ocaffe refuses it when it builds the net, Caffe in the backward pass", propagated_labels),
     Rule("rows of DetectionOutput", "where DetectionEvaluate is the only reader, the top has all possible rows", all_rows),
+    Rule("Power at 0", "Caffe divides the top by the bottom, which is NaN at 0; ocaffe computes the power", quotient, Arbiter.is_memory),
+    Rule("top_k after a reshape", "Caffe checks it when the net is made, and then reads beyond the values", unchecked_top_k),
     Rule("loss weights of blobs that grow", "Caffe loses the loss weight of a blob that grows", weight_of_grown, Arbiter.is_memory),
 )
 

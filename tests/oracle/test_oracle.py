@@ -143,6 +143,17 @@ layer { name: "l" type: "Power" bottom: "x" top: "l" power_param { power: 0.5 } 
         assert tables.explained(case, finding, arbiter.graph, arbiter) == name
 
 
+@pytest.mark.parametrize("in_root", [True, False])
+def test_gradient_of_a_normalized_value(in_root: bool) -> None:
+    import torch
+
+    from tests.oracle.exact import At, normalized
+
+    at = At(read(NET).layer[0], True, [], [], {}, lambda tensor: tensor)
+    x = torch.tensor(np.random.default_rng(1).standard_normal((3, 2, 4)), requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: normalized(at, x, [0, 2], 0.1, in_root)[0], x)
+
+
 def test_exact_values_are_those_of_ocaffe() -> None:
     case = case_of(diffs=("y",))
     with Peer("ocaffe") as program:
@@ -241,6 +252,15 @@ HABITS = [  # nets whose values differ, and the rule
                    'type: "Eltwise" bottom: "x" eltwise_param { operation: MAX }', 'type: "ELU"', 'type: "Clip" clip_param { min: -0.1 max: 0.1 }')),
     ("in place", LEARNS + 'layer { name: "t" type: "TanH" bottom: "b" top: "t" } '
      f'layer {{ name: "v" bottom: "t" top: "y" {RESHAPE} }} layer {{ name: "i" bottom: "y" top: "y" {POWER} }} ' + AFTER),
+    ("in place", 'layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: [2, 3] } } } '
+     'layer { name: "v" type: "Flatten" bottom: "p" top: "y" } layer { name: "i" type: "ReLU6" bottom: "y" top: "y" } ' + AFTER),
+    ("in place", 'layer { name: "z" type: "Input" top: "z" input_param { shape { dim: [1, 3, 4] } } } '
+     'layer { name: "c" type: "Input" top: "c" input_param { shape { dim: [1, 3] } } } layer { name: "n" type: "RNN" bottom: "z" bottom: "c" top: "y" '
+     'recurrent_param { num_output: 2 weight_filler { type: "uniform" } } } layer { name: "i" type: "Sigmoid" bottom: "y" top: "y" } ' + AFTER),
+    ("diffs that no gradient needs", LEARNS + OTHER + 'layer { name: "d" type: "Input" top: "d" input_param { shape { dim: 3 } } } '
+     'layer { name: "i" type: "BNLL" bottom: "d" top: "d" loss_weight: -2 } '),
+    ("Power at 0", LEARNS + 'layer { name: "r" type: "ReLU" bottom: "b" top: "r" } '
+     'layer { name: "y" type: "Power" bottom: "r" top: "y" power_param { power: 3 } } ' + AFTER),
     ("divisor of AVE", LEARNS + 'layer { name: "y" type: "Pooling" bottom: "b" top: "y" pooling_param { pool: AVE kernel_h: 3 kernel_w: 1 stride: 2 } } '
      + AFTER),
 ]  # fmt: skip

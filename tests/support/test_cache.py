@@ -111,3 +111,16 @@ def test_without_a_writable_home_a_private_temporary_folder_serves(tmp_path: Pat
         assert cache_root() is None
     finally:
         cache._root.cache_clear()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes")
+def test_a_pipe_counts_as_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OCAFFE_CACHE", str(tmp_path / "cache"))
+    entries = Entries("programs")
+    entries.store("key", b"binary")
+    path = tmp_path / "cache" / "programs" / "key"
+    path.unlink()
+    os.mkfifo(path)
+    assert entries.load("key") is None
+    entries.store("key", b"binary")
+    assert entries.load("key") == b"binary"

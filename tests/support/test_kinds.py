@@ -5,6 +5,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import pathlib
 import shlex
 import shutil
@@ -17,13 +18,82 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ocaffe.support.files import text_lines, to_read
-from ocaffe.support.kinds import WrongKind, file_kind, foreign, kind_of
+from ocaffe.data.databases.proposals import read_proposals
+from ocaffe.errors import Error
+from ocaffe.evaluation.class_scores import read_class_scores
+from ocaffe.evaluation.sidecar import read_sidecar
+from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.json_file import read_json
+from ocaffe.formats.numpy_file import read_npy, read_npz
+from ocaffe.support.files import file_kind, text_lines, to_read
+from ocaffe.support.kinds import WrongKind, foreign, kind_of
+from ocaffe.support.parsing import parsing, reason
+from ocaffe.tools.datasets.annotations import read_boxes
 
 TEXT = b"a.png 1\nb.png 2\n"
 PACKERS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a gzip archive": (gzip.compress, ".gz"), "a bzip2 archive": (bz2.compress, ".bz2"), "an xz archive": (lzma.compress, ".xz"),
 }  # fmt: skip
+
+
+WRONG = {
+    "a gzip archive": gzip.compress(TEXT), "a web page": b"<!DOCTYPE html><title>net</title>", "a Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\n",
+    "empty": b"",
+}  # fmt: skip
+READERS: dict[str, Callable[[str], object]] = {  # by the ending of their files
+    ".npy": lambda path: read_npy(path, "another"), ".npz": lambda path: read_npz(path, "another"), ".proposals.npz": read_proposals,
+    ".json": lambda path: read_json(path, dict, "a file of settings", "another"), ".scores.json": read_class_scores,
+    ".sidecar.json": lambda path: read_sidecar(f"{path.removesuffix('.json')}.caffemodel"), ".xml": lambda path: read_boxes(path, "xml"),
+    ".boxes.json": lambda path: read_boxes(path, "json"), ".binaryproto": read_blobproto,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("ending", READERS)
+def test_each_reader_names_the_kind_and_the_way(ending: str, name: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / f"file{ending}"
+    path.write_bytes(WRONG[name])
+    kind = file_kind(path)
+    assert kind is not None and kind.name == name
+    with pytest.raises(Error) as caught:
+        READERS[ending](str(path))
+    assert name in caught.value.fact and caught.value.fix == kind.way
+
+
+def test_a_damaged_file_of_the_right_kind_keeps_its_reason(tmp_path: pathlib.Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(100))
+    np.savez(tmp_path / "a.npz", a=np.zeros(100))
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-8])
+    with pytest.raises(Error, match="800 bytes, and 792 bytes follow"):
+        read_npy(tmp_path / "a.npy", "another")
+    with pytest.raises(Error, match=r"cannot be read as an \.npz of arrays: (?!it is)") as caught:
+        read_npz(tmp_path / "a.npz", "another")
+    assert caught.value.fix == "another"
+    with pytest.raises(Error, match=r"cannot be read as \.npy: it is an .npz file of numpy"):
+        read_npy(tmp_path / "a.npz", "another")
+
+
+def test_a_parser_finds_the_kind_of_another_place(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a").write_bytes(WRONG["a web page"])
+    with pytest.raises(Error, match="cannot be read: it is a web page") as caught, parsing("cannot be read", "net.prototxt", "another", str(tmp_path / "a")):
+        raise KeyError("shape")
+    assert caught.value.fix == "download the file itself; this is the page about it"
+    with pytest.raises(Error, match="cannot be read: it has no 'shape'") as caught, parsing("cannot be read", str(tmp_path / "missing"), "another"):
+        raise KeyError("shape")
+    assert caught.value.fix == "another"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_has_no_kind(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert file_kind(tmp_path / "pipe") is None and file_kind("a\0b") is None
+
+
+def test_reasons_are_one_line() -> None:
+    assert reason(ValueError("a\n  b")) == "a b"
+    assert reason(RuntimeError(b"Corruption: bad block")) == "Corruption: bad block"
+    assert reason(Error("it has no classes", place="a.json")) == "it has no classes"
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -102,3 +102,10 @@ def test_a_file_system_without_locks(tmp_path: pathlib.Path, lines: Callable[[],
     assert lock.acquire() is None and not (tmp_path / "x").exists()
     assert lines() == [f"W {tmp_path / 'x'} cannot be locked (No locks available): nothing keeps another process from writing the same files"]
     lock.release()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes")
+def test_a_pipe_is_no_lock(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(OSError, match="it is a pipe, not a plain file"):
+        FileLock(tmp_path / "lock").acquire()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
+from onnx import TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from ocaffe.convert.importer.graph import Graph, Node, array_of, dense_of
@@ -137,7 +137,7 @@ def inferred(graph: Graph, node: Node, kinds: dict[str, int], newest: int = 0) -
     schema = defs.get_schema(node.op, max(graph.opset, newest), "")
     try:
         return dict(shape_inference.infer_node_outputs(schema, node.message, types, values, opset_imports=list(graph.opset_import)))
-    except (shape_inference.InferenceError, checker.ValidationError, ValueError) as problem:  # ValueError: a number of a type that does not exist
+    except Exception as problem:  # of onnx, also for a number of a type that does not exist
         raise failed(graph, node, problem) from None
 
 

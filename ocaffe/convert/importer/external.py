@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto
 
 from ocaffe.errors import Error
-from ocaffe.support.files import to_read
+from ocaffe.support.files import open_plain, to_read
 
 REUSED = 4  # Tensors may share bytes of a file. Together they may be this many times as large as the files,
 SPARE = 1 << 26  # and this many bytes larger.
@@ -36,7 +36,7 @@ def load_external(model: Any, folder: Path, place: str) -> int:
             if size > SPARE + REUSED * sum(files.values()):
                 fact = f"brings the tensors to {size:,} bytes, and their files have {sum(files.values()):,}: tensors share too many bytes"
                 raise _wrong(tensor, fact, place, "save the data of each tensor once: onnx.save_model(model, path, save_as_external_data=True)")
-            with open(file, "rb") as stream:
+            with open_plain(file) as stream:
                 stream.seek(first)
                 tensor.raw_data = stream.read(count)
         except (OSError, ValueError, MemoryError) as problem:  # a name that no file can have

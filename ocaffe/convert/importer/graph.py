@@ -15,6 +15,7 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 from ocaffe.convert.importer.budget import Budget
 from ocaffe.errors import Error, shape_text, within
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.parsing import reason
 
 FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
 UNKNOWN = (None, 0, -1)  # a size that the file leaves open
@@ -207,8 +208,8 @@ def node_of(message: Any) -> Node:
 def array_of(tensor: Any, place: str) -> np.ndarray:
     try:
         return numpy_helper.to_array(tensor)
-    except (KeyError, TypeError, ValueError) as problem:
-        fact = f"is damaged: the data of tensor '{tensor.name}' ({shape_text(tensor.dims)}) do not fit its shape and type: {problem}"
+    except Exception as problem:  # of onnx and numpy
+        fact = f"is damaged: the data of tensor '{tensor.name}' ({shape_text(tensor.dims)}) do not fit its shape and type: {reason(problem)}"
         raise Error(fact, place=place, fix="copy or download it again") from None
 
 
@@ -221,8 +222,8 @@ def dense_of(tensor: Any, place: str, budget: Budget) -> np.ndarray:
     try:
         result = np.zeros(tuple(tensor.dims), values.dtype)
         result[tuple(indices.T) if indices.ndim == 2 else np.unravel_index(indices, result.shape)] = values
-    except (IndexError, TypeError, ValueError, MemoryError) as problem:
-        fact = f"is damaged: the indices of the sparse tensor '{tensor.values.name}' do not fit its shape ({shape_text(tensor.dims)}): {problem}"
+    except Exception as problem:  # of numpy
+        fact = f"is damaged: the indices of the sparse tensor '{tensor.values.name}' do not fit its shape ({shape_text(tensor.dims)}): {reason(problem)}"
         raise Error(fact, place=place, fix="copy or download it again") from None
     return result
 

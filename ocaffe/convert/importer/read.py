@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
 from onnx import TensorProto, checker, defs, helper, inliner
 
 from ocaffe.convert.importer.external import load_external
@@ -42,7 +42,7 @@ def read_model(path: str | Path) -> Any:
         raise wrong_kind(kind, "an ONNX model", place, "give the .onnx file")
     try:
         model = onnx.load(place, format="protobuf", load_external_data=False)
-    except (DecodeError, ValueError) as problem:
+    except Exception as problem:  # of onnx and protobuf
         fix = "check that this is the .onnx file; if it is, copy or download it again"
         raise Error(f"is damaged or truncated, or is not an ONNX model: {_line(problem)}", place=place, fix=fix) from None
     if not model.graph.node:
@@ -64,7 +64,7 @@ def read_model(path: str | Path) -> Any:
     size = Path(path).stat().st_size + load_external(model, Path(path).parent, place)
     try:
         checker.check_model(model if size < _LIMIT else place)
-    except (checker.ValidationError, ValueError) as problem:  # ValueError: the checker's own copy of protobuf refuses the bytes
+    except Exception as problem:  # of the checker, and of its own copy of protobuf
         fix = f"correct the program that makes it, until onnx.checker.check_model('{place}') has no complaint"
         raise Error(f"is not a valid ONNX model: {_line(problem)}", place=place, fix=fix) from None
     for info in model.graph.input:
@@ -87,15 +87,14 @@ def check_type(info: Any, place: str) -> None:
         raise Error(fact, place=place, fix="pip install -U onnx; or export the model with an input of float")
 
 
-def _texts(model: Any) -> Iterator[Any]:
-    """Iterate over the names of nodes, tensors, attributes and domains."""
-    graph = model.graph
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
-    for named in (graph, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
-        yield named.name
-    yield from (item.domain for item in model.opset_import)
+def _texts(message: Any) -> Iterator[Any]:
+    """Iterate over the texts in a message: names of nodes, tensors, attributes, domains and files."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if field.is_repeated else (value,):
+                yield from _texts(part)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            yield from value if field.is_repeated else (value,)
 
 
 def opset_of(model: Any, place: str) -> int:
@@ -125,7 +124,7 @@ def _inlined(model: Any, place: str) -> Any:
         raise Error(f"its functions {what}", place=place, fix=_NO_FUNCTIONS)
     try:
         return inliner.inline_local_functions(model)
-    except (checker.ValidationError, ValueError, RuntimeError) as problem:
+    except Exception as problem:  # of the library
         raise Error(f"its functions cannot be inlined: {_line(problem)}", place=place, fix=_NO_FUNCTIONS) from None
 
 

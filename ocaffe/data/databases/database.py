@@ -1,13 +1,14 @@
 """LMDB and LevelDB behind one interface: records in key order, read by number. Errors have no place; the source adds it."""
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ocaffe import proto
@@ -16,7 +17,8 @@ from ocaffe.data.databases.slot import NoSlot, Slot
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support import log
-from ocaffe.support.files import to_read
+from ocaffe.support.files import check_plain, to_read
+from ocaffe.support.parsing import reason
 
 _TRIES = 100
 _REPLACE = "make the database again with a sound image in this record, or without the record"
@@ -84,12 +86,6 @@ def fault(path: str, reason: object, record: int | None = None, key: Key | None 
 
 def key_text(key: Key) -> str:
     return bytes(key).decode("ascii", "backslashreplace")
-
-
-def leveldb_text(problem: BaseException) -> str:
-    """Return what LevelDB says, which plyvel passes on as bytes."""
-    told = problem.args[0] if problem.args else ""
-    return told.decode("utf-8", "backslashreplace") if isinstance(told, bytes) else str(problem)
 
 
 class Reader:
@@ -243,35 +239,44 @@ class _LevelDB(Database):
             ) from None
         # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
         # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.
-        folder = tempfile.mkdtemp(prefix="ocaffe-leveldb-")
+        self._folder = folder = tempfile.mkdtemp(prefix="ocaffe-leveldb-")
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        for name in os.listdir(path):
-            if name not in _LEVELDB_WRITES:
-                os.symlink(os.path.join(os.path.abspath(path), name), os.path.join(folder, name))
         try:
+            for name in os.listdir(path):
+                file = os.path.join(os.path.abspath(path), name)
+                if name not in _LEVELDB_WRITES and not os.path.isdir(file):
+                    check_plain(file)  # the library would wait for a pipe
+                    os.symlink(file, os.path.join(folder, name))
             self.environment = plyvel.DB(folder, create_if_missing=False)
-            self.entries = sum(1 for _ in self.environment.iterator(include_value=False))
-        except (plyvel.Error, OSError) as problem:
-            raise Error(f"{path} cannot be opened as LevelDB: {leveldb_text(problem).replace(folder, path)}", fix=COPY) from None
+        except Exception as problem:  # the library has its own errors, and Python's for numbers out of range
+            raise Error(f"{path} cannot be opened as LevelDB: {self._said(problem)}", fix=to_read(path, problem, COPY)) from None
+        with self.reading():
+            self.entries = sum(1 for _ in self.environment.iterator(include_value=False, verify_checksums=True))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn every exception of the library in the context into an Error."""
+        try:
+            yield
+        except Exception as problem:
+            raise Error(f"the database {self.path} is damaged: {self._said(problem)}", fix=COPY) from None
+
+    def _said(self, problem: Exception) -> str:
+        return reason(problem).replace(self._folder, self.path)
 
     def cursor(self, random: bool) -> Cursor:
-        return _LevelDBCursor(self.environment, random)
+        with self.reading():
+            return _LevelDBCursor(self.environment, random)
 
 
 class _LevelDBCursor:
     """The library's iterator reads a record where it finds it."""
 
     def __init__(self, environment: Any, random: bool) -> None:
-        import plyvel
-
-        self._error = plyvel.Error
         self._environment = environment
         self._iterator = environment.raw_iterator(verify_checksums=True)
         self._at = -1  # the record at the iterator; -1: unknown
-        try:
-            self._keys = list(environment.iterator(include_value=False)) if random else None
-        except plyvel.Error as problem:
-            raise Unreadable(leveldb_text(problem)) from None
+        self._keys = list(environment.iterator(include_value=False, verify_checksums=True)) if random else None
 
     def values(self, found: Sequence[Item], arena: Arena) -> list[Any]:
         return [value for _, value in found]
@@ -289,9 +294,11 @@ class _LevelDBCursor:
                 if not (self._move(record) if self._keys is None else self._seek(self._keys[record])):
                     break
                 items.append((self._iterator.key(), self._iterator.value()))
-        except self._error as problem:
+        except Unreadable:
+            raise
+        except Exception as problem:  # of the library
             self._at = -1
-            raise Unreadable(leveldb_text(problem)) from None
+            raise Unreadable(reason(problem)) from None
         return items
 
     def _move(self, record: int) -> bool:

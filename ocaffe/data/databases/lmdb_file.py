@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ocaffe.support.files import check_plain
 from ocaffe.support.kinds import kind_of
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
@@ -79,6 +80,7 @@ class LmdbFile:
         self.page_size = _meta(self.read(0, _HEAD + _META.size), path).page_size
 
     def _open(self) -> None:
+        check_plain(self._path)
         self._descriptor = os.open(self._path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         weakref.finalize(self, os.close, self._descriptor)
         self._seeking = threading.Lock()

@@ -5,14 +5,14 @@ corners inside) and `scores` (n).
 """
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.nearby import MissingPath
-from ocaffe.support.files import atomic_write, check_finite_file, to_read, unread
+from ocaffe.formats.numpy_file import read_npz
+from ocaffe.support.files import atomic_write, check_plain
 
 MAKE = "make it by `ocaffe dataset proposals`"
 WRITE = 'save it by np.savez("FILE.npz", counts=counts, boxes=boxes), with int64 counts and float32 boxes'
@@ -33,14 +33,18 @@ def write_proposals(path: str, boxes: Sequence[np.ndarray], scores: Sequence[np.
 def read_proposals(path: str) -> list[np.ndarray]:
     """Return the boxes of each image, float32. Raises Error without a place."""
     try:
-        check_finite_file(path)
-        with np.load(path, allow_pickle=False) as found:
-            counts, boxes = found["counts"], found["boxes"]
+        check_plain(path)
     except OSError as problem:
         raise MissingPath(f"the proposals {path} cannot be read: {problem.strerror or problem}", path, "proposals", MAKE) from None
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as problem:
-        fact = f"{path} is no .npz file with the arrays counts and boxes: {unread(path, problem)}"
-        raise Error(fact, fix=to_read(path, problem, f"{WRITE}, or {MAKE}")) from None
+    fix = f"{WRITE}, or {MAKE}"
+    try:
+        found = read_npz(path, fix)
+    except Error as problem:
+        raise Error(f"{path} is no .npz file with the arrays counts and boxes: {problem.fact}", fix=problem.fix) from None
+    for name in ("counts", "boxes"):
+        if name not in found:
+            raise Error(f"{path} is no .npz file with the arrays counts and boxes: it has no {name!r}", fix=fix)
+    counts, boxes = found["counts"], found["boxes"]
     if counts.ndim != 1 or counts.dtype.kind != "i":
         fact = f"counts in {path} is {shape_text(counts.shape)} of type {counts.dtype}, and must be one row of whole numbers"
         raise Error(fact, fix="save the number of boxes of each image: counts=np.array([...], np.int64)")

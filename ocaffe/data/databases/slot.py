@@ -10,6 +10,8 @@ import sys
 import weakref
 from pathlib import Path
 
+from ocaffe.support.files import check_plain
+
 _CHILD = Path(__file__).with_name("slot_child.py")
 _LOCK_MODE = 0o664  # of a lock file, as in Caffe
 _LOCK_BYTES = 8192  # of a lock file for the usual 126 readers
@@ -76,6 +78,8 @@ def _make_lock_file(path: str) -> None:
     Raises OSError if there is none, or if it cannot be written.
     """
     exists = os.path.exists(path)
+    if exists:
+        check_plain(path)
     if not os.access(path if exists else os.path.dirname(path), os.W_OK):
         raise OSError(errno.EACCES, "lock.mdb cannot be written")  # on a read-only file system the library says nothing and takes no slot
     if exists or not hasattr(os, "posix_fallocate"):

@@ -12,9 +12,9 @@ from typing import Any
 
 import lmdb
 
-from ocaffe.data.databases.database import leveldb_text
 from ocaffe.errors import Error
 from ocaffe.support.files import remove_leftovers, temporary_name, to_write
+from ocaffe.support.parsing import reason
 
 COMMIT_EVERY = 1000  # records, as in Caffe's tools
 FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
@@ -119,7 +119,7 @@ class Writer(ABC):
     def _refused(self, problem: BaseException) -> Error:
         if not isinstance(problem, OSError):  # the libraries have the system's words in theirs
             told = (code for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS) if os.strerror(code) in str(problem))
-            return Error(f"{self.path} cannot be written: {leveldb_text(problem)}", fix=to_write(self.path, OSError(next(told, errno.EIO), "")))
+            return Error(f"{self.path} cannot be written: {reason(problem)}", fix=to_write(self.path, OSError(next(told, errno.EIO), "")))
         return Error(f"{self.path} cannot be written: {problem.strerror or problem}", fix=to_write(self.path, problem))
 
 

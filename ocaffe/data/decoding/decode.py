@@ -33,7 +33,7 @@ from ocaffe.data.decoding.exif import exif_orientation
 from ocaffe.data.decoding.pixels import FORMATS, Layout, layout, low_bytes
 from ocaffe.data.decoding.pixels import Color as Color
 from ocaffe.errors import Error
-from ocaffe.support.files import check_finite_file, to_read
+from ocaffe.support.files import read_plain, to_read
 from ocaffe.support.kinds import kind_of
 
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
@@ -64,11 +64,9 @@ if "PILLOW_BLOCK_SIZE" not in os.environ:
 def read_file(path: str) -> bytes:
     """Return the content of a file that a list names. Raise Error without a place."""
     try:
-        check_finite_file(path)
-        with open(path, "rb") as stream:
-            return stream.read()
-    except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
-        raise Error(f"it cannot be read: {getattr(problem, 'strerror', None) or problem}", fix=to_read(path, problem, "") or None) from None
+        return read_plain(path)
+    except OSError as problem:
+        raise Error(f"it cannot be read: {problem.strerror or problem}", fix=to_read(path, problem, "") or None) from None
 
 
 class ImageFile(ABC):

@@ -5,7 +5,6 @@ The headers of the members are read once. Later each image is read at its place,
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import shlex
@@ -20,7 +19,8 @@ from ocaffe.data.stores.file_store import FileOpener, Files, Label, label_values
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS
 from ocaffe.errors import Error
-from ocaffe.support.files import check_finite_file, to_read
+from ocaffe.formats.json_file import parse_json
+from ocaffe.support.files import open_plain, to_read
 from ocaffe.support.kinds import EMPTY, kind_of, unpacking
 
 SUFFIX = ".tar"
@@ -118,7 +118,7 @@ def _read(found: Found) -> bytes:
     """Return the content of a member. Raise Error without a place."""
     shard, (_, at, size), again = found.shard, found.member, "copy the shard again"
     try:
-        with open(shard.path, "rb", buffering=0) as stream:
+        with open_plain(shard.path, buffering=0) as stream:
             if _identity(stream, shard.path) != shard:
                 raise Error("the shard was changed after its headers were read", fix="start again")
             stream.seek(at)
@@ -153,8 +153,7 @@ def shard_paths(source: str) -> list[str]:
 def _samples(path: str, shards: list[Shard], label_count: int, floats: bool) -> Iterator[tuple[Member, list[float]]]:
     """Add the shard `path` to `shards`. Yield its images with their labels. Raise Error."""
     try:
-        check_finite_file(path)
-        with open(path, "rb") as stream:
+        with open_plain(path) as stream:
             shards.append(_identity(stream, path))
             _check_plain(stream, path)
             samples: dict[str, dict[str, Member]] = {}
@@ -250,12 +249,12 @@ def _sample(stream: BinaryIO, path: str, sample: dict[str, Member], label_count:
 
 def _json_words(text: str) -> Sequence[str]:
     """Return the value of "label" as words: a number, or a list of numbers. Raise Error."""
+    if not text.strip():
+        raise Error("it is empty", fix=_JSON)
     try:
-        found = json.loads(text)
-    except RecursionError:
-        raise Error("it is nested too deeply", fix=_JSON) from None
-    except ValueError as problem:
-        raise Error(f"it is {'not JSON: ' + str(problem) if text.strip() else 'empty'}", fix=_JSON) from None
+        found = parse_json(text.encode(), "")
+    except Error as problem:
+        raise Error(problem.fact, fix=_JSON) from None
     if not isinstance(found, dict) or "label" not in found:
         raise Error('it has no "label"', fix=_JSON)
     return [str(value) for value in (found["label"] if isinstance(found["label"], list) else [found["label"]])]

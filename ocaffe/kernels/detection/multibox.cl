@@ -234,7 +234,8 @@ float softmax_loss(global const float* row, const int classes, const int label) 
   float top = row[0], sum = 0;
   for (int c = 1; c < classes; c++) top = fmax(top, row[c]);
   for (int c = 0; c < classes; c++) sum += exp(row[c] - top);
-  return -log(fmax(exp(row[label] - top) / sum, FLT_MIN));
+  const float p = exp(row[label] - top) / sum;
+  return -log(p < FLT_MIN ? FLT_MIN : p);
 }
 
 float logistic_loss(const float x, const float target) { return log1p(exp(-fabs(x))) + fmax(x, 0) - x * target; }
@@ -278,7 +279,7 @@ kernel void match(COMMON, OPERAND(const float, loc), OPERAND(const float, conf),
     if (MINING == HARD_EXAMPLE && match >= 0)
       loss += loc_loss(settings, difference(settings, loc + n * loc_stride, priors, TRUE_BOX(match), P, p, 0));
   }
-  losses[n * losses_stride + p] = loss;
+  losses[n * losses_stride + p] = isnan(loss) ? INFINITY : loss;  /* `rank` takes no NaN, and the sum must show it */
 }
 
 /* boxes (N x P x 4): the predicted boxes, for the suppression of candidates. */

@@ -24,7 +24,7 @@ from ocaffe.kernels.expression.formula import CONSTANTS, FUNCTIONS, Formula, par
 from ocaffe.kernels.expression.render_pointwise import Random, render
 from ocaffe.kernels.expression.render_reduce import IDENTITY, Reduction, chunk_count
 from ocaffe.kernels.expression.source import ALIGNMENT, CTYPES, Port
-from ocaffe.kernels.expression.strides import Space, element_strides, in_blocks, merge
+from ocaffe.kernels.expression.strides import element_strides, in_blocks, merge
 
 POINTWISE, REDUCTION = Kernel("pointwise", can=Can(join=True, recompute=True)), Kernel("reduction", can=JOIN)
 WITH_EFFECT = Kernel("expression", can=Can(join=True, side_effect=True))
@@ -456,8 +456,6 @@ class Reduce:
             strides.append(tuple(0 if mark else next(inner) for mark in marks))
         domain, strides = _in_blocks(self.domain, strides, [*reads, *writes, *modifies])
         space = merge(domain, strides, (*marks, marks[1]) if len(domain) > len(marks) else marks)
-        if self.target.is_cpu and not space.marks[-1] and any(own[-1] > 1 for own in space.strides):
-            space = Space((*space.sizes, 1), tuple((*own, 0) for own in space.strides), (*space.marks, True))  # lanes of a kept axis are neighbours
         ports = _ports(reads, writes, modifies, space.strides)
         return Reduction(
             parse(self.text),

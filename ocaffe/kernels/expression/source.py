@@ -143,8 +143,8 @@ def load(source: Source, port: Port, width: int, at: str, target: str | None = N
     elif port.inner == 1:
         source.add(f"const {kind} {target} = {convert}(vload{width}(0, q_{port.name} + {at}));")
     else:
-        element = f"q_{port.name}[{place(port, f'({at} + j)')}]"
-        source.add(f"{_apart(port)} g_{target}[{width}];", f"for (int j = 0; j < {width}; ++j) g_{target}[j] = {_wide(port, element)};")
+        element = f"q_{port.name}[{place(port, f'({at} + each)')}]"
+        source.add(f"{_apart(port)} g_{target}[{width}];", f"for (int each = 0; each < {width}; ++each) g_{target}[each] = {_wide(port, element)};")
         source.add(f"const {kind} {target} = {convert}(vload{width}(0, g_{target}));")
 
 
@@ -180,8 +180,8 @@ def store(source: Source, port: Port, width: int, at: str, skip: str | None = No
         source.add(f"q_{port.name}[{place(port, at)}] = {_narrow(port, value)};")
     elif port.inner != 1:
         source.add(f"{_apart(port)} s_{port.name}[{width}];", f"vstore{width}({value}, 0, s_{port.name});")
-        element, one = place(port, f"({at} + j)"), _narrow(port, f"s_{port.name}[j]")
-        source.add(f"for (int j = {skip or 0}; j < {width}; ++j) q_{port.name}[{element}] = {one};")
+        element, one = place(port, f"({at} + each)"), _narrow(port, f"s_{port.name}[each]")
+        source.add(f"for (int each = {skip or 0}; each < {width}; ++each) q_{port.name}[{element}] = {one};")
     elif port.ctype == BFLOAT:
         assert skip is None, "only the CPU class moves vectors back, and it has no bf16 operands"
         source.add(f"{_vector('put', port, width, whole)}(q_{port.name} + {at}, {value});")

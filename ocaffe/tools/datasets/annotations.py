@@ -1,19 +1,19 @@
 """SSD's annotations: reads label maps, and converts annotation files (PASCAL VOC's XML, MS COCO's JSON, plain text) to AnnotatedDatums."""
 from __future__ import annotations
 
-import json
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.errors import Error, Place
+from ocaffe.formats.json_file import misfit, parse_json
 from ocaffe.formats.text import read
 from ocaffe.support import log
-from ocaffe.support.files import text_lines, to_read
-from ocaffe.support.kinds import kind_of
+from ocaffe.support.files import file_kind, read_plain, text_lines, to_read
+from ocaffe.support.parsing import reason
 from ocaffe.tools.datasets.xml_tree import parse_xml
 
+MOST_BYTES = 16 << 20  # of a file with the boxes of one image
 BACKGROUND = ("none_of_the_above", 0, "background")
 
 
@@ -119,13 +119,18 @@ def _voc(content: bytes) -> Boxes:
     return Boxes(extent, boxes)
 
 
+_COCO = {"image?": {"height?": float, "width?": float}, "annotation?": [{"bbox": [float], "category_id": (int, str), "iscrowd?": (int, bool)}]}
+
+
 def _coco(content: bytes) -> Boxes:
-    found = json.loads(content)
+    found = parse_json(content, "")
+    if wrong := misfit(found, _COCO):
+        raise ValueError(wrong)
     image = found.get("image", {})
-    extent = (int(image["height"]), int(image["width"])) if "height" in image else None
+    extent = (int(image["height"]), int(image["width"])) if "height" in image and "width" in image else None
     boxes = []
     for each in found.get("annotation", []):
-        x, y, width, height = (float(value) for value in each["bbox"])
+        x, y, width, height = map(float, each["bbox"])
         boxes.append(Box(str(each["category_id"]), x, y, x + width, y + height, bool(each.get("iscrowd", 0))))
     return Boxes(extent, boxes)
 
@@ -150,16 +155,13 @@ def read_boxes(path: str, kind: str) -> Boxes:
     """Return the annotations in the file `path`. Raise Error."""
     content = b""
     try:
-        with open(path, "rb") as stream:
-            content = stream.read()
+        content = read_plain(path, MOST_BYTES)
         return READERS[kind](content)
     except OSError as problem:
         fix = to_read(path, problem, "correct the list, whose lines are an image and its annotations")
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix=fix) from None
-    except (ElementTree.ParseError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
-        text = f"there is no {problem}" if isinstance(problem, KeyError) else str(problem)
-        what = kind_of(content[:512], path)
-        text = f"it is {what.name}" if what is not None else text
+    except Exception as problem:  # of the parsers of XML and JSON
+        what, text = file_kind(path), reason(problem, path)
         real = "xml" if content.lstrip().startswith(b"<") else "json" if content.lstrip().startswith((b"{", b"[")) else "txt"
         fix = f"--label_type={real}, if all annotations are so" if real != kind else "correct the file, or leave it out of the list"
         fix = fix if what is None else what.way or "name the file of its boxes in the list"

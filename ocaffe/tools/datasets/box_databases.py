@@ -1,6 +1,7 @@
 """Converts data sets with boxes to databases for AnnotatedData, with SSD's label map. Boxes and images that cannot be used are errors, or are left out."""
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from collections import Counter
@@ -18,6 +19,7 @@ from ocaffe.errors import Error, Place, names_text
 from ocaffe.formats.text import read, write_text
 from ocaffe.support import log
 from ocaffe.support.files import new_folder
+from ocaffe.support.inside import is_below, leads_out
 from ocaffe.tools.datasets.annotations import BACKGROUND, Box, Boxes, annotate, read_label_map
 from ocaffe.tools.datasets.box_set import UNKNOWN_CLASS, BoxSet, Fault, Picture
 from ocaffe.tools.datasets.coco_set import read_coco
@@ -63,6 +65,10 @@ def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[s
         raise Error(f"the folder {root} does not exist", fix=f"correct the path (relative to {os.getcwd()})")
     found = FORMATS[kind][0](os.path.normpath(root))
     parts = _divided(found.parts, root, settings)
+    for picture in itertools.chain(*parts.values()):
+        if not is_below(root, picture.path):
+            problem = leads_out(root, picture.path, picture.source)
+            picture.faults.append(Fault(picture.source, "outside of the data set", problem.fact, problem.fix or "", whole=True))
     fault = next((fault for pictures in parts.values() for picture in pictures for fault in picture.faults), None)
     if fault is not None and not settings.skip_bad:
         raise fault.error()

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe.errors import Error
+from ocaffe.formats.json_file import misfit, parse_json
+from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, BoxSet, Fault, Picture, inside, parse_json, read_limited
+from ocaffe.tools.datasets.box_set import NO_BOX, BoxSet, Fault, Picture, read_limited
 
 _MOST_BYTES = 2 << 30  # of a JSON file; that of COCO 2017 has 450 MB
+_MOST_VALUES = 200_000_000  # COCO 2017 has 50 million
 _PATTERNS = ("annotations/instances_*.json", "annotations/*.json", "*.json", "*/_annotations.coco.json", "*/*.json")
 _PART = re.compile(r"(train|training|test|testing|val|valid|validation)[-_]?\d*")
 
@@ -53,7 +56,7 @@ def _part(root: str, path: str, files: Sequence[str]) -> str:
 def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
     """Return the images of a JSON file in their order, and names of categories by id."""
     content = read_limited(path, _MOST_BYTES)
-    found = parse_json(content, path)
+    found = parse_json(content, path, most=_MOST_VALUES)
     del content
     images, annotations, categories = (_list(found, key, path) for key in ("images", "annotations", "categories"))
     if not images:
@@ -63,7 +66,10 @@ def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
         number = _whole(each, "id", f"{path}: categories[{index}]")
         if number in names:
             raise Error(f"the id {number} occurs twice", place=f"{path}: categories[{index}]", fix="give each category its own")
-        names[number] = str(each.get("name", number))
+        name = each.get("name", str(number))
+        if wrong := misfit(name, str, "name"):
+            raise Error(wrong, place=f"{path}: categories[{index}]", fix='write a text: "name": "cat"')
+        names[number] = name
     folders, pictures = _folders(root, path), dict[int, Picture]()
     for index, each in enumerate(images):
         place = f"{path}: images[{index}]"
@@ -90,15 +96,11 @@ def _add(annotation: Any, place: str, pictures: dict[int, Picture]) -> None:
         return
     picture = pictures[number]
     box = annotation.get("bbox") or _around(annotation.get("segmentation"))
-    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(value, (int, float)) for value in box):
+    if not isinstance(box, list) or misfit(box, [float]) or len(box) != 4:
         fact = f"bbox is {json.dumps(box)[:100]}"
         picture.faults.append(Fault(place, NO_BOX, fact, "write bbox: [x, y, width, height] in pixels, or polygons in segmentation"))
         return
-    try:
-        x, y, width, height = map(float, box)
-    except OverflowError:
-        picture.faults.append(Fault(place, NO_BOX, "bbox has a number beyond floats", "write bbox: [x, y, width, height] in pixels"))
-        return
+    x, y, width, height = map(float, box)
     picture.boxes.append(Box(str(category), x, y, x + width, y + height, bool(annotation.get("iscrowd", 0))))
     picture.places.append(place)
 
@@ -106,7 +108,7 @@ def _add(annotation: Any, place: str, pictures: dict[int, Picture]) -> None:
 def _around(polygons: Any) -> list[float] | None:
     """Return the box [x, y, width, height] around polygons [x, y, x, y, ..] of a segmentation, or None if there are none."""
     points = [value for polygon in polygons if isinstance(polygon, list) for value in polygon] if isinstance(polygons, list) else []
-    if len(points) < 6 or len(points) % 2 or not all(isinstance(value, (int, float)) for value in points):
+    if len(points) < 6 or len(points) % 2 or misfit(points, [float]):
         return None
     x, y = min(points[::2]), min(points[1::2])
     return [x, y, max(points[::2]) - x, max(points[1::2]) - y]
@@ -122,7 +124,7 @@ def _list(found: Any, key: str, path: str) -> list[Any]:
 
 def _whole(entry: Any, key: str, place: str) -> int:
     value = entry.get(key) if isinstance(entry, dict) else None
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or misfit(value, int):
         there = isinstance(entry, dict) and key in entry
         raise Error(f"{key} is {json.dumps(value)[:100] if there else 'missing'}", place=place, fix=f"write a whole number: \"{key}\": NUMBER")
     return value

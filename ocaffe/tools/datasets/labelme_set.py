@@ -8,11 +8,14 @@ from typing import Any
 from ocaffe.data.stores.folder import split_of, subfolders
 from ocaffe.data.stores.labels_txt import numbering
 from ocaffe.errors import Error
+from ocaffe.formats.json_file import misfit, parse_json
+from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, inside, parse_json, read_limited
+from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, read_limited
 
 _MOST_BYTES = 256 << 20  # the file may have the image in it
 _LEAST_POINTS = {"rectangle": 2, "polygon": 3}
+_SHAPE = {"label": str, "points": [[float]], "shape_type?": (None, str)}  # the types of a shape
 _NO_LABEL = "it has no label"
 _FIXES = {_NO_LABEL: "give the shape a label"}
 
@@ -44,15 +47,14 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
     made = Picture(name, os.path.join(root, name), source)
     try:
         found = parse_json(read_limited(source, _MOST_BYTES), source)
-        if not isinstance(found, dict) or not isinstance(found.get("shapes"), list):
-            raise ValueError("it has no list 'shapes'")
+        if wrong := misfit(found, {"shapes": list}):
+            raise ValueError(wrong)
         if isinstance(given := found.get("imagePath"), str) and given:
             path = inside(root, os.path.join(folder, given.replace("\\", "/")), source)
             if stem not in images or os.path.exists(path):
                 made.path, made.name = path, os.path.relpath(path, root)
-        height, width = found.get("imageHeight"), found.get("imageWidth")
-        if isinstance(height, int) and isinstance(width, int):
-            made.size = height, width
+        if not misfit(found, {"imageHeight": int, "imageWidth": int}):
+            made.size = found["imageHeight"], found["imageWidth"]
     except Error as problem:
         made.faults.append(Fault(problem.place or source, UNPARSED, problem.fact, problem.fix or "correct the file", whole=True))
         return made
@@ -71,15 +73,16 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
 
 def _box(shape: Any) -> Box:
     """Return the box of a shape. Raise ValueError with the fact."""
-    if not isinstance(shape, dict) or not isinstance(shape.get("label"), str):
+    if misfit(shape, {"label": str}):
         raise ValueError(_NO_LABEL)
-    kind, points = shape.get("shape_type") or "polygon", shape.get("points")
+    if wrong := misfit(shape, _SHAPE):
+        raise ValueError(wrong)
+    kind, points = shape.get("shape_type") or "polygon", shape["points"]
     if kind not in _LEAST_POINTS:
-        raise ValueError(f"shape_type is {kind!r}, which has no box")
-    if not isinstance(points, list) or len(points) < _LEAST_POINTS[kind]:
-        raise ValueError(f"the {kind} has {len(points) if isinstance(points, list) else 'no'} points")
-    try:
-        xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError("a point is not two numbers") from None
+        raise ValueError(f"shape_type is '{kind[:60]}', which has no box")
+    if len(points) < _LEAST_POINTS[kind]:
+        raise ValueError(f"the {kind} has {len(points)} points")
+    if not all(len(point) == 2 for point in points):
+        raise ValueError("a point is not two numbers")
+    xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
     return Box(shape["label"].strip(), min(xs), min(ys), max(xs), max(ys), shape.get("difficult") is True)

@@ -20,8 +20,9 @@ from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
 from ocaffe.support import log
 from ocaffe.support.files import new_folder
+from ocaffe.support.inside import inside
 from ocaffe.support.progress import progress
-from ocaffe.tools.datasets.box_set import Fault, inside, read_lines
+from ocaffe.tools.datasets.box_set import Fault, read_lines
 from ocaffe.tools.datasets.color_table import IGNORE, ColorTable, read_color_table
 
 SHARE = 0.2  # of the pairs, for testing

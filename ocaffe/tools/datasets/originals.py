@@ -3,13 +3,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import http.client
 import io
 import os
 import shlex
 import tarfile
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +15,12 @@ import numpy as np
 from tqdm import tqdm
 
 from ocaffe.errors import Error
-from ocaffe.support.files import to_read
+from ocaffe.support.files import read_plain, to_read
 from ocaffe.support.kinds import EMPTY, GZIP, WEB_PAGE, kind_of
+from ocaffe.support.parsing import reason
+from ocaffe.support.transfer import opened
 
-TIMEOUT = 30  # seconds without a byte
-CHUNK = 1 << 16
+MOST_BYTES = 1 << 30  # of an original file, packed or not; the largest has 170 MB
 _AGAIN = {  # what a file is, and the remedy
     EMPTY: "download it again, or leave out --from: ocaffe then downloads it",
     WEB_PAGE: "download the file itself, not the page about it; or leave out --from: ocaffe then downloads it",
@@ -67,8 +65,7 @@ def from_folder(original: Original, folder: str) -> bytes:
         listed = " or ".join(map(os.path.basename, _candidates(original, folder)))
         raise Error(f"the folder {folder} has no file {listed}", fix="--from with the folder that has it, or leave out --from to download it")
     try:
-        with open(path, "rb") as stream:
-            content = stream.read()
+        content = read_plain(path)
     except OSError as problem:
         raise Error(f"{path} cannot be read: {problem.strerror}", fix=to_read(path, problem, "copy or download it again")) from None
     if path.endswith(".gz"):
@@ -76,7 +73,7 @@ def from_folder(original: Original, folder: str) -> bytes:
     try:
         return _unpacked(path, content)
     except _UNREADABLE as problem:
-        raise Error(f"{path} is damaged: it cannot be unpacked: {problem}", fix="copy or download it again") from None
+        raise Error(f"{path} is damaged: it cannot be unpacked: {reason(problem)}", fix="copy or download it again") from None
 
 
 def _check_gzip(content: bytes, path: str) -> None:
@@ -95,8 +92,11 @@ def download(original: Original) -> bytes:
     for address in original.addresses:
         try:
             content = _unpacked(address, _fetch(address))
-        except (*_UNREADABLE, urllib.error.URLError, http.client.HTTPException) as problem:
-            failures.append(f"{address} ({problem})")
+        except Error as problem:
+            failures.append(f"{address} ({problem.fact})")
+            continue
+        except Exception as problem:  # for bad answers and damaged files Python's libraries raise exceptions of many types
+            failures.append(f"{address} ({reason(problem)})")
             continue
         found = hashlib.sha256(content).hexdigest()
         if found == original.sha256:
@@ -109,19 +109,26 @@ def download(original: Original) -> bytes:
 
 
 def _fetch(address: str) -> bytes:
-    with urllib.request.urlopen(address, timeout=TIMEOUT) as answer:
-        total = int(answer.headers.get("Content-Length") or 0)
+    with opened(address) as answer:
         content = io.BytesIO()
-        with tqdm(total=total or None, unit="B", unit_scale=True, desc=os.path.basename(address), disable=None) as bar:
-            while chunk := answer.read(CHUNK):
+        with tqdm(total=answer.total, unit="B", unit_scale=True, desc=os.path.basename(address), disable=None) as bar:
+            for chunk in answer.chunks():
                 content.write(chunk)
                 bar.update(len(chunk))
+                if content.tell() > MOST_BYTES:
+                    raise Error(f"it has more than {MOST_BYTES:,} bytes", fix="give the folder of the original files with --from")
     return content.getvalue()
 
 
 def _unpacked(name: str, content: bytes) -> bytes:
     """Unpack the content of a .gz file. A .tar.gz stays packed, because tarfile unpacks it."""
-    return gzip.decompress(content) if name.endswith(".gz") and not name.endswith(".tar.gz") else content
+    if not name.endswith(".gz") or name.endswith(".tar.gz"):
+        return content
+    with gzip.open(io.BytesIO(content)) as stream:
+        unpacked = stream.read(MOST_BYTES + 1)
+    if len(unpacked) > MOST_BYTES:
+        raise Error(f"{name} unpacks to more than {MOST_BYTES:,} bytes", fix="copy or download it again")
+    return unpacked
 
 
 def read_idx(content: bytes, name: str, axes: int) -> np.ndarray:
@@ -160,14 +167,14 @@ def members(archive: bytes, names: Sequence[str], name: str) -> dict[str, bytes]
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             for member in tar:
                 base = os.path.basename(member.name)
-                stream = tar.extractfile(member) if base in names and member.isfile() else None
+                stream = tar.extractfile(member) if base in names and member.isfile() and member.size <= MOST_BYTES else None
                 if stream is not None:
                     found[base] = stream.read()
-    except _UNREADABLE as problem:
+    except Exception as problem:  # for damaged files tarfile raises exceptions of many types
         kind = kind_of(archive[:512], name)
         if kind is not None and not kind.way.startswith("unpack"):
             raise Error(f"{name} is {kind.name}, not an archive", fix=_AGAIN.get(kind.name) or kind.way or "put the original file there") from None
-        raise Error(f"{name} is damaged, or is not a tar archive: {problem}", fix="copy or download it again") from None
+        raise Error(f"{name} is damaged, or is not a tar archive: {reason(problem)}", fix="copy or download it again") from None
     missing = [base for base in names if base not in found]
     if missing:
         raise Error(f"{name} lacks {', '.join(missing)}", fix="take the archive of the binary version, or leave out --from to download it")

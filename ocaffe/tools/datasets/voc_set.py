@@ -7,8 +7,9 @@ from collections import Counter
 from ocaffe.data.stores.folder import split_of, subfolders
 from ocaffe.data.stores.labels_txt import numbering
 from ocaffe.errors import Error, Place
+from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import read_boxes
-from ocaffe.tools.datasets.box_set import UNPARSED, BoxSet, Fault, Picture, images_of, inside, read_limited, read_lines
+from ocaffe.tools.datasets.box_set import UNPARSED, BoxSet, Fault, Picture, images_of, read_lines
 
 ANNOTATIONS, IMAGES, LISTS = "Annotations", "JPEGImages", os.path.join("ImageSets", "Main")
 _PARTS = ("train", "val", "test", "trainval")  # names of lists; the other lists are those of single classes
@@ -66,7 +67,6 @@ def _picture(root: str, folder: str, image: str, source: str) -> Picture:
     name = os.path.join(folder, image)
     made = Picture(name, os.path.join(root, name), source)
     try:
-        read_limited(source)  # refuses files that are too large
         size, boxes = read_boxes(source, "xml")
     except Error as problem:
         made.faults.append(Fault(source, UNPARSED, problem.fact, "correct the file", whole=True))

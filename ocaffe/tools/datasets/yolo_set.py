@@ -11,8 +11,9 @@ from collections import Counter
 
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, is_image_name, split_of, subfolders
 from ocaffe.errors import Error, Place
+from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, inside, read_lines
+from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, read_lines
 from ocaffe.tools.datasets.small_yaml import Value, read_small_yaml
 
 _PARTS = ("train", "val", "test")  # keys of data.yaml

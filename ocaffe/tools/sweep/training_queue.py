@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import IO
 
 from ocaffe.errors import Error
+from ocaffe.formats.json_file import read_json
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, unread
+from ocaffe.support.files import atomic_write, open_plain, read_plain
+from ocaffe.support.parsing import parsing
 from ocaffe.tools.training_logs.history import History
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
@@ -32,6 +34,10 @@ _START = (  # `ocaffe train`, as a process that ends with this one; its modules 
     "import sys; sys.path[:] = {path!r}; from ocaffe.cl.child import end_with_parent; end_with_parent({parent}); "
     "from ocaffe.cli import main; sys.exit(main())"
 )
+
+
+# the types of the file in which a sweep keeps the state of a training
+_SAVED = {"state": str, "device": str, "error": str, "seconds": float, "stopped_early": bool, "nets": object, "flags": [str]}
 
 
 @dataclass
@@ -67,14 +73,13 @@ class Training:
         path = self.folder / STATE
         if not path.exists():
             return
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            nets, flags, earlier = found["nets"], found["flags"], (self.folder / SOLVER).read_text(encoding="utf-8")
-            self.state, self.device, self.error = str(found["state"]), str(found["device"]), str(found["error"])
-            self.seconds, self.stopped_early = float(found["seconds"]), bool(found["stopped_early"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
-            fact = f"the state of the training cannot be read: {unread(path, problem)}"
-            raise Error(fact, place=str(path), fix=f"remove the folder {self.folder} to train it again") from None
+        fix = f"remove the folder {self.folder} to train it again"
+        found = read_json(path, _SAVED, "the state of a training", fix)
+        with parsing("the solver of the training cannot be read", str(self.folder / SOLVER), fix):
+            earlier = read_plain(self.folder / SOLVER).decode()
+        nets, flags = found["nets"], found["flags"]
+        self.state, self.device, self.error = found["state"], found["device"], found["error"]
+        self.seconds, self.stopped_early = float(found["seconds"]), found["stopped_early"]
         before, now = ([line for line in text.splitlines() if not line.startswith("snapshot_prefix")] for text in (earlier, self.solver))
         changed = [f"the solver had {' '.join(_without(before, now)) or 'less'}, it has {' '.join(_without(now, before)) or 'less'}"] if before != now else []
         changed += [f"the flags were {' '.join(flags) or 'none'}, they are {' '.join(self.flags) or 'none'}"] if list(flags) != list(self.flags) else []
@@ -130,7 +135,7 @@ class _Child:
         training = self.training
         training.seconds += time.monotonic() - self._begin
         training.history.read()
-        with open(training.folder / LOG, "rb") as stream:
+        with open_plain(training.folder / LOG) as stream:
             stream.seek(self._log_begin)
             text = stream.read().decode(errors="replace")
         training.state, training.error = _outcome(self.process.returncode, text, stopping)

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ocaffe.support.files import open_plain
+
 TRAIN_LOSS = "train_loss"
 
 
@@ -37,13 +39,13 @@ class History:
         self._owners: dict[str, int] = {}
 
     def read(self) -> None:
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as stream:
+        with contextlib.suppress(FileNotFoundError), open_plain(self.path) as stream:
             stream.seek(self._at)
             for line in stream:
                 if not line.endswith(b"\n"):
                     return  # the training is still writing it
                 self._at += len(line)
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a full disk has cut off
+                with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # a line that a full disk has cut off
                     self._add(json.loads(line))
 
     def _add(self, record: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ocaffe.errors import Error
-from ocaffe.support.files import to_read
+from ocaffe.support.files import read_plain, to_read
 
 Row = dict[str, float]
 TEST_NET = "TestNet"  # the column with the number of the TEST net
@@ -119,8 +119,7 @@ class _Table:
 def read_log(path: str) -> Log:
     """Return the rows of the log `path`. Raise Error if it is not a training log."""
     try:
-        with open(path, "rb") as stream:
-            content = stream.read()
+        content = read_plain(path)
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year  # the log itself does not state it
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, "give the log of a training (its stderr)")) from None

@@ -11,6 +11,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import lmdb
@@ -297,3 +299,51 @@ def test_leveldb_that_is_none(tmp_path: pathlib.Path) -> None:
     (tmp_path / "CURRENT").write_text("nonsense")
     fact = failure(tmp_path, LEVELDB).fact
     assert f"{tmp_path} cannot be opened as LevelDB" in fact and "ocaffe-leveldb" not in fact
+
+
+class Damage(Exception):
+    """An error of the library."""
+
+
+@pytest.mark.parametrize("problem", [Damage("a block is damaged"), OSError(5, "Input/output error"), ValueError("number out of range"), SystemError("bad")])
+@pytest.mark.parametrize("where", ["open", "count", "keys", "read"])
+def test_errors_of_the_library(where: str, problem: Exception, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library raises errors of many types, and each becomes an Error with a remedy. This runs without the library."""
+    iterations = {"count": 0}
+
+    class Cursor:
+        def seek_to_first(self) -> None:
+            raise problem
+
+        seek = seek_to_first
+
+    class DB:
+        def __init__(self, folder: str, **options: Any) -> None:
+            if where == "open":
+                raise problem
+
+        def iterator(self, **options: Any) -> Iterator[bytes]:
+            assert options["verify_checksums"]
+            iterations["count"] += 1
+            yield b"0"
+            if (where, iterations["count"]) in (("count", 1), ("keys", 2)):
+                raise problem
+
+        def raw_iterator(self, **options: Any) -> Cursor:
+            assert options["verify_checksums"]
+            return Cursor()
+
+    monkeypatch.setitem(sys.modules, "plyvel", types.SimpleNamespace(DB=DB))
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    with pytest.raises(Error, match=str(problem.args[-1])) as caught:
+        Reader(open_database(str(tmp_path), LEVELDB), random=where == "keys").read(0)
+    assert str(tmp_path) in caught.value.fact and caught.value.fix
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes")
+def test_a_pipe_in_a_leveldb(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plyvel", types.SimpleNamespace(DB=None))
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    os.mkfifo(tmp_path / "MANIFEST-000001")
+    with pytest.raises(Error, match="it is a pipe, not a plain file"):
+        open_database(str(tmp_path), LEVELDB)

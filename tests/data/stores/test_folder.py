@@ -57,7 +57,7 @@ def test_labels_txt_gives_the_numbers(tmp_path: pathlib.Path) -> None:
         assert failure(lambda: class_folders(root)).fact == fact
     os.remove(tmp_path / "labels.txt")
     os.mkfifo(tmp_path / "labels.txt")
-    assert failure(lambda: label_names(root)).fact == "cannot be read: it is not a regular file"
+    assert failure(lambda: label_names(root)).fact == "cannot be read: it is a pipe, not a plain file"
 
 
 def test_names_of_databases_and_lists(tmp_path: pathlib.Path) -> None:
@@ -121,6 +121,9 @@ def test_entries_that_are_no_files_are_errors_when_read(tmp_path: pathlib.Path) 
     files = FolderFiles(root)
     assert files.labels.dtype == np.float32 and files.labels.tolist() == [[0], [0], [1], [1]] and files.entries == 4
     assert content(files, 0) == b"a/1.png" and name(files, 3) == f"{root}/b/lost.png"
-    for record, fact in ((1, f"{root}/a/pipe.png: it cannot be read: it is not a regular file"), (3, f"{root}/b/lost.png: it cannot be read: No such file")):
+    for record, fact, fix in (
+        (1, f"{root}/a/pipe.png: it cannot be read: it is a pipe, not a plain file", "write its content to a plain file first, and name that file"),
+        (3, f"{root}/b/lost.png: it cannot be read: No such file", "replace the file, or remove it"),
+    ):
         error = fault(files, record)
-        assert error.fact.startswith(fact) and error.fix == "replace the file, or remove it"
+        assert error.fact.startswith(fact) and error.fix == fix

@@ -102,8 +102,8 @@ def test_several_labels(tmp_path: pathlib.Path) -> None:
         ([("0.jpg", b""), ("0.cls", b"1" * 5000)], "member 0.cls: "),
         ([("0.jpg", b""), ("0.cls", b"1" * (1 << 20) + b"1")], "member 0.cls: it has 1,048,577 bytes, and 1,048,576 are allowed"),
         ([("0.jpg", b""), ("0.json", b'{"class": 1}')], 'member 0.json: it has no "label"'),
-        ([("0.jpg", b""), ("0.json", b"{")], "member 0.json: it is not JSON"),
-        ([("0.jpg", b""), ("0.json", b"[" * 100_000)], "member 0.json: it is nested too deeply"),
+        ([("0.jpg", b""), ("0.json", b"{")], "member 0.json: it is JSON that ends too early"),
+        ([("0.jpg", b""), ("0.json", b"[" * 100_000)], "its brackets are nested too deep"),
         ([("0.jpg", b""), ("0.json", b'{"label": true}')], "member 0.json: the label 'True' is not"),
         ([("0.jpg", b""), ("0.json", b'{"label": NaN}')], "member 0.json: the label 'nan' is not"),
         ([("0.jpg", b""), ("0.png", b""), ("0.cls", b"1")], "member 0.png: the sample has 0.jpg too"),
@@ -179,7 +179,7 @@ def test_files_that_cannot_be_read(tmp_path: pathlib.Path, folder: pathlib.Path)
     os.mkfifo(tmp_path / "pipe.tar")
     (tmp_path / "folder.tar").mkdir()
     for source, fact in (
-        ("pipe.tar", "cannot be read: it is not a regular file"),
+        ("pipe.tar", "cannot be read: it is a pipe, not a plain file"),
         ("none.tar", "no file has the name"),
         ("none-*.tar", "no file has the name"),
         ("s/train-{000..003}.tar", "train-002.tar cannot be read: No such file"),

@@ -375,6 +375,8 @@ REDUCTIONS: list[tuple[Shape, tuple[int, ...]]] = [
     ((2, 3, 200, 400), (0, 2, 3)),
     ((40000, 3), (0,)),
     ((8, 1), (0,)),
+    ((9, 1), (1,)),  # the innermost axis is kept, and the elements of a view are apart
+    ((70, 1, 1), (1, 2)),
 ]
 
 

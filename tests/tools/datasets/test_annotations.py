@@ -130,7 +130,7 @@ def test_odd_boxes_are_kept_with_a_warning(capfd: pytest.CaptureFixture[str]) ->
         (VOC.format(width=30, x=9)[:-20], ["--label_map_file=map"], ["in/a.ann", "as xml annotations"]),
         ("<annotation><object/></annotation>", ["--label_map_file=map"], ["in/a.ann", "annotations: object 1 has no name"]),
         ("{}", ["--label_map_file=map", "--label_type=yaml"], ["yaml"]),
-        ('{"annotation": [{}]}', ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "annotations: there is no 'bbox'"]),
+        ('{"annotation": [{}]}', ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "annotation[0] has no list 'bbox'"]),
         ("<annotation/>", ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "as json annotations", "fix: --label_type=xml"]),
         ("[1]", ["--label_map_file=map", "--label_type=json"], ["in/a.ann", "as json annotations"]),
         ("1 2 3\n", ["--label_type=txt"], ["in/a.ann", "as txt annotations: line 1, '1 2 3', is not LABEL XMIN YMIN XMAX YMAX"]),
