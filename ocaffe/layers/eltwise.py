@@ -110,7 +110,7 @@ class Eltwise(Layer):
             else:
                 steps = [step for step in steps if step.startswith(values)]
             written = [y, self.index] if rec.train else [y]
-            pointwise(rec, "; ".join(steps), reads=some, **{"modifies" if start else "writes": written})
+            pointwise(rec, "; ".join(steps), reads=some, writes=[] if start else written, modifies=written if start else [])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy = tops[0].diff
