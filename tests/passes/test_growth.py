@@ -62,7 +62,7 @@ def calls(command: list[str]) -> int:
 @pytest.mark.parametrize("command", ["plan --model net.prototxt", "plan --solver solver.prototxt", "lint net.prototxt"])
 def test_work_grows_with_the_layers(form: str, command: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(VARIABLE, raising=False)  # the verifier of tests is slower than what it verifies
+    monkeypatch.delenv(VARIABLE, raising=False)  # the verifier takes longer than a plan
     pathlib.Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1')
     counts = []
     for n in (60, 60, 120, 240):  # the first run imports and fills caches
