@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from ocaffe.ir.graph import Blob, Graph, Node
 
+FOLLOWING = 2  # layers that a layer may be fused with: BatchNorm with Scale and an activation
+
 
 def fused_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]:
     """The nodes to record, by index: a fused node replaces the last of its members, the other members are None.
@@ -17,7 +19,7 @@ def fused_nodes(graph: Graph, seen: Callable[[Blob], bool]) -> list[Node | None]
         if result[index] is not node:
             continue
         chain = [node]
-        while _has_single_reader(chain[-1], seen):
+        while len(chain) <= FOLLOWING and _has_single_reader(chain[-1], seen):
             following = chain[-1].tops[0].consumer
             assert following is not None
             chain.append(following)

@@ -16,6 +16,7 @@ from ocaffe.ir.layer import AbstractLayer
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.expression.expression import ChannelAffine, Read, pointwise, reduce
+from ocaffe.kernels.expression.sums import add_diffs
 from ocaffe.kernels.rearrange.copy import copy as copy_samples
 from ocaffe.layers.activation import Activation
 from ocaffe.layers.base import TEST_PHASE, Layer, LayerClass, ParamBlob, register
@@ -510,7 +511,7 @@ class GroupedBatchNorm(BatchNorm):
         for index, own in gradients.items():
             diff = self.params[index].diff
             assert diff is not None
-            pointwise(rec, "y0 = " + " + ".join(f"x{i}" for i in range(len(own))), reads=own, writes=[diff])
+            add_diffs(rec, own, diff)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.groups > 1:

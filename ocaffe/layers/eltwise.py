@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,12 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import Read, ResidualSum, pointwise
+from ocaffe.kernels.expression.sums import runs
 from ocaffe.kernels.rearrange.alias import alias_diff
 from ocaffe.layers.base import Layer, LayerClass, register, times
 from ocaffe.onnx.graph import OnnxGraph
+
+AT_ONCE = 16  # bottoms of one launch: kernels with many operands build slowly, and some devices limit the arguments
 
 
 def _equal(first: Shape, other: Shape, bottom: int) -> str:
@@ -72,16 +75,16 @@ class Eltwise(Layer):
         return [bottoms[0]]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        reads, writes, names = [bottom.data for bottom in bottoms], [tops[0].data], [f"x{i}" for i in range(len(bottoms))]
-        if self.operation == proto.EltwiseParameter.PROD:
-            pointwise(rec, f"y0 = {' * '.join(names)}", reads=reads, writes=writes)
-        elif self.operation == proto.EltwiseParameter.SUM:
-            weighted = {f"c{i}": c for i, c in enumerate(self.coeff) if c != 1}
-            terms = [f"c{i} * {name}" if f"c{i}" in weighted else name for i, name in enumerate(names)]
-            adds = len(reads) == 2 and not weighted
-            pointwise(rec, f"y0 = {' + '.join(terms)}", reads=reads, writes=writes, scalars=weighted, means=ResidualSum() if adds else None)
-        else:
-            self.forward_max(rec, reads, tops[0].data)
+        reads, y = [bottom.data for bottom in bottoms], tops[0].data
+        if self.operation == proto.EltwiseParameter.MAX:
+            self.forward_max(rec, reads, y)
+            return
+        sums = self.operation == proto.EltwiseParameter.SUM
+        for start, some in runs(reads, AT_ONCE):
+            weighted = {f"c{i}": c for i, c in enumerate(self.coeff[start : start + len(some)]) if c != 1} if sums else {}
+            terms = [f"c{i} * x{i}" if f"c{i}" in weighted else f"x{i}" for i in range(len(some))]
+            means = ResidualSum() if sums and len(reads) == 2 and not weighted else None
+            _continue(rec, (" + " if sums else " * ").join([*(["m0"] if start else []), *terms]), some, y, weighted, means)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         if self.operation == proto.EltwiseParameter.PROD:
@@ -95,14 +98,19 @@ class Eltwise(Layer):
             graph.op("Max", *bottoms, to=tops[0])
 
     def forward_max(self, rec: Recorder, reads: list[Ref], y: Ref) -> None:
-        steps = ["index = x0 > x1 ? 0 : 1", "y0 = x0 > x1 ? x0 : x1"]
-        for i in range(2, len(reads)):
-            steps += [f"index = x{i} > y0 ? {i} : index", f"y0 = x{i} > y0 ? x{i} : y0"]
-        if not rec.train:
-            pointwise(rec, "; ".join(step for step in steps if step.startswith("y0")), reads=reads, writes=[y])
-            return
-        self.index = rec.saved("index", y.shape, np.uint8 if len(reads) <= 256 else np.uint32)
-        pointwise(rec, "; ".join([*steps, "y1 = index"]), reads=reads, writes=[y, self.index])
+        if rec.train:
+            self.index = rec.saved("index", y.shape, np.uint8 if len(reads) <= 256 else np.uint32)
+        for start, some in runs(reads, AT_ONCE):
+            values, index = ("m0", "m1") if start else ("y0", "y1")
+            steps = [] if start else ["index = x0 > x1 ? 0 : 1", "y0 = x0 > x1 ? x0 : x1"]
+            for i in range(0 if start else 2, len(some)):
+                steps += [f"index = x{i} > {values} ? {start + i} : {'index' if i or not start else index}", f"{values} = x{i} > {values} ? x{i} : {values}"]
+            if rec.train:
+                steps.append(f"{index} = index")
+            else:
+                steps = [step for step in steps if step.startswith(values)]
+            written = [y, self.index] if rec.train else [y]
+            pointwise(rec, "; ".join(steps), reads=some, writes=[] if start else written, modifies=written if start else [])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         dy = tops[0].diff
@@ -112,25 +120,45 @@ class Eltwise(Layer):
             for i in [i for i in wanted if self.coeff[i] == 1 and bottoms[i].diff is None]:
                 alias_diff(rec, bottoms[i], tops[0])
                 wanted.remove(i)
-            terms = ["x0" if self.coeff[i] == 1 else f"c{i} * x0" for i in wanted]
-            reads, scalars = [dy], {f"c{i}": self.coeff[i] for i in wanted if self.coeff[i] != 1}
-        elif self.operation == proto.EltwiseParameter.PROD:
-            scalars = {}
-            if self.stable:
-                used = [i for i in range(len(bottoms)) if any(i != j for j in wanted)]
+        elif self.operation == proto.EltwiseParameter.PROD and self.stable and len(bottoms) > AT_ONCE:
+            self.backward_products(rec, dy, bottoms, wanted)
+            return
+        for _, some in runs(wanted, AT_ONCE):
+            scalars: dict[str, float] = {}
+            if self.operation == proto.EltwiseParameter.SUM:
+                terms = ["x0" if self.coeff[i] == 1 else f"c{i} * x0" for i in some]
+                reads, scalars = [dy], {f"c{i}": self.coeff[i] for i in some if self.coeff[i] != 1}
+            elif self.operation == proto.EltwiseParameter.MAX:
+                reads, terms = [dy, self.index], [f"x1 == {i} ? x0 : 0" for i in some]
+            elif self.stable:
+                used = [i for i in range(len(bottoms)) if any(i != j for j in some)]
                 names = {i: f"x{1 + k}" for k, i in enumerate(used)}
                 reads = [dy, *(bottoms[i].data for i in used)]
-                terms = [" * ".join(["x0", *(names[i] for i in used if i != j)]) for j in wanted]
+                terms = [" * ".join(["x0", *(names[i] for i in used if i != j)]) for j in some]
             else:
-                reads = [dy, tops[0].data, *(bottoms[i].data for i in wanted)]
-                terms = [f"x0 * x1 / x{2 + k}" for k in range(len(wanted))]
-        else:
-            reads, scalars = [dy, self.index], {}
-            terms = [f"x1 == {i} ? x0 : 0" for i in wanted]
-        writes = [rec.diff_of(bottoms[i]) for i in wanted]
-        if writes:
+                reads = [dy, tops[0].data, *(bottoms[i].data for i in some)]
+                terms = [f"x0 * x1 / x{2 + k}" for k in range(len(some))]
             text = "; ".join(f"y{k} = {term}" for k, term in enumerate(terms))
-            pointwise(rec, text, reads=reads, writes=writes, scalars=scalars)
+            pointwise(rec, text, reads=reads, writes=[rec.diff_of(bottoms[i]) for i in some], scalars=scalars)
+
+    def backward_products(self, rec: Recorder, dy: Ref, bottoms: list[Blob], wanted: Sequence[int]) -> None:
+        """Record the stable gradient of a product of many bottoms: for each of them the product of the others, in several launches."""
+        for j in wanted:
+            others = [bottom.data for i, bottom in enumerate(bottoms) if i != j]
+            product = rec.scratch("product", dy.shape)
+            for start, some in runs(others, AT_ONCE):
+                _continue(rec, " * ".join(["m0" if start else f"x{len(some)}", *(f"x{i}" for i in range(len(some)))]), some if start else [*some, dy], product)
+            pointwise(rec, "y0 = x0", reads=[product], writes=[rec.diff_of(bottoms[j])])
+
+
+def _continue(
+    rec: Recorder, value: str, reads: Sequence[Read], y: Ref, scalars: Mapping[str, float] | None = None, means: ResidualSum | None = None
+) -> None:
+    """Record the next launch of an operation over many values. The first one writes y. A value with m0, which is y, goes on from there."""
+    if value.startswith("m0"):
+        pointwise(rec, f"m0 = {value}", reads=reads, modifies=[y], scalars=scalars, means=means)
+    else:
+        pointwise(rec, f"y0 = {value}", reads=reads, writes=[y], scalars=scalars, means=means)
 
 
 class BlobWeightedSum(Layer):
@@ -168,10 +196,13 @@ class BlobWeightedSum(Layer):
         return [(bottoms[-1].data.view(self.lead, i * size), 0) for i in range(len(self.coeff))]
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        n = len(self.coeff)
-        text = "y0 = " + " + ".join(f"c{i} * x{n + i} * x{i}" for i in range(n))
-        reads: list[Read] = [*(bottom.data for bottom in bottoms[:-1]), *self.weights(bottoms)]
-        pointwise(rec, text, reads=reads, writes=[tops[0].data], scalars={f"c{i}": c for i, c in enumerate(self.coeff)})
+        weights = self.weights(bottoms)
+        for start, some in runs(bottoms[:-1], AT_ONCE // 2):
+            n = len(some)
+            terms = [f"c{i} * x{n + i} * x{i}" for i in range(n)]
+            reads: list[Read] = [*(bottom.data for bottom in some), *weights[start : start + n]]
+            scalars = {f"c{i}": c for i, c in enumerate(self.coeff[start : start + n])}
+            _continue(rec, " + ".join([*(["m0"] if start else []), *terms]), reads, tops[0].data, scalars)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         assert tops[0].diff is not None

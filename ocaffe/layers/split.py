@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
-from ocaffe.kernels.expression.expression import pointwise
+from ocaffe.kernels.expression.sums import add_diffs
 from ocaffe.layers.base import Layer, register
 from ocaffe.onnx.graph import OnnxGraph
-
-AT_ONCE = 8  # diffs that one launch adds; kernels with many operands build slowly, and some devices limit the arguments
 
 
 @register("Split")
@@ -41,8 +39,4 @@ class Split(Layer):
         bottom = bottoms[0].diff
         assert bottom is not None, "the diff of a split bottom is made before backward, so that consumers can share it"
         own = [top.diff for top in tops if top.diff is not None and top.diff.root is not bottom.root]
-        for start in range(0, len(own), AT_ONCE):
-            diffs = own[start : start + AT_ONCE]
-            if start:
-                rec.enter(rec.layer, rec.phase)  # a new node: the next launch adds to the bottom's diff
-            pointwise(rec, "y0 = " + " + ".join(f"x{i}" for i in range(len(diffs))), reads=diffs, writes=[bottom])
+        add_diffs(rec, own, bottom)

@@ -53,7 +53,7 @@ class View:
     net: Any
     phase: int
 
-    @property
+    @cached_property
     def layers(self) -> list[Any]:
         return list(self.net.layer)
 

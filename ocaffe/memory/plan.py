@@ -5,16 +5,19 @@ whole life. Several orders are tried and the smallest result is kept. On image n
 """
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+
+import numpy as np
 
 from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.tensor import Ref, Role
 
 GOOD_ENOUGH_RATIO = 1.002  # plan / bound at which the search stops
 LARGE_DIVISOR = 100  # Refs of at least bound / LARGE_DIVISOR bytes take part in the search for a better order
+MANY = 512  # places of a slab from which numpy is faster than a loop
 MAX_PLACEMENTS = 20000  # Refs that the search may place, which takes 0.2 s
 
 
@@ -154,11 +157,18 @@ class _Slab:
 
     def __init__(self) -> None:
         self._taken: list[tuple[int, int, int, int]] = []  # begin, end, first step, last step
+        self._table = np.empty((4, 0), np.int64)  # the same as columns, if there are MANY; further columns are free
         self.size = 0
 
     def gap(self, life: Life) -> int:
         """The lowest offset where `life` fits between the places that are taken at the same time."""
         first, last, size, top = life.first, life.last, life.size, 0
+        if len(self._taken) >= MANY:
+            begins, ends, born, died = self._table[:, : len(self._taken)]
+            both = (born <= last) & (died >= first)
+            begins, tops = begins[both], np.maximum.accumulate(np.concatenate([[0], ends[both]]))
+            fits = np.flatnonzero(begins - tops[:-1] >= size)
+            return int(tops[fits[0]] if fits.size else tops[-1])
         for begin, end, born, died in self._taken:
             if born <= last and died >= first:
                 if begin - top >= size:
@@ -168,8 +178,18 @@ class _Slab:
         return top
 
     def add(self, life: Life, begin: int) -> None:
-        insort(self._taken, (begin, begin + life.size, life.first, life.last))
+        place = (begin, begin + life.size, life.first, life.last)
+        index, count = bisect(self._taken, place), len(self._taken)
+        self._taken.insert(index, place)
         self.size = max(self.size, begin + life.size)
+        if count + 1 < MANY:
+            return
+        if count == self._table.shape[1] or count + 1 == MANY:
+            self._table = np.empty((4, 2 * count + 2), np.int64)
+            self._table[:, : count + 1] = np.array(self._taken).T
+            return
+        self._table[:, index + 1 : count + 1] = self._table[:, index:count].copy()
+        self._table[:, index] = place
 
 
 def _improve(best: _Placement, order: list[Life], bound: int, limits: Limits) -> _Placement:

@@ -9,6 +9,8 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
+import numpy as np
+
 from ocaffe.ir.kernel import Access
 from ocaffe.ir.launch import CopyRegion, Launch, Schedule
 from ocaffe.ir.tensor import Ref, Role
@@ -41,8 +43,9 @@ class _Region(NamedTuple):
     samples: range
     elements: range
 
-    def overlaps(self, other: _Region) -> bool:
-        return _ranges_overlap(self.samples, other.samples) and _ranges_overlap(self.elements, other.elements)
+    @property
+    def bounds(self) -> tuple[int, int, int, int]:
+        return self.samples.start, self.samples.stop, self.elements.start, self.elements.stop
 
 
 class _Views:
@@ -50,6 +53,7 @@ class _Views:
 
     def __init__(self, schedule: Schedule) -> None:
         self.uses: dict[Ref, list[_Use]] = defaultdict(list)
+        self.places: dict[Ref, np.ndarray] = {}  # of the first uses of a root: the bounds of their regions, one row each
         self.step = {id(launch): step for step, launch in enumerate(schedule)}
         for step, launch in enumerate(schedule):
             for index, operand in enumerate(launch.operands):
@@ -93,7 +97,7 @@ class _Views:
         """
         place = _place(part, None, whole)
         own = [use for use in self.uses[part] if use.step != copy]
-        others = [use for use in self.uses[whole] if use.step != copy and _place(use.ref, use.region, whole).overlaps(place)]
+        others = [use for use in self._touching(whole, place) if use.step != copy]
         changed = [use.step for use in others if use.writes]
         last = max((use.step for use in own), default=copy)
         if gathers:
@@ -104,9 +108,16 @@ class _Views:
             return False
         return not added or all(use.step < min(added) for use in others if use.step > copy)
 
-
-def _ranges_overlap(a: range, b: range) -> bool:
-    return a.start < b.stop and b.start < a.stop
+    def _touching(self, root: Ref, place: _Region) -> list[_Use]:
+        """Return the uses of a root that overlap a place. A root of a wide Concat has thousands, so their places are compared as arrays."""
+        uses, known = self.uses[root], self.places.get(root, np.empty((0, 4), np.int64))
+        if len(known) < len(uses):
+            new = [_place(use.ref, use.region, root).bounds for use in uses[len(known) :]]
+            known = self.places[root] = np.concatenate([known, np.array(new, np.int64)])
+        begin, end, first, last = known.T
+        samples, elements = place
+        overlap = (begin < samples.stop) & (samples.start < end) & (first < elements.stop) & (elements.start < last)
+        return [uses[i] for i in np.flatnonzero(overlap)]
 
 
 def _copied(ref: Ref, region: CopyRegion, operand: int) -> _Region | None:

@@ -12,6 +12,7 @@ from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role
 from ocaffe.kernels.expression.expression import Pointwise, reexpressed
 
 MAX_OPERANDS = 26  # operands of a fused launch: larger kernels build slowly, and some devices limit the number of arguments
+MAX_TEXT = 4096  # characters of a fused expression: the time to fuse a long chain and to build it would grow with the square of its length
 
 
 def fuse_elementwise(schedule: Schedule) -> Schedule:
@@ -66,6 +67,7 @@ def _fused(first: Launch, second: Launch, root: Ref, kept: bool) -> Launch | Non
         or root.dtype not in (FLOAT, BFLOAT) or root.shape != a.domain
         or any(operand.ref.root is root for operand in (*writes_b, *modifies_b))
         or len(reads_a) + len(reads_b) + len(writes_a) + len(writes_b) + len(modifies_b) > MAX_OPERANDS
+        or len(a.text) + len(b.text) > MAX_TEXT
     ):  # fmt: skip
         return None
     made = next(i for i, operand in enumerate(writes_a) if operand.ref.root is root)

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ocaffe.ir.launch import Empty, Launch, Schedule
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import Role
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import lifetimes
 
 FEWEST = 4  # launches of a graph: few launches wait little, and a graph is one more program
@@ -27,16 +27,11 @@ def join_launches(schedule: Schedule, target: Target, fewest: int = FEWEST, most
     most, slabs = (target.argument_bytes - OTHER_ARGUMENTS) // 8, _slabs(schedule, target)
     number = 0
     for run in _runs(schedule):
-        routines = [_routine(launch) for launch in run]
-        begin = 0
-        for end in range(1, len(run) + 1):
-            rest = slice(begin, end + 1)
-            if end == len(run) or _buffers(run[rest], slabs) > most or len(set(routines[rest])) > most_routines:
-                if end - begin >= fewest:
-                    for launch in run[begin:end]:
-                        launch.graph = number
-                    number += 1
-                begin = end
+        for graph in _divided(run, most, slabs, most_routines):
+            if len(graph) >= fewest:
+                for launch in graph:
+                    launch.graph = number
+                number += 1
     return schedule
 
 
@@ -81,9 +76,40 @@ def _slabs(schedule: Schedule, target: Target) -> int:
     return 1 if size <= target.max_allocation else 1 + 2 * size // target.max_allocation
 
 
-def _buffers(launches: Sequence[Launch], slabs: int) -> int:
-    """Return the most buffers with operands of these launches. Outputs share one, and recycled values share the slabs."""
-    roots = {operand.ref.root for launch in launches for operand in launch.operands}
-    outputs = sum(root.role is Role.OUTPUT for root in roots)
-    recycled = sum(not root.persistent for root in roots)
-    return len(roots) - outputs + min(outputs, 1) - recycled + min(recycled, slabs)
+def _divided(run: Sequence[Launch], most: int, slabs: int, most_routines: int) -> Iterator[list[Launch]]:
+    """Divide a run into graphs with at most `most` buffers and `most_routines` routines."""
+    graph: list[Launch] = []
+    buffers, routines = _Buffers(slabs), set[Hashable]()
+    for launch in run:
+        routine = _routine(launch)
+        if graph and (buffers.count(launch) > most or len(routines | {routine}) > most_routines):
+            yield graph
+            graph, buffers, routines = [], _Buffers(slabs), set()
+        graph.append(launch)
+        buffers.add(launch)
+        routines.add(routine)
+    yield graph
+
+
+class _Buffers:
+    """The buffers with operands of a graph. Outputs share one, and recycled values share the slabs."""
+
+    def __init__(self, slabs: int) -> None:
+        self.slabs, self.roots = slabs, set[Ref]()
+        self.outputs = self.recycled = 0
+
+    def add(self, launch: Launch) -> None:
+        new = self._new(launch)
+        self.roots |= new
+        self.outputs += sum(root.role is Role.OUTPUT for root in new)
+        self.recycled += sum(not root.persistent for root in new)
+
+    def count(self, launch: Launch) -> int:
+        """Return their number if the graph gets this launch too."""
+        new = self._new(launch)
+        outputs = self.outputs + sum(root.role is Role.OUTPUT for root in new)
+        recycled = self.recycled + sum(not root.persistent for root in new)
+        return len(self.roots) + len(new) - outputs + min(outputs, 1) - recycled + min(recycled, self.slabs)
+
+    def _new(self, launch: Launch) -> set[Ref]:
+        return {operand.ref.root for operand in launch.operands} - self.roots

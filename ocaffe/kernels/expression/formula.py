@@ -132,8 +132,8 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[tuple[str, str]] = []
-        at = 0
-        while text[at:].strip():
+        at, end = 0, len(text.rstrip())
+        while at < end:
             match = _TOKEN.match(text, at)
             if match is None:
                 raise self.error(f"cannot read {text[at:].strip()[:12]!r}")
