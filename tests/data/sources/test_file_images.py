@@ -81,13 +81,13 @@ def test_errors(alike: str, odd: str, tmp_path: pathlib.Path) -> None:
     assert "new_height and new_width" in str(error.fix)
     assert "crop of 6 x 6 is larger" in failure(lambda: samples(source(odd, 5, transform={"crop_size": 6}), 0)).fact
     assert "cannot be read" in failure(lambda: source(str(tmp_path / "none"), 1)).fact
-    assert "cannot be read: embedded null byte" in failure(lambda: source("a\0b", 1)).fact
+    assert "cannot be read: no file can have this name: embedded null byte" in failure(lambda: source("a\0b", 1)).fact
     for lines, fact in (
         (["", " "], "names no image"),
         (["im0.png"], "line 1: 'im0.png' has no label"),
         (["im0.png 1", "im1.png x"], "line 2: the label 'x' is not a whole number"),
         (["im0.png 1", f"im1.png {1 << 31}"], "line 2: the label '2147483648' is not a whole number of 32 bits"),
-        (["a\0b.png 1"], "a\0b.png: it cannot be read: embedded null byte"),
+        (["a\0b.png 1"], "a\0b.png: it cannot be read: no file can have this name: embedded null byte"),
     ):
         assert fact in failure(lambda lines=lines: source(listing(tmp_path, lines), 1)).fact  # type: ignore[misc]
 
