@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from ocaffe.errors import Error
+from ocaffe.shown import command, path_word, write
 
 PREFIX = "caffe"
 _PYTHON_2 = re.compile(r"^\s*(print|exec)\s+[^(=\s]|^\s*print\s*$|^\s*except\s+[\w., ()]+,\s*\w+\s*:|^\s*raise\s+\w+\s*,|\bxrange\(|<>|\.has_key\(", re.M)
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a script, or with -m a module, as Python does, with ocaffe in place of caffe."""
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help") or args == ["-m"]:
-        print("usage: python -m ocaffe.as_caffe script.py [arguments]\n       python -m ocaffe.as_caffe -m module [arguments]", file=sys.stderr)
+        write(sys.stderr, "usage: python -m ocaffe.as_caffe script.py [arguments]", "       python -m ocaffe.as_caffe -m module [arguments]")
         return 0 if args and args[0] != "-m" else 1
     install_as_caffe()
     if args[0] == "-m":
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runpy.run_module(args[1], run_name="__main__", alter_sys=True)
         return 0
     if not os.path.exists(args[0]):
-        print(f"error: {args[0]}\n  there is no such script", file=sys.stderr)
+        write(sys.stderr, f"error: {args[0]}", "  there is no such script")
         return 1
     sys.argv = args
     sys.path[0] = os.path.dirname(os.path.abspath(args[0]))
@@ -83,8 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if problem.filename is None or not os.path.exists(problem.filename) or not _PYTHON_2.search(_text(problem.filename)):
             raise
         fact = f"this is Python 2: {problem.msg}"
-        fix = f"pip install fissix && python -m fissix -w {problem.filename}; divisions of integers need // by hand"
-        print(f"error: {problem.filename}:{problem.lineno}\n  {fact}\n  fix: {fix}", file=sys.stderr)
+        remedy = command("python", "-m", "fissix", "-w", path_word(problem.filename))
+        fix = f"pip install fissix && {remedy}; divisions of integers need // by hand"
+        write(sys.stderr, f"error: {problem.filename}:{problem.lineno}", f"  {fact}", f"  fix: {fix}")
         return 1
     return 0
 

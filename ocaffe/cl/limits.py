@@ -9,6 +9,7 @@ from typing import Any
 from ocaffe.errors import Error
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.target import OTHER_DEVICE, Target
+from ocaffe.shown import Lines, command
 from ocaffe.support.switches import VARIABLE, Switches
 
 
@@ -23,7 +24,7 @@ def _smaller(items: int) -> str:
     kept = [word for word in os.environ.get(VARIABLE, "").split(",") if word and not word.strip().startswith("limits=")]
     bounds = dict(Switches.read().limits) | {"max_work_group": items}
     words = [*kept, "limits=" + ":".join(f"{name}={bound}" for name, bound in bounds.items())]
-    return f"export {VARIABLE}={','.join(words)}"
+    return command("export", f"{VARIABLE}={','.join(words)}")
 
 
 def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
@@ -43,7 +44,7 @@ def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:
     required = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device.cl_device)  # NVIDIA's driver rounds `allowed` down to a power of two
     if items > allowed and items != math.prod(required):
         fact = f"{name} needs work-groups of {items} work-items, as built for '{device.name}' it allows {allowed} (CL_KERNEL_WORK_GROUP_SIZE)"
-        raise Error(fact, fix=f"{_smaller(allowed)}\n    and run it again: ocaffe then chooses smaller groups")
+        raise Error(fact, fix=Lines(_smaller(allowed), "    and run it again: ocaffe then chooses smaller groups"))
     if target.runtime == "nvidia":  # its kernels run with more local memory than the device reports; the driver refuses a launch of those that need too much
         return
     used = kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.cl_device)

@@ -15,6 +15,7 @@ from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
+from ocaffe.shown import say
 from ocaffe.tools.datasets.box_databases import FORMATS
 from ocaffe.tools.datasets.sets import SETS, Part
 
@@ -49,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         fix = f"--from with the folder of the original files (relative to {os.getcwd()}), or leave it out to download them"
         raise Error(f"the folder {source} does not exist", fix=fix)
     for line in make(args.name, args.folder, source):
-        print(line)
+        say(line)
     return 0
 
 

@@ -8,6 +8,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_plots import render_classes
 from ocaffe.evaluation.class_scores import read_class_scores
+from ocaffe.shown import say
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.drawing.figure import FORMATS
 from ocaffe.tools.drawing.plots import Curve, panels, render
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         content = _scores(scores, kind) if scores else _logs(options.files, kind, options.seconds)
     with atomic_write(options.output) as out:
         out.write(content)
-    print(f"wrote {options.output}")
+    say(f"wrote {options.output}")
     return 0
 
 

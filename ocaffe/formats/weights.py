@@ -19,6 +19,7 @@ from ocaffe.formats.records import Weights as Weights
 from ocaffe.formats.sniff import is_hdf5, is_text, open_head
 from ocaffe.formats.text import without_private
 from ocaffe.formats.upgrade import v0_type, v1_type
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write
 
 _NAME, _V1_LAYERS, _LAYER = 1, 2, 100  # field numbers of NetParameter
@@ -77,7 +78,7 @@ def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
     if str(path).lower().endswith(".onnx"):
         raise Error("is an ONNX model, not a caffemodel", place=str(path), fix="`ocaffe convert MODEL.onnx NET.prototxt WEIGHTS.caffemodel` makes one")
     if second.kind == wire.BYTES:
-        fix = f"give the .caffemodel beside it; to continue its training: `ocaffe train --snapshot {path}`"
+        fix = f"give the .caffemodel beside it; to continue its training: `{command('ocaffe', 'train', '--snapshot', path_word(path))}`"
         raise Error("is a solver state, not a caffemodel", place=str(path), fix=fix)
     raise Error("is a single blob (a mean file?), not a caffemodel", place=str(path), fix="give the .caffemodel; a mean file belongs in mean_file")
 

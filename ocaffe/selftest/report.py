@@ -24,6 +24,7 @@ from ocaffe.errors import Error
 from ocaffe.selftest.privacy import Scrubber
 from ocaffe.selftest.section import PHASES, RATES
 from ocaffe.selftest.selftest import ROOT, all_cases, ending, selftest
+from ocaffe.shown import Lines
 from ocaffe.support import parent
 
 FORMAT = 2
@@ -132,7 +133,7 @@ class Report:
         except Error as error:
             found |= {"word": "failed", "problem": shortened(str(error))}
         self._add("selftest", found)
-        self.tell(f"{'selftest':<20}{found['passed']} of {len(families)} families passed" + "".join(f"\n  {line}" for line in found.get("problem", ())))
+        self.tell(Lines(f"{'selftest':<20}{found['passed']} of {len(families)} families passed", *(f"  {line}" for line in found.get("problem", ()))))
 
     def _section(self, section: str) -> list[Answer]:
         """Return the results of a section (section.py). The last one has the `word` for its failure and the `problem` if the process failed."""
@@ -166,14 +167,16 @@ class Report:
 
     def _told(self, section: str, answer: Answer) -> Answer:
         """Print a line for a section, and return the answer."""
+        more: list[str] = []
         if "problem" in answer:
-            text = f"{answer['word']}: " + "\n  ".join(answer["problem"])
+            first, *more = answer["problem"] or [""]
+            text, more = f"{answer['word']}: {first}", [f"  {line}" for line in more]
         elif "ms" in answer:
             text = f"batch {answer['batch']:>3}  {answer['ms']:>9.4g} ms  {answer['mib']:>7.0f} MiB  {answer['launches']:>4} launches"
             text += f"  loss {answer['loss']}" if "loss" in answer else ""
         else:
             text = ", ".join(f"{name} {value}" for name, value in answer.items() if name != "seconds")
-        self.tell(f"{section:<20}{text}")
+        self.tell(Lines(f"{section:<20}{text}", *more))
         return answer
 
     def _run(self, module: str, argument: str, heard: Callable[[str], None]) -> tuple[int | None, str]:

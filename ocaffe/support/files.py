@@ -9,7 +9,6 @@ import io
 import os
 import re
 import secrets
-import shlex
 import shutil
 import socket
 import stat
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from ocaffe.errors import Error
+from ocaffe.shown import command, path_word
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _OLD = 86400  # seconds
@@ -263,8 +263,9 @@ def to_read(path: str | os.PathLike[str], problem: Exception, fix: str) -> str:
         return fix
     closed = next((each for each in reversed(Path(path).absolute().parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
     if closed is not None:
-        return f"let its owner allow you to use the folder: chmod a+rx {shlex.quote(str(closed))}"
-    return f"let its owner allow you to read it: chmod a+r{'x' * os.path.isdir(path)} {shlex.quote(str(path))}"
+        return f"let its owner allow you to use the folder: {command('chmod', 'a+rx', closed)}"
+    mode = "a+rx" if os.path.isdir(path) else "a+r"
+    return f"let its owner allow you to read it: {command('chmod', mode, path_word(path))}"
 
 
 def _refused(path: Path, folder: Path, problem: OSError) -> Error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ocaffe.errors import Error
+from ocaffe.shown import command
 
 VARIABLE = "OCAFFE_DEBUG"
 OFF = "OFF"
@@ -119,7 +120,7 @@ def _of_today(text: str, gone: Mapping[str, str]) -> Error:
     kept = [word for word in words if (found := _WORDS.get(word.partition("=")[0])) and found.fields(word.partition("=")[2]) is not None]
     fix = f"unset {' '.join(old)}"
     if kept:
-        fix += f"; export {VARIABLE}={','.join(filter(None, [text, *kept]))}"
+        fix += "; " + command("export", f"{VARIABLE}={','.join(filter(None, [text, *kept]))}")
     if "RECOMPUTE" in gone:
         fix += "; --recompute none is a flag of train, time and plan"
     return Error(fact, fix=fix)

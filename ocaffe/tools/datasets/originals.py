@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import io
 import os
-import shlex
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from tqdm import tqdm
 
 from ocaffe.errors import Error
 from ocaffe.formats.sniff import kind_of
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import read_plain, to_read
 from ocaffe.support.parsing import reason
 from ocaffe.support.transfer import opened
@@ -82,7 +82,7 @@ def _check_gzip(content: bytes, path: str) -> None:
     what = kind_of(content)
     if what != "a gzip archive":
         plain = path.removesuffix(".gz")
-        fix = _AGAIN.get(what) or f"if it is unpacked already: mv {shlex.quote(path)} {shlex.quote(plain)}"
+        fix = _AGAIN.get(what) or f"if it is unpacked already: {command('mv', path_word(path), path_word(plain))}"
         raise Error(f"{path} is {what}{', ' if what else ''}not a gzip archive", fix=fix)
 
 
@@ -150,7 +150,7 @@ def _not_idx(content: bytes, name: str, axes: int) -> Error:
     """Return the error for a file that does not begin as an IDX file of bytes with `axes` axes."""
     what, wanted = kind_of(content), f"an IDX file of bytes with {axes} axes"
     if what == "a gzip archive":
-        return Error(f"{name} is {what}, and its name does not end in .gz", fix=f"mv {shlex.quote(name)} {shlex.quote(name + '.gz')}")
+        return Error(f"{name} is {what}, and its name does not end in .gz", fix=command("mv", path_word(name), path_word(f"{name}.gz")))
     if what:
         return Error(f"{name} is {what}, not {wanted}", fix=_AGAIN.get(what, "unpack it first"))
     if content[:3] == b"\0\0\x08" and len(content) > 3:
