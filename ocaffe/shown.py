@@ -65,7 +65,7 @@ def say(*lines: str, flush: bool = False) -> None:
 
 
 def write(stream: TextIO | None, *lines: str, begin: str = "") -> None:
-    """Write lines to a stream for people. What its encoding lacks is escaped. None: a stream that was closed before Python started.
+    """Write lines to a stream for people. Characters that its encoding lacks are escaped. None: a stream that was closed before Python started.
 
     `begin` comes first, as it is: a word in a color.
     """

@@ -71,7 +71,7 @@ def _none() -> list[DeviceInfo]:
 
 def _reset(target: Target) -> None:
     path = user_file(target)
-    if path is None or not path.exists():
+    if path is None or not os.path.exists(path):
         say(f"you have no table for '{target.name}'")
         return
     try:
@@ -92,7 +92,7 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
     path = pathlib.Path(options.output) if options.output else user_file(info.target)
     if path is None:
         raise Error("there is no cache folder for the table", place="ocaffe tune", fix="ocaffe tune --output FILE, and then export OCAFFE_TUNED=FILE to use it")
-    old = content(path) if path.exists() else {"choices": {}}
+    old = content(path) if os.path.exists(path) else {"choices": {}}
     base = merged(shipped(info.target))
     device = Device(replace(info, target=replace(info.target, tuned=base)))
     try:
@@ -129,7 +129,7 @@ def _change(found: Found) -> str:
 def _report(info: DeviceInfo, output: str) -> None:
     """Write the user's table with facts of the device: a file that ocaffe can ship as it is. For a GPU, it has a row of families.py too."""
     own = user_file(info.target)
-    if own is None or not own.exists():
+    if own is None or not os.path.exists(own):
         raise Error(f"you have no table for '{info.name}'", place="ocaffe tune --report", fix="run `ocaffe tune` first, which writes it")
     found = content(own)
     target = info.target

@@ -130,14 +130,14 @@ def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object], 
 
 
 @contextlib.contextmanager
-def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
+def replacing(target: Path, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `target` at the end of the `with` statement. Readers see either the complete new file or the old one.
 
-    `durable`: wait until the data is on disk. After a failure the temporary file is removed. Raises OSError.
+    `durable`: wait until the data is on disk. `mode`: the permissions, less the umask. After a failure the temporary file is removed. Raises OSError.
     """
     temporary = temporary_name(target)  # not of tempfile: its files are readable only by their owner, also after renaming
     try:
-        with open(temporary, "xb") as stream:
+        with open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             yield stream
             if durable:
                 stream.flush()

@@ -231,7 +231,7 @@ def _open(level: int) -> TextIO:
     except (OSError, KeyError, ImportError):
         user = "invalid-user"  # as in glog
     name = f"{_program}.{host}.{user}.log.{NAMES[level]}.{time.strftime('%Y%m%d-%H%M%S')}.{os.getpid()}"
-    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace")
+    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace", opener=_no_link)
     stream.write(
         f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S')}\nRunning on machine: {host}\n"
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
@@ -242,6 +242,11 @@ def _open(level: int) -> TextIO:
         os.symlink(name, temporary)
         os.replace(temporary, link)
     return stream
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file that is no link: in the folder for temporary files, others could lead it to a file of this user."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def info(source: str, text: str) -> None:
