@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.errors import Error, Place, shape_text
+from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.shown import code_span, command, markdown, path_word
-from ocaffe.support.files import atomic_write, to_write
+from ocaffe.support.files import clear_killed, new_entries
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
@@ -385,21 +385,9 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
 
 
 def write_files(folder: str, files: dict[str, bytes]) -> None:
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as problem:
-        fix = to_write(folder, problem, "choose another folder with --out")
-        raise Error(f"the folder cannot be made: {problem.strerror}", place=Place(folder), fix=fix) from None
-    written = []
-    try:
+    with new_entries(folder, [os.path.relpath(path, folder) for path in files]) as made:
         for path, content in files.items():
-            with atomic_write(path) as out:
-                out.write(content)
-            written.append(path)
-    except BaseException:
-        for path in written:
-            os.remove(path)
-        raise
+            (made / os.path.relpath(path, folder)).write_bytes(content)
 
 
 def discard(project: Project, *others: str) -> None:
@@ -438,5 +426,7 @@ def published(net: str, file: str) -> str:
 
 
 def check_absent(path: str) -> None:
+    """Raise Error if the file exists, and no killed process has left it."""
+    clear_killed(os.path.dirname(path) or ".")
     if os.path.lexists(path):
         raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the files of the earlier training")
