@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -234,8 +235,16 @@ def system() -> Answer:
         "python": f"{platform.python_implementation()} {platform.python_version()} ({sys.platform})",
         "cores": os.cpu_count(),
         "packages": packages,
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or _of_user(name)},
+        "variables": {name: _folders(name, value) for name, value in sorted(os.environ.items()) if name in VARIABLES or _of_user(name)},
     }
+
+
+def _folders(name: str, value: str) -> str:
+    """Return a variable with `<folder>` in place of folders that have no slash, so that no pattern of paths would find them."""
+    if not name.endswith(("PATH", "CACHE", "VENDORS", "DIR", "HOME")):
+        return value
+    kept = re.compile(r".*(?:[/\\]|%2f|%5c).*|off|0|none|", re.IGNORECASE | re.DOTALL)
+    return os.pathsep.join(each if kept.fullmatch(each) else "<folder>" for each in value.split(os.pathsep))
 
 
 def _of_user(variable: str) -> bool:
