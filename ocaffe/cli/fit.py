@@ -26,9 +26,9 @@ from ocaffe.parallel.world import ALONE
 from ocaffe.shown import command, path_word, say
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, open_plain
+from ocaffe.support.files import atomic_write, clear_killed, open_plain
 from ocaffe.zoo.images import Images, find_images, typical_side
-from ocaffe.zoo.project import TUNING_EPOCHS, Project, begin, discard, write_project
+from ocaffe.zoo.project import FILES, TUNING_EPOCHS, Project, begin, discard, write_project
 from ocaffe.zoo.unreadable import Check
 
 NAME = "fit"
@@ -49,19 +49,21 @@ def main(argv: Sequence[str]) -> int:
     started = time.monotonic()
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    begin(options.net, options.out)  # its errors come before the images are decoded
+    again = _unfinished(options.out)
+    begin(options.net, options.out, again)  # its errors come before the images are decoded
     check = Check(parse(options.transform, proto.TransformationParameter, "--transform").max_image_pixels)
     images = find_images(options.data, options.out, options.val, options.test, options.seed, check)
     epochs = options.epochs or (0 if options.weights else EPOCHS)
     size = options.size or _side(options.net, images)
     choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, trained=BEST, solver=f"random_seed: {options.seed}")
-    project = write_project(options.net, images, options.out, choices, device.target)
+    project = write_project(options.net, images, options.out, choices, device.target, again)
     _announce(project, device.info.name)
     device.close()
     try:
-        ended = _train(project, options)
+        ended = _train(project, options, again)
     except _NotBegun as problem:
-        discard(project, LOG)
+        if not again:
+            discard(project, LOG)
         raise problem.error from None
     best = _keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
@@ -69,6 +71,12 @@ def main(argv: Sequence[str]) -> int:
     names = images.classes or [str(number) for number in range(project.classes)]
     _report(project, confusion, names, time.monotonic() - started, ended)
     return 0
+
+
+def _unfinished(out: str) -> bool:
+    """Return whether a process that was killed has left its files in `out`. The same command goes on with its training."""
+    clear_killed(out)
+    return all(os.path.isfile(os.path.join(out, name)) for name in FILES) and not os.path.lexists(os.path.join(out, RESULTS))
 
 
 def _parser() -> Parser:
@@ -99,11 +107,11 @@ def _announce(project: Project, device: str) -> None:
         say(f"note      {note}")
 
 
-def _train(project: Project, options: Any) -> int:
-    """Train with the log in a file. Print a line for each test. Return the number of iterations."""
-    argv = ["--solver", project.path("solver.prototxt")]
+def _train(project: Project, options: Any, again: bool) -> int:
+    """Train with the log in a file. Print a line for each test. Return the number of iterations. `again`: from the newest snapshot on."""
+    argv = ["--solver", project.path("solver.prototxt"), *(["--snapshot", "auto"] if again else [])]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
-    with log.into(project.path(LOG)):
+    with log.into(project.path(LOG), "a" if again else "w"):
         for note in project.notes:
             log.info("caffe.cpp:1", note)
         tests = _Tests(project)

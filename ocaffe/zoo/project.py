@@ -17,7 +17,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.shown import code_span, command, markdown, path_word
-from ocaffe.support.files import clear_killed, new_entries
+from ocaffe.support.files import clear_killed, new_entries, read_plain
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
@@ -95,23 +95,25 @@ class Project:
         return self.path(self.net)
 
 
-def begin(net: str, out: str) -> Template:
-    """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one."""
-    for name in FILES:
+def begin(net: str, out: str, again: bool = False) -> Template:
+    """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one, unless it is the same project `again`."""
+    for name in () if again else FILES:
         check_absent(os.path.join(out, name))
     return template(net)
 
 
-def write_project(net: str, data: str | Images, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+def write_project(
+    net: str, data: str | Images, out: str, choices: Choices | None = None, target: Target | None = None, again: bool = False
+) -> Project:  # fmt: skip
     """Write the files to train `net` on the images in `data` into the folder `out`. Raise Error, and then write nothing.
 
     `net`: a net of the zoo, or a deploy prototxt. `data`: class folders, tables or databases, or what `find_images` returned for them and `out`.
-    `target`: the device that the batch must fit.
+    `target`: the device that the batch must fit. `again`: the files are there already, and must be equal.
     """
     choices = choices or Choices()
-    given = begin(net, out)
+    given = begin(net, out, again)
     images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
-    for path in images.files:
+    for path in () if again else images.files:
         check_absent(path)
     if choices.weights and not os.path.isfile(choices.weights):
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix="`ocaffe zoo get NAME` downloads weights")
@@ -130,7 +132,11 @@ def write_project(net: str, data: str | Images, out: str, choices: Choices | Non
         out, writer.name, images, classes, shape, batch, solver.max_iter, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
-    write_files(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
+    files = {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}}
+    if again:
+        _check_equal(files)
+    else:
+        write_files(out, files)
     return project
 
 
@@ -388,6 +394,18 @@ def write_files(folder: str, files: dict[str, bytes]) -> None:
     with new_entries(folder, [os.path.relpath(path, folder) for path in files]) as made:
         for path, content in files.items():
             (made / os.path.relpath(path, folder)).write_bytes(content)
+
+
+def _check_equal(files: dict[str, bytes]) -> None:
+    """Raise Error if one of the files has another content, or is missing."""
+    for path, content in files.items():
+        try:
+            equal = read_plain(path) == content
+        except OSError:
+            equal = False
+        if not equal:
+            fact = "the folder has an unfinished training, and this file differs from the one of this command"
+            raise Error(fact, place=path, fix="give the flags and images of before, or choose another folder, --out FOLDER")
 
 
 def discard(project: Project, *others: str) -> None:
