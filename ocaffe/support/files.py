@@ -25,7 +25,7 @@ from ocaffe.shown import command, path_word
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _OLD = 86400  # seconds
-_RESULT, _RECORD = "result", ".renamed"  # of new_entries: its temporary folder, and the list of what gets its name
+_RESULT, _RECORD = "result", ".renamed"  # of new_entries: its temporary folder, and a record of its renames
 
 
 _KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
