@@ -2,16 +2,23 @@
 from __future__ import annotations
 
 import sys
+import traceback
+
+from ocaffe.shown import lines_of, write
 
 
 def main() -> int:
-    """Run the command line. Ctrl-C shows no traceback, also while Python still imports."""
+    """Run the command line. Ctrl-C shows no traceback, also while Python still imports.
+
+    The traceback of a bug is printed as all texts are, because its message can have names of files in it.
+    """
+    sys.excepthook = lambda kind, problem, trace: write(sys.stderr, lines_of("".join(traceback.format_exception(kind, problem, trace)).rstrip("\n")))
     try:
         from ocaffe.cli import main as run
 
         return run()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        write(sys.stderr, "interrupted")
         return 130
 
 

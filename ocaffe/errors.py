@@ -14,6 +14,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ocaffe.shown import Lines
+
 
 class Place(NamedTuple):
     """A position in a user's file. Line 0 means the whole file."""
@@ -38,7 +40,10 @@ class Error(RuntimeError):
     """
 
     def __init__(self, fact: str, *, place: Place | str | None = None, layer: str | None = None, fix: str | None = None) -> None:
-        """`fact` describes the mistake with both values. `layer` has the form "'pool2' (Pooling)". `fix` is the remedy."""
+        """`fact` describes the mistake with both values. `layer` has the form "'pool2' (Pooling)". `fix` is the remedy.
+
+        Fact and fix of several lines are Lines. The text of an Error has no control characters of the names in it.
+        """
         super().__init__(fact)
         self.fact = fact
         self.place = place
@@ -46,11 +51,22 @@ class Error(RuntimeError):
         self.fix = fix
 
     def __str__(self) -> str:
-        where = ": ".join(str(part) for part in (self.place, f"layer {self.layer}" if self.layer else None) if part)
-        lines = [where, f"  {self.fact}"] if where else [self.fact]
-        if self.fix:
-            lines.append(f"  fix: {self.fix}")
-        return "\n".join(lines)
+        return stated(self.place, self.layer, self.fact, self.fix)
+
+
+def stated(place: Place | str | None, layer: str | None, fact: str, fix: str | None) -> Lines:
+    """Return the text of an error."""
+    where = ": ".join(str(part) for part in (place, f"layer {layer}" if layer else None) if part)
+    begin = "  " if where else ""
+    lines = [*([where] if where else []), *_indented(begin, fact), *(_indented("  fix: ", fix) if fix else [])]
+    return Lines(*lines)
+
+
+def _indented(begin: str, text: str) -> Iterator[str]:
+    """Yield the lines of `text`, the first after `begin`."""
+    first, *more = text.split("\n") if isinstance(text, Lines) else [text]
+    yield begin + first
+    yield from more
 
 
 class NoRoom(Error):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ocaffe.cl.discovery import Runtime, discover
+from ocaffe.shown import Lines
 
 FIRST = "`import ocaffe; ocaffe.set_mode_cpu()`"  # lists the platforms, which loads every runtime
 
@@ -40,10 +41,10 @@ def _explained(runtime: Runtime) -> Absence:
     except OSError as error:
         reason = str(error)
     rivals = list(_rivals(Path(runtime.library).resolve().parent))
-    for library, package in rivals:
-        reason += f"\n    {package or 'another package'} has loaded another copy of {library.name}: {library}"
+    copies = [f"    {package or 'another package'} has loaded another copy of {library.name}: {library}" for library, package in rivals]
     others = sorted({f"`import {package}`" for _, package in rivals if package}) or ["other packages are imported"]
-    return Absence(f"{runtime.library} works in a process of its own, but not in this one: {reason}", f"run {FIRST} before {' and '.join(others)}")
+    fact = Lines(f"{runtime.library} works in a process of its own, but not in this one: {reason}", *copies)
+    return Absence(fact, f"run {FIRST} before {' and '.join(others)}")
 
 
 def _rivals(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -23,6 +23,7 @@ from ocaffe.cl.quirks import Facts, Quirk, limited, quirks_of
 from ocaffe.errors import Error
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
+from ocaffe.shown import Lines, lines_of
 from ocaffe.support import log
 from ocaffe.support.switches import Switches
 
@@ -179,7 +180,7 @@ def list_devices() -> list[DeviceInfo]:
     platforms = _platforms(cl)
     if platforms:  # otherwise `no_opencl` says it
         for absence in absences([platform.name for platform in platforms]):
-            log.warn_once("opencl:0", f"OpenCL runtime {absence.fact}\n  fix: {absence.fix}")
+            log.warn_once("opencl:0", Lines(*f"OpenCL runtime {absence.fact}".split("\n"), f"  fix: {absence.fix}"))
     devices = []
     for p, platform in enumerate(platforms):
         try:
@@ -303,7 +304,7 @@ def _math(math: str | None) -> str:
         if math:
             raise Error(f"--math is '{chosen}'", fix=f"give --math one of {', '.join(MATHS)}")
         found = "grep -n OCAFFE_MATH ~/.bashrc ~/.profile finds the line that sets it"
-        raise Error(f"OCAFFE_MATH is '{chosen}'", fix=f"export OCAFFE_MATH={_near(chosen)}\n    {found}; the values are {', '.join(MATHS)}")
+        raise Error(f"OCAFFE_MATH is '{chosen}'", fix=Lines(f"export OCAFFE_MATH={_near(chosen)}", f"    {found}; the values are {', '.join(MATHS)}"))
     return chosen
 
 
@@ -412,14 +413,14 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     if not found:
         best = max(devices, key=DeviceInfo.rank)
         install = gpu_remedy(System.of_this_machine()) or ", or install the GPU's OpenCL driver (docs/platforms.md)"
-        fix = f"leave out --gpu to run on '{best.name}', or for old scripts: export OCAFFE_DEVICE={best.number}{install}"
-        raise Error(f"{flag}: OpenCL has no GPU here, only{_listed(devices)}", fix=fix)
+        fix = lines_of(f"leave out --gpu to run on '{best.name}', or for old scripts: export OCAFFE_DEVICE={best.number}{install}")
+        raise Error(_listed(f"{flag}: OpenCL has no GPU here, only", devices), fix=fix)
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
         raise Error(f"{flag} lists {len(numbers)} GPUs, and this command runs on one device", fix=f"--gpu {numbers[0] or 0}")
     if not numbers[0].isdecimal() or int(numbers[0]) >= len(found):
-        listing = "".join(f"\n  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found))
-        raise Error(f"{flag}: there is no such GPU, only{listing}", fix="--gpu with one of these numbers")
+        listing = [f"  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found)]
+        raise Error(Lines(f"{flag}: there is no such GPU, only", *listing), fix="--gpu with one of these numbers")
     return found[int(numbers[0])]
 
 
@@ -438,11 +439,11 @@ def _by_spec(devices: Sequence[DeviceInfo], spec: str, flag: str) -> DeviceInfo:
         )
         found = next(filter(None, ([device for device in devices if stage(device)] for stage in stages)), [])
     if not found:
-        fact = f"{flag} matches no device; there {'is' if len(devices) == 1 else 'are'}{_listed(devices)}"
+        fact = _listed(f"{flag} matches no device; there {'is' if len(devices) == 1 else 'are'}", devices)
         raise Error(fact, fix=f"give the number PLATFORM:INDEX or a part of a name from this list, such as {devices[0].number}")
     if len(found) > 1:
         fix = f"give the number PLATFORM:INDEX from this list, such as {found[0].number}, or a longer part of the name"
-        raise Error(f"{flag} matches {len(found)} devices:{_listed(found)}", fix=fix)
+        raise Error(_listed(f"{flag} matches {len(found)} devices:", found), fix=fix)
     return found[0]
 
 
@@ -452,7 +453,7 @@ def _best_of_kind(devices: Sequence[DeviceInfo], kind: str, asked_by: str) -> De
         # Apple's OpenCL has processors of Intel as devices, not those of Apple.
         install = "" if sys.platform == "darwin" else f"{cpu_runtime_command(System.of_this_machine())}, or "
         fix = f"{install}--device {devices[0].number}" if kind == "cpu" else "leave it out to run on a CPU"
-        raise Error(f"{asked_by}: OpenCL has no {kind.upper()} here, only{_listed(devices)}", fix=fix)
+        raise Error(_listed(f"{asked_by}: OpenCL has no {kind.upper()} here, only", devices), fix=fix)
     return _usable(max(found, key=DeviceInfo.rank))
 
 
@@ -465,8 +466,8 @@ def _usable(device: DeviceInfo) -> DeviceInfo:
     return device
 
 
-def _listed(devices: Sequence[DeviceInfo]) -> str:
-    return "".join(f"\n  {device}" for device in devices) if len(devices) > 1 else f" {devices[0]}"
+def _listed(text: str, devices: Sequence[DeviceInfo]) -> Lines:
+    return Lines(text, *(f"  {device}" for device in devices)) if len(devices) > 1 else Lines(f"{text} {devices[0]}")
 
 
 def no_opencl() -> Error:
@@ -475,16 +476,16 @@ def no_opencl() -> Error:
     if found.chosen_by_user:
         fact = f"no OpenCL device on this machine: {found.chosen_by_user} leads to no runtime that has one"
         name = found.chosen_by_user.partition("=")[0]
-        line = "and remove the line that grep finds, which sets it: ocaffe then searches for runtimes itself"
-        return Error(fact, fix=f"unset {name}; grep -n {name} ~/.bashrc ~/.profile\n    {line}")
+        line = "    and remove the line that grep finds, which sets it: ocaffe then searches for runtimes itself"
+        return Error(fact, fix=Lines(f"unset {name}; grep -n {name} ~/.bashrc ~/.profile", line))
     absent = absences([platform.name for platform in _platforms(import_pyopencl())])
     fact = f"no OpenCL device {'in this process' if absent else 'on this machine'}"
     broken = [f"{runtime.library}: {runtime.problem}" for runtime in found.runtimes if runtime.problem]
-    broken += [absence.fact for absence in absent]
+    broken += [line for absence in absent for line in absence.fact.split("\n")]
     if broken:
-        fact += "; runtimes that were found but do not work:" + "".join(f"\n  {each}" for each in broken)
+        fact = Lines(f"{fact}; runtimes that were found but do not work:", *(f"  {each}" for each in broken))
     system = System.of_this_machine()
-    return Error(fact, fix=absent[0].fix if absent else f"{cpu_runtime_command(system)}{gpu_remedy(system)}")
+    return Error(fact, fix=absent[0].fix if absent else lines_of(f"{cpu_runtime_command(system)}{gpu_remedy(system)}"))
 
 
 # The distribution's PoCL, for systems without a runtime on PyPI.

@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import Any
 
 from ocaffe.support import log, parent
-from ocaffe.support.cache import Entries, cache_root, digest, write_atomically
+from ocaffe.support.cache import Entries, digest, part, write_atomically
 from ocaffe.support.files import open_plain, read_plain
 
 CHILD = Path(__file__).with_name("child.py")
@@ -105,6 +105,8 @@ def import_pyopencl() -> ModuleType:
     if may_pin() and "POCL_AFFINITY" not in os.environ:
         os.environ["POCL_AFFINITY"] = "1"
         parent.tell(affinity=own)
+    if found.folder in _cached:
+        vendors_folder(_cached[found.folder])  # the cache may have been emptied since; the loader reads the folder at the next call
     if found.folder:
         os.environ["PYOPENCL_HOME"] = found.folder  # the loader would add untested runtimes of $PYOPENCL_HOME/.libs; our folder has the working ones
     return pyopencl
@@ -192,14 +194,15 @@ def discover() -> Discovery:
 def vendors_folder(libraries: list[str]) -> str:
     """Return a folder with one .icd file per library. The hash of its contents is its name, so parallel processes share it."""
     contents = {f"{i:02}-{Path(library).name.split('.')[0]}.icd": library + "\n" for i, library in enumerate(libraries)}
-    root = cache_root()
-    if root is not None:
-        folder = root / "vendors" / digest(*contents.values())[:16]
+    folder = part("vendors") and part(f"vendors/{digest(*contents.values())[:16]}")
+    if folder is not None:
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            for extra in {path.name for path in folder.glob("*.icd")} - {*contents}:
+                os.unlink(folder / extra)  # the loader would load the library that it names
             for name, text in contents.items():
                 if not _holds(folder / name, text.encode()):
                     write_atomically(folder / name, text.encode())
+            _cached[str(folder)] = libraries
             return str(folder)
     temporary = tempfile.TemporaryDirectory(prefix="ocaffe-vendors-")
     _temporary_folders.append(temporary)  # removed when the process ends
@@ -216,6 +219,7 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
 
 
+_cached: dict[str, list[str]] = {}  # the libraries of vendors folders in the cache
 _temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
 _started: dict[str, subprocess.Popen[bytes]] = {}  # trials that `start_trials` has started, by the keys of their verdicts
 
@@ -390,6 +394,9 @@ def start_child(purpose: str, environment: dict[str, str], home: str, stderr: in
     """Start `python child.py PURPOSE` with pipes. Return None if that is not possible (frozen or embedded Python)."""
     if not sys.executable or getattr(sys, "frozen", False):
         return None
+    if home in _cached:  # the cache may have been emptied since
+        home = vendors_folder(_cached[home])
+        environment = {**environment, "OCL_ICD_VENDORS": home}
     command = [sys.executable, str(CHILD), purpose, json.dumps(sys.path), home, str(os.getpid())]
     with contextlib.suppress(OSError):
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment)

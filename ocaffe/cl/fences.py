@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ocaffe.errors import Error
+from ocaffe.shown import Lines
 from ocaffe.support.switches import OFF, VARIABLE, Switches, export_without
 
 FILES = {"SCOPE": "fence_scope.h", "AMD": "fence_amd.h"}  # follow common.h in programs with a last-block reduction
@@ -33,7 +34,7 @@ def device_fence(device: Any, kind: str, runtime: str, capability: int) -> str:
     if not able.get(wanted):
         fact = f"{VARIABLE} has fence={wanted}, which '{device.name.strip()}' does not have"
         able_to = ", ".join(f"fence={name}" for name in ["off", *(name for name, has in able.items() if has)])
-        raise Error(fact, fix=f"{export_without('fence')}\n    the device has {able_to}")
+        raise Error(fact, fix=Lines(export_without("fence"), f"    the device has {able_to}"))
     return wanted
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ocaffe.errors import Error
 from ocaffe.ir.launch import Call, Launch
 from ocaffe.ir.target import OTHER_DEVICE, Target
+from ocaffe.shown import Lines, command
 from ocaffe.support.switches import VARIABLE, Switches
 
 
@@ -18,12 +19,12 @@ def with_bounds(target: Target) -> Target:
     return replace(target, **bounds)
 
 
-def _smaller(items: int) -> str:
+def _smaller(items: int) -> Lines:
     """Return the line for a shell that sets the bound, with the user's other switches."""
     kept = [word for word in os.environ.get(VARIABLE, "").split(",") if word and not word.strip().startswith("limits=")]
     bounds = dict(Switches.read().limits) | {"max_work_group": items}
     words = [*kept, "limits=" + ":".join(f"{name}={bound}" for name, bound in bounds.items())]
-    return f"export {VARIABLE}={','.join(words)}\n    which makes ocaffe use smaller groups; run the command again"
+    return Lines(command("export", f"{VARIABLE}={','.join(words)}"), "    which makes ocaffe use smaller groups; run the command again")
 
 
 def check_group(device: Any, kernel: Any, launch: Launch, call: Call) -> None:

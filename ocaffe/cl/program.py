@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import re
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_text
 from ocaffe.support.cache import Entries, digest
+from ocaffe.support.log import tell
 
 OPTIONS = "-cl-std=CL1.2 -cl-mad-enable"
 NVIDIA_VERBOSE = " -cl-nv-verbose"  # its compiler then reports registers and spills
@@ -296,7 +296,7 @@ class Programs:
         """Remember and print a compiler's messages about a program."""
         if said:
             self._logs[key] = said
-            print(f"{key.family} {dict(key.defines)}:\n{said}", file=sys.stderr)
+            tell(f"{key.family} {dict(key.defines)}:", *said.splitlines())
 
 
 def _messages(request: BuildRequest) -> str:

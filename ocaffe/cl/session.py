@@ -27,6 +27,7 @@ from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
+from ocaffe.shown import Lines
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 GENERATED_SIZE = 32 << 10  # characters of a program of generated kernels on a GPU. One with all of ResNet-50's took 4 s of its first start on an H100
@@ -291,8 +292,10 @@ class Session:
         share = (limit - fixed) / max(arena, 1)
         fix = f"lower batch_size to {100 * share:.0f} % of what it is" if share > 0.01 else "use a device with more memory"
         raise NoRoom(
-            f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)} free\n"
-            f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(arena)}; largest: {names}",
+            Lines(
+                f"the net needs {size_text(fixed + arena)}, '{self.device.name}' has {size_text(limit)} free",
+                f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(arena)}; largest: {names}",
+            ),
             fix=fix,
         )
 

@@ -14,7 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.ir.target import Target
 from ocaffe.ir.tuned import ESTIMATES, REMEDY, Tuned
 from ocaffe.support import log
-from ocaffe.support.cache import cache_root
+from ocaffe.support.cache import part
 from ocaffe.support.files import read_plain
 from ocaffe.support.parsing import reason
 
@@ -29,7 +29,7 @@ def load(target: Target) -> Tuned:
     if setting:
         return merged([(setting, read(Path(setting)))])
     own = user_file(target)
-    return merged([*shipped(target), *([(str(own), read(own))] if own is not None and own.exists() else [])])
+    return merged([*shipped(target), *([(str(own), read(own))] if own is not None and os.path.exists(own) else [])])
 
 
 def merged(tables: Sequence[tuple[str, dict[str, str]]]) -> Tuned:
@@ -62,9 +62,9 @@ def _shipped_files() -> list[tuple[str, dict[str, Any]]]:
 
 def user_file(target: Target) -> Path | None:
     """The path of the user's table for a device, which may not exist; None without a cache folder."""
-    root = cache_root()
+    folder = part("tuned")
     name = re.sub(r"[^a-z0-9]+", "-", f"{target.runtime} {target.name} {target.compute_units}".lower()).strip("-")
-    return None if root is None else root / "tuned" / f"{name}.json"
+    return None if folder is None else folder / f"{name}.json"
 
 
 def read(path: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from ocaffe import __version__
 from ocaffe.cl.discovery import start_trials
 from ocaffe.cli.flags import CAFFE_COMMANDS, nearest
 from ocaffe.errors import Error
+from ocaffe.shown import Lines, lines_of, say
 from ocaffe.support import log
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -70,12 +71,12 @@ COMMANDS = {name: text for group in GROUPS.values() for name, text in group.item
 INTERRUPTED = 130  # exit status, as of shells
 
 
-def usage() -> str:
+def usage() -> Lines:
     lines = ["usage: ocaffe <command> <flags>"]
     for title, commands in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<25} {text}" for name, text in commands.items())]
     lines += ["", "`ocaffe <command> --help` lists the flags; `ocaffe --version` prints the version."]
-    return "\n".join(lines)
+    return Lines(*lines)
 
 
 def _unknown(args: Sequence[str]) -> Error:
@@ -91,15 +92,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     if args and args[0] in ("--version", "-version"):
-        print(f"ocaffe version {__version__}")
+        say(f"ocaffe version {__version__}")
         return 0
     command = _command(args)
     if command is None:
         wanted = args and args[0] in ("--help", "-help", "-h", "help")
         if args and not wanted:
-            print(failure(_unknown(args)), file=log.stderr)
+            log.tell(str(_unknown(args)), mark="error:")
         else:
-            print(usage(), file=sys.stdout if wanted else log.stderr)
+            (say if wanted else log.tell)(usage())
         return 0 if wanted else 1
     log.configure("caffe" if command in CAFFE_COMMANDS else command)
     debug = "--debug" in args
@@ -113,23 +114,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `ocaffe plan | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
-        print("interrupted", file=log.stderr)
+        log.tell("interrupted")
         return INTERRUPTED
     except Exception as problem:
         error = _error(problem)
         if error is None:
             raise
         if debug:
-            traceback.print_exc()
-        print(failure(error), file=log.stderr)
+            log.tell(lines_of(traceback.format_exc().rstrip("\n")))
+        log.tell(str(error), mark="error:")
         if log.records and not log.stderr.isatty():  # a file or a pipe: `tail -1` finds it under a long log
-            print(f"ocaffe {command} failed: {one_line(error)}", file=log.stderr)
+            log.tell(f"ocaffe {command} failed: {one_line(error)}")
     return 1
-
-
-def failure(error: Error) -> str:
-    """Return the text of an error, with a red first word on a terminal."""
-    return f"{log.colored('error:', log.RED)} {error}"
 
 
 def one_line(error: Error) -> str:

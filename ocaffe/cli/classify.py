@@ -19,6 +19,7 @@ from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.numpy_file import read_npy
 from ocaffe.io import load_image
+from ocaffe.shown import say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.recognise import ImageNet, read_mean
@@ -44,16 +45,16 @@ def main(argv: Sequence[str]) -> int:
         net = Classifier(options.model_def, options.pretrained_model, dims, keep=[], device=device, **preprocessing(options, mean))
         swap_channels(net, options)
         names, images = _images(options.input_file, options.ext, net.channels == 3)
-        print(f"Classifying {len(names)} inputs.")
+        say(f"Classifying {len(names)} inputs.")
         start = time.monotonic()
         scores = net.predict(tqdm(images, total=len(names), unit="image", disable=None), not options.center_only)
-        print(f"Done in {time.monotonic() - start:.2f} s.")
+        say(f"Done in {time.monotonic() - start:.2f} s.")
         net.close()
     finally:
         device.close()
     _print_best(names, scores, classes, options.labels)
     target = options.output_file if options.output_file.endswith(".npy") else f"{options.output_file}.npy"
-    print(f"Saving results into {target}")
+    say(f"Saving results into {target}")
     with atomic_write(target) as out:
         np.save(out, scores)
     return 0
@@ -129,9 +130,9 @@ def _print_best(names: Sequence[str], scores: np.ndarray, classes: Sequence[str]
         fix = f"give the names of the {scores.shape[1]} classes of the training" if scores.ndim == 2 else "leave out --labels: these are no scores of classes"
         raise Error(fact, place="--labels", fix=fix)
     for name, row in zip(names, scores):
-        print(f"---------- Prediction for {name} ----------")
+        say(f"---------- Prediction for {name} ----------")
         for best in np.argsort(-row, kind="stable")[:BEST]:
-            print(f'{row[best]:.4f} - "{classes[best]}"')
+            say(f'{row[best]:.4f} - "{classes[best]}"')
 
 
 def _extensions(folder: str) -> str:
@@ -144,16 +145,16 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
     """Return the names of the images and an iterator that loads them one by one."""
     path = os.path.expanduser(path)
     if path.endswith("npy"):
-        print(f"Loading file: {path}")
+        say(f"Loading file: {path}")
         array = read_npy(path, "write the images by np.save(file, array), as an array of numbers")
         array = array[None] if array.ndim == 3 else array
         return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):
-        print(f"Loading folder: {path}")
+        say(f"Loading folder: {path}")
         files = sorted(glob.glob(os.path.join(glob.escape(path), f"*.{extension}")))
         if not files:
             raise Error(f"no file in it ends in .{extension}", place=path, fix=_extensions(path))
     else:
-        print(f"Loading file: {path}")
+        say(f"Loading file: {path}")
         files = [path]
     return files, (load_image(file, color) for file in files)

@@ -12,6 +12,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 from ocaffe.formats.weights import read_weights, weight_files
 from ocaffe.selftest.compare import Side, compare
+from ocaffe.shown import say
 from ocaffe.support import log
 
 PLAIN = "plain"
@@ -46,20 +47,20 @@ def main(argv: Sequence[str]) -> int:
             net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
             sides.append(Side(net, phase, device, plain, weights))
             stack.callback(sides[-1].network.close)
-        print(f"first:  {_title(first)}\nsecond: {_title(second)}{', ' + PLAIN if other == PLAIN else ''}\n")
+        say(f"first:  {_title(first)}", f"second: {_title(second)}{', ' + PLAIN if other == PLAIN else ''}", "")
         rows = compare(*sides)
     width = max((len(row.layer) for row in rows), default=5)
     for row in rows:
         error = "merged" if row.error is None else f"{row.error:.1e}"
-        print(f"{row.phase:<8}  {row.layer:<{width}}  {error:>8}{'  <--' if row.error is not None and not row.error <= options.tolerance else ''}  {row.blob}")
+        say(f"{row.phase:<8}  {row.layer:<{width}}  {error:>8}{'  <--' if row.error is not None and not row.error <= options.tolerance else ''}  {row.blob}")
     wrong = [row for row in rows if row.error is not None and not row.error <= options.tolerance]
     compared = sum(row.error is not None for row in rows)
     if not wrong:
-        print(f"\nno difference above {options.tolerance:g} in {compared} values")
+        say("", f"no difference above {options.tolerance:g} in {compared} values")
         return 0
     row = wrong[0]
-    print(f"\n{len(wrong)} of {compared} values differ; the first: layer {row.layer}, {row.phase}, '{row.blob}', off by {row.error:.2g}")
-    print(f"  of its largest magnitude, {row.place}")
+    say("", f"{len(wrong)} of {compared} values differ; the first: layer {row.layer}, {row.phase}, '{row.blob}', off by {row.error:.2g}")
+    say(f"  of its largest magnitude, {row.place}")
     return 1
 
 

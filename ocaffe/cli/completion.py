@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ocaffe.cli import COMMANDS
 from ocaffe.cli.flags import Parser, spelling
 from ocaffe.cli.parsers import parser_of
+from ocaffe.shown import say
 
 SHELLS = {
     "bash": 'eval "$(ocaffe completion bash)" in ~/.bashrc',
@@ -20,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("completion", f"Print a script that completes commands, flags and files. To use it, {'; '.join(lines)}.")
     parser.add_argument("shell", metavar="SHELL", choices=list(SHELLS), help=", ".join(SHELLS))
     shell = parser.parse(argv).shell
-    print("\n".join({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]()))
+    say(*{"bash": _bash, "zsh": _zsh, "fish": _fish}[shell]())
     return 0
 
 

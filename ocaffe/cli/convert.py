@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import input_text, read_sidecar
+from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.files import refuse_other
 from ocaffe.support.kinds import foreign
@@ -86,7 +86,7 @@ def _in_order(files: Sequence[str]) -> str:
     first, *rest = files
     for order in itertools.permutations(rest) if len(files) < 5 else ():
         if tuple(_kind(file, False) for file in (first, *order)) in CONVERSIONS:
-            return shlex.join(["ocaffe", "convert", first, *order])
+            return command("ocaffe", "convert", *map(path_word, (first, *order)))
     return f"give files of these kinds, in this order: {_orders()}"
 
 
@@ -94,9 +94,11 @@ def _summary(options: argparse.Namespace) -> int:
     from ocaffe.tools.file_summary import summarize
 
     if options.files:
-        fix = f"`ocaffe convert {' '.join(options.files)}` converts, `ocaffe convert --summary {options.summary}` shows {options.summary}: give one of the two"
+        words = "ocaffe", "convert"
+        files, one = command(*words, *map(path_word, options.files)), command(*words, "--summary", path_word(options.summary))
+        fix = f"`{files}` converts, `{one}` shows {options.summary}: give one of the two"
         raise Error(f"--summary is given with files to convert ({' '.join(options.files)})", place="ocaffe convert", fix=fix)
-    print("\n".join(summarize(options.summary)))
+    say(*summarize(options.summary))
     return 0
 
 
@@ -132,14 +134,14 @@ def import_onnx(options: argparse.Namespace) -> None:
         compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
         verdict = _verified(compared, options, imported)
     write(message, blobs, source, net, weights)
-    print(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
+    say(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
     if imported.fixed:
         name, axis = next(iter(imported.batch.items()))
         size = next(layer.input_param.shape[0].dim[axis] for layer in message.layer if name in layer.top)
         remedy = "" if imported.open else f"; for other batches {EXPORT.format(OPEN.format(name))}, or dynamic_shapes with dynamo=True"
-        print(f"note: the net takes only the batch of {size}: {imported.fixed}{remedy}")
+        say(f"note: the net takes only the batch of {size}: {imported.fixed}{remedy}")
     if exporter:
-        print(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:\n  {EXPORTS[exporter]}")
+        say(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:", f"  {EXPORTS[exporter]}")
 
 
 def transcode(options: argparse.Namespace) -> None:
@@ -150,7 +152,7 @@ def transcode(options: argparse.Namespace) -> None:
     if not options.force:
         refuse_other(target, lambda path: convert_weights(source, path, net[0] if net else None))
     convert_weights(source, target, net[0] if net else None)
-    print(f"{target}: the weights of {source}")
+    say(f"{target}: the weights of {source}")
 
 
 # -- to ONNX ---------------------------------------------------------------------------------------------------------
@@ -204,12 +206,12 @@ def export_onnx(options: argparse.Namespace) -> None:
         refuse_other(target, lambda path: save(exported.model, path), data_of(Path(target)))
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
-    print(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+    say(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
     if found is not None and not wanted.bake:
-        print(f"the model expects images as in the training: {input_text(found[0])}")
+        say(f"the model expects images as in the training: {input_text(found[0])}")
     batch = next((each.type.tensor_type.shape.dim[:1] for each in exported.model.graph.input), [])
     if not options.dynamic_batch and any(size.dim_value > 1 for size in batch):
-        print(f"the batch is fixed to {batch[0].dim_value}; --dynamic-batch makes it free")
+        say(f"the batch is fixed to {batch[0].dim_value}; --dynamic-batch makes it free")
 
 
 def _net_in(weights: str) -> Any:

@@ -11,10 +11,12 @@ from tqdm import tqdm
 
 from ocaffe.cli.flags import Parser
 from ocaffe.data.databases.datum import encode_datum
-from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.data.databases.writer import LmdbWriter, Writer
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
+from ocaffe.shown import say
+from ocaffe.support.files import check_free, clear_killed, new_entries
 from ocaffe.tools.datasets.box_databases import FORMATS
 from ocaffe.tools.datasets.sets import SETS, Part
 
@@ -49,44 +51,36 @@ def main(argv: Sequence[str]) -> int:
         fix = f"--from with the folder of the original files (relative to {os.getcwd()}), or leave it out to download them"
         raise Error(f"the folder {source} does not exist", fix=fix)
     for line in make(args.name, args.folder, source):
-        print(line)
+        say(line)
     return 0
 
 
 def make(name: str, folder: str, source: str | None) -> list[str]:
     """Make the databases of `name` in `folder`. Return lines for the user.
 
-    A database gets its name only when it is complete.
+    All get their names when all are complete.
     """
-    paths = {part: os.path.join(folder, f"{name}_{part}_lmdb") for part in ("train", "test")}
-    mean = os.path.join(folder, MEAN)
-    for path in paths.values():
-        LmdbWriter.check_absent(path)
+    databases = {part: f"{name}_{part}_lmdb" for part in ("train", "test")}
+    clear_killed(folder)
+    check_free(folder, databases.values())  # before the download
     data = SETS[name](source)
-    if data.wants_mean:
-        LmdbWriter.check_absent(mean)
-    writers: list[LmdbWriter] = []
-    try:
-        for part, path in paths.items():
-            writers.append(LmdbWriter(path))
-            _write(writers[-1], data.parts[part])
-            if data.names:
-                writers[-1].attach(LABELS, labels_bytes(data.names))
-        for writer in writers:
-            writer.finish()
-    except BaseException:
-        for writer in writers:
-            writer.discard()
-        raise
-    lines = [f"{path}: {len(data.parts[part].labels)} images of {'x'.join(map(str, data.parts[part].images.shape[1:]))}" for part, path in paths.items()]
-    if data.wants_mean:
-        images = data.parts["train"].images
-        write_blobproto(mean, (images.sum(0, dtype=np.int64) / len(images)).astype(np.float32))
-        lines.append(f"{mean}: the mean of the training images")
+    lines = []
+    with new_entries(folder, (*databases.values(), *([MEAN] if data.wants_mean else []))) as made:
+        for part, database in databases.items():
+            with LmdbWriter(str(made / database)) as writer:
+                _write(writer, data.parts[part])
+                if data.names:
+                    writer.attach(LABELS, labels_bytes(data.names))
+            images = data.parts[part].images
+            lines.append(f"{os.path.join(folder, database)}: {len(images)} images of {'x'.join(map(str, images.shape[1:]))}")
+        if data.wants_mean:
+            images = data.parts["train"].images
+            write_blobproto(str(made / MEAN), (images.sum(0, dtype=np.int64) / len(images)).astype(np.float32))
+            lines.append(f"{os.path.join(folder, MEAN)}: the mean of the training images")
     return [*lines, *data.remarks]
 
 
-def _write(writer: LmdbWriter, part: Part) -> None:
+def _write(writer: Writer, part: Part) -> None:
     pairs = zip(part.images, part.labels)
     for number, (image, label) in enumerate(tqdm(pairs, total=len(part.labels), desc=os.path.basename(writer.path), disable=None)):
         writer.put(b"%08d" % number, encode_datum(image, int(label)))

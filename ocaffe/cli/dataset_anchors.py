@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.shown import say
 from ocaffe.tools.datasets.anchors import Anchors, anchors_of
 
 NAME = "dataset anchors"
@@ -24,9 +25,9 @@ def main(argv: Sequence[str]) -> int:
         if getattr(options, flag) < 1:
             raise Error(f"--{flag} is {getattr(options, flag)}", place=f"ocaffe {NAME}", fix=f"--{flag} 1, or a larger number")
     anchors, images = anchors_of(options.database, options.count, options.width, options.height, options.seed)
-    print(f"{anchors.counts.sum():,} boxes of {images:,} images, resized to {options.width} x {options.height} pixels")
+    say(f"{anchors.counts.sum():,} boxes of {images:,} images, resized to {options.width} x {options.height} pixels")
     for line in report(anchors, options.cell):
-        print(line)
+        say(line)
     return 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.convert_imageset import image_recipe, recipe_flags
 from ocaffe.cli.flags import Parser
+from ocaffe.shown import say
 from ocaffe.tools.datasets.box_databases import SHARE, Settings, make_databases
 
 _TEXTS = {
@@ -41,5 +42,5 @@ def main(kind: str, argv: Sequence[str]) -> int:
         skip_bad=options.skip_bad,
     )
     for line in make_databases(kind, options.folder, options.out, settings):
-        print(line)
+        say(line)
     return 0

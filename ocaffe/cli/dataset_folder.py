@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe.cli.convert_imageset import image_recipe, recipe_flags
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.shown import say
 from ocaffe.tools.datasets.folder_set import SHARE, Settings, make_databases
 
 NAME = "dataset folder"
@@ -29,5 +30,5 @@ def main(argv: Sequence[str]) -> int:
         image_recipe(options, NAME), options.test, options.seed, options.shuffle, check_size=options.check_size, most_bad=options.skip_bad_records
     )
     for line in make_databases(options.folder, options.out, settings):
-        print(line)
+        say(line)
     return 0

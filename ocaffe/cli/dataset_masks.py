@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
+from ocaffe.shown import say
 from ocaffe.tools.datasets.mask_set import SHARE, Settings, make_masks
 
 NAME = "dataset masks"
@@ -26,5 +27,5 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     given = {name: getattr(options, name) for name in ("colors", "labels", "lists", "image_suffix", "mask_suffix", "seed", "skip_bad")}
     for line in make_masks(options.images, options.masks, options.out, Settings(**given, share=options.test)):
-        print(line)
+        say(line)
     return 0

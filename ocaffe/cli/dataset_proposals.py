@@ -21,6 +21,7 @@ from ocaffe.formats.param_str import with_settings
 from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.base import layer_type
+from ocaffe.shown import say
 from ocaffe.support import log
 from ocaffe.tools.py_faster_rcnn import configured, read_configuration
 
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         fix = "other weights, or smaller min_size of Proposal, or the 'scales' of the training: --cfg FILE with TEST: SCALES"
         raise Error(f"the net proposes no region in any of {len(found)} images", place=model, fix=fix)
     write_proposals(options.out, [boxes for boxes, _ in found], [scores for _, scores in found])
-    print(f"{options.out}: {sum(len(boxes) for boxes, _ in found)} proposals for {len(found)} images")
+    say(f"{options.out}: {sum(len(boxes) for boxes, _ in found)} proposals for {len(found)} images")
     return 0
 
 

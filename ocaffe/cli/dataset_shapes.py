@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.cli.made_data import at_least, counts, least_and_most, wrong
+from ocaffe.shown import say
 from ocaffe.tools.datasets.sets import digits, mnist
 from ocaffe.tools.synthetic.shapes_set import Settings, make_shapes
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         crop_size=_side("crop-size", options.crop_size),
     )
     for line in make_shapes(options.out, mnist(options.mnist) if options.mnist else digits(None), settings):
-        print(line)
+        say(line)
     return 0
 
 

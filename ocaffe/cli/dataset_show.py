@@ -25,6 +25,7 @@ from ocaffe.data.sources.file_images import ListSource
 from ocaffe.data.stores.label_names import is_database, label_names
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import read_net, read_solver
+from ocaffe.shown import command, path_word, say
 from ocaffe.solver.nets import net_messages
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
@@ -57,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     if options.label_count < 0:
         raise Error(f"--label-count is {options.label_count}", place=f"ocaffe {NAME}", fix="--label-count 1, or another number of 0 or more labels")
     if not options.out.lower().endswith(".png"):
-        raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix=f"--out {os.path.splitext(options.out)[0] or 'shown'}.png")
+        raise Error(f"--out is {options.out}", place=f"ocaffe {NAME}", fix=command("--out", path_word(f"{os.path.splitext(options.out)[0] or 'shown'}.png")))
     log.quiet()
     boxed = is_annotated(options.source)
     found = augmented(options, _BOXES if boxed else _IMAGES) if options.augment else stored_boxes(options) if boxed else stored(options)
@@ -67,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         samples = [(with_boxes(image, rows, names), np.empty(0)) for image, rows in samples]
     with atomic_write(options.out) as out:
         out.write(contact_sheet([image for image, _ in samples], [caption(label, names) for _, label in samples]))
-    print(f"{options.out}: {len(samples)} images")
+    say(f"{options.out}: {len(samples)} images")
     return 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.cli.made_data import counts, least_and_most, wrong
+from ocaffe.shown import say
 from ocaffe.tools.datasets.sets import digits, mnist
 from ocaffe.tools.synthetic.text_set import Settings, make_text
 
@@ -37,5 +38,5 @@ def main(argv: Sequence[str]) -> int:
         suffix=options.format,
     )
     for line in make_text(options.out, mnist(options.mnist) if options.mnist else digits(None), settings):
-        print(line)
+        say(line)
     return 0

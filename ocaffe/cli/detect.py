@@ -14,6 +14,7 @@ from ocaffe.cli.classify import chosen_device, mean_of, net_flags, preprocessing
 from ocaffe.cli.flags import Parser
 from ocaffe.detector import Detector, Window
 from ocaffe.errors import Error, Place
+from ocaffe.shown import say, write_table
 from ocaffe.support.files import atomic_write, text_lines, to_read
 from ocaffe.support.parsing import reason
 
@@ -44,16 +45,16 @@ def main(argv: Sequence[str]) -> int:
         pad = options.context_pad
         net = Detector(options.model_def, options.pretrained_model, context_pad=pad, keep=[], device=device, **preprocessing(options, mean))
         swap_channels(net, options)
-        print("Loading input...")
+        say("Loading input...")
         start = time.monotonic()
         found = net.detect_windows(_by_image(tqdm(windows, unit="window", disable=None)))
         net.close()
     finally:
         device.close()
-    print(f"Processed {len(windows)} windows in {time.monotonic() - start:.3f} s.")
+    say(f"Processed {len(windows)} windows in {time.monotonic() - start:.3f} s.")
     scores = np.stack([detection["prediction"] for detection in found])
     (_write_csv if options.output_file.lower().endswith("csv") else _write_hdf5)(options.output_file, windows, scores)
-    print(f"Saved to {options.output_file}.")
+    say(f"Saved to {options.output_file}.")
     return 0
 
 
@@ -88,9 +89,8 @@ def _by_image(windows: Iterable[tuple[str, Window]]) -> Iterator[tuple[str, Iter
 
 def _write_csv(path: str, windows: Windows, scores: np.ndarray) -> None:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["filename", *COLUMNS, *(f"class{n}" for n in range(scores.shape[1]))])
-    writer.writerows([name, *window, *(repr(float(score)) for score in row)] for (name, window), row in zip(windows, scores))
+    rows = [[name, *window, *(repr(float(score)) for score in row)] for (name, window), row in zip(windows, scores)]
+    write_table(text, [["filename", *COLUMNS, *(f"class{n}" for n in range(scores.shape[1]))], *rows])
     with atomic_write(path) as out:
         out.write(text.getvalue().encode())
 

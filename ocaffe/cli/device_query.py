@@ -10,6 +10,7 @@ from ocaffe.cl.discovery import discover
 from ocaffe.cl.makers import maker_of
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.errors import Error
+from ocaffe.shown import Lines, lines_of, say
 
 _LABEL_WIDTH = 31  # Caffe's column
 _FLAGS = ("gpu_overlap_nv", "kernel_exec_timeout_nv")
@@ -19,11 +20,11 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("device_query", "Show the OpenCL devices and the files of their drivers.")
     device_flags(parser)
     options = parser.parse(argv)
-    print(device_query_text(options.gpu or None, options.device or None))
+    say(device_query_text(options.gpu or None, options.device or None))
     return 0
 
 
-def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
+def device_query_text(gpu: str | None = None, spec: str | None = None) -> Lines:
     """Return the report: one field per line, with an empty line between devices.
 
     `spec` and `gpu` are those of `choose_several`. Without them, and for gpu = 'all', the report covers every device.
@@ -35,7 +36,8 @@ def device_query_text(gpu: str | None = None, spec: str | None = None) -> str:
     default = _default(devices)
     paragraphs = [_paragraph(_device_lines(devices, device, device is default)) for device in _chosen(devices, gpu, spec)]
     left_out = _paragraph((*_left_out(), *_without_opencl(devices)))
-    return "\n\n".join([*paragraphs, left_out] if left_out else paragraphs)
+    first, *more = [*paragraphs, *([left_out] if left_out else [])]
+    return Lines(first, *(line for paragraph in more for line in ("", paragraph)))
 
 
 def _default(devices: Sequence[DeviceInfo]) -> DeviceInfo | None:
@@ -55,11 +57,16 @@ def _without_opencl(devices: Sequence[DeviceInfo]) -> Iterator[tuple[str, object
     present = {maker_of(device.cl_device) for device in devices if device.kind == "gpu"}
     remedy = gpu_remedy(System.of_this_machine(), present).strip()
     if remedy:
-        yield "GPU without OpenCL", remedy.replace("\n  ", "\n" + " " * _LABEL_WIDTH)
+        yield "GPU without OpenCL", Lines(*(" " * _LABEL_WIDTH * bool(row) + line for row, line in enumerate(remedy.split("\n  "))))
 
 
-def _paragraph(lines: Iterable[tuple[str, object]]) -> str:
-    return "\n".join(f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in lines)
+def _paragraph(lines: Iterable[tuple[str, object]]) -> Lines:
+    return Lines(*(_line(label, value) for label, value in lines))
+
+
+def _line(label: str, value: object) -> str:
+    text = f"{label + ':':<{_LABEL_WIDTH}}{value}"
+    return lines_of(text) if isinstance(value, Lines) else text
 
 
 def _device_lines(devices: Sequence[DeviceInfo], info: DeviceInfo, is_default: bool) -> Iterator[tuple[str, object]]:

@@ -10,6 +10,7 @@ from ocaffe.draw import DIRECTIONS, draw
 from ocaffe.formats.filter import filter_net
 from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.shown import say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         state = proto.NetState(phase=PHASES[options.phase], level=options.level, stage=options.stage.split(",") if options.stage else [])
         net = filter_net(net, state)
     made = draw(net, options.rankdir, os.path.splitext(options.image)[1], options.display_lrm, options.net)
-    print(f"Drawing net to {options.image}")
+    say(f"Drawing net to {options.image}")
     with atomic_write(options.image) as out:
         out.write(made)
     return 0

@@ -23,11 +23,12 @@ from ocaffe.evaluation.sidecar import sidecar_of
 from ocaffe.formats.text import parse, read_solver
 from ocaffe.memory.report import size_text
 from ocaffe.parallel.world import ALONE
+from ocaffe.shown import command, path_word, say
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, open_plain
+from ocaffe.support.files import atomic_write, clear_killed, open_plain
 from ocaffe.zoo.images import Images, find_images, typical_side
-from ocaffe.zoo.project import TUNING_EPOCHS, Project, begin, discard, write_project
+from ocaffe.zoo.project import FILES, TUNING_EPOCHS, Project, begin, discard, write_project
 from ocaffe.zoo.unreadable import Check
 
 NAME = "fit"
@@ -48,19 +49,21 @@ def main(argv: Sequence[str]) -> int:
     started = time.monotonic()
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    begin(options.net, options.out)  # its errors come before the images are decoded
+    again = _unfinished(options.out)
+    begin(options.net, options.out, again)  # its errors come before the images are decoded
     check = Check(parse(options.transform, proto.TransformationParameter, "--transform").max_image_pixels)
     images = find_images(options.data, options.out, options.val, options.test, options.seed, check)
     epochs = options.epochs or (0 if options.weights else EPOCHS)
     size = options.size or _side(options.net, images)
     choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, trained=BEST, solver=f"random_seed: {options.seed}")
-    project = write_project(options.net, images, options.out, choices, device.target)
+    project = write_project(options.net, images, options.out, choices, device.target, again)
     _announce(project, device.info.name)
     device.close()
     try:
-        ended = _train(project, options)
+        ended = _train(project, options, again)
     except _NotBegun as problem:
-        discard(project, LOG)
+        if not again:
+            discard(project, LOG)
         raise problem.error from None
     best = _keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
@@ -68,6 +71,12 @@ def main(argv: Sequence[str]) -> int:
     names = images.classes or [str(number) for number in range(project.classes)]
     _report(project, confusion, names, time.monotonic() - started, ended)
     return 0
+
+
+def _unfinished(out: str) -> bool:
+    """Return whether a process that was killed has left its files in `out`. The same command goes on with its training."""
+    clear_killed(out)
+    return all(os.path.isfile(os.path.join(out, name)) for name in FILES) and not os.path.lexists(os.path.join(out, RESULTS))
 
 
 def _parser() -> Parser:
@@ -91,18 +100,18 @@ def _side(net: str, images: Images) -> int:
 
 def _announce(project: Project, device: str) -> None:
     images = project.images
-    print(f"images    {images.train.images} for training, {images.test.images} for testing; {project.classes} classes")
-    print(f"net       {project.net}, input {shape_text(project.shape)}, batch {project.batch}; {size_text(project.bytes)} on {device}")
-    print(f"training  {project.iterations} iterations; log in {project.path(LOG)}")
+    say(f"images    {images.train.images} for training, {images.test.images} for testing; {project.classes} classes")
+    say(f"net       {project.net}, input {shape_text(project.shape)}, batch {project.batch}; {size_text(project.bytes)} on {device}")
+    say(f"training  {project.iterations} iterations; log in {project.path(LOG)}")
     for note in project.notes:
-        print(f"note      {note}")
+        say(f"note      {note}")
 
 
-def _train(project: Project, options: Any) -> int:
-    """Train with the log in a file. Print a line for each test. Return the number of iterations."""
-    argv = ["--solver", project.path("solver.prototxt")]
+def _train(project: Project, options: Any, again: bool) -> int:
+    """Train with the log in a file. Print a line for each test. Return the number of iterations. `again`: from the newest snapshot on."""
+    argv = ["--solver", project.path("solver.prototxt"), *(["--snapshot", "auto"] if again else [])]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
-    with log.into(project.path(LOG)):
+    with log.into(project.path(LOG), "a" if again else "w"):
         for note in project.notes:
             log.info("caffe.cpp:1", note)
         tests = _Tests(project)
@@ -113,7 +122,7 @@ def _train(project: Project, options: Any) -> int:
                 raise
             raise _NotBegun(problem) from problem
     if tests.iterations < project.iterations:
-        print(f"stopped at iteration {tests.iterations} of {project.iterations}")
+        say(f"stopped at iteration {tests.iterations} of {project.iterations}")
     return tests.iterations
 
 
@@ -138,7 +147,7 @@ class _Tests(Watch):
         accuracy = record["outputs"][self.project.accuracy][0]
         mark = " (best)" if accuracy > self.best and record["iteration"] else ""  # in iteration 0 the net has learned nothing
         self.best = max(self.best, accuracy)
-        print(f"  iteration {record['iteration']:>6} of {self.project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
+        say(f"  iteration {record['iteration']:>6} of {self.project.iterations}: accuracy {100 * accuracy:5.1f} %{mark}", flush=True)
 
     def ended(self, solver: Solver) -> None:
         self.iterations = solver.iter
@@ -148,7 +157,7 @@ def _keep_best(project: Project) -> str:
     """Give the weights of the best test a short name. Raise Error if the training was stopped before the first one."""
     found = glob.glob(f"{glob.escape(project.prefix)}_best_iter_*.caffemodel")
     if not found:
-        fix = f"continue with: ocaffe train --solver {project.path('solver.prototxt')} --snapshot auto"
+        fix = f"continue with: {command('ocaffe', 'train', '--solver', path_word(project.path('solver.prototxt')), '--snapshot', 'auto')}"
         raise Error("the training was stopped before a test", place=project.folder, fix=fix)
     best = project.path(BEST)
     newest = max(found, key=os.path.getmtime)
@@ -163,21 +172,24 @@ def _report(project: Project, confusion: Confusion, names: Sequence[str], second
         out.write(confusion_png(confusion, names))
     with atomic_write(project.path(RESULTS)) as out:
         out.write((json.dumps(confusion.record(names), indent=1) + "\n").encode())
-    print()
+    say()
     for line in [*confusion.table(names), *confusion.mistakes(names)]:
-        print(line)
-    print()
-    print(f"accuracy {100 * confusion.accuracy:.1f} % on {confusion.images} images that were not trained on, after {seconds:.0f} s")
-    print("          (the same images chose the best snapshot)")
-    solver, net, deploy = (project.path(name) for name in ("solver.prototxt", "train_val.prototxt", "deploy.prototxt"))
+        say(line)
+    say()
+    say(f"accuracy {100 * confusion.accuracy:.1f} % on {confusion.images} images that were not trained on, after {seconds:.0f} s")
+    say("          (the same images chose the best snapshot)")
+    solver, net, deploy, best, onnx = (
+        path_word(project.path(name)) for name in ("solver.prototxt", "train_val.prototxt", "deploy.prototxt", BEST, f"{project.net}.onnx")
+    )
+    train = "ocaffe", "train", "--solver", solver
     tests = read_solver(solver).test_iter[0]
-    for what, command in (
+    for what, text in (
         ("picture", project.path(PICTURE)),
         ("labels", project.path("labels.txt")),
-        ("predict", f"ocaffe predict {project.folder} IMAGE"),
-        ("test", f"ocaffe test --model {net} --weights {project.path(BEST)} --iterations {tests}"),
-        ("export", f"ocaffe convert {deploy} {project.path(BEST)} {project.path(project.net)}.onnx"),
-        *([("continue", f"ocaffe train --solver {solver} --snapshot auto")] if ended < project.iterations else []),
-        ("train on", f"edit {solver}, then: ocaffe train --solver {solver} --weights {project.path(BEST)}"),
+        ("predict", command("ocaffe", "predict", path_word(project.folder), "IMAGE")),
+        ("test", command("ocaffe", "test", "--model", net, "--weights", best, "--iterations", tests)),
+        ("export", command("ocaffe", "convert", deploy, best, onnx)),
+        *([("continue", command(*train, "--snapshot", "auto"))] if ended < project.iterations else []),
+        ("train on", f"edit {solver}, then: {command(*train, '--weights', best)}"),
     ):
-        print(f"{what:<9} {command}")
+        say(f"{what:<9} {text}")

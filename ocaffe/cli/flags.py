@@ -5,7 +5,6 @@ import argparse
 import contextlib
 import difflib
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -13,6 +12,7 @@ from typing import Any, NoReturn
 from ocaffe.data.bad_records import BadRecord
 from ocaffe.errors import Error
 from ocaffe.ir.target import MATHS
+from ocaffe.shown import command
 from ocaffe.support import log
 
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
                 words.append(word)
                 continue
             words += (new := ["--set", f"{field}={value if equals else rest.pop(0)}"])
-            print(f"hint: {name} will go; type {shlex.join(new)}", file=log.stderr)
+            log.tell(f"hint: {name} will go; type {command(*new)}")
         return words
 
     def parse(self, argv: Sequence[str], intermixed: bool = False) -> argparse.Namespace:

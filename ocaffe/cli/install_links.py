@@ -11,6 +11,7 @@ from importlib.machinery import PathFinder
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.shown import command, say
 from ocaffe.support.files import atomic_write, open_plain, to_write
 
 LINKS = {  # name of Caffe's program: the command that replaces it, with a flag; '' is the program with actions
@@ -94,7 +95,7 @@ def _install_package() -> None:
         reason = problem.strerror if isinstance(problem, OSError) else problem.fact
         fix = "make an environment of your own: python -m venv DIR; or run scripts by python -m ocaffe.as_caffe script.py"
         raise Error(f"the package caffe cannot be written: {reason}", place=folder, fix=fix) from None
-    print(f"`import caffe` imports ocaffe now, by {folder}; `ocaffe install-links --python --remove` removes it")
+    say(f"`import caffe` imports ocaffe now, by {folder}; `ocaffe install-links --python --remove` removes it")
 
 
 def _remove_package() -> None:
@@ -104,11 +105,11 @@ def _remove_package() -> None:
     try:
         os.unlink(os.path.join(folder, "__init__.py"))
     except OSError as problem:
-        raise Error(f"the package cannot be removed: {problem.strerror}", place=folder, fix=f"remove it as its owner: rm -r {folder}") from None
+        raise Error(f"the package cannot be removed: {problem.strerror}", place=folder, fix=f"remove it as its owner: {command('rm', '-r', folder)}") from None
     shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
     with contextlib.suppress(OSError):  # other files are the user's
         os.rmdir(folder)
-    print(f"removed {folder}")
+    say(f"removed {folder}")
 
 
 def _package() -> str:
@@ -126,7 +127,7 @@ def _remove_programs(folder: str) -> None:
         os.unlink(path)
         if os.name == "nt":
             os.unlink(f"{os.path.splitext(path)[0]}.cmd")
-    print(f"removed {len(made)} programs from {folder}")
+    say(f"removed {len(made)} programs from {folder}")
 
 
 def _install_programs(folder: str, force: bool) -> None:
@@ -139,9 +140,9 @@ def _install_programs(folder: str, force: bool) -> None:
     if foreign and not force:
         fact = f"{', '.join(foreign)}: something else has this name"
         raise Error(fact, place="ocaffe install-links", fix="choose another folder, or replace them by --force")
-    for name, command in LINKS.items():
-        _install(paths[name], command)
-    print(f"{len(LINKS)} programs in {folder}" + ("" if _on_path(folder) else f'; to find them: export PATH="{os.path.abspath(folder)}:$PATH"'))
+    for name, started in LINKS.items():
+        _install(paths[name], started)
+    say(f"{len(LINKS)} programs in {folder}" + ("" if _on_path(folder) else f"; to find them: export PATH={command(os.path.abspath(folder))}:\"$PATH\""))
 
 
 def _install(path: str, command: str) -> None:
@@ -154,7 +155,7 @@ def _install(path: str, command: str) -> None:
     os.chmod(path, 0o755)
     if os.name == "nt":
         with atomic_write(f"{os.path.splitext(path)[0]}.cmd") as out:
-            out.write(f'@"{sys.executable}" "{os.path.abspath(path)}" %*\r\n'.encode())
+            out.write(f'@"{_batch(sys.executable)}" "{_batch(os.path.abspath(path))}" %*\r\n'.encode())
 
 
 def _ours(path: str) -> bool:
@@ -167,3 +168,8 @@ def _ours(path: str) -> bool:
 
 def _on_path(folder: str) -> bool:
     return os.path.abspath(folder) in (os.path.abspath(entry) for entry in os.environ.get("PATH", "").split(os.pathsep))
+
+
+def _batch(path: str) -> str:
+    """Return a path in quotation marks of a .cmd file, where a percent sign begins a variable."""
+    return path.replace("%", "%%")

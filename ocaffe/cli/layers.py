@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ocaffe.cli.flags import Parser, nearest
 from ocaffe.errors import Error
 from ocaffe.layers.catalogue import Entry, catalogue, markdown
+from ocaffe.shown import lines_of, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
 
@@ -23,16 +24,16 @@ def main(argv: Sequence[str]) -> int:
             page.write(markdown().encode())
         return 0
     if options.markdown:
-        print(markdown(), end="")
+        say(lines_of(markdown().rstrip("\n")))
         return 0
     entries = catalogue()
     if wanted := options.name or options.type:
-        print("\n".join(_one(_find(entries, wanted))))
+        say(*_one(_find(entries, wanted)))
         return 0
     width = max(len(entry.type) for entry in entries)
     for entry in entries:
-        print(f"{entry.type:<{width}}  {entry.summary}")
-    print(f"\n{len(entries)} types; `ocaffe layers TYPE` shows the parameters of one.")
+        say(f"{entry.type:<{width}}  {entry.summary}")
+    say("", f"{len(entries)} types; `ocaffe layers TYPE` shows the parameters of one.")
     return 0
 
 

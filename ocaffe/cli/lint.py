@@ -7,6 +7,7 @@ from ocaffe.cli.flags import Parser, stages, state_flags
 from ocaffe.cli.train import imdb_flags, prepared
 from ocaffe.errors import Error
 from ocaffe.lint import JOB_RULES, NET_RULES, NO_EFFECT, WEIGHTS, Finding, lint, net_rules, solver_rules  # noqa: F401 (they register themselves)
+from ocaffe.shown import say
 from ocaffe.support import log
 
 MANY = 3  # maximum number of findings of a rule in a file that are printed one by one
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     if options.rules:
         width = max(map(len, known))
         for name, description in known.items():
-            print(f"{name:<{width}}  {' '.join(description.split())}")
+            say(f"{name:<{width}}  {' '.join(description.split())}")
         return 0
     if not options.files:
         raise Error("no file is given", place="ocaffe lint", fix="ocaffe lint FILE, with a solver or net prototxt as FILE")
@@ -41,10 +42,10 @@ def main(argv: Sequence[str]) -> int:
         found = lint(path, ignored, options.level, stages(options.stage), options.weights, prepare)
         count += len(found)
         for finding, alike in _grouped(found):
-            print(finding)
+            say(str(finding))
             if alike:
-                print(f"  also in line{'s' if len(alike) > 1 else ''} {', '.join(str(each.place.line) for each in alike)}")
-    print(f"{count} finding{'s' if count != 1 else ''} in {', '.join(options.files)}")
+                say(f"  also in line{'s' if len(alike) > 1 else ''} {', '.join(str(each.place.line) for each in alike)}")
+    say(f"{count} finding{'s' if count != 1 else ''} in {', '.join(options.files)}")
     return 1 if count else 0
 
 

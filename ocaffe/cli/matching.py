@@ -9,6 +9,7 @@ from ocaffe.errors import Error, names_text
 from ocaffe.formats.fillers import draw_of
 from ocaffe.formats.weights import read_weights
 from ocaffe.ir.graph import Graph, Parameter
+from ocaffe.shown import Lines
 from ocaffe.support import log
 
 
@@ -28,7 +29,7 @@ def check_match(graph: Graph, copied: Mapping[str, Collection[Parameter]], allow
         if not parameters and not allow_no_match:
             theirs = [layer.name for layer in read_weights(file).layers if layer.blobs]
             raise Error(
-                f"no layer of the file has the name of a layer of the net\n  the file has {_names(theirs)}; the net has {_names(own)}",
+                Lines("no layer of the file has the name of a layer of the net", f"  the file has {_names(theirs)}; the net has {_names(own)}"),
                 place=file, fix="give the weights of this net, or give its layers the names in the file; --allow-no-match keeps the values of the fillers",
             )  # fmt: skip
     given = {id(parameter) for parameters in copied.values() for parameter in parameters}

@@ -11,6 +11,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
+from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         fact = f"--{given.replace('_', '-')} is given without --data"
         raise Error(fact, place=f"ocaffe {NAME}", fix="--data FOLDER; without it the files are those as published")
     for path in write_published(options.net, out):
-        print(path)
+        say(str(path))
     return 0
 
 
@@ -100,10 +101,10 @@ def target_of(options: argparse.Namespace) -> Target | None:
 
 
 def _report(made: Project) -> None:
-    print(f"{', '.join(FILES)} in {made.folder}")
-    print(f"images      {made.images.train.images} for training, {made.images.test.images} for testing; {made.classes} classes")
-    print(f"net         {made.net}, input {shape_text(made.shape)}")
-    print(f"training    {made.iterations} iterations of {made.batch} images; {size_text(made.bytes)} on the device")
+    say(f"{', '.join(FILES)} in {made.folder}")
+    say(f"images      {made.images.train.images} for training, {made.images.test.images} for testing; {made.classes} classes")
+    say(f"net         {made.net}, input {shape_text(made.shape)}")
+    say(f"training    {made.iterations} iterations of {made.batch} images; {size_text(made.bytes)} on the device")
     for note in made.notes:
-        print(note)
-    print(f"next: ocaffe train --solver {made.path('solver.prototxt')}")
+        say(note)
+    say(f"next: {command('ocaffe', 'train', '--solver', path_word(made.path('solver.prototxt')))}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ocaffe.cli.flags import Parser, refuse_escape
 from ocaffe.errors import Error
+from ocaffe.shown import command, path_word, say
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.training_logs.logs import csv_text, read_log
 from ocaffe.tools.training_logs.tables import test_table, train_table
@@ -24,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
         fact = f"--delimiter is '{options.delimiter}', {len(options.delimiter)} characters" if options.delimiter else "--delimiter is empty"
         raise Error(fact, place="ocaffe parse_log", fix=f"--delimiter '{(options.delimiter or ',')[0]}'")
     if not (options.output_dir or options.tables):
-        raise Error("the folder of the CSV files is not given", place="ocaffe parse_log", fix=f"ocaffe parse_log {options.logfile_path} .")
+        raise Error("the folder of the CSV files is not given", place="ocaffe parse_log",
+                    fix=command("ocaffe", "parse_log", path_word(options.logfile_path), "."))
     log = read_log(options.logfile_path)
     name = os.path.join(options.output_dir, os.path.basename(options.logfile_path))
     tables = train_table(log), test_table(log)
@@ -32,10 +34,10 @@ def main(argv: Sequence[str]) -> int:
         path = f"{name}.{kind}"
         if not (rows or options.tables):
             if options.verbose:
-                print(f"Not writing {path}; no lines to write")
+                say(f"Not writing {path}; no lines to write")
             continue
         with atomic_write(path) as out:
             out.write((table if options.tables else csv_text(rows, options.delimiter)).encode())
         if options.verbose:
-            print(f"Wrote {path}")
+            say(f"Wrote {path}")
     return 0

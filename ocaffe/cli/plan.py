@@ -27,6 +27,7 @@ from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
+from ocaffe.shown import say
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.update import Updater
 from ocaffe.support import log
@@ -98,9 +99,9 @@ def main(argv: Sequence[str]) -> int:
     with assumed_data() as data:
         whole = _plan_solver(options, data) if options.solver else _plan_net(options, data)
     for note in data.notes:
-        print(f"note: {note}", file=log.stderr)
+        log.tell(f"note: {note}")
     for line in _dump(options.dump, whole.nets) if options.dump else _summary(whole):
-        print(line)
+        say(line)
     if options.json:
         with atomic_write(options.json) as out:
             out.write((json.dumps(_record(whole), indent=1) + "\n").encode())
@@ -108,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         title = pathlib.Path(options.solver or options.model).name
         with atomic_write(options.html) as out:
             out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in whole.nets], _totals(whole)).encode())
-        print(f"wrote {options.html}", file=log.stderr)
+        log.tell(f"wrote {options.html}")
     return 0
 
 

@@ -8,6 +8,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_plots import render_classes
 from ocaffe.evaluation.class_scores import read_class_scores
+from ocaffe.shown import command, say
 from ocaffe.support.files import atomic_write
 from ocaffe.tools.drawing.figure import FORMATS
 from ocaffe.tools.drawing.plots import Curve, panels, render
@@ -42,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         content = _scores(scores, kind) if scores else _logs(options.files, kind, options.seconds)
     with atomic_write(options.output) as out:
         out.write(content)
-    print(f"wrote {options.output}")
+    say(f"wrote {options.output}")
     return 0
 
 
@@ -55,7 +56,7 @@ def _other_charts(path: str, chart: Chart) -> str:
     log = read_log(path)
     have = [str(number) for number, other in enumerate(CHARTS) if points(log, other)[0]]
     tests = "; only the log of a training with tests has scores of tests" if chart.value.startswith("Test") else ""
-    return f"the log has the charts {', '.join(have) or 'none'}: ocaffe plot --chart {have[0] if have else 'NUMBER'} ...{tests}"
+    return f"the log has the charts {', '.join(have) or 'none'}: {command('ocaffe', 'plot', '--chart', *(have[:1] or ['NUMBER']))} ...{tests}"
 
 
 def _chart(chart: Chart, paths: list[str], kind: str) -> bytes:

@@ -1,7 +1,6 @@
 """ocaffe predict OUT IMAGE...: the classes, objects, regions or text of images, by the result of `ocaffe fit` or by any net and weights."""
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.layers.base import layer_type
+from ocaffe.shown import json_text, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
                     inputs.append((name, settings(content), content if options.annotate or padded else b""))
                 except Error as problem:
                     failed = True
-                    print(f"error: {name}: {problem.fact}", file=log.stderr)
+                    log.tell(f"{name}: {problem.fact}", mark="error:")
             output = _run(made, [arrays for _, arrays, _ in inputs])
             for place, (name, _, content) in enumerate(inputs):
                 if padded:
@@ -84,9 +84,9 @@ def main(argv: Sequence[str]) -> int:
                         answers.draw(picture_of(content), output, place).save(out, "PNG")
                 results.append(result)
                 if not options.json:
-                    print("\n".join([name, *(f"  {line}" for line in answers.lines(result))]))
+                    say(name, *(f"  {line}" for line in answers.lines(result)))
     if options.json:
-        print(json.dumps(results, indent=1))
+        say(json_text(results, indent=1))
     return int(failed)
 
 

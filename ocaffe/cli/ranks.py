@@ -59,7 +59,7 @@ def _run(command: Sequence[str]) -> int:
             ranks.watch()
             status = process.wait()
         if ranks.lost:
-            print("interrupted" if ranks.signalled else f"error: {ranks.lost}", file=log.stderr)
+            log.tell("interrupted" if ranks.signalled else f"error: {ranks.lost}")
             status = status or 1  # a library can end a process with status 0
         return 0 if status == 0 else status if 0 < status < 126 else 1
 

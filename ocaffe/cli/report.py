@@ -9,6 +9,7 @@ from ocaffe.cli.flags import Parser, kind_flag, memory_limit, nearest
 from ocaffe.errors import Error
 from ocaffe.selftest.report import Report, summary, text_of
 from ocaffe.selftest.section import BATCHES
+from ocaffe.shown import say
 from ocaffe.support.files import atomic_write
 from ocaffe.support.progress import Status
 
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
     def tell(line: str) -> None:
         status.clear()
-        print(line, flush=True)
+        say(line, flush=True)
 
     status, limit = Status(), memory_limit(options.memory_limit) or 0
     report = Report(options.device or None, options.gpu or None, options.kind or None, limit, options.timeout, tell, write, status)
@@ -48,9 +49,9 @@ def main(argv: Sequence[str]) -> int:
         interrupted = True
     status.clear()
     for line in summary(report.content):
-        print(line)
+        say(line)
     if not Path(options.output).exists():
         return INTERRUPTED
     size = f"{Path(options.output).stat().st_size / 1024:.0f} KiB{', with the sections until the interruption' if interrupted else ''}"
-    print(f"wrote {options.output} ({size}). Read it, then attach it to an issue (docs/report.md).")
+    say(f"wrote {options.output} ({size}). Read it, then attach it to an issue (docs/report.md).")
     return INTERRUPTED if interrupted else 0

@@ -12,11 +12,12 @@ from ocaffe.cli.flags import Parser, device_flags, kind_flag
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import supports
 from ocaffe.selftest.selftest import all_cases, product_cases, selftest
+from ocaffe.shown import say
 from ocaffe.support.progress import Status
 
 
 def announce(device: str) -> None:
-    print(f"device {device}\n", flush=True)
+    say(f"device {device}", "", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     if not names:
         raise Error(f"no family of kernels has '{options.only}' in its name", place="ocaffe selftest", fix="`ocaffe selftest --list` lists them")
     if options.list:
-        print("\n".join(names))
+        say(*names)
         return 0
     begin, failed = time.perf_counter(), set()
     width = max(map(len, names))
@@ -45,17 +46,17 @@ def main(argv: Sequence[str]) -> int:
     for index, row in enumerate(rows):
         status.clear()
         if index == 0:
-            print(f"{'family':<{width}}  result   largest error  seconds")
+            say(f"{'family':<{width}}  result   largest error  seconds")
         error = "" if row.error is None else f"{row.error:13.1e}"
-        print(f"{row.name:<{width}}  {row.word:<7}  {error:>13}  {row.seconds:7.1f}", flush=True)
+        say(f"{row.name:<{width}}  {row.word:<7}  {error:>13}  {row.seconds:7.1f}", flush=True)
         for line in row.detail.splitlines():
-            print(f"    {line}")
+            say(f"    {line}")
         if row.word != "passed":
             failed.add(row.name)
     products = {case.name for case in product_cases()}
     if products <= set(names):
         _remember(options, not failed & products)
-    print(f"\n{len(names) - len(failed)} of {len(names)} families passed in {time.perf_counter() - begin:.0f} s")
+    say("", f"{len(names) - len(failed)} of {len(names)} families passed in {time.perf_counter() - begin:.0f} s")
     return 1 if failed else 0
 
 

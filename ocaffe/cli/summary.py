@@ -15,6 +15,7 @@ from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.target import Target
+from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.switches import Switches
 from ocaffe.tools.summary import text
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if bool(options.net) == bool(options.model):
         fact = f"two nets are given: {options.net} and --model {options.model}" if options.net else "no net is given"
-        raise Error(fact, place="ocaffe summary", fix=f"ocaffe summary {options.net or 'NET.prototxt'}")
+        raise Error(fact, place="ocaffe summary", fix=command("ocaffe", "summary", path_word(options.net or "NET.prototxt")))
     options.net = options.net or options.model
     log.quiet()
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
@@ -43,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
             graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), NetOptions(backward=phase == proto.TRAIN), Switches.read()
         )
     for note in data.notes:
-        print(f"note: {note}", file=log.stderr)
-    print(f"phase {options.phase}; --phase {'TEST' if phase == proto.TRAIN else 'TRAIN'} shows the other one")
+        log.tell(f"note: {note}")
+    say(f"phase {options.phase}; --phase {'TEST' if phase == proto.TRAIN else 'TRAIN'} shows the other one")
     for line in text(net, graph, made.recording.schedule, made.plan):
-        print(line)
+        say(line)
     return 0

@@ -18,6 +18,7 @@ from ocaffe.errors import Error, within
 from ocaffe.formats.text import read_net, read_solver, write_text
 from ocaffe.formats.upgrade import upgrade_solver
 from ocaffe.lint.rules import File, View, is_loss
+from ocaffe.shown import say
 from ocaffe.solver.checks import check_solver
 from ocaffe.solver.nets import net_messages
 from ocaffe.solver.snapshot import prefix_of
@@ -84,12 +85,12 @@ def sweep(argv: Sequence[str]) -> int:
         _run(options, out, trainings, devices, by)
     finally:
         lock.release()
-    print(table(trainings, by))
-    print(f"\nresults: {out / 'results.csv'}, {out / 'results.json'}")
+    say(table(trainings, by))
+    say("", f"results: {out / 'results.csv'}, {out / 'results.json'}")
     missing = [training for training in trainings if training.state != FINISHED]
     if missing:
         failed = sum(training.state == FAILED for training in missing)
-        print(f"{len(missing)} of {len(trainings)} trainings are not finished, {failed} of them failed. The same command continues them.")
+        say(f"{len(missing)} of {len(trainings)} trainings are not finished, {failed} of them failed. The same command continues them.")
     return 1 if missing else 0
 
 

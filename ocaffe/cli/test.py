@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -47,6 +46,7 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import read_weights
 from ocaffe.graph.options import NetOptions
 from ocaffe.parallel.world import ALONE, World
+from ocaffe.shown import command, path_word, say
 from ocaffe.solver.average_precision import VERSIONS, Detections
 from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_counts, segmentation_scores
 from ocaffe.support import log
@@ -96,7 +96,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         raise Error(f"--ap-version is '{options.ap_version}'", place="ocaffe test", fix=f"--ap-version with one of {', '.join(VERSIONS)}")
     if options.scores and not os.path.isdir(os.path.dirname(options.scores) or "."):
         fact = f"--scores is {options.scores}, and its folder does not exist"
-        raise Error(fact, place="ocaffe test", fix=f"mkdir -p {shlex.quote(os.path.dirname(options.scores))}")
+        raise Error(fact, place="ocaffe test", fix=command("mkdir", "-p", path_word(os.path.dirname(options.scores))))
     if options.iterations is None:
         options.iterations = open_annotated(options.imdb).entries if options.imdb else ITERATIONS
     if options.iterations < 1:
@@ -145,7 +145,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     if not world.first:
         return
     for line in lines:
-        print(line)
+        say(line)
     if options.scores:
         classes = class_names(data_layer(read_net(options.model)))
         with atomic_write(options.scores) as out:

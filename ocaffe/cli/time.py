@@ -27,6 +27,7 @@ from ocaffe.graph.record import Recording
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.profiling.profile import NetProfile, measure
 from ocaffe.profiling.roofline import page
+from ocaffe.shown import say
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
@@ -191,7 +192,7 @@ def profile_solver(options: argparse.Namespace, stack: contextlib.ExitStack) -> 
 def report(profile: NetProfile, options: argparse.Namespace) -> None:
     """Print the tables, and write the files of --html and --json."""
     for line in (str(profile), "", *profile.launch_table(PRINTED)):
-        print(line)
+        say(line)
     for path, text in ((options.html, page), (options.json, lambda found: json.dumps(found.record(), indent=1) + "\n")):
         if path:
             with atomic_write(path) as out:

@@ -24,6 +24,7 @@ from ocaffe.ir.tuned import Tuned
 from ocaffe.kernels.matmul.families import family_of
 from ocaffe.profiling import family_row
 from ocaffe.profiling.tune import Found, Tuner, problems
+from ocaffe.shown import command, lines_of, say
 from ocaffe.solver.nets import net_messages
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write, to_write
@@ -70,36 +71,37 @@ def _none() -> list[DeviceInfo]:
 
 def _reset(target: Target) -> None:
     path = user_file(target)
-    if path is None or not path.exists():
-        print(f"you have no table for '{target.name}'")
+    if path is None or not os.path.exists(path):
+        say(f"you have no table for '{target.name}'")
         return
     try:
         path.unlink()
     except OSError as reason:
-        raise Error(f"cannot be removed: {reason.strerror}", place=str(path), fix=f"let its owner allow you to write: chmod a+w {path.parent}") from reason
-    print(f"removed {path}")
+        fix = f"let its owner allow you to write: {command('chmod', 'a+w', path.parent)}"
+        raise Error(f"cannot be removed: {reason.strerror}", place=str(path), fix=fix) from reason
+    say(f"removed {path}")
 
 
 def _list(found: Tuned) -> None:
     for key, name in sorted(found.choices.items()):
-        print(f"{key}: {name}")
-    print(found if found.choices else "no tuned choices: estimates are used")
+        say(f"{key}: {name}")
+    say(str(found) if found.choices else "no tuned choices: estimates are used")
 
 
 def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
     path = pathlib.Path(options.output) if options.output else user_file(info.target)
     if path is None:
         raise Error("there is no cache folder for the table", place="ocaffe tune", fix="ocaffe tune --output FILE, and then export OCAFFE_TUNED=FILE to use it")
-    old = content(path) if path.exists() else {"choices": {}}
+    old = content(path) if os.path.exists(path) else {"choices": {}}
     base = merged(shipped(info.target))
     device = Device(replace(info, target=replace(info.target, tuned=base)))
     try:
         asked = problems(device.target, _graphs(options))
         tuner = Tuner(Session(device), base)
-        print(f"{len(asked)} products and convolutions on {device.info}")
+        say(f"{len(asked)} products and convolutions on {device.info}")
         try:
             for found in tuner.tune(asked, options.seconds or None):
-                print(_line(found), flush=True)
+                say(_line(found), flush=True)
         finally:  # after an interruption, the measurements so far are written
             measured = {str(problem): _change(found) for problem, found in tuner.found.items()}
             choices = {key: name for key, name in old["choices"].items() if key not in measured} | tuner.choices
@@ -107,11 +109,11 @@ def _tune(info: DeviceInfo, options: argparse.Namespace) -> None:
     finally:
         device.close()
     for problem, error in tuner.refused.items():
-        print(f"not measured: {problem}: {error.fact}")
-    print(f"{len(tuner.found)} measured, {len(tuner.choices)} better than the default; {path} has {len(choices)} choices")
+        say(f"not measured: {problem}: {error.fact}")
+    say(f"{len(tuner.found)} measured, {len(tuner.choices)} better than the default; {path} has {len(choices)} choices")
     before, after = (sum(found.seconds[getattr(found, name)] for found in tuner.found.values()) * 1e3 for name in ("default", "best"))
     if before:
-        print(f"each of them once: {before:.3f} ms before, {after:.3f} ms after, {100 * (1 - after / before):.1f} % less")
+        say(f"each of them once: {before:.3f} ms before, {after:.3f} ms after, {100 * (1 - after / before):.1f} % less")
 
 
 def _line(found: Found) -> str:
@@ -127,7 +129,7 @@ def _change(found: Found) -> str:
 def _report(info: DeviceInfo, output: str) -> None:
     """Write the user's table with facts of the device: a file that ocaffe can ship as it is. For a GPU, it has a row of families.py too."""
     own = user_file(info.target)
-    if own is None or not own.exists():
+    if own is None or not os.path.exists(own):
         raise Error(f"you have no table for '{info.name}'", place="ocaffe tune --report", fix="run `ocaffe tune` first, which writes it")
     found = content(own)
     target = info.target
@@ -139,7 +141,7 @@ def _report(info: DeviceInfo, output: str) -> None:
     path = pathlib.Path(output or f"tuned_{own.stem.replace('-', '_')}.json")
     family = {} if target.is_cpu else _family(info)
     _write(path, table(_facts(target), found["choices"], about=about, measured=found.get("measured", {}), family=family))
-    print(f"wrote {path}: {len(found['choices'])} choices, {len(found.get('measured', {}))} measured problems. docs/report.md says how to contribute it.")
+    say(f"wrote {path}: {len(found['choices'])} choices, {len(found.get('measured', {}))} measured problems. docs/report.md says how to contribute it.")
 
 
 def _family(info: DeviceInfo) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def _family(info: DeviceInfo) -> dict[str, Any]:
     finally:
         device.close()
     lines = family_row.text(info.target, found)
-    print(f"A row for ocaffe/kernels/matmul/families.py, before that of {family_of(info.target).name}:\n{lines}")
+    say(f"A row for ocaffe/kernels/matmul/families.py, before that of {family_of(info.target).name}:", lines_of(lines))
     rates = {"gflops": found.peaks.gflops, "copy_gbytes": found.peaks.gbytes, "launch_us": 1e6 * found.launch}
     return {"of": family_of(info.target).name, **{name: float(f"{rate:.4g}") for name, rate in rates.items()}, "row": lines.splitlines()}
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from tqdm import tqdm
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.memory.report import size_text
+from ocaffe.shown import command, visible
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
 from ocaffe.support.files import to_write
@@ -61,7 +61,7 @@ class Terminal(Watch):
             ("log", f"{self.path} (-v prints it here)"),
         ]
         for name, text in lines:
-            self._print(f"{log.colored(f'{name:<8}', log.BOLD)}{text}")
+            self._print(text, log.colored(f"{name:<8}", log.BOLD))
 
     def record(self, record: dict[str, Any]) -> None:
         now, iteration = time.monotonic(), record["iteration"]
@@ -83,8 +83,8 @@ class Terminal(Watch):
         if solver.stopped:
             self._print(f"continue: {self.command}")
 
-    def _print(self, text: str) -> None:
-        self.bar.write(text, file=log.stderr)
+    def _print(self, text: str, begin: str = "") -> None:
+        self.bar.write(begin + visible(text), file=log.stderr)
 
 
 def view_flags(parser: Parser) -> None:
@@ -104,7 +104,7 @@ def continued(argv: Sequence[str]) -> str:
             del rest[: 0 if equals else 1]
         else:
             kept.append(word)
-    return shlex.join(["ocaffe", "train", *kept, "--snapshot", "auto"])
+    return command("ocaffe", "train", *kept, "--snapshot", "auto")
 
 
 @contextlib.contextmanager

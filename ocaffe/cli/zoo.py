@@ -9,6 +9,7 @@ from itertools import chain
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import shape_text
 from ocaffe.memory.report import size_text
+from ocaffe.shown import say
 from ocaffe.support import log
 from ocaffe.tools.summary import count_text
 from ocaffe.zoo.figures import figures
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     log.quiet()
     for line in chain(_nets(options.batch), [""], _weights()):
-        print(line, flush=True)
+        say(line, flush=True)
     return 0
 
 

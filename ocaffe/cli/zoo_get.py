@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
+from ocaffe.shown import command, say
 from ocaffe.support.files import atomic_write, to_write
 from ocaffe.zoo.fetch import DIGITS, copy, download, matches, sums_of, wrong_sum
 from ocaffe.zoo.project import published
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     folder = options.to or options.name
     path = os.path.join(folder, given.file)
     for line in _get(given, path, sums, source, options.url or given.url, options.name):
-        print(line)
+        say(line)
     return 0
 
 
@@ -59,7 +60,7 @@ def _get(given: Weights, path: str, sums: dict[str, str], source: str, url: str,
     else:
         if not (source or url):
             fact = f"{given.file} has no address for programs; this page leads to it: {given.page}"
-            raise Error(fact, place=f"ocaffe {NAME} {name}", fix=f"download it by a browser, then: ocaffe {NAME} {name} --from FILE --sha256 SUM")
+            raise Error(fact, place=f"ocaffe {NAME} {name}", fix=f"download it by a browser, then: ocaffe {NAME} {command(name)} --from FILE --sha256 SUM")
         try:
             _make(os.path.dirname(path))
             copy(source, path, sums) if source else download(url, path, sums)

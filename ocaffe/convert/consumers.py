@@ -17,6 +17,7 @@ from ocaffe.convert.reference import unjudged
 from ocaffe.convert.verify import FINITE, HALF_TOLERANCE, INSTALL, TOLERANCE, Feeds, Verified, difference, opened, run_net
 from ocaffe.errors import Error
 from ocaffe.onnx.graph import UNROLLED, origin, type_of
+from ocaffe.shown import flag
 from ocaffe.support.interpreter import interpreter
 
 OPENCV = "'opencv-python-headless>=5'"
@@ -124,7 +125,7 @@ def cut(exported: Exported) -> str:
     if first is None:
         return ""
     blobs = ",".join(blob.name for blob in map(origin, first.bottoms) if blob.producer is not None and blob.producer.bottoms)
-    return f"--cut-at={blobs} ends the model before {first.layer.title}; compute that layer and those after it in your own code"
+    return f"{flag('cut-at', blobs)} ends the model before {first.layer.title}; compute that layer and those after it in your own code"
 
 
 def run_in(

@@ -16,6 +16,7 @@ from ocaffe.data.changes.transform import Transform
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
+from ocaffe.shown import flag
 
 DATA = {
     "AnnotatedData", "CustomData", "Data", "DenseImageData", "DisparityData", "FrcnnRoiData", "HDF5Data", "ImageData", "ImageLabelmapData",
@@ -131,7 +132,7 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
         shapes = [given.get(top, batch) for top in param.top]
     else:
         place, title = Place.of(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
-        fix = f"--shape={param.top[0]}:1x3x224x224 (with the real size) makes the data unnecessary"
+        fix = f"{flag('shape', f'{param.top[0]}:1x3x224x224')} (with the real size) makes the data unnecessary"
         if param.type not in registry():
             raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
         layer = registry()[param.type].implementation(param)(param, net.state.phase, place)
@@ -171,7 +172,7 @@ def _refuse_missing(net: Any) -> None:
         (name, layer), *others = missing.items()
         fact = f"unknown bottom blob '{name}'" + (f", and {len(others)} more: {', '.join(other for other, _ in others)}" if others else "")
         shapes = ",".join(f"{other}:1x3x224x224" for other in missing)
-        fix = f"--shape={shapes} (with the real sizes) makes {'them inputs' if others else 'it an input'}; or give the deploy.prototxt of the net"
+        fix = f"{flag('shape', shapes)} (with the real sizes) makes {'them inputs' if others else 'it an input'}; or give the deploy.prototxt of the net"
         raise Error(fact, place=Place.of(net.source_file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)
 
 

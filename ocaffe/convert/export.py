@@ -17,6 +17,7 @@ from ocaffe.graph.build import build
 from ocaffe.ir.graph import Blob, Graph, Parameter
 from ocaffe.layers.base import registry
 from ocaffe.onnx.graph import OnnxGraph
+from ocaffe.shown import flag
 from ocaffe.support import log
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _built(message: Any, options: Options) -> Graph:
 
 
 def _cut_before(layer: Any) -> str:
-    return f"--cut-at={','.join(layer.bottom)} exports the part before it"
+    return f"{flag('cut-at', ','.join(layer.bottom))} exports the part before it"
 
 
 def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed) -> None:

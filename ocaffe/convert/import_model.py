@@ -27,6 +27,7 @@ from ocaffe.formats.text import write_text
 from ocaffe.formats.transcode import is_hdf5_name
 from ocaffe.formats.weights import write_weights
 from ocaffe.ir.tensor import Shape
+from ocaffe.shown import flag, visible
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write, refuse_other
 
@@ -81,8 +82,7 @@ def write_blobs(path: str | Path, net: Any, blobs: Mapping[str, Sequence[np.ndar
 
 def prototxt_of(net: Any, source: str | Path) -> bytes:
     """Return the content of the prototxt that `write` writes."""
-    name = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in Path(source).name)  # a line break would end the comment
-    return f"# Converted from {name} by ocaffe.\n{write_text(net)}".encode()
+    return f"# Converted from {visible(Path(source).name)} by ocaffe.\n{write_text(net)}".encode()
 
 
 def load(
@@ -199,7 +199,7 @@ def _refuse(graph: Graph) -> None:
     for output in graph.outputs:
         if output in graph.constants:
             others = [name for name in graph.outputs if name not in graph.constants]
-            fix = f"--cut-at={','.join(others)} leaves it out" if others else "--cut-at with the name of a tensor that depends on an input"
+            fix = f"{flag('cut-at', ','.join(others))} leaves it out" if others else "--cut-at with the name of a tensor that depends on an input"
             raise Error(f"output '{output}' does not depend on the inputs", place=graph.place, fix=fix)
 
 

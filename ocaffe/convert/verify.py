@@ -24,6 +24,7 @@ from ocaffe.formats.numpy_file import read_npy, read_npz
 from ocaffe.ir.graph import Blob, Graph, Node
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import origin, type_of
+from ocaffe.shown import flag
 from ocaffe.support.files import read_plain, to_read
 
 TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in a blob
@@ -390,7 +391,8 @@ def _stored(path: str, blob: Blob, array: np.ndarray) -> str:
     if array.shape == blob.shape[1:]:
         return f"add the axis of the batch: {call}[None])"
     if len(array.shape) == len(blob.shape) and array.shape[1] == blob.shape[1]:
-        return f"make '{blob.name}' N x {shape_text(blob.shape[1:])}, or export the net for this size: --shape={blob.name}:{'x'.join(map(str, array.shape))}"
+        size = flag("shape", f"{blob.name}:{'x'.join(map(str, array.shape))}")
+        return f"make '{blob.name}' N x {shape_text(blob.shape[1:])}, or export the net for this size: {size}"
     return f"make '{blob.name}' N x {shape_text(blob.shape[1:])}"
 
 

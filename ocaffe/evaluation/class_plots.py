@@ -9,7 +9,7 @@ import numpy as np
 from ocaffe.evaluation.class_scores import Detected, Segmented
 from ocaffe.evaluation.confusion import percent
 from ocaffe.solver.average_precision import LEVELS, average_precision, precision_at
-from ocaffe.tools.drawing.figure import content, new_figure
+from ocaffe.tools.drawing.figure import content, new_figure, plain
 
 _STYLES = ("-", "--", ":", "-.")  # of ten colors each
 _LISTED = 24  # classes in a column of a legend
@@ -24,7 +24,7 @@ def render_classes(drawn: Mapping[str, Detected | Segmented], kind: str, title: 
     rows = figure.subplots(len(drawn), squeeze=False, height_ratios=heights)[:, 0]
     for axes, (name, each) in zip(rows, drawn.items()):
         _curves(axes, each) if isinstance(each, Detected) else _bars(axes, each)
-        axes.set_title(name)
+        axes.set_title(plain(name))
         axes.grid(alpha=0.3)
     return content(figure, kind, title)
 
@@ -40,7 +40,7 @@ def _curves(axes: Any, found: Detected) -> None:
     axes.plot(recalls, mean, color="black", linewidth=2.2, zorder=3, label=f"{percent(mean_ap)} mean", **style)
     for index, (name, points) in enumerate(found.classes):
         recalls = LEVELS if sampled else np.append(0, points.recall)
-        label = f"{percent(average_precision(points, found.version))} {_plain(name)}"
+        label = f"{percent(average_precision(points, found.version))} {plain(name)}"
         line = _STYLES[index // 10 % len(_STYLES)]
         axes.plot(recalls, precision_at(points, found.version, recalls), line, color=f"C{index % 10}", linewidth=1.2, label=label, **style)
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=(0, 1.03))
@@ -50,18 +50,13 @@ def _curves(axes: Any, found: Detected) -> None:
 def _bars(axes: Any, found: Segmented) -> None:
     """Draw a bar for each class, the first one on top, and a line at the mean."""
     values = [iou for _, iou in found.classes]
-    bars = axes.barh([_plain(name) for name, _ in found.classes], np.nan_to_num(values), color="C0")
+    bars = axes.barh([plain(name) for name, _ in found.classes], np.nan_to_num(values), color="C0")
     axes.bar_label(bars, [percent(value) for value in values], padding=3, fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
     axes.axvline(found.mean, color="black", linestyle="--", label=f"{percent(found.mean)} mean")
     axes.set(xlabel="IoU", ylabel="class", xlim=(0, 1.08))
     axes.set_axisbelow(True)
     axes.invert_yaxis()
     _legend(axes, "IoU", 1)
-
-
-def _plain(name: str) -> str:
-    """Return a name as matplotlib writes it unchanged: text between two dollars would be a formula."""
-    return name.replace("$", r"\$")
 
 
 def _legend(axes: Any, title: str, columns: int) -> None:

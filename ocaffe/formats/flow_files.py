@@ -1,12 +1,12 @@
 """Files of FlowNet 2: flow (.flo), values (.float3), disparities (.pfm), and gray and color images (.pgm, .ppm)."""
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
+from ocaffe.shown import command
 from ocaffe.support.files import atomic_write, read_plain, to_read
 from ocaffe.support.kinds import kind_of
 
@@ -63,7 +63,7 @@ def read_float3(path: str) -> np.ndarray:
     if axes not in (4, 5) or len(lines) < axes:
         made = f"{Path(path).with_suffix('.float3')}"
         call = f"from ocaffe.formats.flow_files import read_flo, write_float3; write_float3({made!r}, read_flo({path!r}))"
-        code = shlex.quote(call) if set(call) & set('"$`!') or "\\" in call else f'"{call}"'
+        code = command(call) if set(call) & set('"$`!') or "\\" in call else f'"{call}"'
         other = f"python -c {code}; then name {made}"
         raise _no(path, ".float3", content, other if content[:4] == b"PIEH" else "give a .float3 file, as a FloatWriter layer of FlowNet 2 writes it")
     sizes = [_number(line) for line in lines[2:axes]]

@@ -13,6 +13,7 @@ from ocaffe.errors import Error, shape_text
 from ocaffe.formats.hdf5_files import Hdf5Files
 from ocaffe.formats.json_file import misfit, parse_json
 from ocaffe.formats.records import Cursor, LayerWeights, SolverState, Weights
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write
 from ocaffe.support.parsing import reason
 
@@ -34,7 +35,7 @@ def read_weights_hdf5(path: str | Path) -> Weights:
             state = "iter" in root and "history" in root
             fix = "give a .caffemodel.h5, whose weights are in the group 'data'"
             if state:
-                fix = f"give the .caffemodel.h5 beside it; to continue its training: `ocaffe train --snapshot {path}`"
+                fix = f"give the .caffemodel.h5 beside it; to continue its training: `{command('ocaffe', 'train', '--snapshot', path_word(path))}`"
             raise Error(
                 f"has no group 'data'{': it is a solver state' if state else ''}, so it is not a weights file", place=str(path), fix=fix
             )

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import open_plain, to_read
 from ocaffe.support.kinds import EMPTY, Kind, foreign, kind_of
 
@@ -46,8 +46,8 @@ def wrong_kind(kind: Kind, what: str, path: str, fix: str = "") -> Error:
 
 def from_onnx(path: str) -> str:
     """Return the remedy for an ONNX model where a file of Caffe is expected."""
-    stem = str(Path(path).with_suffix(""))
-    return f"make Caffe's files of it: {shlex.join(['ocaffe', 'convert', path, f'{stem}.prototxt', f'{stem}.caffemodel'])}"
+    stem = path_word(Path(path).with_suffix(""))
+    return f"make Caffe's files of it: {command('ocaffe', 'convert', path_word(path), f'{stem}.prototxt', f'{stem}.caffemodel')}"
 
 
 def is_hdf5(head: bytes) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.formats.filter import decisive_rule, keeps
+from ocaffe.shown import flag, literal
 
 
 class Ways(NamedTuple):
@@ -23,10 +24,10 @@ def ways_to_keep(state: Any, layer: Any) -> Ways | None:
         return None
     phase = proto.Phase.Name(wanted.phase)
     changes = {"phase": wanted.phase != state.phase, "level": wanted.level != state.level, "stage": list(wanted.stage) != stages_of(state)}
-    flags = {"phase": f"--phase={phase}", "level": f"--level={wanted.level}", "stage": f"--stage={','.join(wanted.stage)}"}
-    names = ", ".join(f'"{stage}"' for stage in wanted.stage)
+    flags = {"phase": f"--phase={phase}", "level": f"--level={wanted.level}", "stage": flag("stage", ",".join(wanted.stage))}
+    names = ", ".join(map(literal, wanted.stage))
     script = {"phase": f"caffe.{phase}", "level": f"level={wanted.level}", "stage": f"stages=[{names}]"}
-    fields = {"level": f"level: {wanted.level}", "stage": " ".join(f'stage: "{stage}"' for stage in wanted.stage)}
+    fields = {"level": f"level: {wanted.level}", "stage": " ".join(f"stage: {literal(stage)}" for stage in wanted.stage)}
     words = [[text for name, text in each.items() if changes[name]] for each in (flags, script, fields)]
     field = "train_state" if state.phase == proto.TRAIN else "test_state"
     return Ways(" ".join(words[0]), ", ".join(words[1]), "" if changes["phase"] else f"{field} {{ {' '.join(words[2])} }}")

@@ -15,6 +15,7 @@ from ocaffe import proto
 from ocaffe.formats.parser import PRIVATE, Parser, Warn
 from ocaffe.formats.sniff import read_text_file
 from ocaffe.formats.tokens import Source
+from ocaffe.shown import prototxt as visible_prototxt
 
 
 def read_net(path: str | Path, allow_unknown_fields: bool = False, warn: Warn | None = None, lines: dict[str, int] | None = None) -> Any:
@@ -58,7 +59,7 @@ def parse(
 
 def write_text(message: Any) -> str:
     """Return `message` in text format, without ocaffe's private fields."""
-    return text_format.MessageToString(without_private(message))
+    return visible_prototxt(text_format.MessageToString(without_private(message)))
 
 
 def without_private(message: Any) -> Any:

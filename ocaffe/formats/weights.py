@@ -19,6 +19,7 @@ from ocaffe.formats.records import Weights as Weights
 from ocaffe.formats.sniff import from_onnx, is_hdf5, is_text, open_head, wrong_kind
 from ocaffe.formats.text import without_private
 from ocaffe.formats.upgrade import v0_type, v1_type
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write
 from ocaffe.support.kinds import foreign, kind_of
 
@@ -81,7 +82,7 @@ def _refuse_other_messages(span: wire.Span, path: str | Path) -> None:
     if str(path).lower().endswith(".onnx"):
         raise Error("is an ONNX model, not a caffemodel", place=str(path), fix=from_onnx(str(path)))
     if second.kind == wire.BYTES:
-        fix = f"give the .caffemodel beside it; to continue its training: `ocaffe train --snapshot {path}`"
+        fix = f"give the .caffemodel beside it; to continue its training: `{command('ocaffe', 'train', '--snapshot', path_word(path))}`"
         raise Error("is a solver state, not a caffemodel", place=str(path), fix=fix)
     raise Error("is a single blob (a mean file?), not a caffemodel", place=str(path), fix="give the .caffemodel; a mean file belongs in mean_file")
 

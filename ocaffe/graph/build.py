@@ -20,6 +20,7 @@ from ocaffe.ir.layer import MOST_ELEMENTS, AbstractLayer
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, registry
 from ocaffe.proto import is_repeated
+from ocaffe.shown import Lines
 
 Log = Callable[[str, str], None]
 AUTOMATIC = "(automatic)"
@@ -28,7 +29,7 @@ UNSIGNED = (FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64)
 
 def build(net: Any, phase: int, log: Log = lambda source, text: None, shapes: dict[str, Shape] | None = None, seed: int = 0) -> Graph:
     """The graph of `net` (upgraded, filtered). `shapes` overrides the shapes of Input tops and of data tops. Raises Error with file and line."""
-    log("net.cpp:53", f"Initializing net from parameters: \n{write_text(net)}")
+    log("net.cpp:53", Lines("Initializing net from parameters: ", *write_text(net).split("\n")))
     found = refused_in(net.state)
     if found is not None:
         raise Error(told(*found), place=net.source_file or None, fix=found[1].without)

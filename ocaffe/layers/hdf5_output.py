@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shlex
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.layers.base import Layer, register
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write, to_write
 
 NAMES = ("data", "label")  # names of the datasets
@@ -91,7 +91,7 @@ class HDF5Output(Layer):
         if _open_here(self.path):
             return f"close the file in this script before forward: file.close(), or `with h5py.File({self.path!r}) as file:`"
         if "already open" in str(problem) or "lock" in str(problem):
-            return f"close it in the program that has it open: fuser {shlex.quote(self.path)} shows its number"
+            return f"close it in the program that has it open: {command('fuser', path_word(self.path))} shows its number"
         return to_write(self.path, OSError(getattr(problem, "errno", None) or errno.EIO, ""), "write another file_name in hdf5_output_param")
 
     def _append(self, file: Any, arrays: Sequence[np.ndarray]) -> None:

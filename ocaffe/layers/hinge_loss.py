@@ -20,7 +20,7 @@ MOST_CLASSES = 1 << 24
 class LabelledScores(Layer):
     """Base of losses with scores N x .. (bottom 0, flattened to N x classes) and one label per sample (bottom 1).
 
-    Only the scores get a gradient. A label outside the classes makes the loss NaN.
+    Only the scores get a gradient. Fractions of labels are cut off. A label outside the classes makes the loss NaN.
     """
 
     bottoms = 2
@@ -45,7 +45,7 @@ class LabelledScores(Layer):
 
     def total(self, rec: Recorder, bottoms: list[Blob], top: Ref, value: str) -> None:
         """Record top = the sum of `value` over all scores, divided by the batch size."""
-        good = "x1 >= 0 && x1 < classes && floor(x1) == x1"
+        good = "x1 > -1 && x1 < classes"
         scalars = {"n": float(max(self.rows, 1)), "classes": float(self.classes)}
         text = f"v0 = {good} ? {value} : NAN"
         reduce(rec, text, reads=self.operands(rec, bottoms), writes=[top], axes=[0, 1], finish="y0 = v0 / n", scalars=scalars)
@@ -66,11 +66,11 @@ class HingeLoss(LabelledScores):
     """Mean over the batch of max(0, 1 - x) for the label's score plus max(0, 1 + x) for every other score x; norm: L2 squares each term."""
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        margin = "fmax(0, 1 + (x1 == x2 ? -x0 : x0))"
+        margin = "fmax(0, 1 + (trunc(x1) == x2 ? -x0 : x0))"
         self.total(rec, bottoms, tops[0].data, f"{margin} * {margin}" if self.own().norm == self.own().L2 else margin)
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        sign, margin = "(x1 == x2 ? -1 : 1)", "fmax(0, 1 + (x1 == x2 ? -x0 : x0))"
+        sign, margin = "(trunc(x1) == x2 ? -1 : 1)", "fmax(0, 1 + (trunc(x1) == x2 ? -x0 : x0))"
         slope = f"2 * {margin} * {sign}" if self.own().norm == self.own().L2 else f"({margin} > 0 ? {sign} : 0)"
         self.spread(rec, tops, bottoms, propagate, slope)
 
@@ -82,7 +82,7 @@ class MultinomialLogisticLoss(LabelledScores):
     message = ""
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        self.total(rec, bottoms, tops[0].data, "(x1 == x2 ? -log(x0 < 1e-20 ? 1e-20 : x0) : 0)")
+        self.total(rec, bottoms, tops[0].data, "(trunc(x1) == x2 ? -log(x0 < 1e-20 ? 1e-20 : x0) : 0)")
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.spread(rec, tops, bottoms, propagate, "x1 == x2 ? -1 / (x0 < 1e-20 ? 1e-20 : x0) : 0")
+        self.spread(rec, tops, bottoms, propagate, "trunc(x1) == x2 ? -1 / (x0 < 1e-20 ? 1e-20 : x0) : 0")

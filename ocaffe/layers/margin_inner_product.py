@@ -78,7 +78,7 @@ class MarginInnerProduct(Layer):
             pointwise(rec, "y0 = x0", reads=[self.products], writes=[y])
             return
         psi = MARGINS[p.type][0]
-        text = f"c = x0 / x1; {SIGNS}; y0 = x2 == x3 ? (x4 * x0 + x1 * ({psi})) / (1 + x4) : x0"
+        text = f"c = x0 / x1; {SIGNS}; y0 = trunc(x2) == x3 ? (x4 * x0 + x1 * ({psi})) / (1 + x4) : x0"
         pointwise(rec, text, reads=self.operands(rec, bottoms, tops), writes=[y])
 
     def anneal(self, rec: Recorder, top: Ref) -> None:
@@ -116,8 +116,8 @@ class MarginInnerProduct(Layer):
         _, along_w, along_x = MARGINS[self.own().type]
         text = f"c = x0 / x1; {SIGNS}; w = {along_w}; a = -({along_x}) / x1; length = sqrt(w * w + a * a)"
         mixed, parallel, through = rec.scratch("mixed", dy.shape), rec.scratch("parallel", (self.rows,)), rec.scratch("through", dx.shape)
-        pointwise(rec, f"{text}; y0 = x2 == x3 ? x5 * (x4 + w / length) / (1 + x4) : x5", reads=[*operands, dy], writes=[mixed])
-        reduce(rec, f"{text}; v0 = x2 == x3 ? x5 * a / length / (1 + x4) : 0", reads=[*operands, dy], writes=[parallel], axes=[1])
+        pointwise(rec, f"{text}; y0 = trunc(x2) == x3 ? x5 * (x4 + w / length) / (1 + x4) : x5", reads=[*operands, dy], writes=[mixed])
+        reduce(rec, f"{text}; v0 = trunc(x2) == x3 ? x5 * a / length / (1 + x4) : 0", reads=[*operands, dy], writes=[parallel], axes=[1])
         gemm(rec, mixed, self.params[0].data, through)
         pointwise(rec, "y0 = x0 + x1 * x2", reads=[through, x, (parallel.view((self.rows, 1)), 0)], writes=[dx])
 
@@ -167,7 +167,7 @@ class LargeMarginInnerProduct(MarginInnerProduct):
         if self.own().type not in MARGINS:
             pointwise(rec, "y0 = x0", reads=[self.products], writes=[y])
             return
-        text = f"size = x1 * x5 + 1e-9; c = x0 / size; {SIGNS}; y0 = x2 == x3 ? (x4 * x0 + size * ({MARGINS[self.own().type][0]})) / (1 + x4) : x0"
+        text = f"size = x1 * x5 + 1e-9; c = x0 / size; {SIGNS}; y0 = trunc(x2) == x3 ? (x4 * x0 + size * ({MARGINS[self.own().type][0]})) / (1 + x4) : x0"
         pointwise(rec, text, reads=[*self.operands(rec, bottoms, tops), (self.lengths, 1)], writes=[y])
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
@@ -181,9 +181,9 @@ class LargeMarginInnerProduct(MarginInnerProduct):
         if self.own().type in MARGINS:
             _, along_w, along_x = MARGINS[self.own().type]
             reads = [*self.operands(rec, bottoms, tops), (self.lengths, 1), dy]
-            text = f"c = x0 / (x1 * x5 + 1e-9); {SIGNS}; y0 = x2 == x3 ? x6 * (x4 + {along_w}) / (1 + x4) : x6"
+            text = f"c = x0 / (x1 * x5 + 1e-9); {SIGNS}; y0 = trunc(x2) == x3 ? x6 * (x4 + {along_w}) / (1 + x4) : x6"
             mixed, along = rec.scratch("mixed", dy.shape), rec.scratch("along", dy.shape)
-            pointwise(rec, f"{text}; y1 = x2 == x3 ? -x6 * ({along_x}) / (1 + x4) : 0", reads=reads, writes=[mixed, along])
+            pointwise(rec, f"{text}; y1 = trunc(x2) == x3 ? -x6 * ({along_x}) / (1 + x4) : 0", reads=reads, writes=[mixed, along])
         if dx is not None:
             self._gradient(rec, mixed, weights, along, x, dx, rows=True)
         if dw is not None:

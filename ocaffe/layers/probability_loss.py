@@ -25,8 +25,8 @@ class ProbabilityLoss(Layer):
     """Sum over positions of a function of the probabilities and the label, divided by the normalizer. A second top holds the probabilities.
 
     `value` and `slope` are texts for one class at one position: its part of the loss, and the gradient of its score. In them p is the probability
-    of the class, l is 1 for the label's class and else 0, and x3, .. are the reads that `extra` returns. A label outside the classes makes the
-    loss NaN.
+    of the class, l is 1 for the label's class and else 0, and x3, .. are the reads that `extra` returns. Fractions of labels
+    are cut off. A label outside the classes makes the loss NaN.
     """
 
     bottoms: ClassVar[Arity] = 2
@@ -69,9 +69,9 @@ class ProbabilityLoss(Layer):
     def names(self) -> tuple[str, dict[str, float]]:
         """Return the statements that both texts start with, and the scalars."""
         has, label = self.ignore
-        valid = "x1 != ignored" if has else "1"
+        valid = "label != ignored" if has else "1"
         scalars = {**self.scalars, "classes": float(self.folded[1]), **({"ignored": float(label)} if has else {})}
-        return f"p = x0; l = x1 == x2; valid = {valid}; good = x1 >= 0 && x1 < classes && floor(x1) == x1", scalars
+        return f"p = x0; label = trunc(x1); l = label == x2; valid = {valid}; good = label >= 0 && label < classes", scalars
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         keep = rec.saved if rec.train else rec.scratch
@@ -184,7 +184,7 @@ class FocalLoss(ProbabilityLoss):
         own = rec.scratch("label_prob", (outer, inner))
         reads: list[Read] = [self.prob.view(self.folded), (bottoms[1].data.view((outer, 1, inner)), 0),
                              (rec.constant("classes", np.arange(classes, dtype=np.float32)), 1)]  # fmt: skip
-        reduce(rec, "v0 = x1 == x2 ? x0 : 0", reads=reads, writes=[own], axes=[1])
+        reduce(rec, "v0 = trunc(x1) == x2 ? x0 : 0", reads=reads, writes=[own], axes=[1])
         return [(own.view((outer, 1, inner)), 0)]
 
 

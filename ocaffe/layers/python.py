@@ -17,6 +17,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.layers.base import Layer, LayerClass, ParamBlob, register, registry
 from ocaffe.pylayer import Array, Arrays, Phase
+from ocaffe.shown import command
 
 OF_DATA = "roi_data_layer.layer"
 NATIVE = {  # well-known Python layers and the layers that replace them on the device
@@ -87,7 +88,7 @@ class Python(Layer):
             fix = _importing(p.module, reason)
             if not self.param.bottom:
                 shapes = ",".join(f"{name}:1{size}" for name, size in zip(self.param.top, ("x3x224x224", *[""] * len(self.param.top))))
-                fix += f"; plan, summary and time need it not with --shape {shapes} (with the right sizes)"
+                fix += f"; plan, summary and time need it not with {command('--shape', shapes)} (with the right sizes)"
             raise self.error(f"the module '{p.module}' cannot be imported: {reason}", fix) from reason
         except Exception as reason:  # whatever the user's code raises
             raise self._raised(f"the module '{p.module}'", reason) from reason

@@ -18,7 +18,7 @@ from ocaffe.layers.loss import COUNTED, check_batch, ignored, normalizer, refuse
 class SigmoidCrossEntropyLoss(Layer):
     """Sum of the cross-entropies of sigmoid(bottom 0) with targets between 0 and 1 (bottom 1), divided by the normalizer (default: batch size).
 
-    Targets get no gradient. Targets equal to ignore_label add nothing to the loss and are not counted.
+    Targets get no gradient. Targets whose whole part is ignore_label add nothing to the loss and are not counted.
     """
 
     bottoms = 2
@@ -37,7 +37,7 @@ class SigmoidCrossEntropyLoss(Layer):
         outer = x[0] if x else 1
         has, label = ignored(self.param.loss_param)
         self.scalars = {"ignored": float(label)} if has else {}
-        self.valid = "x1 != ignored" if has else "1"
+        self.valid = "trunc(x1) != ignored" if has else "1"
         self.divisor = normalizer(self, outer, math.prod(x) // max(outer, 1), proto.LossParameter.BATCH_SIZE)
         return [()]
 

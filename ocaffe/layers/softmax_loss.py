@@ -96,9 +96,9 @@ class SoftmaxWithLoss(Layer):
         outer, classes, inner = folded = split_axes(bottoms[0].shape, self.class_axis)
         numbers = rec.constant("classes", np.arange(classes, dtype=np.float32))
         has, ignored = self.ignore
-        finish = f"y0 = {'x1 == ignored ? 0 : ' if has else ''}-log(v0 < FLT_MIN ? FLT_MIN : v0)"
+        finish = f"y0 = {'trunc(x1) == ignored ? 0 : ' if has else ''}-log(v0 < FLT_MIN ? FLT_MIN : v0)"
         reduce(
-            rec, "v0 = x1 == x2 ? x0 : 0", reads=[self.prob.view(folded), (bottoms[1].data.view((outer, 1, inner)), 0), (numbers, 1)],
+            rec, "v0 = trunc(x1) == x2 ? x0 : 0", reads=[self.prob.view(folded), (bottoms[1].data.view((outer, 1, inner)), 0), (numbers, 1)],
             writes=[y.view((outer, inner))], axes=[1], finish=finish, scalars={"ignored": float(ignored)} if has else {},
         )  # fmt: skip
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.data.databases.assumed import assumed_data
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, stated
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph
 from ocaffe.layers.base import param_field, registry
 from ocaffe.lint.data import absent
+from ocaffe.shown import Lines, lines_of
 
 NO_EFFECT = "no-effect"  # the rule name of the messages of the upgrade of old files
 FED = ("Input", "DummyData", "Parameter", "ContinuationIndicator")  # layers without bottoms that read no data from files
@@ -28,9 +29,8 @@ class Finding(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        head = f"{self.place}: layer {self.layer}" if self.layer else str(self.place)
-        name = f" [{self.rule}]" if self.rule else ""
-        return f"{head}\n  {self.fact}{name}" + (f"\n  fix: {self.fix}" if self.fix else "")
+        fact = lines_of(f"{self.fact} [{self.rule}]") if isinstance(self.fact, Lines) else f"{self.fact} [{self.rule}]"
+        return stated(self.place, self.layer or None, fact if self.rule else self.fact, self.fix or None)
 
 
 @dataclass

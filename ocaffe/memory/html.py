@@ -1,7 +1,6 @@
 """The memory plan as a picture. Each tensor is a rectangle: its width is its lifetime in steps, its height its bytes, its place that in the slabs."""
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from ocaffe.ir.launch import Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
+from ocaffe.shown import markup
 from ocaffe.support.diagram_page import STYLE as COMMON
 from ocaffe.support.diagram_page import round_step
 
@@ -42,15 +42,15 @@ def page(title: str, nets: Sequence[tuple[str, Schedule, MemoryPlan]], totals: S
     """Return a page without scripts, with a picture for each net. The pointer shows the name and size of a tensor."""
     key = "".join(f'<span><i style="background:{colour}"></i>{role.value}</span>' for role, colour in COLOURS.items())
     texts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>',
-        f"<style>{STYLE}</style></head><body><h1>Memory of {html.escape(title)}</h1>",
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{markup(title)}</title>',
+        f"<style>{STYLE}</style></head><body><h1>Memory of {markup(title)}</h1>",
         *_bars(totals),
         f'<p class="key">{key}<span><i style="background:{OTHER}"></i>other</span></p>',
         "<p>A rectangle is a tensor: its width is its lifetime in steps, its height its bytes. The red line is the lower bound of every plan. The dashed lines"
         " are the end of forward and the peak.</p>",
     ]
     for name, schedule, plan in nets:
-        texts.append(f"<h2>{html.escape(name)}: {size_text(plan.total)} recycled, lower bound {size_text(plan.lower_bound)}</h2>")
+        texts.append(f"<h2>{markup(name)}: {size_text(plan.total)} recycled, lower bound {size_text(plan.lower_bound)}</h2>")
         texts.append(f'<div class="wide">{picture(schedule, plan)}</div>')
     return "\n".join([*texts, "</body></html>"]) + "\n"
 
@@ -63,7 +63,7 @@ def _bars(totals: Sequence[Total]) -> Iterator[str]:
     yield '<table class="total">'
     for name, size in totals:
         share = 100 * size / largest
-        yield f'<tr><td>{html.escape(name)}</td><td class="bar"><i style="width:{share:.1f}%"></i></td><td>{size / MIB:,.0f} MiB</td></tr>'
+        yield f'<tr><td>{markup(name)}</td><td class="bar"><i style="width:{share:.1f}%"></i></td><td>{size / MIB:,.0f} MiB</td></tr>'
     yield "</table>"
 
 
@@ -83,7 +83,7 @@ def picture(schedule: Schedule, plan: MemoryPlan) -> str:
         slab, offset = plan.places[life.ref]
         y = floor - (starts[slab] + offset + life.size) * high
         place = f'x="{LEFT + life.first * wide:.1f}" y="{y:.1f}" width="{(life.last - life.first + 1) * wide:.1f}" height="{life.size * high:.1f}"'
-        label = html.escape(_label(life.ref, life.size))
+        label = markup(_label(life.ref, life.size))
         drawn.append(f'<rect class="area" {place} fill="{COLOURS.get(life.ref.role, OTHER)}"><title>{label}</title></rect>')
     y = floor - plan.lower_bound * high
     drawn.append(f'<line class="bound" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -99,7 +99,7 @@ def picture(schedule: Schedule, plan: MemoryPlan) -> str:
         if x >= last + LABEL and launch.layer and (not number or launch.layer != schedule[number - 1].layer):
             last = x
             turned = f'text-anchor="end" transform="rotate(-60 {x:.1f} {floor + 10})"'
-            drawn.append(f'<text x="{x:.1f}" y="{floor + 10}" {turned}>{html.escape(launch.layer[:18])}</text>')
+            drawn.append(f'<text x="{x:.1f}" y="{floor + 10}" {turned}>{markup(launch.layer[:18])}</text>')
     return "\n".join([*drawn, "</svg>"])
 
 

@@ -9,6 +9,7 @@ from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
+from ocaffe.shown import Lines
 
 ROLES = {
     Role.PARAMETER: "parameters", Role.HISTORY: "solver history", Role.STAGING: "staging ring", Role.INPUT: "inputs", Role.STATE: "state",
@@ -73,10 +74,12 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
     names = ", ".join(f"{ref.name} ({ref.role.value}, {shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
     fixed, (fits, present) = fixed_bytes([schedule]) + beside, batch
     return NoRoom(
-        f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
-        f"{size_text(limit)} are allowed\n"
-        f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(plan.total)} {tried}\n"
-        f"  largest: {names}",
+        Lines(
+            f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
+            f"{size_text(limit)} are allowed",
+            f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(plan.total)} {tried}",
+            f"  largest: {names}",
+        ),
         place=graph.message.source_file or None,
         fix=f"batch_size {fits} (it is {present}), or a higher --memory-limit" if fits else "a higher --memory-limit",
     )

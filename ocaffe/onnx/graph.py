@@ -10,6 +10,7 @@ import numpy as np
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob, Node, Parameter
 from ocaffe.ir.tensor import Shape
+from ocaffe.shown import flag
 
 Step = Callable[..., tuple[Sequence[str], str]]
 Value = Blob | str | np.ndarray | float | Sequence[int] | None  # an input of a node; an array or number becomes a constant, None is an omitted input
@@ -229,7 +230,7 @@ class OnnxGraph:
         node = self.node
         assert node is not None
         before = [origin(blob).name for blob in node.bottoms]
-        cut = f"--cut-at={','.join(before)} exports the part before it" if before else ""
+        cut = f"{flag('cut-at', ','.join(before))} exports the part before it" if before else ""
         return node.layer.error(fact, "; ".join(text for text in (fix, cut) if text))
 
     def prune(self, outputs: Sequence[str]) -> None:

@@ -89,7 +89,7 @@ def _watch(link: socket.socket, left: threading.Event, rank: int, ranks: int) ->
     """End this process when its placeholder ends before it has left MPI."""
     link.recv(1)
     if not left.is_set():
-        print(f"error: rank {rank} of {ranks} ends, because another rank has ended", file=log.stderr)
+        log.tell(f"error: rank {rank} of {ranks} ends, because another rank has ended")
         os._exit(1)  # the main thread may be waiting for the other rank
 
 

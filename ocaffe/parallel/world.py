@@ -18,6 +18,7 @@ import numpy as np
 from ocaffe.cl.failure import device_failure
 from ocaffe.data.source import Share
 from ocaffe.errors import Error
+from ocaffe.shown import Lines, lines_of
 from ocaffe.support import log
 
 # Variables with the number of ranks, and with the number of this rank on its host, by the program that sets them. Slurm's variables come last, because
@@ -134,7 +135,7 @@ class World:
             for rank in range(self.size):
                 if rank != self.rank:
                     self._reports.isend(None, rank)
-            print(f"error: {self.name}: {_text(problem)}", file=log.stderr)
+            log.tell(lines_of(f"error: {self.name}: {_text(problem)}"))
         before()
         time.sleep(_SHOWN)
         self._comm.Abort(1)
@@ -147,7 +148,7 @@ def _text(problem: BaseException) -> str:
         return "interrupted"
     if isinstance(error, SystemExit):
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return f"sys.exit({error.code!r}) ends it before the others\n  {last.filename}:{last.lineno}"
+        return Lines(f"sys.exit({error.code!r}) ends it before the others", f"  {last.filename}:{last.lineno}")
     return str(error) if isinstance(error, Error) else "".join(traceback.format_exception(problem))
 
 

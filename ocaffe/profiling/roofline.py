@@ -1,11 +1,11 @@
 """A profile as an HTML page without scripts: the time of an iteration by launch, the roofline, and a table of all launches."""
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator, Sequence
 
 from ocaffe.profiling.profile import LaunchTime, NetProfile, shortened
+from ocaffe.shown import Lines, markup
 from ocaffe.support.diagram_page import STYLE as COMMON
 from ocaffe.support.diagram_page import round_step
 
@@ -28,10 +28,10 @@ td.kernel { white-space: normal; font: 12px ui-monospace, monospace; word-break:
 
 def page(profile: NetProfile) -> str:
     """Return the whole document."""
-    title = html.escape(profile.title)
+    title = markup(profile.title)
     used = [kind for kind in KINDS if any(launch.kind == kind for launch in profile.launches)]
     key = "".join(f'<span><i class="{kind}"></i>{KINDS[kind]}</span>' for kind in used)
-    summary = "<br>".join(html.escape(line) for line in profile.summary())
+    summary = "<br>".join(markup(line) for line in profile.summary())
     return "\n".join([
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>',
         f"<style>{STYLE}</style></head><body><h1>{title}</h1><p>{summary}</p>",
@@ -54,8 +54,8 @@ def page(profile: NetProfile) -> str:
 
 def _title(launch: LaunchTime) -> str:
     rate = f"{launch.gflops:.1f} GFLOP/s, " if launch.flops else ""
-    where = f"{launch.layer}, {launch.phase}\n{shortened(launch.kernel, 120)}"
-    return f"<title>{html.escape(f'{where}{chr(10)}{launch.ms:.3f} ms, {rate}{launch.gbytes:.1f} GB/s, {100 * launch.of_peak:.0f} % of peak')}</title>"
+    where = f"{launch.layer}, {launch.phase}", shortened(launch.kernel, 120)
+    return f"<title>{markup(Lines(*where, f'{launch.ms:.3f} ms, {rate}{launch.gbytes:.1f} GB/s, {100 * launch.of_peak:.0f} % of peak'))}</title>"
 
 
 def _svg(name: str) -> str:
@@ -89,7 +89,7 @@ def _skyline(profile: NetProfile) -> Iterator[str]:
         yield f'<rect class="area {launch.kind}" {across} y="{floor - high:.1f}" height="{high:.1f}"/></g>'
         if LABEL * len(launch.layer) + 6 < wide:
             place = ("inside", floor - high + 14) if high > 18 else ("outside", floor - high - 4)
-            yield f'<text class="{place[0]}" x="{x + 4:.1f}" y="{place[1]:.1f}">{html.escape(launch.layer)}</text>'
+            yield f'<text class="{place[0]}" x="{x + 4:.1f}" y="{place[1]:.1f}">{markup(launch.layer)}</text>'
         if index and _main_phase(launch) != _main_phase(profile.launches[index - 1]):
             borders.append((x, _main_phase(launch)))
         x += wide
@@ -159,7 +159,7 @@ def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> I
     """Yield an HTML table. `heads` are pairs (name, CSS class) of the columns."""
     yield "<table><thead><tr>" + "".join(f'<th class="{kind}">{name}</th>' for name, kind in heads) + "</tr></thead><tbody>"
     for row in rows:
-        yield "<tr>" + "".join(f'<td class="{kind}">{html.escape(text)}</td>' for (_, kind), text in zip(heads, row)) + "</tr>"
+        yield "<tr>" + "".join(f'<td class="{kind}">{markup(text)}</td>' for (_, kind), text in zip(heads, row)) + "</tr>"
     yield "</tbody></table>"
 
 

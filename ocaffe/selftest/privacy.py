@@ -16,23 +16,39 @@ from ocaffe.support.cache import cache_root
 
 NAME_VARIABLES = ("USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER")
 HOST_VARIABLES = ("HOSTNAME", "HOST", "COMPUTERNAME", "USERDOMAIN")
-_CHAR = r"""[^\s/\\'":;,()<>]"""  # of a name in a path
+_SLASH = r"(?:[/\\]|%2[Ff]|%5[Cc]){1,9}"  # few, or else long texts take long; also as web addresses and quoted texts have it
+_PLAIN = r"""(?!%2[Ff]|%5[Cc])[^\s/\\'":;,()<>]"""  # a character of a name
+_INNER = r"""(?<=\S)['",;()<>](?=[^\s'",;()<>:])"""  # within a name; at its end it belongs to the text
+_CHAR = rf"""(?:{_PLAIN}|{_INNER}|\\[ '"(),&])"""  # a shell escapes some
 _NAME = rf"{_CHAR}+(?: +{_CHAR}+)*"  # names of folders may have spaces
-# A path from a known folder, a drive, a share, or '/', with the folders in it. A quoted text may have doubled backslashes. A web address is none.
-_PATH = re.compile(rf"(?:<folder>[/\\]+|(?<![\w/\\.])(?:[A-Za-z]:[/\\]+|\\\\+{_CHAR}+[/\\]+|/{_CHAR}+/+))(?:{_NAME}[/\\]+)*(?={_CHAR}*)")
+_FREE = r"(?<![\w/\\.])"  # what is before is no part of the path
+_COLON = "(?::|%3[Aa])"
+_BEGIN = "|".join((  # of a path with folders in it
+    rf"<folder>{_SLASH}", rf"file{_COLON}{_SLASH}", rf"{_FREE}[A-Za-z]{_COLON}{_SLASH}",
+    rf"(?<![\w/\\.:])(?://+|\\\\+){_CHAR}+{_SLASH}",  # a share. A web address is none
+    rf"(?:{_FREE}|(?<=-[A-Za-z]))(?:\\?/|%2[Ff]){_CHAR}+{_SLASH}",  # also after a flag of a compiler
+    rf"{_FREE}(?:\.{{1,2}}|~\w*|\$\w+|\${{\w+}}|%\w+%){_SLASH}",  # of the working directory, the home, a variable
+))  # fmt: skip
+_PATH = re.compile(rf"(?:{_BEGIN})(?:{_NAME}{_SLASH})*(?P<last>{_CHAR}*)")
+# A relative path without dots may be a fraction, such as a/b. It is a path if a file with an extension is at its end.
+_RELATIVE = re.compile(
+    rf"(?:(?<![\w/\\.<>%-])(?!docs/)(?:[\w.+@-]+{_SLASH})+|(?<=[\"'])(?!docs/)(?:[\w.+@ -]+{_SLASH})+)(?=[\w.+@-]*\.[A-Za-z]\w*)"
+)
+_BREAK = r"(?:\\?\r?\n\s*)?"  # where a line ends within a path
 
 
 class Scrubber:
-    """Replaces the folders and names of this user and this machine in texts. Of a path only the last name stays: <folder>/NAME."""
+    """Replaces the folders and names of this user and this machine in texts. Of a path only the name of a file stays: <folder>/NAME."""
 
     def __init__(self) -> None:
-        self._folders = [re.compile(_either_slash(folder), re.IGNORECASE) for folder in _folders()]
+        self._folders = [re.compile(_any_spelling(folder), re.IGNORECASE) for folder in _folders()]
         self._names = [(re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", re.IGNORECASE), f"<{word}>") for name, word in _names()]
 
     def text(self, text: str) -> str:
         for folder in self._folders:
             text = folder.sub("<folder>", text)
-        text = _PATH.sub("<folder>/", text)
+        text = _PATH.sub(_file_alone, text)
+        text = _RELATIVE.sub("<folder>/", text)
         for pattern, word in self._names:
             text = pattern.sub(word, text)
         return text
@@ -43,12 +59,35 @@ class Scrubber:
             return self.text(value)
         if isinstance(value, dict):
             return {key: self.value(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)) and value and all(isinstance(each, str) and "\n" not in each for each in value):
+            lines = self.text("\n".join(value)).split("\n")  # a path may be divided between two lines
+            return lines if len(lines) == len(value) else [self.text(each) for each in value]
         return [self.value(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _either_slash(folder: str) -> str:
-    """Return the pattern of a folder, also with the slashes of Windows, single or as a quoted text doubles them. A name must end there."""
-    return r"[/\\]+".join(re.escape(part) for part in re.split(r"[/\\]+", folder)) + r"(?![A-Za-z0-9_.-])"
+def _file_alone(found: re.Match[str]) -> str:
+    """Return a path without its folders. Its last name is that of a file if it has an extension, or if the system knows such a file."""
+    last = found["last"]
+    if not last:
+        return "<folder>/"
+    try:
+        known = os.path.exists(found[0]) and not os.path.isdir(found[0])
+        folder = os.path.isdir(found[0])
+    except ValueError:  # a zero byte
+        known = folder = False
+    return f"<folder>/{last}" if known or (re.search(r"\.[A-Za-z0-9]", last) and not folder) else "<folder>"
+
+
+def _any_spelling(folder: str) -> str:
+    """Return the pattern of a folder: with the slashes of Windows, single or as a quoted text doubles them, with characters as %XX, with escapes of a
+    shell, and divided between lines. A name must end there."""
+    names = [_BREAK.join(map(_character, part)) for part in re.split(r"[/\\]+", folder)]
+    return rf"{_BREAK}{_SLASH}{_BREAK}".join(names) + r"(?![A-Za-z0-9_.-])"
+
+
+def _character(character: str) -> str:
+    encoded = "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    return rf"(?:\\?{re.escape(character)}|{encoded})"
 
 
 def _folders() -> Iterator[str]:

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from ocaffe.errors import Error
 from ocaffe.selftest.privacy import Scrubber
 from ocaffe.selftest.section import PHASES, RATES
 from ocaffe.selftest.selftest import ROOT, all_cases, ending, selftest
+from ocaffe.shown import Lines
 from ocaffe.support import parent
 
 FORMAT = 2
@@ -132,7 +134,7 @@ class Report:
         except Error as error:
             found |= {"word": "failed", "problem": shortened(str(error))}
         self._add("selftest", found)
-        self.tell(f"{'selftest':<20}{found['passed']} of {len(families)} families passed" + "".join(f"\n  {line}" for line in found.get("problem", ())))
+        self.tell(Lines(f"{'selftest':<20}{found['passed']} of {len(families)} families passed", *(f"  {line}" for line in found.get("problem", ()))))
 
     def _section(self, section: str) -> list[Answer]:
         """Return the results of a section (section.py). The last one has the `word` for its failure and the `problem` if the process failed."""
@@ -166,14 +168,16 @@ class Report:
 
     def _told(self, section: str, answer: Answer) -> Answer:
         """Print a line for a section, and return the answer."""
+        more: list[str] = []
         if "problem" in answer:
-            text = f"{answer['word']}: " + "\n  ".join(answer["problem"])
+            first, *more = answer["problem"] or [""]
+            text, more = f"{answer['word']}: {first}", [f"  {line}" for line in more]
         elif "ms" in answer:
             text = f"batch {answer['batch']:>3}  {answer['ms']:>9.4g} ms  {answer['mib']:>7.0f} MiB  {answer['launches']:>4} launches"
             text += f"  loss {answer['loss']}" if "loss" in answer else ""
         else:
             text = ", ".join(f"{name} {value}" for name, value in answer.items() if name != "seconds")
-        self.tell(f"{section:<20}{text}")
+        self.tell(Lines(f"{section:<20}{text}", *more))
         return answer
 
     def _run(self, module: str, argument: str, heard: Callable[[str], None]) -> tuple[int | None, str]:
@@ -231,8 +235,16 @@ def system() -> Answer:
         "python": f"{platform.python_implementation()} {platform.python_version()} ({sys.platform})",
         "cores": os.cpu_count(),
         "packages": packages,
-        "variables": {name: value for name, value in sorted(os.environ.items()) if name in VARIABLES or _of_user(name)},
+        "variables": {name: _folders(name, value) for name, value in sorted(os.environ.items()) if name in VARIABLES or _of_user(name)},
     }
+
+
+def _folders(name: str, value: str) -> str:
+    """Return a variable with `<folder>` in place of folders that have no slash, so that no pattern of paths would find them."""
+    if not name.endswith(("PATH", "CACHE", "VENDORS", "DIR", "HOME")):
+        return value
+    kept = re.compile(r".*(?:[/\\]|%2f|%5c).*|off|0|none|", re.IGNORECASE | re.DOTALL)
+    return os.pathsep.join(each if kept.fullmatch(each) else "<folder>" for each in value.split(os.pathsep))
 
 
 def _of_user(variable: str) -> bool:

@@ -24,6 +24,7 @@ from ocaffe.ir.launch import HOST, Schedule
 from ocaffe.ir.target import Target
 from ocaffe.selftest import boxes, exchange, flow, layers, updates
 from ocaffe.selftest.case import ROUNDED, TOLERANCE, Finding
+from ocaffe.shown import lines_of
 from ocaffe.support import parent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +97,7 @@ def selftest(
             begun = ""
             for answer in child.answers():
                 if "refused" in answer:
-                    raise Error(answer["refused"])
+                    raise Error(lines_of(answer["refused"]))
                 if "device" in answer and not known:
                     on_device(answer["device"])
                     known = True

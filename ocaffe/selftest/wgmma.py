@@ -48,7 +48,7 @@ def main() -> None:
         said = str(error).split("\n")
         problem = ": ".join([said[0], *[line.strip() for line in said[1:] if "error" in line.lower()][:1]])  # of a BuildError, with one line of the compiler
     if problem:
-        print(problem, file=sys.stderr)
+        log.tell(problem)
     sys.stderr.flush()
     os._exit(wgmma_trial.REFUSED if problem else 0)  # some runtimes crash when they are unloaded
 

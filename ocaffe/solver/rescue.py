@@ -18,6 +18,7 @@ from ocaffe.cl.session import Session
 from ocaffe.compiler.network import Network
 from ocaffe.errors import Error
 from ocaffe.parallel.world import World
+from ocaffe.shown import Lines, flag
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.policies import LearningRate
 from ocaffe.support import log
@@ -89,7 +90,7 @@ def rescued(solver: Training) -> Iterator[None]:
         if note:
             log.error("solver.cpp:464", f"The training ends by an error: {note}")
             if isinstance(error, Error):
-                error.fact += f"\n  {note}"
+                error.fact = Lines(error.fact, f"  {note}")
         if error is problem:
             raise
         raise error from problem
@@ -113,7 +114,7 @@ def _rescue(solver: Training, problem: Exception, started: int) -> str:
         path = solver.snapshot()
     except Exception as reason:
         return f"{kept}: {device_failure(reason) or reason}"
-    return f"the state after {solver.iter} iterations is saved; --snapshot={path} continues from there"
+    return f"the state after {solver.iter} iterations is saved; {flag('snapshot', path)} continues from there"
 
 
 def _to_whole_iteration(solver: Training) -> None:

@@ -31,6 +31,7 @@ from ocaffe.ir.tensor import Ref
 from ocaffe.memory.report import bytes_beside
 from ocaffe.parallel.transports import make_exchange
 from ocaffe.parallel.world import ALONE, Agreement, World
+from ocaffe.shown import Lines
 from ocaffe.solver import snapshot as snapshots
 from ocaffe.solver.average import Average
 from ocaffe.solver.average_precision import Detections
@@ -92,7 +93,7 @@ class Solver:
         self.seed: int = world.broadcast(self._seed(state.random_seed if state else None))
         self._reset()
         check_solver(self.param, self.file)  # before the first lines of the log, so that its error stands alone
-        log.info("solver.cpp:45", f"Initializing solver from parameters: \n{write_text(self.param)}")
+        log.info("solver.cpp:45", Lines("Initializing solver from parameters: ", *write_text(self.param).split("\n")))
         self.rate = LearningRate(self.param)
         self.session = Session(device, limited=memory_limit is not None)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)

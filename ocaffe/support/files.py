@@ -6,25 +6,27 @@ import contextlib
 import errno
 import filecmp
 import io
+import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import socket
 import stat
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from ocaffe.errors import Error
+from ocaffe.shown import command, path_word
 from ocaffe.support.kinds import EMPTY, Kind, WrongKind, kind_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _OLD = 86400  # seconds
+_RESULT, _RECORD = "result", ".renamed"  # of new_entries: its temporary folder, and a record of its renames
 
 
 _KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
@@ -144,14 +146,14 @@ def refuse_other(path: str | os.PathLike[str], write: Callable[[Path], object], 
 
 
 @contextlib.contextmanager
-def replacing(target: Path, durable: bool = True) -> Iterator[BinaryIO]:
+def replacing(target: Path, durable: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `target` at the end of the `with` statement. Readers see either the complete new file or the old one.
 
-    `durable`: wait until the data is on disk. After a failure the temporary file is removed. Raises OSError.
+    `durable`: wait until the data is on disk. `mode`: the permissions, less the umask. After a failure the temporary file is removed. Raises OSError.
     """
     temporary = temporary_name(target)  # not of tempfile: its files are readable only by their owner, also after renaming
     try:
-        with open(temporary, "xb") as stream:
+        with open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             yield stream
             if durable:
                 stream.flush()
@@ -180,12 +182,80 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         try:
             yield temporary
+            _sync_files(temporary)
             os.rename(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
     except OSError as problem:
         raise _refused(target, target.parent, problem) from problem
+
+
+@contextlib.contextmanager
+def new_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Path]:
+    """Make files and folders that get their names in `folder` together, at the end of the `with` statement. The context gives a folder to make them in.
+
+    If `folder` is missing, it is made by one rename (`new_folder`). Else a process that is killed between two renames leaves a record of them, and the
+    next call for `folder`, or `clear_killed`, removes what has been renamed. Raises Error if one of `names`, those that will be made, exists.
+    """
+    target = Path(folder)
+    if not os.path.lexists(target):
+        with new_folder(target) as made:
+            yield made
+        return
+    clear_killed(target)
+    check_free(target, names)
+    temporary = temporary_name(target / _RESULT)
+    moved: list[Path] = []
+    try:
+        temporary.mkdir()
+        try:
+            yield temporary
+            entries = sorted(os.listdir(temporary))
+            check_free(target, entries)
+            _sync_files(temporary)
+            record = {name: os.lstat(temporary / name).st_ino for name in entries}
+            (temporary / _RECORD).write_text(json.dumps(record))
+            _sync_folder(temporary)
+            for name in entries:
+                os.rename(temporary / name, target / name)
+                moved.append(target / name)
+            _sync_folder(target)
+        except BaseException:
+            for path in moved:
+                _remove(path)
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as problem:
+        raise _refused(target, target, problem) from problem
+
+
+def clear_killed(folder: str | os.PathLike[str]) -> None:
+    """Remove what killed processes that used `new_entries` have left in a folder."""
+    remove_leftovers(Path(folder), re.escape(_RESULT))
+
+
+def check_free(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """Raise Error if one of the names exists in the folder."""
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.lexists(path):
+            raise Error(f"{path} exists already", fix="remove it, or choose another folder")
+
+
+def _undo(temporary: Path) -> None:
+    """Remove the entries that a killed process has renamed from `temporary` to the folder around it. Others of the same name are left."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # it did not rename
+        for name, number in json.loads((temporary / _RECORD).read_text()).items():
+            path = temporary.parent / os.path.basename(name)
+            if os.path.lexists(path) and os.lstat(path).st_ino == number:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def temporary_name(target: Path) -> Path:
@@ -206,6 +276,7 @@ def remove_leftovers(folder: Path, target: str) -> list[Path]:
                 continue
             with contextlib.suppress(OSError):
                 if not _runs(int(match[3])) if match[2] == _PLACE else time.time() - path.stat().st_mtime > _OLD:
+                    _undo(path)
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                     removed.append(path)
     return removed
@@ -232,6 +303,14 @@ def _place() -> str:
 
 
 _PLACE = _place()
+
+
+def _sync_files(folder: Path) -> None:
+    """Wait until the files that lie in a folder are on disk. Those of databases in it are already."""
+    for path in folder.iterdir():
+        if path.is_file():
+            with open(path, "rb") as stream:
+                os.fsync(stream.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
@@ -278,8 +357,9 @@ def to_read(path: str | os.PathLike[str], problem: Exception, fix: str) -> str:
         return kind.way if kind is not None and kind.way else fix
     closed = next((each for each in reversed(Path(path).absolute().parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
     if closed is not None:
-        return f"let its owner allow you to use the folder: chmod a+rx {shlex.quote(str(closed))}"
-    return f"let its owner allow you to read it: chmod a+r{'x' * os.path.isdir(path)} {shlex.quote(str(path))}"
+        return f"let its owner allow you to use the folder: {command('chmod', 'a+rx', closed)}"
+    mode = "a+rx" if os.path.isdir(path) else "a+r"
+    return f"let its owner allow you to read it: {command('chmod', mode, path_word(path))}"
 
 
 def _refused(path: Path, folder: Path, problem: OSError) -> Error:

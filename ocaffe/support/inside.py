@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 
 from ocaffe.errors import Error, Place
+from ocaffe.shown import command
 from ocaffe.support.files import check_plain
 from ocaffe.support.parsing import parsing
 
@@ -39,7 +39,7 @@ def is_below(root: str, path: str) -> bool:
 def leads_out(root: str, path: str, place: Place | str) -> Error:
     """Return the error for a path that `is_below` refuses."""
     whole = os.path.realpath(root)
-    fix = f"cp -rL {shlex.quote(whole)} {shlex.quote(f'{whole}.copy')}, which makes plain files of links, and give the copy"
+    fix = f"{command('cp', '-rL', whole, f'{whole}.copy')}, which makes plain files of links, and give the copy"
     return Error(f"a link in {path} leads out of the folder {root}", place=place, fix=fix)
 
 

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import errno
-import shlex
 from pathlib import PurePath
 from typing import NamedTuple
+
+from ocaffe.shown import command, path_word
 
 
 class Kind(NamedTuple):
@@ -51,9 +52,9 @@ def kind_of(head: bytes, path: str = "") -> Kind | None:
         return packed
     for magic, name, tool in _ARCHIVES:
         if head.startswith(magic):
-            return Kind(name, f"unpack it: {tool} {shlex.quote(path)}" if path else "unpack it")
+            return Kind(name, f"unpack it: {command(*tool.split(), path_word(path))}" if path else "unpack it")
     if head[257:262] == b"ustar":
-        return Kind("a tar archive", f"unpack it: tar -xf {shlex.quote(path)}" if path else "unpack it")
+        return Kind("a tar archive", f"unpack it: {command('tar', '-xf', path_word(path))}" if path else "unpack it")
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return Kind("a WebP image")
     if head[4:8] == b"TFL3":
@@ -66,14 +67,14 @@ def foreign(path: str, given: str = "") -> Kind | None:
 
     `given` is the file's real name, if it has no such suffix.
     """
-    suffix, stem, given = PurePath(path).suffix.lower(), str(PurePath(path).with_suffix("")), given or path
-    then = "then: " + shlex.join(["ocaffe", "convert", f"{stem}.onnx", f"{stem}.prototxt", f"{stem}.caffemodel"])
+    suffix, stem, given = PurePath(path).suffix.lower(), path_word(PurePath(path).with_suffix("")), path_word(given or path)
+    then = f"then: {command('ocaffe', 'convert', f'{stem}.onnx', f'{stem}.prototxt', f'{stem}.caffemodel')}"
     if suffix in _TORCH:
         return Kind("a PyTorch file", f"export the net in PyTorch: torch.onnx.export(model, images, {stem + '.onnx'!r}), with a batch as images; {then}")
     if suffix in _TF2ONNX:
         name, flag = _TF2ONNX[suffix]
         ends = " --inputs NAME:0 --outputs NAME:0, with the names of the graph" * (suffix == ".pb")
-        return Kind(name, f"pip install tf2onnx; {shlex.join(['python', '-m', 'tf2onnx.convert', flag, given, '--output', stem + '.onnx'])}{ends}; {then}")
+        return Kind(name, f"pip install tf2onnx; {command('python', '-m', 'tf2onnx.convert', flag, given, '--output', f'{stem}.onnx')}{ends}; {then}")
     if suffix in _FOREIGN:
         return Kind(_FOREIGN[suffix], f"export the net to ONNX in the program that it is of, as {stem}.onnx; {then}")
     return None
@@ -93,10 +94,11 @@ def unpacking(head: bytes, path: str, tar: bool = True) -> Kind | None:
         return Kind(name, f"unpack it by {tool}")
     lower = path.lower()
     if tar and lower.endswith((f".tar{ending}", ".tgz", ".tbz2", ".txz")):
-        return Kind(name, f"unpack it: tar -xf {shlex.quote(path)}")
+        return Kind(name, f"unpack it: {command('tar', '-xf', path_word(path))}")
     if lower.endswith((ending, ".tgz", ".tbz2", ".txz")):
-        return Kind(name, f"unpack it: {tool} {shlex.quote(path)}")
-    return Kind(name, f"unpack it: mv {shlex.quote(path)} {shlex.quote(path + ending)} && {tool} {shlex.quote(path + ending)}")
+        return Kind(name, f"unpack it: {command(tool, path_word(path))}")
+    named = f"{path}{ending}"
+    return Kind(name, f"unpack it: {command('mv', path_word(path), path_word(named))} && {command(tool, path_word(named))}")
 
 
 class WrongKind(OSError):

@@ -19,7 +19,9 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, SupportsFloat, TextIO
+from typing import Any, SupportsFloat, TextIO, cast
+
+from ocaffe.shown import shown, write
 
 LEVELS = "IWEF"
 NAMES = ("INFO", "WARNING", "ERROR", "FATAL")
@@ -89,6 +91,11 @@ def _drop_stderr() -> None:
 
 
 stderr = _Stderr()
+
+
+def tell(*lines: str, mark: str = "") -> None:
+    """Print lines to stderr as `say` does to stdout. `mark`, such as 'error:', comes first, red on a terminal. It is no record: levels do not hide it."""
+    write(cast(TextIO, stderr), *lines, begin=f"{colored(mark, RED)} " if mark else "")
 
 
 RED, BOLD = "31;1", "1"  # of `colored`
@@ -192,7 +199,7 @@ def _nowhere(line: str) -> None:
 
 
 def emit(level: int, source: str, text: str) -> None:
-    """Write one record. `source` is Caffe's file and line, for example 'solver.cpp:239'. A text of several lines keeps its lines."""
+    """Write one record. `source` is Caffe's file and line, for example 'solver.cpp:239'. Lines keep their line breaks; in other texts they are escaped."""
     global records
     if level < minimum:
         return
@@ -200,7 +207,7 @@ def emit(level: int, source: str, text: str) -> None:
     now = time.time()
     stamp = time.strftime("%m%d %H:%M:%S", time.localtime(now))
     micros = int(now % 1 * 1e6)
-    line = f"{LEVELS[level]}{stamp}.{micros:06d} {threading.get_native_id():5d} {source}] {text}"
+    line = f"{LEVELS[level]}{stamp}.{micros:06d} {threading.get_native_id():5d} {source}] {shown(text)}"
     sink(line)
     if _folder is not None:
         _to_files(level, line)
@@ -224,7 +231,7 @@ def _open(level: int) -> TextIO:
     except (OSError, KeyError, ImportError):
         user = "invalid-user"  # as in glog
     name = f"{_program}.{host}.{user}.log.{NAMES[level]}.{time.strftime('%Y%m%d-%H%M%S')}.{os.getpid()}"
-    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace")
+    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace", opener=_no_link)
     stream.write(
         f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S')}\nRunning on machine: {host}\n"
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
@@ -235,6 +242,11 @@ def _open(level: int) -> TextIO:
         os.symlink(name, temporary)
         os.replace(temporary, link)
     return stream
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file that is no link: in the folder for temporary files, others could lead it to a file of this user."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def info(source: str, text: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from tqdm import tqdm
 
+from ocaffe.shown import visible
 from ocaffe.support import log
 
 
@@ -17,7 +18,7 @@ def progress(total: int, unit: str, what: str = "", done: int = 0, hidden: bool 
 
     Without a terminal, or if `hidden`, the bar does nothing.
     """
-    with tqdm(total=total, initial=done, unit=unit, desc=what or None, dynamic_ncols=True, file=log.stderr, disable=hidden or None) as bar:
+    with tqdm(total=total, initial=done, unit=unit, desc=visible(what) or None, dynamic_ncols=True, file=log.stderr, disable=hidden or None) as bar:
         if bar.disable or not log.on_terminal():  # lines that go to a file stay there
             yield bar
             return
@@ -39,10 +40,11 @@ class Status:
 
     def __call__(self, text: str) -> None:
         if self._terminal:
+            text = visible(text)
             log.stderr.write(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K")
             self._shown = True
         elif time.monotonic() - self._last >= self.PAUSE:
-            log.stderr.write(f"{text}\n")
+            log.tell(text)
             self._last = time.monotonic()
 
     def clear(self) -> None:

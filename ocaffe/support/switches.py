@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ocaffe.errors import Error
+from ocaffe.shown import Lines, command
 
 VARIABLE = "OCAFFE_DEBUG"
 OFF = "OFF"
@@ -109,7 +110,7 @@ def _parsed(text: str) -> Switches:
         place, word = f"{VARIABLE}={text}", _WORDS.get(name)
         if word is None:
             known = ", ".join(each.spelled for each in _WORDS.values())
-            raise Error(f"the word '{part}' is unknown", place=place, fix=f"{_without(text, part)}\n    the words are {known}")
+            raise Error(f"the word '{part}' is unknown", place=place, fix=Lines(_without(text, part), f"    the words are {known}"))
         found = word.fields(value)
         if found is None:
             raise Error(f"'{name}' is '{value}'", place=place, fix=_corrected(text, part, word.spelled))
@@ -125,7 +126,11 @@ def _without(text: str, part: str, instead: str = "") -> str:
     words = [word.strip() for word in text.split(",") if word.strip()]
     at = len(words) - 1 - words[::-1].index(part)
     words[at : at + 1] = [instead] if instead else []
-    return f"export {VARIABLE}={','.join(words)}" if words else f"unset {VARIABLE}"
+    return _export(*words) if words else f"unset {VARIABLE}"
+
+
+def _export(*words: str) -> str:
+    return command("export", f"{VARIABLE}={','.join(words)}")
 
 
 def export_without(word: str) -> str:
@@ -134,22 +139,22 @@ def export_without(word: str) -> str:
     return _without(text, next(part.strip() for part in text.split(",") if part.strip().partition("=")[0] == word))
 
 
-def _corrected(text: str, part: str, spelled: str) -> str:
+def _corrected(text: str, part: str, spelled: str) -> Lines:
     """Return the line for a shell with a right value in `part`, and the other values."""
     first, *others = spelled.split("|")
-    return _without(text, part, first) + (f"\n    other values are {', '.join(others)}" if others else "")
+    return Lines(_without(text, part, first), *([f"    other values are {', '.join(others)}"] if others else []))
 
 
 def _of_today(text: str, gone: Mapping[str, str]) -> Error:
     """Return the Error that says what to write in place of variables of an older version."""
     old = [f"OCAFFE_{name}" for name in gone]
-    fact = f"{', '.join(old)} {'is' if len(gone) == 1 else 'are'} set in the environment, and ocaffe no longer reads {'it' if len(gone) == 1 else 'them'}"
+    fact = f"{', '.join(old)} {'is' if len(gone) == 1 else 'are'} set in the environment, and ocaffe no longer reads " + ("it" if len(gone) == 1 else "them")
     words = [f"{name.lower()}={value.replace(',', ':')}" for name, value in gone.items()]
     kept = [word for word in words if (found := _WORDS.get(word.partition("=")[0])) and found.fields(word.partition("=")[2]) is not None]
-    fix = f"unset {' '.join(old)}; grep -n {old[0]} ~/.bashrc ~/.profile\n    and remove the line that grep finds, which sets it in each new shell"
+    fix = [f"unset {' '.join(old)}; grep -n {old[0]} ~/.bashrc ~/.profile", "    and remove the line that grep finds, which sets it in each new shell"]
     if kept:
         effect = " and ".join(_EFFECTS[word.partition("=")[0]] for word in kept)
-        fix += f"\n    to keep the effect ({effect}): export {VARIABLE}={','.join(filter(None, [text, *kept]))}"
+        fix.append(f"    to keep the effect ({effect}): {_export(*filter(None, [text, *kept]))}")
     if "RECOMPUTE" in gone:
-        fix += "\n    to keep all values in memory, instead of computing some again: add --recompute none to train, time or plan"
-    return Error(fact, fix=fix)
+        fix.append("    to keep all values in memory, instead of computing some again: add --recompute none to train, time or plan")
+    return Error(fact, fix=Lines(*fix))

@@ -20,12 +20,13 @@ from ocaffe.formats.weights import read_weights
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
+from ocaffe.shown import code_span, command, markdown, path_word
 from ocaffe.tools.datasets.annotations import read_label_map, shown_names
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, weights_of, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
 from ocaffe.zoo.region_detectors import LONGEST, SIDE
 from ocaffe.zoo.templates import AVERAGED, WEIGHTED, faster, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
@@ -331,19 +332,19 @@ def number_classes(layer: Any, classes: int) -> None:
 
 def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:
     weights = weights_of(solver)
-    deploy = project.path("deploy.prototxt")
+    solver_file, net, deploy = words_of(project)
     yield from readme_head(f"{project.net}: {project.classes} classes of objects", (
-        f"ocaffe lint {project.path('solver.prototxt')}",
-        f"ocaffe train --solver {project.path('solver.prototxt')}",
-        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]} --per-class",
+        f"ocaffe lint {solver_file}",
+        f"ocaffe train --solver {solver_file}",
+        f"ocaffe test --model {net} --weights {weights} --iterations {solver.test_iter[0]} --per-class",
         f"ocaffe predict --model {deploy} --weights {weights} --annotate drawn IMAGE",
-        f"ocaffe convert {deploy} {weights} {project.prefix}.onnx",
+        f"ocaffe convert {deploy} {weights} {command(path_word(project.prefix))}.onnx",
     ))  # fmt: skip
     images = found.images
-    for name, text in (
-        ("images for training", f"{images.train.images}, `{images.train.source}`"), ("images for testing", f"{images.test.images}, `{images.test.source}`"),
-        ("classes", ", ".join(images.classes)), ("label map", f"`{found.labels}`; 0 is the background"),
+    yield from readme_table((
+        ("images for training", f"{images.train.images}, {code_span(images.train.source)}"),
+        ("images for testing", f"{images.test.images}, {code_span(images.test.source)}"),
+        ("classes", ", ".join(map(markdown, images.classes))), ("label map", f"{code_span(found.labels)}; 0 is the background"),
         ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"), ("iterations", str(project.iterations)),
         ("score", f"`{SCORE}`: mean average precision at an overlap of 0.5, {solver.ap_version}"),
-    ):  # fmt: skip
-        yield f"| {name} | {text} |"
+    ))  # fmt: skip

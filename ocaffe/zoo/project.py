@@ -4,18 +4,20 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.errors import Error, Place, shape_text
+from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
-from ocaffe.support.files import atomic_write, to_write
+from ocaffe.shown import code_span, command, markdown, path_word
+from ocaffe.support.files import clear_killed, new_entries, read_plain
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
@@ -93,23 +95,25 @@ class Project:
         return self.path(self.net)
 
 
-def begin(net: str, out: str) -> Template:
-    """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one."""
-    for name in FILES:
+def begin(net: str, out: str, again: bool = False) -> Template:
+    """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one, unless it is the same project `again`."""
+    for name in () if again else FILES:
         check_absent(os.path.join(out, name))
     return template(net)
 
 
-def write_project(net: str, data: str | Images, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+def write_project(
+    net: str, data: str | Images, out: str, choices: Choices | None = None, target: Target | None = None, again: bool = False
+) -> Project:  # fmt: skip
     """Write the files to train `net` on the images in `data` into the folder `out`. Raise Error, and then write nothing.
 
     `net`: a net of the zoo, or a deploy prototxt. `data`: class folders, tables or databases, or what `find_images` returned for them and `out`.
-    `target`: the device that the batch must fit.
+    `target`: the device that the batch must fit. `again`: the files are there already, and must be equal.
     """
     choices = choices or Choices()
-    given = begin(net, out)
+    given = begin(net, out, again)
     images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
-    for path in images.files:
+    for path in () if again else images.files:
         check_absent(path)
     if choices.weights and not os.path.isfile(choices.weights):
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=absent_weights(choices.weights))
@@ -128,7 +132,11 @@ def write_project(net: str, data: str | Images, out: str, choices: Choices | Non
         out, writer.name, images, classes, shape, batch, solver.max_iter, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
-    write_files(out, {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}})
+    files = {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}}
+    if again:
+        _check_equal(files)
+    else:
+        write_files(out, files)
     return project
 
 
@@ -323,9 +331,21 @@ def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
     return planned_bytes(graph, NetOptions(), target, writer.solver(batch))
 
 
+def words_of(project: Project) -> tuple[str, str, str]:
+    """Return the solver, the net of the training and the deploy net of a project, for a shell."""
+    solver, net, deploy = (command(path_word(project.path(name))) for name in ("solver.prototxt", "train_val.prototxt", "deploy.prototxt"))
+    return solver, net, deploy
+
+
+def readme_table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the rows of the table in a README.md. Names in their texts have passed `markdown` or `code_span`."""
+    for name, text in rows:
+        yield f"| {name} | {text} |"
+
+
 def readme_head(title: str, commands: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a README.md up to the rows of its table."""
-    yield f"# {title}"
+    yield f"# {markdown(title)}"
     yield ""
     yield "Run these commands in the folder in which these files were made. The files are ordinary prototxts: edit them."
     yield ""
@@ -338,23 +358,24 @@ def readme_head(title: str, commands: Sequence[str]) -> Iterator[str]:
 def weights_of(solver: Any) -> str:
     """Return the weights that a training leaves, for a shell: the best snapshot, of which there is one, or that of the last iteration."""
     newest = "_best_iter_*" if solver.HasField("best_output") else f"_iter_{solver.max_iter}"
-    return f"{solver.snapshot_prefix}{newest}.caffemodel"
+    return f"{command(path_word(solver.snapshot_prefix))}{newest}.caffemodel"
 
 
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
     trained = writer.choices.trained
-    weights = project.path(trained) if trained else weights_of(solver)
+    weights = command(path_word(project.path(trained))) if trained else weights_of(solver)
     source = writer.images
+    solver_file, net, deploy = words_of(project)
     yield from readme_head(f"{writer.given.title}: {project.classes} classes", (
-        f"ocaffe train --solver {project.path('solver.prototxt')}",
-        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
-        f"ocaffe plan --solver {project.path('solver.prototxt')}",
-        f"ocaffe convert {project.path('deploy.prototxt')} {weights} {project.prefix}.onnx",
+        f"ocaffe train --solver {solver_file}",
+        f"ocaffe test --model {net} --weights {weights} --iterations {solver.test_iter[0]}",
+        f"ocaffe plan --solver {solver_file}",
+        f"ocaffe convert {deploy} {weights} {command(path_word(project.prefix))}.onnx",
     ))  # fmt: skip
     rows = [
-        ("images for training", f"{source.train.images}, `{source.train.source}`" + (f" in `{source.train.root}`" if source.train.root else "")),
-        ("images for testing", f"{source.test.images}, `{source.test.source}`" + (f" in `{source.test.root}`" if source.test.root else "")),
-        ("classes", ", ".join(source.classes[:20]) + (", ..." if len(source.classes) > 20 else "") if source.classes else str(project.classes)),
+        *((f"images for {use}", f"{part.images}, {code_span(part.source)}" + (f" in {code_span(part.root)}" if part.root else ""))
+          for use, part in (("training", source.train), ("testing", source.test))),
+        ("classes", ", ".join(map(markdown, source.classes[:20])) + (", ..." if len(source.classes) > 20 else "") if source.classes else str(project.classes)),
         ("input of the net", shape_text(project.shape)),
         ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"),
         ("iterations", str(project.iterations)),
@@ -362,30 +383,29 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
         ("random changes of the images", " ".join(prototxt(writer.augment).split()) or "none"),
     ]
     if writer.choices.weights:
-        rows.append(("begins from", f"`{writer.choices.weights}`"))
-    for name, text in rows:
-        yield f"| {name} | {text} |"
+        rows.append(("begins from", code_span(writer.choices.weights)))
+    yield from readme_table(rows)
     if writer.augment.mirror is False:
         yield ""
         yield "If a mirrored image keeps its class, as photos do, write `mirror: true` into the transform_param of TRAIN."
 
 
 def write_files(folder: str, files: dict[str, bytes]) -> None:
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as problem:
-        fix = to_write(folder, problem, "choose another folder with --out")
-        raise Error(f"the folder cannot be made: {problem.strerror}", place=Place(folder), fix=fix) from None
-    written = []
-    try:
+    with new_entries(folder, [os.path.relpath(path, folder) for path in files]) as made:
         for path, content in files.items():
-            with atomic_write(path) as out:
-                out.write(content)
-            written.append(path)
-    except BaseException:
-        for path in written:
-            os.remove(path)
-        raise
+            (made / os.path.relpath(path, folder)).write_bytes(content)
+
+
+def _check_equal(files: dict[str, bytes]) -> None:
+    """Raise Error if one of the files has another content, or is missing."""
+    for path, content in files.items():
+        try:
+            equal = read_plain(path) == content
+        except OSError:
+            equal = False
+        if not equal:
+            fact = "the folder has an unfinished training, and this file differs from the one of this command"
+            raise Error(fact, place=path, fix="give the flags and images of before, or choose another folder, --out FOLDER")
 
 
 def discard(project: Project, *others: str) -> None:
@@ -405,12 +425,17 @@ def write_published(net: str, out: str) -> list[str]:
     texts = {name: published(net, name) for name in FILES}
     own = prototxt(proto.SolverParameter(net=os.path.join(out, "train_val.prototxt")))
     texts["solver.prototxt"] = own + texts["solver.prototxt"].partition("\n")[2]  # its first line names the net; tests/zoo/test_zoo.py
-    texts["README.md"] = texts["README.md"].replace(f"zoo/{net}/", os.path.join(out, ""))  # in its commands
+    texts["README.md"] = re.sub(rf"zoo/{re.escape(net)}/([\w./-]*)", lambda path: _moved(path[1], out), texts["README.md"])  # in its commands
     files = {os.path.join(out, name): text.encode() for name, text in texts.items()}
     for path in files:
         check_absent(path)
     write_files(out, files)
     return list(files)
+
+
+def _moved(name: str, folder: str) -> str:
+    """Return a file of a net of the zoo in a command that is run for `folder`."""
+    return command(path_word(os.path.join(folder, name)))
 
 
 def published(net: str, file: str) -> str:
@@ -419,5 +444,7 @@ def published(net: str, file: str) -> str:
 
 
 def check_absent(path: str) -> None:
+    """Raise Error if the file exists, and no killed process has left it."""
+    clear_killed(os.path.dirname(path) or ".")
     if os.path.lexists(path):
         raise Error(f"{path} exists", fix="choose another folder, --out FOLDER, or remove the files of the earlier training")

@@ -16,12 +16,13 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
+from ocaffe.shown import code_span, command, markdown, path_word
 from ocaffe.tools.datasets.color_table import IGNORE
 from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.masks import FIX, Masks, find_masks
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, weights_of, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 from ocaffe.zoo.weights import absent_weights, transform_of
@@ -337,23 +338,23 @@ def _reshaped(stored: Mapping[str, Sequence[np.ndarray]], graph: Graph, file: st
 
 def _readme(project: Project, made: _Segmenter, solver: Any) -> Iterator[str]:
     weights = weights_of(solver)
-    deploy, images = project.path("deploy.prototxt"), project.images
+    (solver_file, net, deploy), images = words_of(project), project.images
     yield from readme_head(f"{project.net}: {project.classes} classes of pixels", (
-        f"ocaffe train --solver {project.path('solver.prototxt')}",
-        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]} --per-class",
+        f"ocaffe train --solver {solver_file}",
+        f"ocaffe test --model {net} --weights {weights} --iterations {solver.test_iter[0]} --per-class",
         f"ocaffe predict --model {deploy} --weights {weights} --annotate drawn IMAGE",
-        f"ocaffe convert {deploy} {weights} {project.prefix}.onnx",
+        f"ocaffe convert {deploy} {weights} {command(path_word(project.prefix))}.onnx",
     ))  # fmt: skip
-    for name, text in (
-        ("images for training", f"{images.train.images}, `{images.train.source}`"), ("images for testing", f"{images.test.images}, `{images.test.source}`"),
-        ("classes", ", ".join(images.classes) or str(project.classes)), ("ignored pixels", f"those of the level {IGNORE}"),
+    yield from readme_table((
+        ("images for training", f"{images.train.images}, {code_span(images.train.source)}"),
+        ("images for testing", f"{images.test.images}, {code_span(images.test.source)}"),
+        ("classes", ", ".join(map(markdown, images.classes)) or str(project.classes)), ("ignored pixels", f"those of the level {IGNORE}"),
         ("input of the net", shape_text(project.shape)), ("mean, scale", " ".join(prototxt(made.transform).split()) or "none"),
         ("random changes of the images", " ".join(prototxt(made.augment).split()) or "none"),
         ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"), ("iterations", str(project.iterations)),
         ("score", f"`{SCORE}`: mean intersection over union of the pixels for testing"),
-    ):  # fmt: skip
-        yield f"| {name} | {text} |"
+    ))  # fmt: skip
     yield ""
     yield "Changes of the published net:"
     yield ""
-    yield from (f"* {change}" for change in made.changes)
+    yield from (f"* {markdown(change)}" for change in made.changes)

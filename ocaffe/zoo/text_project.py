@@ -20,10 +20,11 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
+from ocaffe.shown import code_span, command, markdown, path_word
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, parts_in, root_of
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, weights_of, write_files
+from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 
@@ -206,17 +207,18 @@ class _Reader:
 
 def _readme(project: Project, solver: Any) -> Iterator[str]:
     weights = weights_of(solver)
-    deploy, images = project.path("deploy.prototxt"), project.images
+    (solver_file, net, deploy), images = words_of(project), project.images
     yield from readme_head(f"{project.net}: {project.classes - 1} characters", (
-        f"ocaffe train --solver {project.path('solver.prototxt')}",
-        f"ocaffe test --model {project.path('train_val.prototxt')} --weights {weights} --iterations {solver.test_iter[0]}",
+        f"ocaffe train --solver {solver_file}",
+        f"ocaffe test --model {net} --weights {weights} --iterations {solver.test_iter[0]}",
         f"ocaffe predict --model {deploy} --weights {weights} IMAGE",
-        f"ocaffe convert {deploy} {weights} {project.prefix}.onnx",
+        f"ocaffe convert {deploy} {weights} {command(path_word(project.prefix))}.onnx",
     ))  # fmt: skip
-    for name, text in (
-        ("images for training", f"{images.train.images}, `{images.train.source}`"), ("images for testing", f"{images.test.images}, `{images.test.source}`"),
-        ("classes", ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else "")), ("input of the net", shape_text(project.shape)),
+    yield from readme_table((
+        ("images for training", f"{images.train.images}, {code_span(images.train.source)}"),
+        ("images for testing", f"{images.test.images}, {code_span(images.test.source)}"),
+        ("classes", ", ".join(map(markdown, images.classes[:20])) + (", ..." if len(images.classes) > 20 else "")),
+        ("input of the net", shape_text(project.shape)),
         ("batch", f"{project.batch} images; a training takes {size_text(project.bytes)} on the device"), ("iterations", str(project.iterations)),
         ("scores", f"`{SCORE}`: share of the texts without an error. `characters`: mean of 1 - edit distance / length of the longer text"),
-    ):  # fmt: skip
-        yield f"| {name} | {text} |"
+    ))  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
+from ocaffe.shown import Lines
 
 BVLC = "http://dl.caffe.berkeleyvision.org/"
 BVLC_README = "https://github.com/BVLC/caffe/blob/master/models/{}/readme.md"
@@ -100,7 +101,7 @@ def find_weights(name: str) -> Weights:
         return WEIGHTS[name]
     if name in TORCHVISION:
         export = EXPORT.format(name=name, side=299 if name == "inception_v3" else 224)
-        fix = f"export and convert them:\n    {export}\n    ocaffe convert {name}.onnx {name}.prototxt {name}.caffemodel"
+        fix = Lines("export and convert them:", f"    {export}", f"    ocaffe convert {name}.onnx {name}.prototxt {name}.caffemodel")
         raise Error(f"the weights of {name} are published by torchvision, not in Caffe's format", fix=fix)
     meant = difflib.get_close_matches(name, [*WEIGHTS, *TORCHVISION], 1)
     raise Error(f"no public weights '{name}' are known", fix=(f"did you mean {meant[0]}? " if meant else "") + "`ocaffe zoo` lists them")

@@ -3,9 +3,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -223,3 +228,24 @@ def test_an_onnx_model_is_no_prototxt(here: pathlib.Path, capsys: pytest.Capture
     write_folders(here / "photos", 10, classes=2)
     assert main(["new", "net.onnx", "--data", "photos", "--out", "out"]) == 1
     assert "is an ONNX model, not a prototxt" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "kill"), reason="POSIX signals")
+def test_a_killed_fit_goes_on(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command resumes from the newest snapshot. With other flags it is refused, and so it is after the end."""
+    write_folders(here / "photos", 10, classes=2)
+    command = ["fit", "photos", "--net", "lenet", "--out", "out", "--iterations", "400", "--batch", "8", "--device", device.number]
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, "-m", "ocaffe", *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 100
+    while process.poll() is None and time.monotonic() < end and not list((here / "out").glob("*.solverstate")):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert process.returncode == -signal.SIGKILL and not (here / "out/results.json").exists()
+    assert main([*command, "--seed", "2"]) == 1
+    assert "has an unfinished training, and this file differs" in capsys.readouterr().err
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "accuracy" in said and (here / "out/results.json").exists() and "Resuming from" in (here / "out/train.log").read_text()
+    assert main(command) == 1 and "exists" in capsys.readouterr().err

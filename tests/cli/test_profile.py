@@ -107,7 +107,7 @@ def test_what_cannot_be_profiled(device: Device, capfd: pytest.CaptureFixture[st
 
 
 def test_tune(device: Device, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned_tables, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(tuned_tables, "part", lambda name: tmp_path / name)
     monkeypatch.setattr(tuned_tables, "_shipped_files", list)
     spec = f"--device={device.number}"
     assert main(["tune", "--model=net.prototxt", spec]) == 0
@@ -174,7 +174,7 @@ def test_a_report_of_a_gpu_has_its_row(device: Device, tmp_path: pathlib.Path, c
     info = with_kind(device.info, "gpu")
     path = tuned_tables.user_file(info.target)
     assert path is not None
-    path.parent.mkdir()
+    path.parent.mkdir(exist_ok=True)
     path.write_text(tuned_tables.table({}, {"gemm 1x2x3x0x0 fp32": "other"}))
     tune._report(info, str(tmp_path / "mine.json"))
     family = json.loads((tmp_path / "mine.json").read_text())["family"]

@@ -96,19 +96,21 @@ def test_reasons_are_one_line() -> None:
     assert reason(Error("it has no classes", place="a.json")) == "it has no classes"
 
 
+@pytest.mark.parametrize("stem", ["the list.txt", "-list.txt"])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("name", PACKERS)
-def test_packed_files_are_unpacked_by_the_command(name: str, named: bool, tmp_path: pathlib.Path) -> None:
+def test_packed_files_are_unpacked_by_the_command(name: str, named: bool, stem: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     pack, ending = PACKERS[name]
-    path = tmp_path / f"the list.txt{ending * named}"
-    path.write_bytes(pack(TEXT))
+    path = f"{stem}{ending * named}"
+    (tmp_path / path).write_bytes(pack(TEXT))
     with pytest.raises(WrongKind, match=f"it is {name}, not text") as caught:
         list(text_lines(path))
     command = to_read(path, caught.value, "another").removeprefix("unpack it: ")
     if shutil.which(command.rpartition("&& ")[2].split()[0]) is None:
         pytest.skip("the program that unpacks is not installed")
     subprocess.run(["sh", "-c", command], check=True)
-    assert (tmp_path / "the list.txt").read_bytes() == TEXT
+    assert (tmp_path / stem).read_bytes() == TEXT
 
 
 def test_archives_of_several_files(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import pathlib
 import re
@@ -14,7 +15,7 @@ from ocaffe.cli import main
 from ocaffe.errors import Error
 from ocaffe.formats.text import parse, read_net, read_solver
 from ocaffe.ir.target import Target
-from ocaffe.zoo import FOLDER, project
+from ocaffe.zoo import FOLDER
 from ocaffe.zoo.project import FILES, Choices, Project, write_project, write_published
 from ocaffe.zoo.templates import adapted, graph_of, names, outputs_of, scores, template
 from ocaffe.zoo.text import prototxt
@@ -257,16 +258,17 @@ def test_nothing_is_overwritten(here: pathlib.Path) -> None:
 
 
 def test_a_failing_write_leaves_no_files(here: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = project.atomic_write
+    original = pathlib.Path.write_bytes
 
-    def failing(path: str) -> Any:
-        if path.endswith("deploy.prototxt"):
-            raise Error("the disk is full")
-        return original(path)
+    def failing(path: pathlib.Path, content: bytes) -> int:
+        if path.name == "deploy.prototxt":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(path, content)
 
-    monkeypatch.setattr(project, "atomic_write", failing)
-    assert refused("lenet", "photos", "out").fact == "the disk is full"
-    assert list((here / "out").iterdir()) == []
+    monkeypatch.setattr(pathlib.Path, "write_bytes", failing)
+    problem = refused("lenet", "photos", "out")
+    assert problem.fact == "cannot be written: No space left on device" and "make room" in str(problem.fix)
+    assert not (here / "out").exists()
 
 
 def test_published_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ A model may come from anybody. So only plain files below its folder are read, an
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto
 
 from ocaffe.errors import Error
+from ocaffe.shown import command
 from ocaffe.support.files import open_plain, to_read
 
 REUSED = 4  # Tensors may share bytes of a file. Together they may be this many times as large as the files,
@@ -80,7 +80,7 @@ def _plain(tensor: Any, location: str, folder: Path, place: str) -> Path:
     if os.path.isabs(location) or ".." in Path(location).parts:
         raise _wrong(tensor, f"is in '{shown}', which is not below the folder of the model", place, _SAVE)
     whole = os.path.realpath(folder)
-    copy = f"cp -rL {shlex.quote(whole)} {shlex.quote(f'{whole}.copy')}, and convert the model there"
+    copy = f"{command('cp', '-rL', whole, f'{whole}.copy')}, and convert the model there"
     if Path(os.path.realpath(file)) != Path(whole, location):
         raise _wrong(tensor, f"is in '{shown}', which is a link", place, copy)
     if not os.path.lexists(file):

@@ -15,6 +15,7 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 from ocaffe.convert.importer.budget import Budget
 from ocaffe.errors import Error, shape_text, within
 from ocaffe.ir.tensor import Shape
+from ocaffe.shown import flag
 from ocaffe.support.parsing import reason
 
 FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
@@ -110,7 +111,7 @@ class Graph:
     def remedy(self, node: Node, fix: str = "") -> str:
         """Return `fix`, and the flag that converts the net up to a node that no layer can compute."""
         names = self._before(node)
-        cut = f"--cut-at={','.join(names)} converts the part before it" if names else ""
+        cut = f"{flag('cut-at', ','.join(names))} converts the part before it" if names else ""
         return "; or ".join(filter(None, (fix, cut))) or "export the model without this operator, or compute it outside of the net"
 
     def _before(self, node: Node) -> list[str]:
@@ -256,12 +257,13 @@ def _shape_flag(item: Any) -> str:
     """Return --shape with the sizes that the file knows."""
     sizes = [1 if dim in UNKNOWN and axis == 0 else dim for axis, dim in enumerate(_dims(item))]
     known = "x".join("SIZE" if dim is None or dim < 1 else str(dim) for dim in sizes)
-    return f"--shape={item.name}:{known}" + (", with numbers in place of SIZE" if "SIZE" in known else "")
+    return flag("shape", f"{item.name}:{known}") + (", with numbers in place of SIZE" if "SIZE" in known else "")
 
 
 def _input_shape(item: Any, place: str) -> Shape:
     if not item.type.tensor_type.HasField("shape"):
-        raise Error(f"input '{item.name}' has no shape", place=place, fix=f"--shape={item.name}:1xSIZExSIZE.., with a number for each axis, the batch first")
+        fix = f"{flag('shape', f'{item.name}:1xSIZExSIZE..')}, with a number for each axis, the batch first"
+        raise Error(f"input '{item.name}' has no shape", place=place, fix=fix)
     dims = _dims(item)
     shape = [1 if dim in UNKNOWN and axis == 0 else dim for axis, dim in enumerate(dims)]
     if any(dim is None or dim < 1 for dim in shape):

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from onnx import TensorProto, checker, defs, helper, inliner
 from ocaffe.convert.importer.external import load_external
 from ocaffe.errors import Error
 from ocaffe.formats.sniff import is_hdf5, is_text, open_head, wrong_kind
+from ocaffe.shown import command, path_word
 from ocaffe.support.kinds import foreign, kind_of
 
 OLDEST = 7  # broadcasting as in numpy exists since opset 7
@@ -32,8 +32,8 @@ def read_model(path: str | Path) -> Any:
     place = str(path)
     head = open_head(path, "an ONNX model")
     if is_hdf5(head):
-        stem, keras = str(Path(place).with_suffix("")), shlex.join(["python", "-m", "tf2onnx.convert", "--keras", place, "--output", "MODEL.onnx"])
-        fix = f"if it is of Keras: pip install tf2onnx; {keras.replace('MODEL', stem)}; if it has weights of Caffe, they need no conversion"
+        keras = command("python", "-m", "tf2onnx.convert", "--keras", path_word(place), "--output", path_word(Path(place).with_suffix(".onnx")))
+        fix = f"if it is of Keras: pip install tf2onnx; {keras}; if it has weights of Caffe, they need no conversion"
         raise Error("is an HDF5 file, not an ONNX model", place=place, fix=fix)
     if is_text(head):
         raise Error("is a text file, not an ONNX model", place=place, fix="give the .onnx file itself")

@@ -20,6 +20,7 @@ from ocaffe.formats.blob import write_blobproto
 from ocaffe.formats.param_str import read_settings, with_settings
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.ir.tensor import Shape
+from ocaffe.shown import command
 
 DATABASES = ("Data", "AnnotatedData")
 ROWS = "HDF5Data"
@@ -126,7 +127,7 @@ class AssumedData:
         if missing:
             shapes = ",".join(f"{name}:{p.batch_size}x{size}" for name, size in zip(layer.top, ("3x32x32", *["1"] * len(layer.top))))
             fact = f"{p.source or 'the source'} does not exist, and --shape does not say the shape of '{missing[0]}'"
-            raise Error(fact, place=place, layer=title, fix=f"--shape {shapes}, with the right sizes; or make the data")
+            raise Error(fact, place=place, layer=title, fix=f"{command('--shape', shapes)}, with the right sizes; or make the data")
         begins = {tops[name][0] for name in layer.top}
         whole = begins == {p.batch_size} or (len(begins) == 1 and begins <= batches)
         rows = {name: tops[name][1:] if whole else tops[name] for name in layer.top}
@@ -150,7 +151,7 @@ class AssumedData:
         if p.source and not os.path.exists(p.source):
             shapes = ",".join(f"{name}:{max(1, p.batch_size)}{size}" for name, size in zip(layer.top, ("x3x16x112x112", *[""] * len(layer.top))))
             fact = f"{p.source} does not exist, and --shape does not say the shapes of {', '.join(map(repr, layer.top))}"
-            fix = f"--shape {shapes}, with the right sizes; or make the data"
+            fix = f"{command('--shape', shapes)}, with the right sizes; or make the data"
             raise Error(fact, place=Place.of(file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)
 
     def _become_input(self, layer: Any, shapes: Sequence[Shape]) -> None:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.hdf5_files import Hdf5Files, Member
 from ocaffe.formats.nearby import MissingPath, elsewhere
 from ocaffe.ir.tensor import Shape
+from ocaffe.shown import command, literal, path_word
 from ocaffe.support.files import text_lines
 from ocaffe.support.kinds import HDF5, WrongKind
 
@@ -193,7 +193,7 @@ class _File:
 def _itself(source: str) -> str:
     """Return the remedy if source names the HDF5 file itself."""
     made = f"{os.path.splitext(source)[0]}.txt"
-    return f'echo {shlex.quote(source)} > {shlex.quote(made)}, and source: "{made}" in hdf5_data_param'
+    return f"{command('echo', path_word(source))} > {command(made)}, and source: {literal(made)} in hdf5_data_param"
 
 
 def _listed(source: str) -> list[str]:

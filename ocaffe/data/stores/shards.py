@@ -7,7 +7,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import shlex
 import tarfile
 from array import array
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import LABELS
 from ocaffe.errors import Error
 from ocaffe.formats.json_file import parse_json
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import open_plain, to_read
 from ocaffe.support.kinds import EMPTY, kind_of, unpacking
 
@@ -186,7 +186,7 @@ def _check_plain(stream: BinaryIO, path: str) -> None:
         raise Error(f"the shard {path} is {packed.name}, and only plain tar files can be read in any order", fix=packed.way)
     if _COMPRESSED.search(path):
         plain = _COMPRESSED.sub(".tar", path)
-        raise Error(f"the shard {path} has the name of a compressed file, and is not one", fix=shlex.join(["mv", path, plain]))
+        raise Error(f"the shard {path} has the name of a compressed file, and is not one", fix=command("mv", path_word(path), path_word(plain)))
     kind = kind_of(begin, path)
     if kind is not None and kind.name != EMPTY and not kind.way.startswith("unpack it: tar"):
         raise Error(f"the shard {path} is {kind.name}, not a tar file", fix=kind.way or "leave it out of source, which names the shards")

@@ -76,7 +76,7 @@ kernel void ENTRY(targets)(
   int labels = 0, length = steps;
 #if LAYOUT == 0
   for (int i = 0; i < most; i++) {
-    const float label = given[(ulong)n * given_stride + i];
+    const float label = trunc(given[(ulong)n * given_stride + i]);
     if (label < 0) break;
     if (!(label >= blank && label < blank + 1)) targets[labels++] = target_of(label, classes, blank);
   }
@@ -95,7 +95,7 @@ kernel void ENTRY(targets)(
   LOCATE(numbers);
   length = clamp((int)lengths[n * lengths_stride], 0, steps);
   labels = clamp((int)numbers[n * numbers_stride], 0, most);
-  for (int i = 0; i < labels; i++) targets[i] = target_of(given[i * given_stride + n], classes, blank);
+  for (int i = 0; i < labels; i++) targets[i] = target_of(trunc(given[i * given_stride + n]), classes, blank);
 #endif
   counts[(ulong)n * counts_stride] = labels;
   counts[(ulong)n * counts_stride + 1] = length;

@@ -17,6 +17,7 @@ from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error, Place, names_text
 from ocaffe.formats.text import read, write_text
+from ocaffe.shown import command
 from ocaffe.support import log
 from ocaffe.support.files import new_folder
 from ocaffe.support.inside import is_below, leads_out
@@ -90,7 +91,7 @@ def _divided(parts: dict[str, list[Picture]], root: str, settings: Settings) -> 
     named = {part: pictures for part, pictures in parts.items() if part}
     if missing := [part for part in settings.parts if part not in named]:
         there = f"the parts {names_text(list(named))}" if named else "no parts"
-        raise Error(f"--parts has '{missing[0]}', and {root} has {there}", fix=f"--parts {','.join(named)}" if named else "leave out --parts")
+        raise Error(f"--parts has '{missing[0]}', and {root} has {there}", fix=command("--parts", ",".join(named)) if named else "leave out --parts")
     if named:
         if settings.share != SHARE:
             raise Error(f"--test is {settings.share:g}, and {root} is divided already: {', '.join(named)}", fix="leave out --test, or use --parts")

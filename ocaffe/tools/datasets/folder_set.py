@@ -1,7 +1,6 @@
 """Converts class folders to databases for training and testing, with lists and the names of the classes beside them."""
 from __future__ import annotations
 
-import contextlib
 import os
 import zlib
 from collections import Counter
@@ -10,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ocaffe.data.databases.writer import LmdbWriter, Writer
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, ClassFolders, class_folders, skipped_text, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, numbering
 from ocaffe.errors import Error, shape_text
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import new_entries
 from ocaffe.tools.datasets.encode import Recipe, datum_of
 from ocaffe.tools.datasets.imageset import Entry, Made, write_records
 
@@ -55,11 +54,8 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
     """
     check_apart(root, out)
     parts = divide(root, settings)
-    databases = {part: os.path.join(out, f"{part}_lmdb") for part in parts.entries}
-    lists = {part: os.path.join(out, f"{part}.txt") for part in parts.entries}
-    labels = os.path.join(out, LABELS)
-    for path in (*databases.values(), *lists.values(), labels):
-        LmdbWriter.check_absent(path)
+    databases = {part: f"{part}_lmdb" for part in parts.entries}
+    lists = {part: f"{part}.txt" for part in parts.entries}
     bad = _Bad(root, settings.most_bad, sum(map(len, parts.entries.values())))
 
     def make(entry: Entry) -> Made:
@@ -67,24 +63,20 @@ def make_databases(root: str, out: str, settings: Settings) -> list[str]:
         return made.datum, made.shape
 
     lines, names = [], labels_bytes(parts.classes)
-    with contextlib.ExitStack() as unfinished:
-        writers: list[Writer] = []
+    with new_entries(out, (*databases.values(), *lists.values(), LABELS)) as folder:
         for part, entries in parts.entries.items():
-            writer: Writer = LmdbWriter(databases[part])
-            unfinished.callback(writer.discard)
-            writers.append(writer)
-            shapes = write_records(writer, entries, make, bad.leave_out, lists[part] if settings.check_size else None, _SOURCE)
-            if not writer.count:
-                raise Error(f"none of the {len(entries)} images of {databases[part]} can be read", fix=f"replace the files in {root} by images that open")
-            writer.attach(LABELS, names)
-            lines.append(f"{databases[part]}: {writer.count} images of {len(parts.classes)} classes, {_sizes(list(shapes))}")
+            shown = os.path.join(out, databases[part])
+            with LmdbWriter(str(folder / databases[part])) as writer:
+                alike = os.path.join(out, lists[part]) if settings.check_size else None
+                shapes = write_records(writer, entries, make, bad.leave_out, alike, _SOURCE)
+                if not writer.count:
+                    raise Error(f"none of the {len(entries)} images of {shown} can be read", fix=f"replace the files in {root} by images that open")
+                writer.attach(LABELS, names)
+            lines.append(f"{shown}: {writer.count} images of {len(parts.classes)} classes, {_sizes(list(shapes))}")
         for part, entries in parts.entries.items():
-            _write(unfinished, lists[part], list_bytes([entry for entry in entries if entry not in bad.entries]))
-        _write(unfinished, labels, names)
-        for writer in writers:
-            writer.finish()
-        unfinished.pop_all()
-    lines.append(f"{', '.join([*lists.values(), labels])}: the names of the images, relative to {root}, and of the classes")
+            (folder / lists[part]).write_bytes(list_bytes([entry for entry in entries if entry not in bad.entries]))
+        (folder / LABELS).write_bytes(names)
+    lines.append(f"{', '.join(os.path.join(out, name) for name in (*lists.values(), LABELS))}: the names of the images, relative to {root}, and of the classes")
     if bad.entries:
         lines.append(f"{len(bad.entries)} images cannot be read and are left out")
     if parts.skipped:
@@ -177,13 +169,6 @@ def _key(seed: int, name: str) -> tuple[int, int]:
 def list_bytes(entries: Sequence[Entry]) -> bytes:
     """Return the content of a list of image files."""
     return os.fsencode("".join(f"{entry.name} {entry.last}\n" for entry in entries))
-
-
-def _write(unfinished: contextlib.ExitStack, path: str, content: bytes) -> None:
-    """Write a new file. It is removed if the databases cannot be finished."""
-    with atomic_write(path) as stream:
-        stream.write(content)
-    unfinished.callback(os.remove, path)
 
 
 def _sizes(shapes: Sequence[tuple[int, int, int]]) -> str:

@@ -18,6 +18,7 @@ from ocaffe.data.stores.folder import is_image_name, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, read_labels
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place
+from ocaffe.shown import visible
 from ocaffe.support import log
 from ocaffe.support.files import new_folder
 from ocaffe.support.inside import inside
@@ -273,7 +274,7 @@ class _Part:
 
 def _fragment(names: list[str], weights: np.ndarray) -> str:
     """Return loss_param with SegNet's weights of the classes."""
-    lines = "".join(f"  class_weighting: {weight:.6g}  # {name}\n" for name, weight in zip(names, weights.tolist()))
+    lines = "".join(f"  class_weighting: {weight:.6g}  # {visible(name)}\n" for name, weight in zip(names, weights.tolist()))
     return f"# for the layer SoftmaxWithLoss\nloss_param {{\n  ignore_label: {IGNORE}\n  weight_by_label_freqs: true\n{lines}}}\n"
 
 

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import io
 import os
-import shlex
 import tarfile
 import zlib
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ocaffe.errors import Error
+from ocaffe.shown import command, path_word
 from ocaffe.support.files import read_plain, to_read
 from ocaffe.support.kinds import EMPTY, GZIP, WEB_PAGE, kind_of
 from ocaffe.support.parsing import reason
@@ -82,7 +82,8 @@ def _check_gzip(content: bytes, path: str) -> None:
     what = kind.name if kind is not None else ""
     if what != GZIP:
         plain = path.removesuffix(".gz")
-        fix = _AGAIN.get(what) or (kind.way if kind is not None else "") or f"if it is unpacked already: mv {shlex.quote(path)} {shlex.quote(plain)}"
+        moved = f"if it is unpacked already: {command('mv', path_word(path), path_word(plain))}"
+        fix = _AGAIN.get(what) or (kind.way if kind is not None else "") or moved
         raise Error(f"{path} is {what}{', ' if what else ''}not a gzip archive", fix=fix)
 
 
@@ -150,7 +151,7 @@ def _not_idx(content: bytes, name: str, axes: int) -> Error:
     """Return the error for a file that does not begin as an IDX file of bytes with `axes` axes."""
     kind, wanted = kind_of(content[:512], name), f"an IDX file of bytes with {axes} axes"
     if kind is not None and kind.name == GZIP:
-        return Error(f"{name} is {GZIP}, and its name does not end in .gz", fix=f"mv {shlex.quote(name)} {shlex.quote(name + '.gz')}")
+        return Error(f"{name} is {GZIP}, and its name does not end in .gz", fix=command("mv", path_word(name), path_word(f"{name}.gz")))
     if kind is not None:
         return Error(f"{name} is {kind.name}, not {wanted}", fix=_AGAIN.get(kind.name) or kind.way or "put the original file there")
     if content[:3] == b"\0\0\x08" and len(content) > 3:

@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import io
-from html import escape
 from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from ocaffe.shown import markup
 from ocaffe.tools.drawing.layout import Layout, Point, layout
 
 FONT, LINE, CHARACTER, PAD = 11, 15, 6.6, 9.0  # pixels: font size, line height, width of a character, padding of boxes
@@ -123,7 +123,7 @@ def svg(drawn: Picture, title: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.1f} {height:.1f}" '
         f'font-family="Helvetica, Arial, sans-serif" font-size="{FONT}">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{markup(title)}</title>",
         '<defs><marker id="arrow" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto"><path d="M0 0 L7 3 L0 6 z" fill="#555"/></marker></defs>',
         f'<rect width="{width:.1f}" height="{height:.1f}" fill="white"/>',
     ]
@@ -132,14 +132,14 @@ def svg(drawn: Picture, title: str) -> str:
         parts.append(f'<path d="M{points[0][0]:.1f} {points[0][1]:.1f} {steps}" fill="none" stroke="#555" stroke-linejoin="round" marker-end="url(#arrow)"/>')
         if name:
             x, y = _middle(points)
-            parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="#555" font-size="{FONT - 2}">{escape(name)}</text>')
+            parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" fill="#555" font-size="{FONT - 2}">{markup(name)}</text>')
     for (x, y, wide, high), node in drawn.boxes:
         corner = high / 2 if node.round else 4
         parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" rx="{corner:.1f}" fill="{node.color}" stroke="#555"/>')
         for number, line in enumerate(node.lines):
             weight = ' font-weight="bold"' if number == 0 and not node.round else ""
             top = y + PAD / 2 + LINE * number + FONT
-            parts.append(f'<text x="{x + wide / 2:.1f}" y="{top:.1f}" text-anchor="middle"{weight}>{escape(line)}</text>')
+            parts.append(f'<text x="{x + wide / 2:.1f}" y="{top:.1f}" text-anchor="middle"{weight}>{markup(line)}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import io
-from html import escape
 from typing import Any
 
 from ocaffe.errors import Error
+from ocaffe.shown import markup, visible
 
 FORMATS = ("png", "svg", "pdf", "html")
 
@@ -22,14 +22,19 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
+def plain(name: str) -> str:
+    """Return a name as matplotlib writes it: text between two dollars would be a formula."""
+    return visible(name).replace("$", r"\$")
+
+
 def content(figure: Any, kind: str, title: str) -> bytes:
     """Return the file of a figure with a title above it, in one of FORMATS."""
-    figure.suptitle(title)
+    figure.suptitle(plain(title))
     out = io.BytesIO()
     figure.savefig(out, format="svg" if kind == "html" else kind)
     return _page(out.getvalue().decode(), title) if kind == "html" else out.getvalue()
 
 
 def _page(svg: str, title: str) -> bytes:
-    head = f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{escape(title)}</title></head>'
+    head = f'<!DOCTYPE html>\n<html><head><meta charset="utf-8"><title>{markup(title)}</title></head>'
     return f'{head}\n<body>\n{svg[svg.index("<svg"):]}</body></html>\n'.encode()

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ocaffe.tools.drawing.figure import content, new_figure
+from ocaffe.tools.drawing.figure import content, new_figure, plain
 from ocaffe.tools.training_logs.logs import TEST_NET, Log, Row
 
 _KEYS = ("NumIters", "Seconds", "LearningRate", TEST_NET)
@@ -80,7 +80,7 @@ def render(drawn: dict[str, list[Curve]], kind: str, seconds: bool = False) -> b
 def _draw(axes: Any, title: str, curves: list[Curve]) -> None:
     """Draw the curves of a panel. A learning rate is constant between its points, so it is drawn in steps."""
     for index, curve in enumerate(curves):
-        label = f"{curve.run}: {'test ' if curve.test else ''}{curve.name}" + (f", best {curve.best[1]:.4g}" if curve.best else "")
+        label = plain(f"{curve.run}: {'test ' if curve.test else ''}{curve.name}") + (f", best {curve.best[1]:.4g}" if curve.best else "")
         style = {"linestyle": "--", "marker": "o", "markersize": 3} if curve.test else {"linestyle": "-", "marker": "." if len(curve.x) == 1 else ""}
         steps = "steps-post" if title == "learning rate" else "default"
         axes.plot(curve.x, curve.y, color=f"C{index % 10}", drawstyle=steps, linewidth=1.2, label=label, **style)
@@ -89,6 +89,6 @@ def _draw(axes: Any, title: str, curves: list[Curve]) -> None:
     values = [y for curve in curves for y in curve.y]
     if title in ("loss", "learning rate") and min(values) > 0 and max(values) > 50 * min(values):
         axes.set_yscale("log")
-    axes.set_title(title)
+    axes.set_title(plain(title))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -8,6 +8,7 @@ from ocaffe import proto
 from ocaffe.errors import Error, WrongValue
 from ocaffe.formats.filter import filter_net
 from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.shown import visible
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}  # of layers that work in place
@@ -57,7 +58,7 @@ def get_layer_label(layer: Any, rankdir: str, display_lrm: bool = False) -> str:
         lines += [f"{name.replace('_', ' ')}: {_size(param, name, default)}" for name, default in _SIZES.items()]
     if display_lrm and layer.type in _LEARNING and any(get_layer_lr_mult(layer)):
         lines.append("lr mult: {:.1f}, {:.1f}".format(*get_layer_lr_mult(layer)))
-    return _quoted((" " if rankdir in ("TB", "BT") else r"\n").join(lines))
+    return _quoted(*lines, between=" " if rankdir in ("TB", "BT") else r"\n")
 
 
 def _size(param: Any, name: str, default: int) -> str:
@@ -110,6 +111,7 @@ def pydot_graph(net: Any, rankdir: str, label_edges: bool, display_lrm: bool) ->
     return graph
 
 
-def _quoted(text: str) -> str:
-    """Return a name as graphviz reads it: its keywords, colons and other characters are allowed in quotes only."""
-    return text if text.isidentifier() and text.isascii() and text.lower() not in _KEYWORDS else '"' + text.replace('"', r"\"") + '"'
+def _quoted(*names: str, between: str = "") -> str:
+    """Return names as one that graphviz reads: its keywords, colons and other characters are allowed in quotes only. A backslash would escape a mark."""
+    text = between.join(visible(name).replace("\\", r"\\").replace('"', r"\"") for name in names)
+    return text if text.isidentifier() and text.isascii() and text.lower() not in _KEYWORDS else f'"{text}"'

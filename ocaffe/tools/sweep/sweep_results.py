@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ocaffe.shown import Lines, lines_of, visible
 from ocaffe.support.files import atomic_write
 from ocaffe.support.log import number
 from ocaffe.tools.sweep.training_queue import Training
@@ -40,7 +41,7 @@ def write_results(folder: Path, solver: str, trainings: Sequence[Training], by: 
         out.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
-def table(trainings: Sequence[Training], by: Criterion) -> str:
+def table(trainings: Sequence[Training], by: Criterion) -> Lines:
     """Return the results as a table of text. Errors follow below it."""
     left = ("folder", "device", "error")
     rows = [{name: _text(value) for name, value in _row(training, by).items() if name not in left} for training in by.order(trainings)]
@@ -48,8 +49,8 @@ def table(trainings: Sequence[Training], by: Criterion) -> str:
     lines = [dict(zip(columns, columns)), *rows]
     widths = {name: max(len(line.get(name, "")) for line in lines) for name in columns}
     text = ["  ".join(f"{line.get(name, ''):>{widths[name]}}" for name in columns).rstrip() for line in lines]
-    failed = [f"\n{training}: {training.error}\n  its folder: {training.folder}" for training in trainings if training.error]
-    return "\n".join(text + failed)
+    failed = [Lines("", lines_of(f"{visible(str(each))}: {each.error}"), f"  its folder: {each.folder}") for each in trainings if each.error]
+    return Lines(*text, *failed)
 
 
 def _row(training: Training, by: Criterion) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import IO
 
 from ocaffe.errors import Error
 from ocaffe.formats.json_file import read_json
+from ocaffe.shown import lines_of, visible
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write, open_plain, read_plain
 from ocaffe.support.parsing import parsing
@@ -185,7 +186,7 @@ def run(
                 child = children.pop(place)
                 child.finish(stopping)
                 reason = f": {child.training.error}" if child.training.error else ""
-                log.emit(2 if reason else 0, SOURCE, f"{child.training}: {child.training.state}{reason}")
+                log.emit(2 if reason else 0, SOURCE, lines_of(f"{visible(str(child.training))}: {child.training.state}{reason}"))
                 changed()
             for place, device in enumerate(devices):
                 if waiting and place not in children and not stopping:
@@ -195,7 +196,7 @@ def run(
                         children[place] = _Child(training, device, flags)
                     except (OSError, Error) as problem:
                         training.state, training.error = FAILED, f"it cannot start: {getattr(problem, 'strerror', None) or problem}"
-                        log.error(SOURCE, f"{training}: {training.error}")
+                        log.error(SOURCE, lines_of(f"{visible(str(training))}: {training.error}"))
                     changed()
             for child in children.values():
                 child.training.history.read()

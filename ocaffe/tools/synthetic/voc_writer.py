@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
+from ocaffe.shown import markup
 from ocaffe.tools.datasets.encode import encoded
 from ocaffe.tools.drawing.palette import palette
 from ocaffe.tools.synthetic.scenes import Scene
@@ -47,7 +48,7 @@ class VocWriter:
         height, width, depth = scene.pixels.shape
         objects = "".join(
             f"""  <object>
-    <name>{self._classes[thing.label]}</name>
+    <name>{markup(self._classes[thing.label])}</name>
     <pose>Unspecified</pose>
     <truncated>0</truncated>
     <difficult>{int(thing.difficult)}</difficult>
@@ -58,7 +59,7 @@ class VocWriter:
         )
         return f"""<annotation>
   <folder>{IMAGES}</folder>
-  <filename>{file}</filename>
+  <filename>{markup(file)}</filename>
   <size><width>{width}</width><height>{height}</height><depth>{depth}</depth></size>
   <segmented>1</segmented>
 {objects}</annotation>

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import datetime
 import io
 import math
@@ -12,21 +11,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ocaffe.errors import Error
+from ocaffe.shown import write_table
 from ocaffe.support.files import read_plain, to_read
 
 Row = dict[str, float]
 TEST_NET = "TestNet"  # the column with the number of the TEST net
 
+_BEGIN = r"\s*(?:\[\d+\] )?"
 _STAMP = re.compile(r"[IWEF](?:20(\d\d))?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) ")  # newer glog writes the year too
-_ITERATION = re.compile(r"Iteration (\d+)")
-_RATE = re.compile(r"lr = ([-+]?[0-9]*\.?[0-9]+(?:[eE]?[-+]?[0-9]+)?)")
+# Records, after the source of the line. Names in other records may look like them, so each is searched at its begin; forks write a rank there.
+_ITERATION = re.compile(rf"{_BEGIN}(?:MultiStep Status: )?Iteration (\d+)")
+_RATE = re.compile(rf"{_BEGIN}Iteration \d+.*, lr = ([-+]?[0-9]*\.?[0-9]+(?:[eE]?[-+]?[0-9]+)?)")
 _VALUE = r"([-+]?(?:nan|inf)|[\d.eE+-]+)"
-_TRAIN = re.compile(rf"Train net output #(\d+): (\S+) = {_VALUE}")
-_TEST = re.compile(rf"Test net output #(\d+): (\S+) = {_VALUE}")
-_TESTING = re.compile(r"Testing net \(#(\d+)\)")
-_LOSS = re.compile(rf"Iteration \d+.*, loss = {_VALUE}")
-_WEIGHTED = re.compile(r"net output #\d+: (\S+) = \S+ \(\* .* loss\)")
-_BEST = re.compile(rf"Best (\S+) so far: {_VALUE} \(iteration (\d+)\)")  # of best_output
+_TRAIN = re.compile(rf"{_BEGIN}Train net output #(\d+): (\S+) = {_VALUE}")
+_TEST = re.compile(rf"{_BEGIN}Test net output #(\d+): (\S+) = {_VALUE}")
+_TESTING = re.compile(rf"{_BEGIN}Iteration \d+, Testing net \(#(\d+)\)")
+_LOSS = re.compile(rf"{_BEGIN}Iteration \d+.*, loss = {_VALUE}")
+_WEIGHTED = re.compile(rf"{_BEGIN}(?:Train|Test) net output #\d+: (\S+) = \S+ \(\* .* loss\)")
+_BEST = re.compile(rf"{_BEGIN}Best (\S+) so far: {_VALUE} \(iteration (\d+)\)")  # of best_output
 
 
 class Log(NamedTuple):
@@ -124,7 +126,8 @@ def read_log(path: str) -> Log:
     except OSError as problem:
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, "give the log of a training (its stderr)")) from None
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes UTF-16
-    lines = content.decode("utf-16" if wide else "utf-8-sig", "replace").splitlines()
+    text = content.decode("utf-16" if wide else "utf-8-sig", "replace")
+    lines = re.split("\r?\n|\r", text)  # other marks of lines belong to names
     train, test = _Table(), _Table()
     losses: list[Row] = []
     rates: list[Row] = []
@@ -141,26 +144,29 @@ def read_log(path: str) -> Log:
         last = time or last
         if start is None and "Solving" in line:
             start = time
-        if match := _ITERATION.search(line):
+        if time is None:
+            continue
+        text = line.partition("] ")[2]
+        if match := _ITERATION.match(text):
             iteration = float(match[1])
-        if iteration < 0 or time is None:
+        if iteration < 0:
             continue
         start = start or time
-        found = _RATE.search(line)
+        found = _RATE.match(text)
         rate = float(found[1]) if found else rate
         head = {"NumIters": iteration, "Seconds": (time - start).total_seconds(), "LearningRate": rate}
         if found:
             rates.append(head)
         for table, pattern in ((train, _TRAIN), (test, _TEST)):
-            if match := pattern.search(line):
+            if match := pattern.match(text):
                 table.add(head, int(match[1]), match[2], _number(match[3]))
-        if match := _WEIGHTED.search(line):
+        if match := _WEIGHTED.match(text):
             weighted.add(match[1])
-        if match := _BEST.search(line):
+        if match := _BEST.match(text):
             best.append({**head, "NumIters": float(match[3]), match[1]: _number(match[2])})
-        if match := _TESTING.search(line):
+        if match := _TESTING.match(text):
             test.begin(int(match[1]))
-        if match := _LOSS.search(line):
+        if match := _LOSS.match(text):
             train.begin()
             losses.append({**head, "loss": _number(match[1])})
     log = Log(train.rows(), test.rows(), losses, rates, best, frozenset(weighted))
@@ -192,7 +198,5 @@ def csv_text(rows: list[Row], delimiter: str = ",") -> str:
     """Return the rows as CSV with a column for every name that occurs. Line ends are those of parse_log.py."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, delimiter=delimiter)
-    writer.writeheader()
-    writer.writerows(rows)
+    write_table(text, [columns, *([row.get(name, "") for name in columns] for row in rows)], delimiter, "\r\n")
     return text.getvalue()

@@ -55,9 +55,9 @@ kernel void list_boxes(OPERAND(const float, label), OPERAND(float, truth), OPERA
     float4 box;
     if (has_rows) {
       const global float* row = label + 8 * t;
-      if (row[0] != n) continue;
+      if (trunc(row[0]) != n) continue;
       const float2 low = vload2(0, row + 3), high = vload2(0, row + 5);
-      kind = row[1] - 1;
+      kind = trunc(row[1]) - 1;
       box = (float4)((low + high) / 2, high - low);
     } else {
       const global float* row = label + n * label_stride + BOX * t;
