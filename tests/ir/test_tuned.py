@@ -157,7 +157,7 @@ def test_the_users_table_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert tuned_tables.load(H100).choices == {"a": "1", "b": "1"}
     own = tuned_tables.user_file(H100)
     assert own is not None and own.parent.parent == tmp_path
-    own.parent.mkdir()
+    own.parent.mkdir(exist_ok=True)
     own.write_text(tuned_tables.table({}, {"b": "2", "d": "2"}))
     found = tuned_tables.load(H100)
     assert found.choices == {"a": "1", "b": "2", "d": "2"} and found.files == (("ours.json", 1), (str(own), 2))
