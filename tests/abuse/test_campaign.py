@@ -30,13 +30,14 @@ SMOKE = {  # flags of the parts; a minute in all
     "caches": ("--count", "4"),
     "writers": ("--count", "5"),
     "syscalls": ("--count", "2"),
+    "commands": ("--count", "1"),
     "endurance": ("--count", "400"),
 }
-# 22 minutes on two cores
-MINUTES = {"nets": 4, "devices": 8, "converts": 4, "images": 1, "kills": 6, "disks": 2, "caches": 3, "writers": 1, "syscalls": 2, "endurance": 4}
+# 26 minutes on two cores
+MINUTES = {"nets": 4, "devices": 8, "converts": 4, "images": 1, "kills": 6, "disks": 2, "caches": 3, "writers": 1, "syscalls": 2, "commands": 4, "endurance": 4}
 FUZZ = 9 * 60 / len(SECTIONS)  # seconds of a section
-SLOW = {"caches", "devices", "disks", "endurance", "images", "kills", "syscalls", "writers"}
-ON_DEVICE = {"devices", "converts", "kills", "disks", "caches", "writers", "syscalls", "endurance"}
+SLOW = {"caches", "commands", "devices", "disks", "endurance", "images", "kills", "syscalls", "writers"}
+ON_DEVICE = {"commands", "devices", "converts", "kills", "disks", "caches", "writers", "syscalls", "endurance"}
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs fork and /proc of Linux")
 needs = {

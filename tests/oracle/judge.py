@@ -122,7 +122,7 @@ class Arbiter:
 
     def __init__(self, case: Case, graph: Graph) -> None:
         self.case, self.graph = case, graph
-        self.reason = self.unknown = ""
+        self.reason, self.unknown = "", set[str]()
 
     @cached_property
     def exact(self) -> Sampled:
@@ -130,7 +130,7 @@ class Arbiter:
 
         with _quiet():
             first = exact.Evaluation(self.case, self.graph)
-            self.reason, self.unknown = first.stopped, ", ".join(sorted(first.unknown))
+            self.reason, self.unknown = first.stopped, first.unknown
             return Sampled(first.arrays, [exact.Evaluation(self.case, self.graph, noise).arrays for noise in range(SAMPLES)])
 
     @cached_property
@@ -161,8 +161,8 @@ class Arbiter:
         value = self.exact.value(finding)
         if value is None:
             self.reason = self.reason or "no exact value"
-        elif self.unknown and np.isnan(value[0]).any():
-            self.reason = f"no rule in double precision: {self.unknown}"
+        elif np.isnan(value[0]).any() and (unknown := self.unknown & _connected(self.graph.net, finding.key)):
+            self.reason = f"no rule in double precision: {', '.join(sorted(unknown))}"
             return None
         return value
 
@@ -222,6 +222,23 @@ class Arbiter:
         where = int(np.nanargmax(np.abs(np.nan_to_num(finding.caffe.astype(float)) - np.nan_to_num(finding.ocaffe.astype(float)))))
         return replace(finding, verdict=f"{' and '.join(wrong)} off; exact {exact.ravel()[where]:.8g}, caffe {finding.caffe.ravel()[where]:.8g}, "
                        f"ocaffe {finding.ocaffe.ravel()[where]:.8g}, rounding {spread.ravel()[where]:.2g}")  # fmt: skip
+
+
+def _connected(net: Any, key: str) -> set[str]:
+    """Return the types of the layers that values or shared parameters connect with a blob or a layer, the last word of the key but for its number."""
+    words = key.split("/")
+    names, types = {words[1]}, set[str]()
+    grew = True
+    while grew:
+        grew = False
+        for layer in net.layer:
+            own = {layer.name, *layer.bottom, *layer.top, *(param.name for param in layer.param if param.name)}
+            if names & own and not names >= own:
+                names |= own
+                grew = True
+            if names & own:
+                types.add(layer.type)
+    return types
 
 
 @contextmanager
