@@ -98,7 +98,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         device = training_device(param, options, world)
         stack.callback(device.close)
         solver = Solver(
-            param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume,
+            param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume, keep_resume=not auto,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute,
             world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch, prepare=prepared(options),

@@ -70,6 +70,7 @@ class Solver:
         keep: frozenset[str] = frozenset(),
         weights: Sequence[str] = (),
         resume: str | None = None,
+        keep_resume: bool = True,
         level: int | None = None,
         stages: Sequence[str] = (),
         allow_unknown_fields: bool = False,
@@ -83,6 +84,7 @@ class Solver:
     ) -> None:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
+        `keep_resume`: the files of this state are never removed, because a user named it; else they are snapshots like others.
         `memory_limit`: bytes on the device for all nets. `recompute`: the values that backward recomputes. `world`: the ranks that train together.
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
         `batch`: the batch size of the TRAIN net, 0 for that of the file. `prepare`: changes the message of a net for a phase.
@@ -100,7 +102,7 @@ class Solver:
         files = weight_files(weights or self.param.weights)
         known = [state.learned_net] if state is not None and state.learned_net else [] if resume else files
         given = [read_weights(name) for name in known]
-        self.precious = [*files, *([resume, *state.weights] if resume and state else [])]  # never removed
+        self.precious = [*files, *([resume, *state.weights] if resume and state and keep_resume else [])]  # never removed
         self.network, self.test_networks = self._networks(given, fills=not resume)
         self._add_update()
         self._add_scores()

@@ -78,6 +78,18 @@ def test_auto_takes_the_best_snapshot_if_it_is_the_newest(train: Train) -> None:
     assert resumed(train(12, "--snapshot=auto", fields="best_output: 'loss'")) == str(best)
 
 
+def test_auto_leaves_the_files_of_a_whole_training(train: Train) -> None:
+    """A state that a user names stays; one that `auto` found is a snapshot like others."""
+    fields = "snapshot_keep: 1 best_output: 'loss'"
+    train(12, fields=fields)
+    whole = {path.name for path in pathlib.Path("out").iterdir()}
+    for path in pathlib.Path("out").iterdir():
+        path.unlink()
+    train(6, fields=fields)
+    found = resumed(train(12, "--snapshot=auto", fields=fields))
+    assert found and not pathlib.Path(found).exists() and {path.name for path in pathlib.Path("out").iterdir()} == whole
+
+
 def test_auto_passes_over_damaged_and_incomplete_snapshots(train: Train) -> None:
     train(16, fields="ema_decay: 0.9")
     os.truncate("out/a_iter_16.solverstate", 100)

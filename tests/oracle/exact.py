@@ -716,7 +716,9 @@ def infogain(at: At) -> list[Tensor]:
     axis = at.axis()
     flat, labels, counts = by_class(at, axis)
     gains = at.x[2].detach().reshape(flat.shape[1], -1)[torch.where(counts, labels, 0)]
-    total = -(gains * at.r(torch.log_softmax(at.r(flat), 1)))[counts].sum()
+    logs = at.r(torch.log_softmax(at.r(flat), 1))
+    logs = logs + (logs.clamp(min=math.log(1e-20)) - logs).detach()  # the limit changes the loss, not the gradient
+    total = -(gains * logs)[counts].sum()
     return [total / divisor(at, at.layer.loss_param.VALID, len(labels), int(counts.sum()), math.prod(at.x[0].shape[:axis]))]
 
 

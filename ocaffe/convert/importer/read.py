@@ -154,7 +154,7 @@ def _refuse_unknown(model: Any, opset: int, place: str) -> None:
         if node.domain in DOMAINS and not defs.has(node.op_type, opset, ""):
             later = [number for number in range(opset + 1, defs.onnx_opset_version() + 1) if defs.has(node.op_type, number, "")]
             fix = f"export it with opset {later[0]}" if later else "correct the operator's name, or name its domain, in the program that makes the model"
-            raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or node.output[0]}')", place=place, fix=fix)
+            raise Error(f"opset {opset} has no operator '{node.op_type}' (node '{node.name or next(iter(node.output), '')}')", place=place, fix=fix)
 
 
 def _line(problem: Exception) -> str:

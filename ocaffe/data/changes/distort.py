@@ -19,6 +19,7 @@ _HUE_BITS = 12
 _COLOR_BITS = 14
 _POSTERIZED = 64  # levels that are merged into one
 _CLIP = 4.0  # CLAHE: clip limit, in units of the mean count of a histogram bin
+_AT_ONCE = 1 << 20  # pixels that a color distortion takes at a time: its floats need many times the memory of the image
 _TILES = 8  # CLAHE: tiles along each side
 # From linear red, green, blue to X, Y, Z relative to the white D65.
 _XYZ = np.array([[0.412453, 0.357580, 0.180423], [0.212671, 0.715160, 0.072169], [0.019334, 0.119193, 0.950227]]) / [[0.950456], [1], [1.088754]]
@@ -106,6 +107,20 @@ def hue(image: np.ndarray, delta: float) -> np.ndarray:
 
 
 Step = Callable[[np.ndarray], np.ndarray]
+
+
+def _by_rows(step: Step) -> Step:
+    """Return the step for images of any size. It takes some rows at a time, because it changes each pixel alone."""
+
+    def run(image: np.ndarray) -> np.ndarray:
+        result, rows = np.empty_like(image), max(1, _AT_ONCE // max(1, image.shape[2]))
+        for start in range(0, image.shape[1], rows):
+            result[:, start : start + rows] = step(image[:, start : start + rows])
+        return result
+
+    return run
+
+
 _EFFECTS = ("brightness", "contrast", "saturation", "hue", "random_order")
 
 
@@ -140,7 +155,7 @@ def draw(param: Any, dice: Dice) -> list[Step]:
         ("hue", hue, -param.hue_delta, param.hue_delta),
     ):
         happens, amount = dice.uniform() < getattr(param, f"{name}_prob"), dice.uniform(low, high)
-        drawn[name] = [lambda image, step=step, amount=amount: step(image, amount)] if happens else []  # type: ignore[misc]
+        drawn[name] = [_by_rows(lambda rows, step=step, amount=amount: step(rows, amount))] if happens else []  # type: ignore[misc]
     if dice.uniform() < param.random_order_prob:
         order = sorted(range(3), key=lambda _: dice.word())
         drawn["order"] = [lambda image: image[order]]

@@ -65,6 +65,22 @@ def test_draws() -> None:
     assert not distort.draw(proto.DistortionParameter(), Dice((1, 1), 0))
 
 
+@pytest.mark.parametrize("at_once", [1, 40, 100])
+def test_colors_change_some_rows_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    param = proto.DistortionParameter(
+        brightness_prob=1, brightness_delta=32, contrast_prob=1, contrast_lower=0.5, contrast_upper=1.5,
+        saturation_prob=1, saturation_lower=0.5, saturation_upper=1.5, hue_prob=1, hue_delta=18,
+    )  # fmt: skip
+    found = []
+    for pixels in (at_once, 1 << 20):
+        monkeypatch.setattr(distort, "_AT_ONCE", pixels)
+        image = IMAGE
+        for step in distort.draw(param, Dice((1, 1), 0)):
+            image = step(image)
+        found.append(image)
+    np.testing.assert_array_equal(*found)
+
+
 def test_simple_noise() -> None:
     gray = noise(IMAGE, decolorize=True)
     assert (gray[0] == gray[1]).all() and np.abs(gray[0] - (0.114 * IMAGE[0] + 0.587 * IMAGE[1] + 0.299 * IMAGE[2])).max() < 0.6
