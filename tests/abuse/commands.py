@@ -113,7 +113,7 @@ def commands(device: str) -> dict[str, list[str] | Callable[[], int]]:
 
 
 def tree() -> dict[str, bytes]:
-    """What the command left: the files, and their bytes unless these may differ."""
+    """Return the files that the command left, with their bytes unless these may differ."""
     found = [path for root in ("out", "out.onnx") for path in ([pathlib.Path(root)] if os.path.isfile(root) else sorted(pathlib.Path(root).rglob("*")))]
     return {str(path): b"" if path.suffix in TOLD else path.read_bytes() for path in found if path.is_file()}
 
@@ -124,7 +124,7 @@ def clear() -> None:
 
 
 def case(work: Callable[[], int], wanted: dict[str, bytes], length: float, rng: random.Random, ends: collections.Counter[str]) -> tuple[Outcome, str]:
-    """Kill the command, then run it to its end. Return the outcome, and what the last process wrote."""
+    """Kill the command, then run it to its end. Return the outcome and the log of the last process."""
     clear()
     there = {*os.listdir()}
     for _ in range(rng.randint(1, MOST)):
