@@ -212,20 +212,20 @@ class BySlope(torch.autograd.Function):
 class ByMoments(torch.autograd.Function):
     """y = (x - mean) / deviation, whose gradient is computed from the rounded y, as in single precision: the mean of y can be far from 0 if x varies little.
 
-    `share` is 1 if eps is in the square root, else the deviation divided by the root.
+    If eps is not in the square root, as in MVN, this is not the derivative: Caffe's gradient ignores eps in that of the deviation.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, deviation: Tensor, share: Tensor, axes: list[int], r: Round) -> Tensor:
-        ctx.save_for_backward(r(y), deviation, share)
+    def forward(ctx: Any, x: Tensor, y: Tensor, deviation: Tensor, axes: list[int], r: Round) -> Tensor:
+        ctx.save_for_backward(r(y), deviation)
         ctx.axes, ctx.r = axes, r
         return y.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        y, deviation, share = ctx.saved_tensors
+        y, deviation = ctx.saved_tensors
         mean, product = (ctx.r(value.mean(ctx.axes, keepdim=True)) for value in (grads[0], ctx.r(grads[0] * y)))
-        return (grads[0] - mean - ctx.r(y * share * product)) / deviation, *[None] * 5
+        return (grads[0] - mean - ctx.r(y * product)) / deviation, *[None] * 4
 
 
 class Replaced(torch.autograd.Function):
@@ -333,7 +333,7 @@ def normalized(at: At, x: Tensor, axes: list[int], eps: float, in_root: bool) ->
     mean, variance = moments(at, flat, axes)
     deviation = at.r(torch.sqrt(variance + eps) if in_root else torch.sqrt(variance) + eps)
     y = at.r(at.r(flat) - mean) / deviation
-    return ByMoments.apply(x, y, deviation, torch.ones_like(mean) if in_root else deviation / torch.sqrt(variance), axes, at.r), mean, variance
+    return ByMoments.apply(x, y, deviation, axes, at.r), mean, variance
 
 
 def batch_norm(at: At) -> list[Tensor]:
