@@ -26,6 +26,7 @@ from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
 from ocaffe.shown import Lines, lines_of
 from ocaffe.support import log
 from ocaffe.support.switches import Switches
+from ocaffe.support.whole import whole
 
 # The first pattern found in 'platform, vendor' (lower case) determines the runtime. PoCL on an NVIDIA card counts as PoCL.
 RUNTIMES = (
@@ -418,7 +419,7 @@ def _by_gpu_number(devices: Sequence[DeviceInfo], gpu: str) -> DeviceInfo:
     numbers = [str(i) for i in range(len(found))] if gpu == "all" else [part.strip() for part in gpu.split(",")]
     if len(numbers) > 1:
         raise Error(f"{flag} lists {len(numbers)} GPUs, and this command runs on one device", fix=f"--gpu {numbers[0] or 0}")
-    if not numbers[0].isdecimal() or int(numbers[0]) >= len(found):
+    if not 0 <= whole(numbers[0]) < len(found):
         listing = [f"  {i}  {device.name} ({device.platform_name})" for i, device in enumerate(found)]
         raise Error(Lines(f"{flag}: there is no such GPU, only", *listing), fix="--gpu with one of these numbers")
     return found[int(numbers[0])]

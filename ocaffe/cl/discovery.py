@@ -35,6 +35,7 @@ from typing import Any
 from ocaffe.support import log, parent
 from ocaffe.support.cache import Entries, digest, part, write_atomically
 from ocaffe.support.files import open_plain, read_plain
+from ocaffe.support.whole import whole
 
 CHILD = Path(__file__).with_name("child.py")
 USER_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")  # set by the user: the location of all runtimes
@@ -124,7 +125,7 @@ def may_pin() -> bool:
 
 def int_or(text: str | None, default: int) -> int:
     """Return the number in a text, or `default` if there is none."""
-    return int(text) if text and text.isdecimal() else default
+    return whole(text or "", default)
 
 
 def _share_invokers(pyopencl: ModuleType) -> None:

@@ -16,6 +16,7 @@ from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.files import refuse_other
 from ocaffe.support.kinds import foreign
+from ocaffe.support.whole import whole
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
@@ -288,7 +289,7 @@ def _shapes(text: str) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for part in filter(None, text.split(",")):
         name, _, sizes = part.rpartition(":")
-        if not name or not all(size.isdecimal() and int(size) > 0 for size in sizes.split("x")):
+        if not name or not all(whole(size) > 0 for size in sizes.split("x")):
             raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="--shape=BLOB:SIZExSIZEx.., for example --shape=data:1x3x224x224")
         shapes[name] = tuple(int(size) for size in sizes.split("x"))
     return shapes

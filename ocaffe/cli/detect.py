@@ -69,7 +69,7 @@ def _read_windows(path: str) -> Windows:
         for row in reader:
             try:
                 values = [int(float(row[column])) for column in COLUMNS]
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 found = ",".join(str(row[column]) for column in COLUMNS)
                 raise Error(f"'{found}' is no window", place=Place(path, reader.line_num), fix=f"write {', '.join(COLUMNS)} as numbers of pixels") from None
             windows.setdefault(row["filename"], []).append((values[0], values[1], values[2], values[3]))

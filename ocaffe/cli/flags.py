@@ -14,6 +14,7 @@ from ocaffe.errors import Error
 from ocaffe.ir.target import MATHS
 from ocaffe.shown import command
 from ocaffe.support import log
+from ocaffe.support.whole import whole
 
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
@@ -143,9 +144,9 @@ class Parser(argparse.ArgumentParser):
 
 def _at_least(least: int, text: str) -> int:
     """Return the whole number in `text`."""
-    if not text.isdecimal() or int(text) < least:
+    if whole(text) < least:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {least}")
-    return int(text)
+    return whole(text)
 
 
 def device_flags(parser: Parser) -> None:
@@ -207,7 +208,7 @@ def memory_limit(text: str, free: int | None = None) -> int | None:
         return None
     if text == "auto" and free is not None:
         return int(free * AUTO_SHARE)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise Error(f"--memory-limit is '{text}'", fix="give bytes, or a number with K, M or G, such as --memory-limit 7.5G")
     return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from ocaffe.errors import Error
+from ocaffe.support.whole import whole
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ def usual_count() -> int:
     wanted = os.environ.get("OCAFFE_WORKERS")
     if not wanted:
         return cores()
-    if not wanted.isdecimal() or not int(wanted):
+    if whole(wanted) < 1:
         raise Error(f"OCAFFE_WORKERS is '{wanted}'", fix=f"export OCAFFE_WORKERS={cores()}: the number of threads that decode images, here one for each core")
     return int(wanted)
 

@@ -16,6 +16,7 @@ from ocaffe.formats.records import Cursor, LayerWeights, SolverState, Weights
 from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write
 from ocaffe.support.parsing import reason
+from ocaffe.support.whole import whole
 
 try:
     import h5py
@@ -55,7 +56,7 @@ def _layers(files: Hdf5Files, path: str | Path) -> Iterator[LayerWeights]:
         for member in members.values():
             if member.problem:
                 raise Error(member.problem, place=str(path), fix=member.fix)
-        datasets = {int(name) for name, member in members.items() if member.kind == "dataset" and name.isdecimal()}
+        datasets = {number for name, member in members.items() if member.kind == "dataset" and (number := whole(name)) >= 0}
         if layer and (datasets or not members):
             count = max(datasets, default=-1) + 1
             if count > MAX_BLOBS:
@@ -99,7 +100,7 @@ def read_state_hdf5(path: str | Path) -> SolverState:
             beside = " beside it to --snapshot; to start from weights alone: `ocaffe train --weights FILE`" if "data" in root else " to --snapshot"
             fix = f"give the .solverstate.h5{beside}"
             raise Error("has no iter and history, so it is not a solver state", place=str(path), fix=fix)
-        indices = sorted(int(key) for key in files.members(path, "/history", keep=True) if key.isdecimal())
+        indices = sorted(number for key in files.members(path, "/history", keep=True) if (number := whole(key)) >= 0)
         if indices != list(range(len(indices))):
             missing = next(number for number, index in enumerate([*indices, None]) if index != number)
             fact = f"the group 'history' has the datasets {', '.join(map(str, indices))}, and {missing} is missing"

@@ -26,6 +26,7 @@ LISTS = {
     ("PoolingParameter", "stride"): ("stride_3d", False),
     ("PoolingParameter", "pad"): ("pad_3d", False),
 }
+_LONGEST = 64  # digits of a whole number
 _MAX_DEPTH = 100  # protobuf's own limit
 _LESS_NESTED = "count the braces before this line: a message before it is probably not closed"
 _CLOSING = {"{": "}", "<": ">"}
@@ -279,6 +280,7 @@ class Parser:
     def integer(self, token: Token) -> int | None:
         """Return the value of a decimal, hexadecimal or octal integer token, or None if it is not an integer."""
         text = token.text.lower()
+        self.bound(token)
         if text.startswith("0x"):
             return int(text, 16)
         if not text.isdigit():
@@ -291,11 +293,17 @@ class Parser:
                 raise self.error(f"{text} begins with 0, so it is octal, but has a digit 8 or 9", token, fix) from None
         return int(text)
 
+    def bound(self, token: Token) -> None:
+        """Raise Error for a number that Python may refuse to convert, or to show in an error: it has thousands of digits."""
+        if len(token.text) > _LONGEST:
+            raise self.error(f"{token.text[:20]}... has {len(token.text):,} digits", token, f"write a number of at most {_LONGEST} digits")
+
     def floating(self, name: str, token: Token) -> float | None:
         if token.kind == "name":
             return _NONFINITE.get(token.text.lower())
         text = token.text.lower()
         if text.startswith("0x") or (text.isdigit() and text.startswith("0") and text.strip("0")):
+            self.bound(token)
             # Caffe's protobuf read these as hexadecimal and octal; newer releases reject them. The meaning is ambiguous, so it is an error.
             meant = int(text, 16) if text.startswith("0x") else text.lstrip("0")
             raise self.error(f"{name!r} is {token.text}, which is not a decimal number", token, f"write it in decimal digits: {name}: {meant}")

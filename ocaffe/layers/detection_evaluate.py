@@ -15,6 +15,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import Layer, register
 from ocaffe.support.files import text_lines
+from ocaffe.support.whole import whole
 
 NOTHING = -1  # the number of an image, or the label, of a row without a box
 Size = tuple[int, int]  # height and width of an image in pixels
@@ -71,7 +72,7 @@ class DetectionEvaluate(Layer):
                 words = line.split()
                 if not words:
                     continue
-                right = len(words) == 3 and all(word.isdecimal() and int(word) > 0 for word in words[1:])
+                right = len(words) == 3 and all(whole(word) > 0 for word in words[1:])
                 if not right:
                     raise Error(
                         f"'{line.strip()}' is not a name, a height and a width",

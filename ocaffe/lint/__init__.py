@@ -33,6 +33,7 @@ from ocaffe.lint.rules import own_param as own_param
 from ocaffe.lint.weights import RULE as WEIGHTS
 from ocaffe.lint.weights import check_weights
 from ocaffe.solver.nets import net_messages
+from ocaffe.support.whole import whole
 
 _SOLVER = re.compile(r"(?<!\w)(net|train_net|net_param|train_net_param|base_lr|lr_policy|max_iter)\s*[:{]")
 _QUIET = re.compile(r"#[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'")  # comments and strings
@@ -145,5 +146,5 @@ def _notes(file: File) -> Iterator[Finding]:
     for text in said:
         place, colon, fact = text.partition(": ")
         name, _, line = place.rpartition(":")
-        if colon and line.isdigit():
+        if colon and whole(line) >= 0:
             yield Finding(NO_EFFECT, Place(name, int(line)), "", fact, "")

@@ -16,6 +16,7 @@ from ocaffe.lint.box_sample import CORNERS, DIFFICULT, IMAGE, LABEL, BoxSample, 
 from ocaffe.lint.data import PARAMS, param_of, settings_of
 from ocaffe.lint.rules import Finding, Job, View, job_rule, own_param
 from ocaffe.support.files import text_lines
+from ocaffe.support.whole import whole
 
 EDGE = 0.01  # of the image; boxes that leave it by less are rounded ones
 DRAWS = 50  # images
@@ -219,7 +220,7 @@ def image_sizes_differ(job: Job) -> Iterator[Finding]:
 
 def _other_aspect(words: list[str], shape: tuple[int, ...]) -> bool:
     """Whether a line of a name_size_file, which must end with height and width, has another aspect ratio than the image."""
-    if len(words) < 2 or not all(word.isdecimal() and int(word) for word in words[-2:]):
+    if len(words) < 2 or not all(whole(word) > 0 for word in words[-2:]):
         return False  # DetectionEvaluate refuses it
     height, width = map(int, words[-2:])
     return abs(height * shape[1] / (width * shape[0]) - 1) > ASPECT

@@ -20,6 +20,7 @@ from ocaffe.data.source import Share
 from ocaffe.errors import Error
 from ocaffe.shown import Lines, lines_of
 from ocaffe.support import log
+from ocaffe.support.whole import whole
 
 # Variables with the number of ranks, and with the number of this rank on its host, by the program that sets them. Slurm's variables come last, because
 # mpiexec itself may use srun.
@@ -199,7 +200,7 @@ def ranks_expected() -> tuple[int, str]:
     """Return the number of ranks that the environment announces, and the program that set it. One rank if it announces none."""
     for starter, (variable, _) in _STARTERS.items():
         text = os.environ.get(variable, "")
-        if text.isdecimal() and int(text) > 1:
+        if whole(text) > 1:
             return int(text), starter
     return 1, ""
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ocaffe.errors import Error
 from ocaffe.shown import Lines, command
+from ocaffe.support.whole import whole
 
 VARIABLE = "OCAFFE_DEBUG"
 OFF = "OFF"
@@ -71,12 +72,12 @@ def _fence(value: str) -> Mapping[str, Any] | None:
 
 def _limits(value: str) -> Mapping[str, Any] | None:
     bounds = [(name, number) for name, _, number in (part.partition("=") for part in value.split(":"))]
-    right = all(name in _BOUNDED and number.isdecimal() and int(number) > 0 for name, number in bounds)
+    right = all(name in _BOUNDED and whole(number) > 0 for name, number in bounds)
     return {"limits": tuple((name, int(number)) for name, number in bounds)} if right else None
 
 
 def _scale(value: str) -> Mapping[str, Any] | None:
-    scale = int(value) if value.isdecimal() else 0
+    scale = whole(value, 0)
     return {"gradient_scale": scale} if 0 < scale <= _MAX_SCALE and not scale & (scale - 1) else None
 
 

@@ -21,6 +21,7 @@ from ocaffe.formats.param_str import read_settings, with_settings
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.ir.tensor import Shape
 from ocaffe.shown import command
+from ocaffe.support.whole import whole
 
 DATABASES = ("Data", "AnnotatedData")
 ROWS = "HDF5Data"
@@ -226,12 +227,12 @@ def parse_shape(text: str) -> Image | Tops | None:
         for part in text.split(","):
             name, _, sizes = part.rpartition(":")
             numbers = sizes.strip().lower().split("x")
-            if not name.strip() or not all(number.isdecimal() and int(number) for number in numbers):
+            if not name.strip() or not all(whole(number) > 0 for number in numbers):
                 raise Error(f"--shape has '{part}'", fix="TOP:SIZExSIZEx.., for example data:2x3x8x8,label:2x1")
             tops[name.strip()] = tuple(map(int, numbers))
         return tops
     words = text.lower().replace(",", "x").split("x")
-    if len(words) not in (3, 4) or not all(word.strip().isdecimal() and int(word) for word in words):
+    if len(words) not in (3, 4) or not all(whole(word.strip()) > 0 for word in words):
         raise Error(f"--shape is '{text}'", fix="channels, height and width of an image: --shape 3x224x224; or shapes of tops: --shape data:2x3x8x8,label:2x1")
     channels, height, width = (int(word) for word in words[-3:])
     return channels, height, width

@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 
 from ocaffe.support.files import check_plain
+from ocaffe.support.whole import whole
 
 _CHILD = Path(__file__).with_name("slot_child.py")
 _LOCK_MODE = 0o664  # of a lock file, as in Caffe
@@ -54,7 +55,7 @@ class Slot:
     def _answer(self) -> int:
         assert self._child.stdout is not None
         line = self._child.stdout.readline().decode(errors="replace").strip()
-        if not line.isdigit():
+        if whole(line) < 0:
             self._end()
             raise NoSlot(line[1:] or "its process ended")
         return int(line)

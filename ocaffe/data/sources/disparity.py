@@ -13,6 +13,7 @@ from ocaffe.data.stores.text_list import Line, Listing
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.flow_files import read_pfm
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.whole import signed
 
 _FIELDS = {"source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder"}
 
@@ -40,10 +41,11 @@ class DisparitySource(Source):
     def _entry(self, line: Line, root: str) -> tuple[str, int]:
         """Return the file and the label of a line. As in the fork, the last blank is between them."""
         name, _, label = line.text.rpartition(" ")
-        if not name or not label.lstrip("+-").isdigit():
+        number = signed(label)
+        if not name or number is None:
             fact = f"{self._list.source}, line {line.number}: '{line.text}' does not end in a blank and a whole number"
             raise Error(fact, fix="write the name of a .pfm file and its label, a whole number, into each line")
-        return root + name, int(label)
+        return root + name, number
 
     def _values(self, record: int) -> np.ndarray:
         """Return the disparities of a record. Raise Error without a place."""

@@ -20,6 +20,7 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
+from ocaffe.support.whole import whole
 
 FIX = "write the list of the fork: '#' and a number, the name of an image, the number of its boxes, then for each: label, x1, y1, x2, y2, difficult"
 
@@ -154,7 +155,7 @@ def _listed(source: str, root: str, classes: int) -> Iterator[Listed]:
         number, name = take("the name of an image", 1)
         path = root + " ".join(name)
         place, count = take("the number of boxes", 1)
-        if head[0] != "#" or not count[0].isdigit():
+        if head[0] != "#" or whole(count[0]) < 0:
             raise Error(f"{source}, line {number}: '{head[0]}' and '{count[0]}' instead of '#' and the number of boxes", fix=FIX)
         follow = next((after for after, (_, words) in enumerate(lines[at:]) if words[0] == "#"), len(lines) - at)
         if follow != int(count[0]):

@@ -14,6 +14,7 @@ from ocaffe.data.stagers.staged import StagedSource
 from ocaffe.data.stores.text_list import Line
 from ocaffe.errors import Error, Place
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.whole import whole
 
 _FIELDS = {
     "source", "batch_size", "rand_skip", "shuffle", "new_height", "new_width", "is_color", "root_folder", "label_type", "ignore_label",
@@ -36,7 +37,7 @@ class SegFiles(PairFiles):
         if len(words) != (1 if self._type == NONE else 2):
             fix = f"write {self.each} into each line" + ("" if self._type == NONE else ", or set label_type: NONE in image_data_param")
             raise Error(f"{self._list.source}, line {line.number}: '{line.text}' has one word, and two are needed", fix=fix)
-        if self._type == IMAGE and not (words[1].isdigit() and int(words[1]) < 256):
+        if self._type == IMAGE and not 0 <= whole(words[1]) < 256:
             fix = "set label_type: PIXEL in image_data_param, which reads the second word as the file of the labels"
             if words[1].isdigit():
                 fix = 'write type: "ImageData" in this layer, which reads larger labels, and remove label_type'

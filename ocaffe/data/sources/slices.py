@@ -19,6 +19,7 @@ from ocaffe.formats.nearby import MissingPath
 from ocaffe.formats.wire import Malformed
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
+from ocaffe.support.whole import signed
 
 FIELDS = frozenset({
     "block_size", "disk_reader_threads", "encoding", "permute_every_iter", "preselection_file", "preselection_label", "rand_permute", "rand_permute_order",
@@ -230,7 +231,7 @@ def _preselected(param: Any, entries: int) -> np.ndarray:
     if not os.path.exists(path):
         raise MissingPath(f"preselection_file {path} does not exist", path, "preselection_file", fix)
     words = "".join(text_lines(path)).split()
-    wrong = next((word for word in words if not word.lstrip("+-").isdigit()), None)
+    wrong = next((word for word in words if signed(word) is None), None)
     if wrong is not None or len(words) != entries:
         fact = f"has '{wrong}'" if wrong is not None else f"has {len(words)} numbers, the database {entries} records"
         raise Error(f"preselection_file {path} {fact}", fix=fix)

@@ -15,6 +15,7 @@ from ocaffe.data.dice import Dice
 from ocaffe.data.order import Order
 from ocaffe.data.source import BatchInfo, Source, check_fields
 from ocaffe.data.sources.file_images import new_size
+from ocaffe.data.stores.file_store import whole_number
 from ocaffe.data.stores.text_list import Line, Listing, read_image
 from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
@@ -182,9 +183,9 @@ class VideoSource(Source):
     def _video(self, line: Line) -> Video:
         words = line.text.rsplit(None, 2)
         try:
-            video = Video(words[0], int(words[1]), int(words[2]))
+            video = Video(words[0], whole_number(words[1]), whole_number(words[2]))
         except (IndexError, ValueError):
-            fact = f"{self.list.source}, line {line.number}: '{line.text}' does not end in two whole numbers"
+            fact = f"{self.list.source}, line {line.number}: '{line.text}' does not end in two whole numbers of 32 bits"
             raise Error(fact, fix=f"write {_LINE} into each line") from None
         if video.frames < self.length:
             fact = f"{self.list.source}, line {line.number}: the video has {video.frames} frames, new_length is {self.length}"

@@ -20,6 +20,7 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.nearby import MissingPath, right_root
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import text_lines
+from ocaffe.support.whole import whole
 
 CHANNELS = 3  # all images are read in color
 _FORMAT = "per image: '# number', file, channels, height, width, number of windows; per window: label overlap x1 y1 x2 y2"
@@ -157,7 +158,7 @@ class WindowSource(Source):
         end = next((at for at, (_, words) in enumerate(listed) if at and words[0] == "#"), len(listed))
         for at, what in enumerate(_HEAD, 1):
             number, words = listed[at] if at < end else (listed[end - 1][0], [])
-            if words and at > 1 and not (len(words) == 1 and words[0].isdigit()):
+            if words and at > 1 and not (len(words) == 1 and whole(words[0]) >= 0):
                 self._line = number
                 return self._malformed(f"'{' '.join(words)}' where {what} was expected", f"write {', '.join(_HEAD)}, each in its own line, before the windows")
         if end <= len(_HEAD):

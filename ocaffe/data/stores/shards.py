@@ -26,7 +26,7 @@ from ocaffe.support.kinds import EMPTY, kind_of, unpacking
 SUFFIX = ".tar"
 _TAR_BLOCK = 512  # bytes; headers and contents begin at multiples
 _COMPRESSED = re.compile(r"\.(tgz|tbz2?|txz|tzst|tar\.\w+)$", re.IGNORECASE)
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 _MOST_TEXT = 1 << 20  # bytes of a member with labels
 _MOST_SHARDS = 1 << 20  # of a range
 _NUMBER = "write the number of the class to it"

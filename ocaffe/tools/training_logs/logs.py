@@ -20,15 +20,16 @@ TEST_NET = "TestNet"  # the column with the number of the TEST net
 _BEGIN = r"\s*(?:\[\d+\] )?"
 _STAMP = re.compile(r"[IWEF](?:20(\d\d))?(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+) ")  # newer glog writes the year too
 # Records, after the source of the line. Names in other records may look like them, so each is searched at its begin; forks write a rank there.
-_ITERATION = re.compile(rf"{_BEGIN}(?:MultiStep Status: )?Iteration (\d+)")
+_COUNT = r"(\d{1,18})"  # Python refuses thousands of digits
+_ITERATION = re.compile(rf"{_BEGIN}(?:MultiStep Status: )?Iteration {_COUNT}(?!\d)")
 _RATE = re.compile(rf"{_BEGIN}Iteration \d+.*, lr = ([-+]?[0-9]*\.?[0-9]+(?:[eE]?[-+]?[0-9]+)?)")
 _VALUE = r"([-+]?(?:nan|inf)|[\d.eE+-]+)"
-_TRAIN = re.compile(rf"{_BEGIN}Train net output #(\d+): (\S+) = {_VALUE}")
-_TEST = re.compile(rf"{_BEGIN}Test net output #(\d+): (\S+) = {_VALUE}")
-_TESTING = re.compile(rf"{_BEGIN}Iteration \d+, Testing net \(#(\d+)\)")
+_TRAIN = re.compile(rf"{_BEGIN}Train net output #{_COUNT}: (\S+) = {_VALUE}")
+_TEST = re.compile(rf"{_BEGIN}Test net output #{_COUNT}: (\S+) = {_VALUE}")
+_TESTING = re.compile(rf"{_BEGIN}Iteration \d+, Testing net \(#{_COUNT}\)")
 _LOSS = re.compile(rf"{_BEGIN}Iteration \d+.*, loss = {_VALUE}")
 _WEIGHTED = re.compile(rf"{_BEGIN}(?:Train|Test) net output #\d+: (\S+) = \S+ \(\* .* loss\)")
-_BEST = re.compile(rf"{_BEGIN}Best (\S+) so far: {_VALUE} \(iteration (\d+)\)")  # of best_output
+_BEST = re.compile(rf"{_BEGIN}Best (\S+) so far: {_VALUE} \(iteration {_COUNT}\)")  # of best_output
 
 
 class Log(NamedTuple):

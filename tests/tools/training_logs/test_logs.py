@@ -204,3 +204,11 @@ def test_panels_of_two_test_nets() -> None:
     pathlib.Path("made.log").write_text(made_log([ALIKE, ALIKE], ["loss"]))
     drawn = panels([("m", read_log("made.log"))])
     assert [(curve.name, curve.y) for curve in drawn["accuracy"]] == [("accuracy (net 0)", [1, 6]), ("accuracy (net 1)", [3, 8])]
+
+
+def test_numbers_of_thousands_of_digits_are_no_records() -> None:
+    long = "9" * 5000
+    lines = [f"Iteration {long}, loss = 1", f"Iteration {long}, Testing net (#{long})", f"    Train net output #{long}: loss = 1", "Iteration 5, loss = 2"]
+    pathlib.Path("long.log").write_text("".join(f"I1129 02:10:58.441526  6101 solver.cpp:327] {line}\n" for line in lines))
+    log = read_log("long.log")
+    assert [(row["NumIters"], row["loss"]) for row in log.loss] == [(5, 2)] and not log.train and not log.test
