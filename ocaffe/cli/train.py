@@ -34,7 +34,7 @@ from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
-from ocaffe.support.files import to_write
+from ocaffe.support.files import output, to_write
 from ocaffe.support.progress import progress
 from ocaffe.tools.py_faster_rcnn import configured, log_ignored, read_configuration
 from ocaffe.tools.sweep.grid import axes, with_values
@@ -212,7 +212,7 @@ def announced(device: Device) -> Device:
 def json_log(path: str) -> Iterator[Any]:
     """Open a file of JSON lines. Yield a function that writes a record and flushes it."""
     try:
-        stream = open(path, "a", encoding="utf-8")
+        stream = open(path, "a", encoding="utf-8", opener=output)
     except OSError as reason:
         raise Error(f"cannot be written: {reason.strerror}", place=path, fix=to_write(path, reason, "choose another file with --log_json")) from reason
     channel = log.Channel(f"{path} (--log_json)")

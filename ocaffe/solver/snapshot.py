@@ -20,7 +20,7 @@ from ocaffe.formats.weights import Weights, fit, read_weights, write_weights
 from ocaffe.ir.graph import Parameter
 from ocaffe.solver.first_losses import DIVERGED
 from ocaffe.support import log
-from ocaffe.support.files import remove_leftovers, to_write
+from ocaffe.support.files import output, remove_leftovers, to_write
 from ocaffe.support.lock import FileLock
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def probe(prefix: str, iteration: int) -> None:
     path = f"{prefix}_iter_{iteration}.tempfile"
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_bytes(b"")
+        with open(path, "wb", opener=output):
+            pass
         os.remove(path)
     except OSError as reason:
         raise _not_writable(prefix, reason) from reason

@@ -29,11 +29,12 @@ _OLD = 86400  # seconds
 _RESULT, _RECORD = "result", ".renamed"  # of new_entries: its temporary folder, and a record of its renames
 
 
+OUTPUTS = ("/dev/null", "/dev/full")  # devices that may stand for a file to write; the second lets tests fill a disk
 _KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 
 
 class NotPlain(OSError):
-    """A device, a pipe or a socket in place of a file. The first may have no end, the second no writer."""
+    """A device, a pipe or a socket in place of a file. The first may have no end, the second no writer, or no reader."""
 
 
 def check_plain(path: str | os.PathLike[str]) -> None:
@@ -68,6 +69,51 @@ def open_plain(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def check_output(path: str | os.PathLike[str]) -> bool:
+    """Return whether `path` is one of OUTPUTS, a terminal, or stdout or stderr by another name, which are written directly. False: a plain file or nothing.
+
+    Raise OSError for a folder, another device, a socket, and a pipe: opening a pipe without a reader would wait for one. All writers call this function.
+    """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return False
+    except ValueError as problem:  # as in `check_plain`
+        raise OSError(errno.EINVAL, f"no file can have this name: {problem}") from None
+    if stat.S_ISCHR(found.st_mode) and _is_sink(path, found):
+        return True
+    if stat.S_ISFIFO(found.st_mode) and any(_is_stream(number, found) for number in (1, 2)):
+        return True
+    _check_mode(found.st_mode, path)
+    return False
+
+
+def _is_stream(number: int, found: os.stat_result) -> bool:
+    """Whether the file is that of a descriptor of this process."""
+    try:
+        return os.path.samestat(os.fstat(number), found)
+    except OSError:  # it is closed
+        return False
+
+
+def _is_sink(path: str | os.PathLike[str], found: os.stat_result) -> bool:
+    """Whether a device is one of OUTPUTS or a terminal."""
+    if any(os.path.exists(name) and os.stat(name).st_rdev == found.st_rdev for name in OUTPUTS):
+        return True
+    flags = os.O_WRONLY | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    handle = os.open(path, flags)
+    try:
+        return os.isatty(handle)
+    finally:
+        os.close(handle)
+
+
+def output(path: str, flags: int) -> int:
+    """Return a descriptor of a file to write in place, as the opener of `open`. Raise OSError as `check_output` does."""
+    check_output(path)
+    return os.open(path, flags, 0o666)
 
 
 def read_plain(path: str | os.PathLike[str], most: int | None = None) -> bytes:
@@ -111,15 +157,15 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a new file that gets the name `path` at the end of the `with` statement, when its data is on disk. Use: `with atomic_write(p) as out`.
 
     Until then the file has a temporary name in the same folder (`out.name`, for libraries that need a name). After a failure the temporary file
-    is removed and the old file is unchanged. Temporary files for `path` that killed processes have left are removed too. A link is followed. A device
-    such as /dev/null is written directly.
+    is removed and the old file is unchanged. Temporary files for `path` that killed processes have left are removed too. A link is followed. What
+    `check_output` allows, such as /dev/null, is written directly.
 
-    Raises Error with the file's name and the free space if the system fails to write.
+    Raises Error for a pipe, a device or a folder, and with the file's name and the free space if the system fails to write.
     """
     target = Path(os.path.realpath(path))
     try:
-        if target.exists() and not target.is_file():
-            with open(target, "wb") as stream:
+        if check_output(path):
+            with open(path, "wb") as stream:
                 yield stream
             return
         remove_leftovers(target.parent, re.escape(target.name))
@@ -259,7 +305,9 @@ def _remove(path: Path) -> None:
 
 
 def temporary_name(target: Path) -> Path:
-    """Return a new name beside `target`. It has the process that uses it."""
+    """Return a new name beside `target`. It has the process that uses it. Raise Error for an empty name."""
+    if not target.name:
+        raise Error("the name of a file or folder to write is empty", fix="give it a name")
     return target.with_name(f".{target.name}.{_PLACE}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
@@ -329,6 +377,8 @@ def to_write(path: str | os.PathLike[str], problem: OSError, other: str = "choos
     `other` says how the user names another place.
     """
     path = Path(path)
+    if isinstance(problem, NotPlain):
+        return f"name a plain file, which {path} is not, or {other}"
     there = next((each for each in (path, *path.parents) if os.path.lexists(each)), path)
     if problem.errno in (errno.EACCES, errno.EPERM):
         return f"{other}: you may not write to {there.parent if there.is_file() and os.access(there, os.W_OK) else there}"

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, SupportsFloat, TextIO, cast
 
 from ocaffe.shown import shown, write
+from ocaffe.support.files import output
 
 LEVELS = "IWEF"
 NAMES = ("INFO", "WARNING", "ERROR", "FATAL")
@@ -157,7 +158,7 @@ def into(path: str, mode: str = "w", echo: bool = False) -> Iterator[None]:
     """Context in which lines go to a file, opened with `mode`. Warnings and errors also go to the terminal, and with `echo` all lines. Raises OSError."""
     global sink, minimum
     before = sink, minimum
-    with open(path, mode, encoding="utf-8", errors="backslashreplace") as file:
+    with open(path, mode, encoding="utf-8", errors="backslashreplace", opener=output) as file:
         channel = Channel(f"the log {path}")
 
         def write(line: str) -> None:
@@ -246,7 +247,7 @@ def _open(level: int) -> TextIO:
 
 def _no_link(path: str, flags: int) -> int:
     """Open a file that is no link: in the folder for temporary files, others could lead it to a file of this user."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    return output(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def info(source: str, text: str) -> None:

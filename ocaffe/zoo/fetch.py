@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ocaffe.errors import Error
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, check_plain, open_plain, to_read, to_write
+from ocaffe.support.files import atomic_write, check_plain, open_plain, output, to_read, to_write
 from ocaffe.support.lock import FileLock
 from ocaffe.support.transfer import CHUNK, ELSEWHERE, opened, printable, total_of
 
@@ -111,7 +111,7 @@ def _append(url: str, partial: str, have: int, max_bytes: int) -> None:
         have, total = answer.first, answer.total  # the server may send the whole file
         if (total or 0) > max_bytes:
             raise _too_large(url, total or 0, max_bytes)
-        with open(partial, "ab") as out:
+        with open(partial, "ab", opener=output) as out:
             out.truncate(have)
             with _bar(os.path.basename(partial).removesuffix(PARTIAL), total, have) as bar:
                 for chunk in answer.chunks():

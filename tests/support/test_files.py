@@ -1,19 +1,24 @@
 """Files are written atomically: a file is complete or absent, also if the disk is full."""
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ocaffe.cli.train import json_log
+from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.errors import Error
-from ocaffe.support import files
-from ocaffe.support.files import atomic_write, remove_leftovers, temporary_name, to_read, to_write
+from ocaffe.support import files, log
+from ocaffe.support.files import atomic_write, new_folder, output, remove_leftovers, temporary_name, to_read, to_write
 
 pytestmark = pytest.mark.quick
 
@@ -112,6 +117,60 @@ def test_a_device_is_written_not_replaced():
     with atomic_write("/dev/null") as stream:
         stream.write(b"x")
     assert Path("/dev/null").is_char_device()
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+WRONG_OUTPUTS = {"pipe": os.mkfifo, "socket": make_socket, "device": lambda path: path.symlink_to("/dev/zero"),
+                 "directory": os.mkdir} if hasattr(os, "mkfifo") else {}  # fmt: skip
+WRITERS = {
+    "atomic_write": atomic_write,
+    "log": lambda path: log.into(str(path), "a"),
+    "JSON log": lambda path: json_log(str(path)),
+    "in place": lambda path: open(path, "ab", opener=output),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_OUTPUTS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_is_no_plain_file_is_refused_at_once(writer: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    WRONG_OUTPUTS[kind](path)
+    before = path.lstat()
+    with pytest.raises((Error, OSError)) as caught, WRITERS[writer](path):
+        pass
+    assert kind in str(caught.value).lower() and os.path.samestat(path.lstat(), before)
+    assert not isinstance(caught.value, Error) or "plain file" in str(caught.value.fix) or "another name" in str(caught.value.fix)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
+@pytest.mark.parametrize("writer", ["atomic_write('/dev/stdout')", "open('/dev/stdout', 'ab', opener=output)"])
+def test_a_pipe_that_is_stdout_is_written(writer: str) -> None:
+    code = f"from ocaffe.support.files import *\nwith {writer} as out: out.write(b'text')"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"text"
+
+
+def test_a_terminal_is_written() -> None:
+    pty = pytest.importorskip("pty")
+    here, there = pty.openpty()
+    with atomic_write(os.ttyname(there)) as out:
+        out.write(b"text")
+    assert os.read(here, 100) == b"text"
+    os.close(here)
+    os.close(there)
+
+
+@pytest.mark.parametrize("make", [new_folder, atomic_write, lambda name: contextlib.closing(LmdbWriter(name))])
+@pytest.mark.parametrize("name", ["", ".", "a/..", "/"])
+def test_folders_by_any_name_are_refused(name: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    with pytest.raises(Error), make(name):
+        pass
+    assert os.listdir(tmp_path) == ["a"]
 
 
 KILLED = """

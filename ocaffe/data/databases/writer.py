@@ -31,8 +31,8 @@ class Writer(ABC):
         """`commit_every`: records of a transaction."""
         self.path, self._commit_every = path.rstrip("/\\") or path, commit_every
         target = Path(self.path)
-        self._temporary = str(temporary_name(target))
         self.check_absent(self.path)
+        self._temporary = str(temporary_name(target))
         try:
             remove_leftovers(target.parent, re.escape(target.name))
             os.makedirs(self._temporary)
