@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from ocaffe import proto
-from ocaffe.errors import Error, WrongValue
+from ocaffe.errors import Error, WrongValue, within
 from ocaffe.formats.filter import filter_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.proto import caffe_pb2 as caffe_pb2
@@ -53,7 +53,8 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
         raise Error("the net has no layers to draw", place=name or None, fix="give --phase TRAIN, --phase TEST or --phase ALL, one in which the net has layers")
     if ext.lower().lstrip(".") in GRAPH_TEXT:
         return str(pydot_graph(net, rankdir, True, display_lrm).to_string()).encode()
-    drawn = picture(net, rankdir, display_lrm)
+    with within(name or None):
+        drawn = picture(net, rankdir, display_lrm)
     if ext.lower().lstrip(".") == "svg":
         return svg(drawn, net.name or name).encode()
     try:
@@ -63,7 +64,8 @@ def draw(net: Any, rankdir: str, ext: str, display_lrm: bool = False, name: str 
     if 4 * drawn.size[0] * drawn.size[1] > MAX_PIXELS:
         fact = f"a picture of {drawn.size[0]:.0f} x {drawn.size[1]:.0f} is too large for pixels"
         raise Error(fact, place=name or None, fix="give the picture a name that ends in .svg")
-    return pixels(drawn, kind)
+    with within(name or None):
+        return pixels(drawn, kind)
 
 
 def draw_net_to_file(caffe_net: Any, filename: str, rankdir: str = "LR", phase: int | None = None, display_lrm: bool = False) -> None:

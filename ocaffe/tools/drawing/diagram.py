@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from ocaffe.errors import Error
 from ocaffe.shown import markup
-from ocaffe.tools.drawing.layout import Layout, Point, layout
+from ocaffe.tools.drawing.layout import Layout, Point, check_parts, layout
 
 FONT, LINE, CHARACTER, PAD = 11, 15, 6.6, 9.0  # pixels: font size, line height, width of a character, padding of boxes
 MARGIN = 16.0
@@ -81,12 +83,15 @@ def _graph(net: Any, rates: bool) -> tuple[list[Node], list[tuple[int, int]], li
             used.add((blob, source))
             edges.append((source, target))
             names.append(blob if len(net.layer[source].top) > 1 else "")
+        check_parts(len(edges))
 
     for index, layer in enumerate(net.layer):
         for blob in layer.bottom:
             connect(blob, index)
         for blob in layer.top:
-            producers[blob] = [index] if blob in layer.bottom else [*producers.get(blob, ()), index]
+            if blob in layer.bottom:
+                producers[blob] = []
+            producers.setdefault(blob, []).append(index)
     for blob, sources in producers.items():
         left = [source for source in sources if (blob, source) not in used]
         if left:
@@ -144,7 +149,7 @@ def svg(drawn: Picture, title: str) -> str:
 
 
 def pixels(drawn: Picture, file_format: str) -> bytes:
-    """Return the picture as a file in a format of Pillow."""
+    """Return the picture as a file in a format of Pillow. Raise Error if the format does not take its size or its colors."""
     image = Image.new("RGB", (round(drawn.size[0] * SCALE), round(drawn.size[1] * SCALE)), "white")
     draw = ImageDraw.Draw(image)
     font, small = ImageFont.load_default(FONT * SCALE), ImageFont.load_default((FONT - 2) * SCALE)
@@ -161,7 +166,11 @@ def pixels(drawn: Picture, file_format: str) -> bytes:
         for number, line in enumerate(node.lines):
             draw.text(((x + wide / 2) * SCALE, (y + PAD / 2 + LINE * number + FONT) * SCALE), line, "black", font, anchor="ms")
     out = io.BytesIO()
-    image.save(out, file_format)
+    try:
+        image.save(out, file_format)
+    except (OSError, ValueError, OverflowError, struct.error, SystemError) as problem:  # whichever the writer of the format raises
+        fact = f"a picture of {image.width} x {image.height} pixels cannot be written as {file_format}: {problem}"
+        raise Error(fact, fix="give the picture a name that ends in .svg or .png") from None
     return out.getvalue()
 
 

@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ocaffe.errors import Error
+
 SWEEPS = 12
+MOST_PARTS = 200_000  # boxes, and pieces of lines: a line has one for each rank that it passes
 RANK_GAP = 34.0
 NODE_GAP = 22.0
 _THREAD = 8.0  # width that an edge takes where it crosses a rank
@@ -22,8 +25,13 @@ class Layout(NamedTuple):
 
 
 def layout(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Return the layout. `sizes` are the sizes of the nodes' boxes; every edge leads from an earlier node to a later one."""
+    """Return the layout. `sizes` are the sizes of the nodes' boxes; every edge leads from an earlier node to a later one.
+
+    Raise Error for more than MOST_PARTS boxes and pieces of lines.
+    """
+    check_parts(len(sizes) + len(edges))
     ranks = _ranks(len(sizes), edges)
+    check_parts(len(sizes) + sum(ranks[target] - ranks[source] for source, target in edges))
     widths = [size[1] for size in sizes]
     node_ranks = list(ranks)
     chains = []  # for each edge: its source, a virtual node in every rank that it crosses, its target
@@ -60,15 +68,24 @@ def layout(sizes: Sequence[Point], edges: Sequence[tuple[int, int]]) -> Layout:
     return Layout(places, routes, (length, high - low))
 
 
+def check_parts(count: int) -> None:
+    """Raise Error if a picture has more than MOST_PARTS boxes and pieces of lines. Time and memory grow with their number."""
+    if count > MOST_PARTS:
+        fact = f"the picture has {count:,} or more boxes and pieces of lines, and the limit is {MOST_PARTS:,}"
+        raise Error(fact, fix="draw a file with fewer layers, or one phase by --phase TEST or --phase TRAIN")
+
+
 def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     ranks = [0] * count
     for source, target in sorted(edges, key=lambda edge: edge[1]):  # every edge leads to a later node
         ranks[target] = max(ranks[target], ranks[source] + 1)
     targets = {target for _, target in edges}
-    for node in range(count):  # a node without inputs is moved next to the nodes that it feeds
-        fed = [ranks[target] for source, target in edges if source == node]
-        if node not in targets and fed:
-            ranks[node] = min(fed) - 1
+    nearest: dict[int, int] = {}  # the rank of the first node that a node without inputs feeds: it is moved next to it
+    for source, target in edges:
+        if source not in targets:
+            nearest[source] = min(ranks[target], nearest.get(source, ranks[target]))
+    for source, rank in nearest.items():
+        ranks[source] = rank - 1
     return ranks
 
 

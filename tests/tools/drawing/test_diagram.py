@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import pathlib
 import random
 import xml.etree.ElementTree as ElementTree
@@ -144,3 +145,51 @@ def test_level_and_stage(
     status = main([command, *flags, *allowed, str(net), *out])
     said = (tmp_path / "out.svg").read_text() if out else capsys.readouterr().out
     assert status == (command == "lint") and all(name in said for name in there) and not any(name in said for name in absent), said
+
+
+def text_of(layers: list[str]) -> str:
+    data = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 } } }'
+    return "\n".join([data, *layers])
+
+
+def layer(number: int, bottoms: list[str], top: str) -> str:
+    return f'layer {{ name: "r{number}" type: "Concat" {" ".join(f"bottom: {name!r}" for name in bottoms)} top: "{top}" }}'
+
+
+MANY = {
+    "layers": text_of([layer(n, ["data"], f"b{n}") for n in range(70_000)]),
+    "lines": text_of([layer(n, ["b0" if n else "data"] * 200, f"b{n}") for n in range(1100)]),
+    "producers of one blob": text_of([layer(n, *((["b"], "c") if n % 2 else (["data"], "b"))) for n in range(2000)]),
+    "lines over many ranks": text_of([layer(n, ["data", f"b{n - 1}" if n else "data"], f"b{n}") for n in range(700)]),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_the_parts_of_a_picture_have_a_limit(kind: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "n.prototxt").write_text(MANY[kind])
+    assert main(["draw_net", str(tmp_path / "n.prototxt"), str(tmp_path / "n.svg")]) == 1
+    told = capfd.readouterr().err
+    assert f"{tmp_path / 'n.prototxt'}" in told and "and the limit is 200,000" in told and "--phase TEST" in told and os.listdir(tmp_path) == ["n.prototxt"]
+
+
+def test_a_long_chain_is_drawn() -> None:
+    count = 20_000
+    places, routes, _ = layout([(60.0, 30.0)] * count, [(n, n + 1) for n in range(count - 1)])
+    assert len(places) == count and len(routes) == count - 1
+
+
+def test_a_source_lies_next_to_the_first_node_that_it_feeds() -> None:
+    places, _, _ = layout([(10.0, 10.0)] * 6, [(0, 1), (1, 2), (2, 3), (4, 3), (4, 5)])
+    assert places[4][0] == places[0][0] and places[5][0] == places[1][0]
+    places, _, _ = layout([(10.0, 10.0)] * 5, [(0, 1), (1, 2), (2, 3), (4, 3)])
+    assert places[4][0] == places[2][0]
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".pdf", ".webp", ".xbm"])
+def test_a_format_that_does_not_take_the_picture(suffix: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """JPEG, which PDF uses too, has at most 65,535 pixels a side, WebP 16,383; XBM has two colors."""
+    (tmp_path / "n.prototxt").write_text(text_of([f'layer {{ name: "{"a" * 10_000}" type: "ReLU" bottom: "data" top: "x" }}']))
+    assert main(["draw_net", str(tmp_path / "n.prototxt"), str(tmp_path / f"n{suffix}")]) == 1
+    told = capfd.readouterr().err
+    assert f"{tmp_path / 'n.prototxt'}" in told and "cannot be written as" in told and ".svg or .png" in told and os.listdir(tmp_path) == ["n.prototxt"]
+    assert main(["draw_net", str(tmp_path / "n.prototxt"), str(tmp_path / "n.png")]) == 0
