@@ -111,7 +111,7 @@ def _train(project: Project, options: Any, again: bool) -> int:
     """Train with the log in a file. Print a line for each test. Return the number of iterations. `again`: from the newest snapshot on."""
     argv = ["--solver", project.path("solver.prototxt"), *(["--snapshot", "auto"] if again else [])]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
-    with log.into(project.path(LOG), "a" if again else "w"):
+    with log.into(project.path(LOG), "a" if again else "w", links=False):
         for note in project.notes:
             log.info("caffe.cpp:1", note)
         tests = _Tests(project)

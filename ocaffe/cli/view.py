@@ -118,7 +118,7 @@ def view(options: argparse.Namespace, prefix: str) -> Iterator[Watch]:
         if path:
             try:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(log.into(path, "a", echo=not (short or options.quiet)))
+                stack.enter_context(log.into(path, "a", echo=not (short or options.quiet), links=bool(options.log)))
             except OSError as problem:
                 fix = to_write(path, problem, "choose another file with --log, or give -v for a log on the terminal alone")
                 raise Error(f"the log cannot be written: {problem.strerror}", place=path, fix=fix) from problem

@@ -116,6 +116,18 @@ def output(path: str, flags: int) -> int:
     return os.open(path, flags, 0o666)
 
 
+def output_no_link(path: str, flags: int) -> int:
+    """Like `output`, for a name that the user has not given: a link in the folder of a stranger would lead to a file of this user."""
+    check_no_link(path)
+    return output(path, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
+def check_no_link(path: str | os.PathLike[str]) -> None:
+    """Raise OSError if `path` is a link."""
+    if os.path.islink(path):
+        raise NotPlain(errno.ELOOP, "it is a link, not a plain file", os.fspath(path))
+
+
 def read_plain(path: str | os.PathLike[str], most: int | None = None) -> bytes:
     """Return the content of a file of at most `most` bytes. Raise OSError as `open_plain` does, and for a larger file."""
     with open_plain(path) as stream:

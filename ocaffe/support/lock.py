@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 import sys
 from pathlib import Path
 
 from ocaffe.support import log
-from ocaffe.support.files import check_plain
+from ocaffe.support.files import NotPlain, check_no_link, check_plain
 
 _FAR = 1 << 30  # Windows locks bytes, and others cannot read them then: this one is beyond the text
+_LONGEST = 400  # bytes of the text
+_OWNER = re.compile(r"process \d+ on [^\n]{0,255}")
 _held: set[int] = set()  # handles of FileLocks
 
 
@@ -29,12 +32,18 @@ class FileLock:
     def acquire(self) -> str | None:
         """Return None if this process has the lock now, else the name of its owner. Raise OSError if the file cannot be made.
 
+        A link and a file with another text raise it too: the folder may come from a stranger, and its names lead to files of this user.
+
         On a file system without locks, warn and return None.
         """
         while True:
             with contextlib.suppress(FileNotFoundError):
+                check_no_link(self.path)
                 check_plain(self.path)
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            if _text(handle) is None:
+                os.close(handle)
+                raise NotPlain(errno.EEXIST, "it is no lock of ocaffe", os.fspath(self.path))
             try:
                 free = _try_lock(handle)
             except OSError as problem:
@@ -77,12 +86,14 @@ class FileLock:
         os.close(handle)
 
 
-def _text(handle: int) -> str:
-    """Return the owner in a lock file, '' if there is none."""
+def _text(handle: int) -> str | None:
+    """Return the owner in a lock file, '' if it is empty, None if it has another text."""
     try:
-        return os.read(handle, 200).decode(errors="replace").strip()
+        os.lseek(handle, 0, os.SEEK_SET)
+        text = os.read(handle, _LONGEST).decode(errors="replace").strip()
     except OSError:
         return ""
+    return text if not text or _OWNER.fullmatch(text) else None
 
 
 def _try_lock(handle: int) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, SupportsFloat, TextIO, cast
 
 from ocaffe.shown import shown, write
-from ocaffe.support.files import output
+from ocaffe.support.files import output, output_no_link
 
 LEVELS = "IWEF"
 NAMES = ("INFO", "WARNING", "ERROR", "FATAL")
@@ -154,11 +154,14 @@ def on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def into(path: str, mode: str = "w", echo: bool = False) -> Iterator[None]:
-    """Context in which lines go to a file, opened with `mode`. Warnings and errors also go to the terminal, and with `echo` all lines. Raises OSError."""
+def into(path: str, mode: str = "w", echo: bool = False, links: bool = True) -> Iterator[None]:
+    """Context in which lines go to a file, opened with `mode`. Warnings and errors also go to the terminal, and with `echo` all lines.
+
+    `links`: follow a link. False for a name that the user has not given. Raises OSError.
+    """
     global sink, minimum
     before = sink, minimum
-    with open(path, mode, encoding="utf-8", errors="backslashreplace", opener=output) as file:
+    with open(path, mode, encoding="utf-8", errors="backslashreplace", opener=output if links else output_no_link) as file:
         channel = Channel(f"the log {path}")
 
         def write(line: str) -> None:
@@ -232,7 +235,7 @@ def _open(level: int) -> TextIO:
     except (OSError, KeyError, ImportError):
         user = "invalid-user"  # as in glog
     name = f"{_program}.{host}.{user}.log.{NAMES[level]}.{time.strftime('%Y%m%d-%H%M%S')}.{os.getpid()}"
-    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace", opener=_no_link)
+    stream = open(os.path.join(_folder, name), "a", encoding="utf-8", errors="backslashreplace", opener=output_no_link)
     stream.write(
         f"Log file created at: {time.strftime('%Y/%m/%d %H:%M:%S')}\nRunning on machine: {host}\n"
         "Log line format: [IWEF]mmdd hh:mm:ss.uuuuuu threadid file:line] msg\n"
@@ -243,11 +246,6 @@ def _open(level: int) -> TextIO:
         os.symlink(name, temporary)
         os.replace(temporary, link)
     return stream
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Open a file that is no link: in the folder for temporary files, others could lead it to a file of this user."""
-    return output(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def info(source: str, text: str) -> None:

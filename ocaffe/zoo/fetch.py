@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ocaffe.errors import Error
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, check_plain, open_plain, output, to_read, to_write
+from ocaffe.support.files import atomic_write, check_no_link, check_plain, open_plain, output_no_link, to_read, to_write
 from ocaffe.support.lock import FileLock
 from ocaffe.support.transfer import CHUNK, ELSEWHERE, opened, printable, total_of
 
@@ -94,6 +94,7 @@ def wrong_sum(place: str, sums: Sums, found: Sums, more: str, fix: str) -> Error
 def _receive(url: str, partial: str, max_bytes: int) -> None:
     """Receive the rest of `url` into the file `partial`. Raises exceptions of any type."""
     if os.path.lexists(partial):
+        check_no_link(partial)
         check_plain(partial)
     have = os.path.getsize(partial) if os.path.exists(partial) else 0
     try:
@@ -111,7 +112,7 @@ def _append(url: str, partial: str, have: int, max_bytes: int) -> None:
         have, total = answer.first, answer.total  # the server may send the whole file
         if (total or 0) > max_bytes:
             raise _too_large(url, total or 0, max_bytes)
-        with open(partial, "ab", opener=output) as out:
+        with open(partial, "ab", opener=output_no_link) as out:
             out.truncate(have)
             with _bar(os.path.basename(partial).removesuffix(PARTIAL), total, have) as bar:
                 for chunk in answer.chunks():
@@ -152,7 +153,7 @@ def _locked(partial: str) -> Iterator[None]:
     try:
         owner = lock.acquire()
     except OSError as problem:
-        raise Error(f"cannot be written: {problem.strerror}", place=partial, fix=to_write(partial, problem, OTHER)) from None
+        raise Error(f"cannot be written: {problem.strerror}", place=str(lock.path), fix=to_write(lock.path, problem, OTHER)) from None
     if owner is not None:
         raise Error(f"{owner} is downloading it", place=partial, fix="wait until it ends, and run the command again")
     try:

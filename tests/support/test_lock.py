@@ -104,6 +104,19 @@ def test_a_file_system_without_locks(tmp_path: pathlib.Path, lines: Callable[[],
     lock.release()
 
 
+@pytest.mark.parametrize("make", ["link", "file", "hard link", "dangling link"])
+def test_a_file_of_the_user_is_no_lock(make: str, tmp_path: pathlib.Path, lines: Callable[[], list[str]]) -> None:
+    """A stranger's folder may have links of these names. The file behind is neither changed nor shown."""
+    own, path = tmp_path / "own", tmp_path / "x.lock"
+    if make != "dangling link":
+        own.write_text("SECRET\n" * 50)
+    {"file": own.rename, "hard link": lambda to: os.link(own, to)}.get(make, lambda to: to.symlink_to(own))(path)
+    with pytest.raises(OSError, match="it is no lock of ocaffe" if make in ("file", "hard link") else "it is a link") as caught:
+        FileLock(path).acquire()
+    assert "SECRET" not in str(caught.value) and lines() == [] and path.is_symlink() == (make in ("link", "dangling link"))
+    assert not own.exists() if make == "dangling link" else path.read_text() == "SECRET\n" * 50
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no pipes")
 def test_a_pipe_is_no_lock(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "lock")

@@ -191,6 +191,20 @@ def test_two_processes_do_not_write_one_file(url: str, path: pathlib.Path) -> No
     lock.release()
 
 
+@pytest.mark.parametrize("suffix", [".part", ".part.lock"])
+@pytest.mark.parametrize("whole", [True, False], ids=["to a file", "dangling"])
+def test_links_are_not_followed(url: str, path: pathlib.Path, suffix: str, whole: bool) -> None:
+    """A stranger's folder may have links to files of the user, or to names that are free."""
+    victim = path.with_name("victim")
+    if whole:
+        victim.write_bytes(b"secret")
+    path.with_name(path.name + suffix).symlink_to(victim)
+    with pytest.raises(Error, match="it is a link, not a plain file") as caught:
+        download(url, str(path), SUMS, len(CONTENT))
+    assert str(caught.value.place) == f"{path}{suffix}" and not path.exists() and victim.exists() == whole
+    assert not whole or victim.read_bytes() == b"secret"
+
+
 def test_progress_on_a_terminal(url: str, path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]

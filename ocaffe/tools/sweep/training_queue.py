@@ -22,7 +22,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.json_file import read_json
 from ocaffe.shown import lines_of, visible
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, open_plain, output, read_plain
+from ocaffe.support.files import atomic_write, open_plain, output_no_link, read_plain
 from ocaffe.support.parsing import parsing
 from ocaffe.tools.training_logs.history import History
 
@@ -115,7 +115,7 @@ class _Child:
         training.state, training.device, training.error = RUNNING, device, ""
         training.save()
         self.training, self._begin = training, time.monotonic()
-        self._log: IO[bytes] = open(training.folder / LOG, "ab", opener=output)
+        self._log: IO[bytes] = open(training.folder / LOG, "ab", opener=output_no_link)
         self._log_begin = self._log.tell()
         arguments = ["train", f"--solver={training.folder / SOLVER}", "--snapshot=auto", f"--log_json={training.folder / RECORDS}", *flags]
         arguments += [f"--device={device}"] if device else []
