@@ -1,6 +1,7 @@
 """ONNX files that cannot be converted: the error is right, and no file is written."""
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,10 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "scale of a group norm": (
         lambda: parse('<ir_version: 8, opset_import: ["": 21]> net (float[2, 8, 4] x) => (float[2, 8, 4] y) { y = GroupNormalization<num_groups=2>(x, s, s) }',
                       s=np.ones(5, np.float32)), "the size of its scale is 5, which does not divide the 8 channels"),
+    **{f"resize by {scale}": (
+        lambda scale=scale: parse(HEAD + '(float[1, 3, 8, 8] x) => (float[n, c, h, w] y) { y = Resize<mode="nearest">(x, , s) }',
+                                  s=np.array([1, 1, scale, 1], np.float32)), "no tensor has a negative size\n  fix: export the model with sizes")
+       for scale in (1e30, math.inf, math.nan, -2)},
     "dynamic reshape": (
         lambda: parse(HEAD + "(float[1, 4] x, int64[2] s) => (float[2, 2] y) { y = Reshape(x, s) }"), "the shape of 'y' depends on values"),
 }  # fmt: skip

@@ -100,13 +100,17 @@ class Graph:
                        batch=dict(axes), sizes=(own, size), budget=replace(self.budget))  # fmt: skip
 
     def shape(self, tensor: str) -> Shape:
-        """Return the shape of a tensor. Raises Error if it depends on values."""
+        """Return the shape of a tensor. Raises Error if it depends on values, or if it is impossible."""
         if tensor in self.constants:
             return self.constants[tensor].shape
         if tensor not in self.types:
             fact = f"the shape of '{tensor}' depends on values, so it is not known before the net runs"
             raise Error(fact, place=self.place, fix=self._before_unknown(tensor))
-        return tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
+        shape = tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
+        if min(shape, default=0) < 0:  # the result of scales such as -1, NaN or 1e30
+            fact = f"the sizes of '{tensor}' are {', '.join(map(str, shape))}, and no tensor has a negative size"
+            raise Error(fact, place=self.place, fix="export the model with sizes, scales and pads that give sizes of 1 or more")
+        return shape
 
     def remedy(self, node: Node, fix: str = "") -> str:
         """Return `fix`, and the flag that converts the net up to a node that no layer can compute."""
