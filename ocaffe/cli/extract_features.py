@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ def main(argv: Sequence[str]) -> int:
     if len(blobs) != len(databases):
         fact = f"{len(blobs)} blobs ({options.blobs}), {len(databases)} databases ({options.databases})"
         raise Error(fact, place=COMMAND, fix="give a database for each blob")
+    names = [os.path.realpath(path) for path in databases]
+    if again := next((path for number, path in enumerate(databases) if names[number] in names[:number]), None):
+        raise Error(f"the database {again} is named twice", place=COMMAND, fix="give each blob a database of its own")
     if options.batches < 1:
         raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="10, or another number of 1 or more batches")
     net_message = read_net(options.model)
@@ -53,19 +57,19 @@ def main(argv: Sequence[str]) -> int:
             writers.append(stack.enter_context(WRITERS[options.backend](path)))
             log.info(OPENED[options.backend], f"Opened {options.backend} {path}")
         log.error(f"{SOURCE}:133", "Extracting Features")
-        extract(net, dict(zip(blobs, writers)), options.batches)
+        extract(net, list(zip(blobs, writers)), options.batches)
         for name, writer in zip(blobs, writers):
             log.error(f"{SOURCE}:176", f"Extracted features of {writer.count} query images for feature blob {name}")
     log.error(f"{SOURCE}:181", "Successfully extracted the features!")
     return 0
 
 
-def extract(net: Net, writers: dict[str, Writer], batches: int) -> None:
-    """Run `batches` batches and append every row of the blobs in `writers` to their databases. Raises Error."""
+def extract(net: Net, writers: Sequence[tuple[str, Writer]], batches: int) -> None:
+    """Run `batches` batches and append every row of the named blobs to their databases. Raises Error."""
     with progress(batches, "batch") as bar:
         for _ in range(batches):
             net.forward()
-            for name, writer in writers.items():
+            for name, writer in writers:
                 _append(name, net.blobs[name].data, writer)
             bar.update()
 

@@ -42,6 +42,12 @@ def test_golden(device: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert "Extracted features of 6 query images for feature blob ip1" in capfd.readouterr().err
 
 
+def test_a_blob_that_is_named_twice(device: Any) -> None:
+    assert main(["extract_features", f"--device={device.number}", WEIGHTS, NET, "ip1,ip1", "one,two", "2", "lmdb"]) == 0
+    (keys, _, one), (_, _, two) = rows("one"), rows("two")
+    assert len(keys) == 6 and np.array_equal(one, two)
+
+
 def test_leveldb_and_more_rows_than_a_report(device: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("plyvel")
     monkeypatch.setattr("ocaffe.cli.extract_features._REPORT_EVERY", 2)
@@ -58,6 +64,8 @@ def test_leveldb_and_more_rows_than_a_report(device: Any, capfd: pytest.CaptureF
     [
         (["ip1,loss", "out", "2", "lmdb"], "2 blobs (ip1,loss), 1 databases (out)"),
         (["ip1", "out", "0", "lmdb"], "batches is 0"),
+        (["ip1,pool1", "out,./out/", "2", "lmdb"], "the database ./out/ is named twice"),
+        *((["ip1", name, "2", "lmdb"], f"{name} exists already") for name in (".", "..", "/")),
         (["ip1", "out", "2", "sqlite"], "sqlite"),
         (["ip1", "out", "2", "lmdb", "TPU"], "TPU"),
         (["ip2", "out", "2", "lmdb", "CPU"], "no blob 'ip2'"),
