@@ -25,6 +25,7 @@ from ocaffe.shown import command, path_word
 from ocaffe.support.kinds import EMPTY, Kind, WrongKind, kind_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
+_DATABASE = re.compile(r"data\.mdb|lock\.mdb|CURRENT|LOCK|MANIFEST-\d+|\d+\.(ldb|sst|log)")  # files of LMDB and LevelDB
 _OLD = 86400  # seconds
 _RESULT, _RECORD = "result", ".renamed"  # of new_entries: its temporary folder, and a record of its renames
 
@@ -180,6 +181,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             with open(path, "wb") as stream:
                 yield stream
             return
+        if target.exists() and _DATABASE.fullmatch(target.name) and any((target.parent / name).exists() for name in ("data.mdb", "CURRENT")):
+            raise Error("cannot be written: it is a file of a database, which would be lost", place=str(path), fix="name a file outside of the database")
         remove_leftovers(target.parent, re.escape(target.name))
         with replacing(target) as stream:
             yield stream

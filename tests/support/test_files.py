@@ -173,6 +173,18 @@ def test_folders_by_any_name_are_refused(name: str, make: Any, tmp_path: Path, m
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.parametrize("names", [["data.mdb", "lock.mdb"], ["CURRENT", "MANIFEST-000002", "000005.ldb", "000004.log"]])
+def test_files_of_a_database_are_not_replaced(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(b"old")
+    for name in names:
+        with pytest.raises(Error, match="a file of a database"), atomic_write(tmp_path / name) as stream:
+            stream.write(b"new")
+    assert {(path.name, path.read_bytes()) for path in tmp_path.iterdir()} == {(name, b"old") for name in names}
+    with atomic_write(tmp_path / "labels.txt") as stream:
+        stream.write(b"a")
+
+
 KILLED = """
 import os, signal, sys
 from ocaffe.support.files import atomic_write
