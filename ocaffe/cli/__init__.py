@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from ocaffe.cli.flags import CAFFE_COMMANDS, nearest
 from ocaffe.errors import Error
 from ocaffe.shown import Lines, lines_of, say
 from ocaffe.support import log
+from ocaffe.support.files import NotPlain
 
+_HALF = re.compile("[\udc80-\udcff]")  # bytes of a name that is not UTF-8, as Python holds them
 GROUPS: dict[str, dict[str, str]] = {
     "Your own images": {
         "fit": "train a net on a folder of your own images: from the folder to a tested net in one command",
@@ -137,6 +140,11 @@ def _error(problem: Exception) -> Error | None:
     """Return the Error to print for an exception, or None for a bug of ocaffe."""
     if isinstance(problem, Error):
         return problem
+    if isinstance(problem, (NotPlain, IsADirectoryError, PermissionError)) and problem.filename:
+        fix = "remove it, or let it be a plain file that you may read and write"
+        return Error(f"the file cannot be used: {problem.strerror}", place=os.fsdecode(problem.filename), fix=fix)
+    if isinstance(problem, UnicodeEncodeError) and _HALF.search(problem.object):
+        return Error("the name is not UTF-8, and prototxts hold UTF-8 alone", place=problem.object, fix="rename the file or folder, or move it into another")
     from ocaffe.cl.failure import device_failure  # most commands run without OpenCL
 
     return device_failure(problem)

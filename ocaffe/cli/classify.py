@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import glob
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from ocaffe.tools.recognise import ImageNet, read_mean
 MODEL = "models/bvlc_reference_caffenet/"
 MEAN = "ilsvrc_2012_mean.npy"
 BEST = 5  # classes that are printed
+MOST_PIXELS = 1 << 25  # of a resized image
 
 
 def main(argv: Sequence[str]) -> int:
@@ -108,6 +110,9 @@ def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
     if (text or flag == "images_dim") and (len(values) != count or min(values) < 0):
         example = ",".join(("HEIGHT", "WIDTH") if flag == "images_dim" else ["NUMBER"] * count)
         raise Error(f"--{flag} is '{text}'", fix=f"--{flag}={example}: {count} whole numbers of 0 or more")
+    if flag == "images_dim" and math.prod(values) > MOST_PIXELS:
+        fact = f"--{flag} is '{text}', images of {math.prod(values):,} pixels, and the limit is {MOST_PIXELS:,}"
+        raise Error(fact, fix=f"--{flag}=HEIGHT,WIDTH: about the size of the net's input, such as 256,256")
     return values
 
 
@@ -148,6 +153,9 @@ def _images(path: str, extension: str, color: bool) -> tuple[list[str], Iterator
         say(f"Loading file: {path}")
         array = read_npy(path, "write the images by np.save(file, array), as an array of numbers")
         array = array[None] if array.ndim == 3 else array
+        if array.ndim != 4 or not array.size:
+            fix = "write n x height x width x channels values by np.save, or height x width x channels"
+            raise Error(f"the array is {shape_text(array.shape)}", place=path, fix=fix)
         return [f"{path}[{number}]" for number in range(len(array))], iter(array)
     if os.path.isdir(path):
         say(f"Loading folder: {path}")

@@ -33,6 +33,32 @@ def spec(device: Any) -> str:
     return str(device.number)
 
 
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode")
+@pytest.mark.parametrize("command", ["dataset show {} --out s.png", "fit {} --out fo --net lenet --iterations 2", "new lenet --data {} --out fo"])
+def test_names_that_are_not_utf_8(command: str, spec: str, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = "d\udcff"
+    for name in "ab":
+        os.makedirs(f"{folder}/{name}")
+        for number in range(5):
+            shutil.copy(next((GOLDEN / "files").rglob("*.png")), f"{folder}/{name}/{number}.png")
+    assert main(command.format(folder).split()) == 1
+    told = capfd.readouterr().err
+    assert told.startswith("error: ") and "not UTF-8" in told and "rename" in told
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_a_pipe_as_an_own_file(capfd: pytest.CaptureFixture[str]) -> None:
+    os.makedirs("snap")
+    os.mkfifo("snap/s.lock")
+    os.mkfifo("snap/p.svg")
+    pathlib.Path("s.prototxt").write_text('net: "files/train_net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1 snapshot_prefix: "snap/s"')
+    for command in ("train --solver s.prototxt", "train --solver s.prototxt --log snap/s.lock", "train --solver s.prototxt --log_json snap/s.lock",
+                    "draw_net files/train_net.prototxt snap/p.svg", "plan --solver s.prototxt --html snap/s.lock"):  # fmt: skip
+        assert main(command.split()) == 1
+        told = capfd.readouterr().err
+        assert "error: " in told and "it is a pipe, not a plain file" in told and "fix: " in told
+
+
 def train(spec: str, *flags: str) -> int:
     return main(["train", f"--device={spec}", *flags])
 

@@ -172,6 +172,10 @@ def test_context_is_padded_with_the_mean(flags: list[str]) -> None:
         ("classify --mean_file= --ext=bmp images out", ["no file in it ends in .bmp", "--ext"]),
         ("classify --mean_file= none.png out", ["none.png", "No such file"]),
         ("classify --mean_file= none.npy out", ["none.npy"]),
+        *((f"classify --mean_file= axes{axes}.npy out", [f"axes{axes}.npy", "the array is", "n x height x width x channels"]) for axes in (0, 1, 2, 5)),
+        ("classify --mean_file= axes4.npy out", ["axes4.npy", "the array is 0 x 4 x 4 x 3"]),
+        ("classify --mean_file= --images_dim=100000,100000 images/im00.png out", ["10,000,000,000", "the limit is 33,554,432"]),
+        ("detect --crop_mode=list endless.csv out.csv", ["endless.csv:2", "'1,2,inf,4' is no window"]),
         ("detect images.txt out.csv", ["selective_search", "--crop_mode list"]),
         ("detect --crop_mode=list windows.csv out.txt", ["out.txt", ".csv or .h5"]),
         ("detect --crop_mode=list --context_pad=6 windows.csv out.csv", ["context_pad is 6", "0 to 5"]),
@@ -186,6 +190,9 @@ def test_refused(flags: list[str], command: str, told: list[str], capfd: pytest.
     windows_file()
     header = "filename,ymin,xmin,ymax,xmax\n"
     pathlib.Path("bad.csv").write_text(f"{header}a.png,1,2,x,4\n")
+    pathlib.Path("endless.csv").write_text(f"{header}a.png,1,2,inf,4\n")
+    for shape in ((), (3,), (4, 3), (0, 4, 4, 3), (1, 1, 4, 4, 3)):
+        np.save(f"axes{len(shape)}.npy", np.ones(shape, np.float32))
     pathlib.Path("short.csv").write_text("filename,ymin,xmin,ymax\n")
     pathlib.Path("empty.csv").write_text(header)
     pathlib.Path("beyond.csv").write_text(f"{header}images/im00.png,90,1,95,20\n")
