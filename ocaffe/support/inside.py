@@ -36,6 +36,12 @@ def is_below(root: str, path: str) -> bool:
     return os.path.commonpath((whole, os.path.realpath(path))) == whole
 
 
+def check_below(root: str | None, path: str) -> None:
+    """Raise Error for a path below `root` that `is_below` refuses. Without `root` every path is right: the user has named it."""
+    if root is not None and not is_below(root, path):
+        raise leads_out(root, path, path)
+
+
 def leads_out(root: str, path: str, place: Place | str) -> Error:
     """Return the error for a path that `is_below` refuses."""
     whole = os.path.realpath(root)

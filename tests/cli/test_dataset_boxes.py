@@ -594,3 +594,29 @@ def test_images_through_links(tmp_path: pathlib.Path, kind: str) -> None:
     image.symlink_to(inner)
     (tmp_path / "linked").symlink_to(root)  # the folder itself may be a link
     run(kind, tmp_path / "linked", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", LONE)
+def test_texts_through_links(tmp_path: pathlib.Path, kind: str) -> None:
+    """The same for each file of boxes, classes or names: a file of the user would get into the label map, or into the error."""
+    WRITERS[kind](tmp_path / "made")
+    if kind in ("voc", "labelme"):
+        text(tmp_path / "made" / "labels.txt", "cat\ndog\n")
+    unread = (".png", ".jpg"), ("cat_train.txt", "captions_train2017.json")
+    files = [path for path in sorted((tmp_path / "made").rglob("*")) if path.is_file() and path.suffix not in unread[0] and path.name not in unread[1]]
+    texts = [path.relative_to(tmp_path / "made") for path in files]
+    text(tmp_path / "private", "SECRET of the user\n")
+    for number, name in enumerate(texts):
+        root = tmp_path / f"set{number}"
+        shutil.copytree(tmp_path / "made", root)
+        (root / name).unlink()
+        (root / name).symlink_to(tmp_path / "private")
+        error = refused(kind, root, tmp_path / "out")
+        assert "leads out of the folder" in error.fact and "cp -rL" in str(error.fix) and "SECRET" not in str(error), name
+    folder = next(path.parent for path in sorted(root.rglob("*")) if path.is_symlink())
+    if folder != root and kind != "labelme":  # a folder that is a link, which os.walk does not follow
+        shutil.rmtree(root)
+        shutil.copytree(tmp_path / "made", root)
+        folder.rename(tmp_path / "folder")
+        folder.symlink_to(tmp_path / "folder")
+        assert "leads out of the folder" in refused(kind, root, tmp_path / "out").fact

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.quick
 
 LONG = "9" * 5000
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "ocaffe"
-OTHERS = {  # file that asks for digits itself: why no number of thousands of digits gets through
+OTHERS = {  # file that looks for digits itself: why no number of thousands of digits gets through
     "convert/importer/external.py": "it compares the length",
     "data/sources/seg.py": "the remedy of an error",
     "formats/flow_files.py": "it compares the length",

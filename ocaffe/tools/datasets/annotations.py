@@ -10,6 +10,7 @@ from ocaffe.formats.json_file import misfit, parse_json
 from ocaffe.formats.text import read
 from ocaffe.support import log
 from ocaffe.support.files import file_kind, read_plain, text_lines, to_read
+from ocaffe.support.inside import check_below
 from ocaffe.support.parsing import reason
 from ocaffe.tools.datasets.xml_tree import parse_xml
 
@@ -151,8 +152,9 @@ def _text(content: bytes) -> Boxes:
 READERS: dict[str, Callable[[bytes], Boxes]] = {"xml": _voc, "json": _coco, "txt": _text}  # by the values of --label_type
 
 
-def read_boxes(path: str, kind: str) -> Boxes:
-    """Return the annotations in the file `path`. Raise Error."""
+def read_boxes(path: str, kind: str, root: str | None = None) -> Boxes:
+    """Return the annotations in the file `path`. Raise Error, also if a link leads out of the folder `root` to it."""
+    check_below(root, path)
     content = b""
     try:
         content = read_plain(path, MOST_BYTES)

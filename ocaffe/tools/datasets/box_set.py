@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ocaffe.data.stores.folder import is_image_name
+from ocaffe.data.stores.labels_txt import LABELS, numbering
 from ocaffe.errors import Error, Place
 from ocaffe.support.files import read_plain, to_read
+from ocaffe.support.inside import check_below
 from ocaffe.support.parsing import reason
 from ocaffe.tools.datasets.annotations import MOST_BYTES, Box
 
@@ -55,8 +57,9 @@ class BoxSet(NamedTuple):
     classes: list[tuple[str, str]]
 
 
-def read_limited(path: str, limit: int = MOST_BYTES) -> bytes:
-    """Return the content of a file. Raise Error if it cannot be read or has more than `limit` bytes."""
+def read_limited(path: str, limit: int = MOST_BYTES, root: str | None = None) -> bytes:
+    """Return the content of a file. Raise Error if it cannot be read, has more than `limit` bytes, or a link leads out of the folder `root` to it."""
+    check_below(root, path)
     try:
         return read_plain(path, limit)
     except OSError as problem:
@@ -65,17 +68,23 @@ def read_limited(path: str, limit: int = MOST_BYTES) -> bytes:
         raise Error(fact, place=path, fix=to_read(path, problem, "divide the file" if large else "correct the name, or add the file")) from None
 
 
-def read_text(path: str, limit: int = MOST_BYTES) -> str:
-    """Return the text of a file in UTF-8. Raise Error."""
+def read_text(path: str, limit: int = MOST_BYTES, root: str | None = None) -> str:
+    """Return the text of a file in UTF-8. Raise Error, also as `read_limited` does."""
     try:
-        return read_limited(path, limit).decode("utf-8-sig")
+        return read_limited(path, limit, root).decode("utf-8-sig")
     except UnicodeDecodeError as problem:
         raise Error(f"it is not UTF-8 text: {problem.reason} at byte {problem.start}", place=path, fix="save it as UTF-8 text") from None
 
 
-def read_lines(path: str) -> list[tuple[int, str]]:
-    """Return the numbers and texts of the lines of a file that have text. Raise Error."""
-    return [(number, line.strip()) for number, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
+def read_lines(path: str, root: str | None = None) -> list[tuple[int, str]]:
+    """Return the numbers and texts of the lines of a file that have text. Raise Error, also as `read_limited` does."""
+    return [(number, line.strip()) for number, line in enumerate(read_text(path, root=root).splitlines(), 1) if line.strip()]
+
+
+def labels_of(root: str) -> list[str]:
+    """Return the names in the labels.txt of a data set in their order, [] without this file. Raise Error."""
+    check_below(root, os.path.join(root, LABELS))
+    return numbering(root)
 
 
 def images_of(folder: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ def _part(root: str, path: str, files: Sequence[str]) -> str:
 
 def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
     """Return the images of a JSON file in their order, and names of categories by id."""
-    content = read_limited(path, _MOST_BYTES)
+    content = read_limited(path, _MOST_BYTES, root)
     found = parse_json(content, path, most=_MOST_VALUES)
     del content
     images, annotations, categories = (_list(found, key, path) for key in ("images", "annotations", "categories"))

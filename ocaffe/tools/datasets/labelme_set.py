@@ -6,12 +6,11 @@ from collections import Counter
 from typing import Any
 
 from ocaffe.data.stores.folder import split_of, subfolders
-from ocaffe.data.stores.labels_txt import numbering
 from ocaffe.errors import Error
 from ocaffe.formats.json_file import misfit, parse_json
 from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, read_limited
+from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, labels_of, read_limited
 
 _MOST_BYTES = 256 << 20  # the file may have the image in it
 _LEAST_POINTS = {"rectangle": 2, "polygon": 3}
@@ -26,7 +25,7 @@ def read_labelme(root: str) -> BoxSet:
     parts = {part: _pictures(root, part) for part in split_of(folders)} or {"": _pictures(root, "")}
     if not any(parts.values()):
         raise Error(f"the folder {root} has no JSON file", fix="give the folder of LabelMe's files, or one with the folders train and test")
-    names = numbering(root) or sorted({str(box.label) for pictures in parts.values() for picture in pictures for box in picture.boxes})
+    names = labels_of(root) or sorted({str(box.label) for pictures in parts.values() for picture in pictures for box in picture.boxes})
     return BoxSet(parts, [(name, name) for name in names])
 
 
@@ -46,7 +45,7 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
     name = os.path.normpath(os.path.join(folder, images.get(stem, f"{stem}.jpg")))
     made = Picture(name, os.path.join(root, name), source)
     try:
-        found = parse_json(read_limited(source, _MOST_BYTES), source)
+        found = parse_json(read_limited(source, _MOST_BYTES, root), source)
         if wrong := misfit(found, {"shapes": list}):
             raise ValueError(wrong)
         if isinstance(given := found.get("imagePath"), str) and given:

@@ -14,11 +14,11 @@ _NUMBER = re.compile(r"['\"]?(\d{1,9})['\"]?\s*:\s*(.+)")
 _CLOSING = {"[": "]", "{": "}"}
 
 
-def read_small_yaml(path: str, keys: Collection[str]) -> dict[str, Value]:
-    """Return the values of those of `keys` that a file has. Other keys are ignored, with all that is below them. Raise Error."""
+def read_small_yaml(path: str, keys: Collection[str], root: str | None = None) -> dict[str, Value]:
+    """Return the values of those of `keys` that a file has. Other keys are ignored, with all that is below them. Raise Error, also as `read_limited` does."""
     found: dict[str, list[tuple[int, str]]] = {}  # the numbers and texts of the lines of each key
     current = ""
-    for number, line in enumerate(read_text(path, _MOST_BYTES).splitlines(), 1):
+    for number, line in enumerate(read_text(path, _MOST_BYTES, root).splitlines(), 1):
         text = _without_comment(line)
         if not text or text in ("---", "..."):
             continue

@@ -5,11 +5,10 @@ import os
 from collections import Counter
 
 from ocaffe.data.stores.folder import split_of, subfolders
-from ocaffe.data.stores.labels_txt import numbering
 from ocaffe.errors import Error, Place
 from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import read_boxes
-from ocaffe.tools.datasets.box_set import UNPARSED, BoxSet, Fault, Picture, images_of, read_lines
+from ocaffe.tools.datasets.box_set import UNPARSED, BoxSet, Fault, Picture, images_of, labels_of, read_lines
 
 ANNOTATIONS, IMAGES, LISTS = "Annotations", "JPEGImages", os.path.join("ImageSets", "Main")
 _PARTS = ("train", "val", "test", "trainval")  # names of lists; the other lists are those of single classes
@@ -25,7 +24,7 @@ def read_voc(root: str) -> BoxSet:
     if not any(parts.values()):
         missing = f"no XML file in {ANNOTATIONS}" if os.path.isdir(os.path.join(root, ANNOTATIONS)) else f"no folder {ANNOTATIONS}, and no XML file"
         raise Error(f"the folder {root} has {missing}", fix="give the folder that has Annotations and JPEGImages (VOC2007)")
-    names = numbering(root) or sorted({str(box.label) for pictures in parts.values() for picture in pictures for box in picture.boxes})
+    names = labels_of(root) or sorted({str(box.label) for pictures in parts.values() for picture in pictures for box in picture.boxes})
     return BoxSet(parts, [(name, name) for name in names])
 
 
@@ -40,7 +39,7 @@ def _standard(root: str) -> dict[str, list[Picture]]:
         return known[stem]
 
     lists = {part: os.path.join(root, LISTS, f"{part}.txt") for part in _PARTS}
-    found = {part: [(_name(root, text), Place(path, line)) for line, text in read_lines(path)] for part, path in lists.items() if os.path.isfile(path)}
+    found = {part: [(_name(root, text), Place(path, line)) for line, text in read_lines(path, root)] for part, path in lists.items() if os.path.isfile(path)}
     parts = {part: [picture(name, place) for name, place in listed] for part, listed in found.items()}
     return parts or {"": [picture(stem, root) for stem in _stems(os.path.join(root, ANNOTATIONS))]}
 
@@ -67,9 +66,9 @@ def _picture(root: str, folder: str, image: str, source: str) -> Picture:
     name = os.path.join(folder, image)
     made = Picture(name, os.path.join(root, name), source)
     try:
-        size, boxes = read_boxes(source, "xml")
+        size, boxes = read_boxes(source, "xml", root)
     except Error as problem:
-        made.faults.append(Fault(source, UNPARSED, problem.fact, "correct the file", whole=True))
+        made.faults.append(Fault(source, UNPARSED, problem.fact, problem.fix or "correct the file", whole=True))
         return made
     made.size, made.boxes = size if size != (0, 0) else None, boxes  # some tools write 0 x 0 for a size that they do not have
     made.places = [f"{source}: object {number}" for number in range(1, len(boxes) + 1)]

@@ -25,7 +25,7 @@ _IMAGES, _LABELS = "images", "labels"
 def read_yolo(root: str) -> BoxSet:
     """Return the data set in the folder `root`. data.yaml, classes.txt or obj.names has the names of the classes. Raise Error."""
     description = _first(root, ("data.yaml", "data.yml", "dataset.yaml", "*.yaml", "*.yml"))
-    values = read_small_yaml(description, ("names", "path", *_PARTS)) if description else {}
+    values = read_small_yaml(description, ("names", "path", *_PARTS), root) if description else {}
     file, names = (description, _names(values["names"], description)) if "names" in values else _name_file(root)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise Error(f"the class '{twice[0]}' occurs {names.count(twice[0])} times", place=file, fix="give each class its own name")
@@ -61,7 +61,7 @@ def _name_file(root: str) -> tuple[str, list[str]]:
     if not path:
         fact = f"the folder {root} has no names of classes: no data.yaml with 'names', no classes.txt, no obj.names"
         raise Error(fact, fix="write classes.txt with the name of a class in each line")
-    names = [name for _, name in read_lines(path)]
+    names = [name for _, name in read_lines(path, root)]
     if not names:
         raise Error("it names no class", place=path, fix="write the name of a class in each line")
     return path, names
@@ -137,7 +137,7 @@ def _below(root: str, folder: str) -> list[str]:
 def _of_list(root: str, path: str) -> list[str]:
     """Return the images that a list names, relative to the root or to the list."""
     names = []
-    for line, text in read_lines(path):
+    for line, text in read_lines(path, root):
         name = _resolved(root, (os.path.relpath(os.path.dirname(path), root), ""), text)
         names.append(name or os.path.relpath(inside(root, text, Place(path, line)), root))
     return names
@@ -168,9 +168,9 @@ def _picture(root: str, name: str, names: list[str], file: str) -> Picture:
     if not os.path.exists(source):  # an image without objects needs no file
         return made
     try:
-        lines = read_lines(source)
+        lines = read_lines(source, root)
     except Error as problem:
-        made.faults.append(Fault(source, UNPARSED, problem.fact, "correct the file", whole=True))
+        made.faults.append(Fault(source, UNPARSED, problem.fact, problem.fix or "correct the file", whole=True))
         return made
     for number, text in lines:
         place = Place(source, number)
