@@ -5,13 +5,14 @@ Texts pass one of these functions where they leave the program: `log.emit`, `say
 """
 from __future__ import annotations
 
+import contextlib
 import csv
 import html
 import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 _CONTROLS = "\x00-\x08\x0a-\x1f\x7f-\x9f"  # all but the tab
@@ -59,9 +60,25 @@ def lines_of(text: str) -> Lines:
 
 def say(*lines: str, flush: bool = False) -> None:
     """Print to stdout, each of `lines` as one line unless it is Lines. Without `lines`, print an empty one. No other function prints there."""
-    write(sys.stdout, *lines)
-    if flush:
-        sys.stdout.flush()
+    with printing():
+        write(sys.stdout, *lines)
+        if flush:
+            sys.stdout.flush()
+
+
+class NotPrinted(OSError):
+    """The system does not write to stdout, for example because the disk is full."""
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Context of a call that writes to stdout. Raise NotPrinted for an OSError, unless the reader of a pipe has ended."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        raise NotPrinted(problem.errno, problem.strerror) from problem
 
 
 def write(stream: TextIO | None, *lines: str, begin: str = "") -> None:

@@ -12,7 +12,7 @@ from ocaffe import __version__
 from ocaffe.cl.discovery import start_trials
 from ocaffe.cli.flags import CAFFE_COMMANDS, nearest
 from ocaffe.errors import Error
-from ocaffe.shown import Lines, lines_of, say
+from ocaffe.shown import Lines, NotPrinted, lines_of, printing, say
 from ocaffe.support import log
 from ocaffe.support.files import NotPlain
 
@@ -92,6 +92,27 @@ def _unknown(args: Sequence[str]) -> Error:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. An Error is printed to stderr and gives status 1."""
+    try:
+        try:
+            return _main(argv)
+        finally:
+            if sys.stdout is not None and not sys.stdout.closed:
+                with printing():
+                    sys.stdout.flush()
+    except BrokenPipeError:  # `ocaffe plan | head`
+        _drop_output()
+    except NotPrinted as problem:
+        _drop_output()
+        log.tell(str(Error(f"cannot be written: {problem.strerror}", place="stdout", fix="lead it to another file, on a disk with room")), mark="error:")
+    return 1
+
+
+def _drop_output() -> None:
+    """Let what is left of the output vanish. Python writes it at the end, and would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _main(argv: Sequence[str] | None) -> int:
     _open_standard_streams()
     args = list(sys.argv[1:] if argv is None else argv)
     if args and args[0] in ("--version", "-version"):
@@ -114,8 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}")
     try:
         return int(module.main(args) or 0)
-    except BrokenPipeError:  # `ocaffe plan | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, NotPrinted):
+        raise
     except KeyboardInterrupt:
         log.tell("interrupted")
         return INTERRUPTED

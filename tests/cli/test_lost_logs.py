@@ -61,3 +61,12 @@ def test_stderr(redirection: str, device: Any) -> None:
 def test_errors_without_stderr() -> None:
     command = '"$0" -m ocaffe train --solver=none 2>/dev/full'
     assert subprocess.run(["bash", "-c", command, sys.executable], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60).returncode == 1
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "summary files/train_net.prototxt", "layers", "none"])
+def test_a_full_stdout(arguments: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f'cd "{ROOT}/tests/golden"; exec "$0" -m ocaffe {arguments} >/dev/full'
+    done = subprocess.run(["bash", "-c", command, sys.executable], env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert arguments == "none" or done.stderr.count("error: stdout\n  cannot be written: No space left on device\n  fix: ") == 1
