@@ -147,7 +147,7 @@ def _check_sides(*sides: int) -> None:
 def _values(mean: list[float]) -> np.ndarray:
     if len(mean) not in (1, 3):
         raise ValueError(f"mean has {len(mean)} values, not 1 or 3")
-    if not all(abs(value) <= np.finfo(np.float32).max for value in mean):
+    if not all(abs(value) <= float(np.finfo(np.float32).max) for value in mean):
         raise ValueError(f"mean has {max(mean, key=abs):g}, which no 32-bit float holds")
     return np.array(mean, np.float32)
 
