@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Let what is left of the output vanish. Python writes it at the end, and would fail once more."""
+    """Let what is left of the output vanish. Python writes it at the end, which would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
