@@ -149,7 +149,8 @@ def test_the_mean_of_a_stranger(tmp_path: pathlib.Path, mean: str, told: str) ->
 
 @pytest.mark.parametrize("change", [
     {"size": [3, 2]}, {"size": [2, 2, 2]}, {"size": [3, 0, 2]}, {"size": [3, -1, 2]}, {"size": [3, 1 << 40, 2]}, {"size": [3, 9, 9]}, {"size": "3, 2, 2"},
-    {"resize": [2]}, {"resize": []}, {"resize": [2, float("inf")]}, {"mean": [1, 2]}, {"mean": [[1], [2], [3]]}, {"mean": {}}, {"mean": [1e308, 0, 0]}, {"mean": [float("nan")]},
+    {"resize": [2]}, {"resize": []}, {"resize": [2, float("inf")]}, {"mean": [1, 2]}, {"mean": [[1], [2], [3]]}, {"mean": {}}, {"mean": [1e308, 0, 0]},
+    {"mean": [float("nan")]},
     {"scale": None}, {"scale": "1"}, {"scale": float("inf")}, {"scale": 10**400}, {"channel_order": "RGB"}, {"channel_order": []}, {"labels": "ab"},
     {"labels": [1]}, {"labels": {"a": 1}}, {"padding": 1}, {"padding": {}}, {"padding": {"mode": "SPIRAL", "values": []}}, {"padding": {"mode": "CONSTANT"}},
     {"shorter_side": "600", "longest": 1000}, {"shorter_side": 0, "longest": 1000}, {"shorter_side": 600, "longest": 1e3, "mean": [1, 2]},
