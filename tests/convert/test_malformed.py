@@ -316,3 +316,43 @@ def test_the_remedy_names_the_tensors_before_the_operator(tmp_path: Path) -> Non
 
 def test_the_first_operator_has_no_tensor_before_it(tmp_path: Path) -> None:
     assert "fix: export the model without this operator" in refused(saved(tmp_path, parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Pow(x, x) }")))
+
+
+def _node(op: str, opset: int, shape: Any = (1, 3, 8, 8), outputs: int = 1, **attributes: Any) -> Any:
+    """Return a model of one operator. Attributes that are arrays become its inputs; the input '' is left out."""
+    weights = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray)}
+    inputs = ["x", *(["", "s"] if op == "Resize" and opset > 10 else weights)]
+    names = [f"y{index}" for index in range(outputs)]
+    node = onnx.helper.make_node(op, inputs, names, **{name: value for name, value in attributes.items() if name not in weights})
+    info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, size) for name, size in (("x", shape), *((name, [None] * len(shape)) for name in names))]
+    held = [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()]
+    return onnx.helper.make_model(onnx.helper.make_graph([node], "net", info[:1], info[1:], held), opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+
+
+@pytest.mark.parametrize("scale", [1e30, 2.3e18, float("nan"), float("inf"), -1.0, -1e30, 0.0])
+@pytest.mark.parametrize("op, opset", [("Resize", 17), ("Resize", 10), ("Upsample", 9), ("Upsample", 7)])
+def test_scales_that_no_image_has(op: str, opset: int, scale: float, tmp_path: Path) -> None:
+    scales = np.array([1, 1, scale, 1], np.float32)
+    model = _node(op, opset, s=scales) if opset > 7 else _node(op, opset, scales=scales.tolist())
+    message = refused(saved(tmp_path, model))
+    assert f"({op})" in message and re.search(r"an axis of 'y0' has -|the scale of axis 2 is 0.0", message) and "fix: correct this node" in message
+
+
+@pytest.mark.parametrize("model, message", [
+    (lambda: _node("GatherND", 17, batch_dims=-5, i=np.zeros((1, 1), np.int64)), "batch_dims is -5, and 'x' is 1 x 3 x 8 x 8"),
+    (lambda: _node("GatherND", 17, batch_dims=1 << 62, i=np.zeros((1, 1), np.int64)), "batch_dims is 4611686018427387904"),
+    (lambda: _node("LayerNormalization", 17, axis=1 << 31, s=np.ones(8, np.float32)), "axis is 2147483648, and 'x' is 1 x 3 x 8 x 8"),
+    (lambda: _node("Split", 18, outputs=3, axis=1, num_outputs=1), "num_outputs is 1, and it has 3 outputs"),
+    (lambda: _node("Slice", 9, starts=[1], ends=[3], axes=[-5]), "Slice"),
+    (lambda: _node("Gather", 17, axis=1, i=np.zeros(0, np.int64)), "its indices have no values"),
+    (lambda: _node("Resize", 17, s=np.ones((4, 1), np.float32)), "the scale of axis 2 is [1.0]"),
+], ids=["a negative batch_dims", "a large batch_dims", "axis", "num_outputs", "axes", "no indices", "nested scales"])  # fmt: skip
+def test_places_that_the_inputs_lack(model: Callable[[], Any], message: str, tmp_path: Path) -> None:
+    """For the first four onnx reads memory outside of its arrays, and the process dies."""
+    assert message in refused(saved(tmp_path, model()))
+
+
+@pytest.mark.parametrize("offset", [-(1 << 63), (1 << 63) - 1])
+def test_a_triangle_far_outside_of_the_matrix(offset: int, tmp_path: Path) -> None:
+    net, _ = load(saved(tmp_path, _node("Trilu", 17, shape=(3, 3), k=np.array(offset))))
+    assert [layer.type for layer in net.layer].count("Where") == 1

@@ -45,6 +45,7 @@ STEPS: dict[str, Callable[[list[np.ndarray], int], int]] = {
 }
 LOOP = 100
 KINDS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64, "value_string": object, "value_strings": object}
+WRONG_NODE = "correct this node in the program that makes the model"
 SMALL = 1024  # values; shapes, axes and scales have fewer, and weights have more
 
 
@@ -129,6 +130,7 @@ def _fitting(node: Node, arrays: list[np.ndarray]) -> bool:
 
 def inferred(graph: Graph, node: Node, kinds: dict[str, int], newest: int = 0) -> dict[str, Any]:
     """Return the types of the outputs as onnx infers them. `kinds` are the types of the constants, `newest` is an opset that replaces an older one."""
+    _check_places(graph, node)
     types = {name: graph.types[name] for name in node.inputs if name in graph.types}
     types |= {name: helper.make_tensor_type_proto(kind, graph.constants[name].shape) for name, kind in kinds.items()}
     data = {name: graph.constants[name] for name in kinds if graph.constants[name].size <= SMALL}
@@ -139,6 +141,21 @@ def inferred(graph: Graph, node: Node, kinds: dict[str, int], newest: int = 0) -
         return dict(shape_inference.infer_node_outputs(schema, node.message, types, values, opset_imports=list(graph.opset_import)))
     except Exception as problem:  # of onnx, also for a number of a type that does not exist
         raise failed(graph, node, problem) from None
+
+
+def _check_places(graph: Graph, node: Node) -> None:
+    """Raise Error for an axis that the first input lacks, or an output that the node lacks. onnx reads memory outside of its arrays for some of them."""
+    parts = node.get("num_outputs", len(node.outputs))
+    if parts != len(node.outputs):
+        raise failed(graph, node, f"num_outputs is {parts}, and it has {len(node.outputs)} outputs")
+    x = node.input(0)
+    if x not in graph.constants and (x not in graph.types or shape_of(graph.types[x]) is None):
+        return
+    rank = len(graph.shape(x))
+    for name, least in (("axis", -rank), ("batch_dims", 0)):
+        value = node.get(name, 0)
+        if not least <= value <= rank:
+            raise failed(graph, node, f"{name} is {value}, and '{x}' is {shape_text(graph.shape(x))}")
 
 
 def shape_of(kind: Any) -> Shape | None:
@@ -152,4 +169,4 @@ def failed(graph: Graph, node: Node, problem: Any) -> Error:
     """Return the error for a node that contradicts itself. `problem`: the fact, or an exception of onnx or numpy."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     fact = f"its inputs do not fit together: {text}" if isinstance(problem, Exception) else text
-    return Error(fact, place=graph.place, layer=node.title, fix=graph.remedy(node, "correct this node in the program that makes the model"))
+    return Error(fact, place=graph.place, layer=node.title, fix=graph.remedy(node, WRONG_NODE))

@@ -9,6 +9,7 @@ from onnx import TensorProto
 from ocaffe.convert.importer.builder import Builder
 from ocaffe.convert.importer.graph import FLOATS, Node
 from ocaffe.convert.importer.rules import operator
+from ocaffe.convert.importer.rules.shape import FARTHEST
 
 COMPARISONS = {  # operator -> Compare's operation
     "Equal": "EQUAL", "Greater": "GREATER", "GreaterOrEqual": "GREATER_OR_EQUAL", "Less": "LESS", "LessOrEqual": "LESS_OR_EQUAL",
@@ -60,6 +61,7 @@ def trilu(net: Builder, node: Node) -> None:
     offset = int(net.number(node, "k", 1, 0) or 0)
     net.graph.budget.spend(8 * math.prod(net.shape(x)[-2:]))
     whole = np.ones(net.shape(x)[-2:])
+    offset = min(max(offset, -FARTHEST), FARTHEST)
     triangle = np.triu(whole, offset) if node.get("upper", 1) else np.tril(whole, offset)
     names = [net.free(f"{node.outputs[0]}_{part}") for part in ("triangle", "zero")]
     for name, values in zip(names, (triangle, np.zeros(1))):

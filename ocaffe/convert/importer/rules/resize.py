@@ -5,12 +5,14 @@ InnerProduct along each axis.
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ocaffe.convert.importer.builder import Builder
+from ocaffe.convert.importer.constant import WRONG_NODE
 from ocaffe.convert.importer.graph import Node
 from ocaffe.convert.importer.rules import operator
 from ocaffe.errors import shape_text
@@ -72,6 +74,8 @@ def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndar
     given = net.setting(node, "scales", 1 if early else 2) or []
     named = node.get("axes", range(len(given)))
     scale = dict(zip(named, given)).get(axis, outs / ins)
+    fact = f"the scale of axis {axis} is {scale}; a finite number above 0 is needed"
+    net.check(node, isinstance(scale, float) and math.isfinite(scale) and scale > 0 and outs, fact, WRONG_NODE)
     # In float32 like the runtimes: rounding decides which of two pixels is nearest.
     places = PLACES[where](np.arange(outs, dtype=np.float32), np.float32(scale), ins, outs)
     if mode == "nearest":

@@ -100,6 +100,8 @@ def slice_bounds(net: Builder, node: Node, shape: Shape) -> dict[int, tuple[int,
     for name, values in (("starts", starts), ("ends", ends), ("axes", axes), ("steps", steps)):
         whole = isinstance(values, list) and all(isinstance(value, int) for value in values)
         net.check(node, whole, f"its {name} are {values}, not a list of whole numbers", f"export with a list of whole numbers as {name}")
+    beyond = next((axis for axis in axes if not -len(shape) <= axis < len(shape)), None)
+    net.check(node, beyond is None, f"it slices axis {beyond}, and its input has {len(shape)} axes", f"export with axes from 0 to {len(shape) - 1}")
     bounds = {}
     for axis, start, end, step in zip(axes, starts, ends, steps):
         first, behind, _ = slice(start, end, step).indices(shape[axis])
@@ -156,6 +158,7 @@ def _slices(net: Builder, node: Node, axis: int, indices: np.ndarray) -> None:
     """Convert constant indices to slices. A single scalar index also removes the axis."""
     x = net.bottom(node)
     shape = net.shape(x)
+    net.check(node, indices.size, "its indices have no values", "export with one index or more")
     beyond = [int(index) for index in indices.reshape(-1) if not -shape[axis] <= index < shape[axis]]
     fact = f"its index {next(iter(beyond), 0)} is outside of axis {axis}, which has {shape[axis]} values"
     net.check(node, not beyond, fact, f"export with indices from {-shape[axis]} to {shape[axis] - 1}")
