@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from ocaffe.data.bad_records import BadRecord
 from ocaffe.errors import Error
 from ocaffe.ir.target import MATHS
-from ocaffe.shown import command
+from ocaffe.shown import command, lines_of, say
 from ocaffe.support import log
 from ocaffe.support.whole import whole
 
@@ -105,6 +105,10 @@ class Parser(argparse.ArgumentParser):
         if value.lower() not in _TRUTH:
             self.error(f"{name}: '{value}' is neither true nor false; {name}=true and {name}=false are possible")
         return f"--{'' if _TRUTH[value.lower()] == action.const else 'no'}{action.dest}"
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help as other texts are printed. argparse ignores a stdout that cannot be written."""
+        say(lines_of(self.format_help().rstrip("\n")))
 
     def error(self, message: str) -> NoReturn:
         fix = f"`{self.prog} --help` lists the flags"

@@ -63,7 +63,7 @@ def test_errors_without_stderr() -> None:
     assert subprocess.run(["bash", "-c", command, sys.executable], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60).returncode == 1
 
 
-@pytest.mark.parametrize("arguments", ["--version", "--help", "summary files/train_net.prototxt", "layers", "none"])
+@pytest.mark.parametrize("arguments", ["--version", "--help", "summary files/train_net.prototxt", "layers", "summary --help", "none"])
 def test_a_full_stdout(arguments: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = f'cd "{ROOT}/tests/golden"; exec "$0" -m ocaffe {arguments} >/dev/full'
