@@ -134,6 +134,8 @@ def _images(found: Any, path: str) -> Preprocessing:
     if given and given["mode"] not in modes:
         raise ValueError(f"mode of padding is {given['mode']}, not {' or '.join(modes)}")
     padding = Padding(given["mode"], tuple(map(float, given["values"]))) if given else None
+    _singles("scale", found["scale"])
+    _singles("padding", padding.values if padding else ())
     made = Preprocessing((channels, height, width), (high, wide), values, float(found["scale"]), padding)
     made.check(path)
     return made
@@ -147,9 +149,16 @@ def _check_sides(*sides: int) -> None:
 def _values(mean: list[float]) -> np.ndarray:
     if len(mean) not in (1, 3):
         raise ValueError(f"mean has {len(mean)} values, not 1 or 3")
-    if not all(abs(value) <= float(np.finfo(np.float32).max) for value in mean):
-        raise ValueError(f"mean has {max(mean, key=abs):g}, which no 32-bit float holds")
-    return np.array(mean, np.float32)
+    return _singles("mean", mean)
+
+
+def _singles(name: str, values: Any) -> np.ndarray:
+    """Return numbers as floats of 32 bits. Raise ValueError for NaN, and for numbers that are too large."""
+    array = np.asarray(values, np.float64)
+    beyond = array[~(abs(array) <= np.finfo(np.float32).max)]
+    if beyond.size:
+        raise ValueError(f"{name} has {beyond.flat[0]:g}, which is no finite float of 32 bits")
+    return array.astype(np.float32)
 
 
 def _beside(path: str, name: str) -> np.ndarray:
@@ -157,7 +166,7 @@ def _beside(path: str, name: str) -> np.ndarray:
     if os.path.basename(name) != name or name in ("", os.curdir, os.pardir) or not name.endswith(".npy"):
         fact = f"mean is '{name[:200]}', which is no name of a .npy file in its folder"
         raise Error(fact, place=path, fix="copy the mean there, and write its name without folders")
-    return np.asarray(read_npy(plain_inside(os.path.dirname(path) or os.curdir, name, path), _FIX), np.float32)
+    return _singles(name, read_npy(plain_inside(os.path.dirname(path) or os.curdir, name, path), _FIX))
 
 
 def trained_regions(weights: str) -> RegionImages | None:

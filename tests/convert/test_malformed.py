@@ -324,9 +324,11 @@ def _node(op: str, opset: int, shape: Any = (1, 3, 8, 8), outputs: int = 1, **at
     inputs = ["x", *(["", "s"] if op == "Resize" and opset > 10 else weights)]
     names = [f"y{index}" for index in range(outputs)]
     node = onnx.helper.make_node(op, inputs, names, **{name: value for name, value in attributes.items() if name not in weights})
-    info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, size) for name, size in (("x", shape), *((name, [None] * len(shape)) for name in names))]
+    shapes = {"x": shape, **{name: [None] * len(shape) for name in names}}
+    info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, size) for name, size in shapes.items()]
     held = [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()]
-    return onnx.helper.make_model(onnx.helper.make_graph([node], "net", info[:1], info[1:], held), opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+    graph = onnx.helper.make_graph([node], "net", info[:1], info[1:], held)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
 
 
 @pytest.mark.parametrize("scale", [1e30, 2.3e18, float("nan"), float("inf"), -1.0, -1e30, 0.0])

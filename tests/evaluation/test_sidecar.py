@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,8 +150,8 @@ def test_the_mean_of_a_stranger(tmp_path: pathlib.Path, mean: str, told: str) ->
 
 @pytest.mark.parametrize("change", [
     {"size": [3, 2]}, {"size": [2, 2, 2]}, {"size": [3, 0, 2]}, {"size": [3, -1, 2]}, {"size": [3, 1 << 40, 2]}, {"size": [3, 9, 9]}, {"size": "3, 2, 2"},
-    {"resize": [2]}, {"resize": []}, {"resize": [2, float("inf")]}, {"mean": [1, 2]}, {"mean": [[1], [2], [3]]}, {"mean": {}}, {"mean": [1e308, 0, 0]},
-    {"mean": [float("nan")]},
+    {"resize": [2]}, {"resize": []}, {"resize": [2, float("inf")]}, {"mean": [1, 2]}, {"mean": [[1], [2], [3]]}, {"mean": {}},
+    {"mean": [1e308, 0, 0]}, {"mean": [float("nan")]}, {"scale": 1e308}, {"padding": {"mode": "CONSTANT", "values": [-1e308]}},
     {"scale": None}, {"scale": "1"}, {"scale": float("inf")}, {"scale": 10**400}, {"channel_order": "RGB"}, {"channel_order": []}, {"labels": "ab"},
     {"labels": [1]}, {"labels": {"a": 1}}, {"padding": 1}, {"padding": {}}, {"padding": {"mode": "SPIRAL", "values": []}}, {"padding": {"mode": "CONSTANT"}},
     {"shorter_side": "600", "longest": 1000}, {"shorter_side": 0, "longest": 1000}, {"shorter_side": 600, "longest": 1e3, "mean": [1, 2]},
@@ -162,3 +163,12 @@ def test_values_of_other_types(tmp_path: pathlib.Path, change: dict[str, object]
     with pytest.raises(Error) as caught:
         read_sidecar(str(tmp_path / "a.caffemodel"))
     assert caught.value.fix and caught.value.place == str(tmp_path / "a.json")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e308, float("nan"), float("-inf")])
+def test_a_mean_image_that_is_no_floats(value: Any, tmp_path: pathlib.Path) -> None:
+    np.save(tmp_path / "m.npy", np.full((3, 2, 2), value))
+    (tmp_path / "a.json").write_text(json.dumps({**SETTINGS, "mean": "m.npy"}))
+    with pytest.raises(Error, match=r"m\.npy has (-?inf|nan|1e\+308), which is no finite float"):
+        read_sidecar(str(tmp_path / "a.caffemodel"))
