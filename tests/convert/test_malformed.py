@@ -337,7 +337,7 @@ def test_scales_that_no_image_has(op: str, opset: int, scale: float, tmp_path: P
     scales = np.array([1, 1, scale, 1], np.float32)
     model = _node(op, opset, s=scales) if opset > 7 else _node(op, opset, scales=scales.tolist())
     message = refused(saved(tmp_path, model))
-    assert f"({op})" in message and re.search(r"an axis of 'y0' has -|the scale of axis 2 is 0.0", message) and "fix: correct this node" in message
+    assert f"({op})" in message and re.search(r"no tensor has a negative size|the scale of axis 2 is 0.0", message)
 
 
 @pytest.mark.parametrize("model, message", [
