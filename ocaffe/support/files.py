@@ -326,6 +326,15 @@ def temporary_name(target: Path) -> Path:
     return target.with_name(f".{target.name}.{_PLACE}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
 
 
+def final_name(path: str | os.PathLike[str]) -> str:
+    """Return a path without the temporary folders that `new_folder` and `new_entries` have given it: the name that the user knows."""
+    parts: list[str] = []
+    for part in Path(path).parts:
+        match = _TEMPORARY.fullmatch(part)
+        parts += [part] if match is None else [] if match[1] == _RESULT else [match[1]]
+    return os.path.join(*parts)
+
+
 def remove_leftovers(folder: Path, target: str) -> list[Path]:
     """Remove temporary files and folders of killed processes for names that match the expression `target`. Return their paths.
 

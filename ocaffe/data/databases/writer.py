@@ -13,10 +13,11 @@ from typing import Any
 import lmdb
 
 from ocaffe.errors import Error
-from ocaffe.support.files import remove_leftovers, temporary_name, to_write
+from ocaffe.support.files import final_name, remove_leftovers, temporary_name, to_write
 from ocaffe.support.parsing import reason
 
 COMMIT_EVERY = 1000  # records, as in Caffe's tools
+LEAST_FREE = 1 << 20  # bytes of a disk that is not full
 FIRST_MAP = 64 << 20  # bytes; doubled each time the map is full
 
 
@@ -117,10 +118,16 @@ class Writer(ABC):
         self._pending.clear()
 
     def _refused(self, problem: BaseException) -> Error:
-        if not isinstance(problem, OSError):  # the libraries have the system's words in theirs
-            told = (code for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS) if os.strerror(code) in str(problem))
-            return Error(f"{self.path} cannot be written: {reason(problem)}", fix=to_write(self.path, OSError(next(told, errno.EIO), "")))
-        return Error(f"{self.path} cannot be written: {problem.strerror or problem}", fix=to_write(self.path, problem))
+        path, fact = final_name(self.path), reason(problem)
+        if isinstance(problem, OSError):
+            fact = problem.strerror or fact
+        else:  # the libraries have the system's words in theirs
+            told = (code for code in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS) if os.strerror(code) in fact)
+            problem = OSError(next(told, errno.EIO), "")
+        if problem.errno == errno.EIO and shutil.disk_usage(Path(self.path).parent).free < LEAST_FREE:  # what LMDB says of a write that ends early
+            problem, fact = OSError(errno.ENOSPC, ""), os.strerror(errno.ENOSPC)
+        there = next(each for each in (Path(path), *Path(path).parents) if each.parent.is_dir())  # its folder gets its name later
+        return Error(f"{path} cannot be written: {fact}", fix=to_write(there, problem))
 
 
 class LmdbWriter(Writer):
