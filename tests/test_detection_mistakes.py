@@ -192,7 +192,9 @@ CASES = {
         edit(r"code_type: CENTER_SIZE", "code_type: CORNER", count=1), "detector-settings-differ",
         "code_type is CENTER_SIZE, and code_type of 'mbox_loss' (MultiBoxLoss) is CORNER", "code_type: CORNER",
     ),
-    "database without boxes": Case(plain, "", "record 0 (key '00000000'): it is a Datum, an image without boxes", "`ocaffe dataset voc` or convert_annoset"),
+    "database without boxes": Case(
+        plain, "", "record 0 (key '00000000'): it is a Datum, an image without boxes", "`ocaffe dataset voc` or `ocaffe convert_annoset`"
+    ),
     "no boxes": Case(boxes(lambda group: group.ClearField("annotation")), "no-objects", "no record has a box: all 21 records", "`ocaffe dataset show`"),
     "constraint drops all": Case(
         edit("emit_type: CENTER", "emit_type: MIN_OVERLAP emit_overlap: 1"), "no-objects",

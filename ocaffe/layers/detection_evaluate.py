@@ -181,7 +181,7 @@ class DetectionEvaluate(Layer):
 def areas(boxes: np.ndarray, pixel: int) -> np.ndarray:
     """Return the areas of boxes (n x 4: xmin, ymin, xmax, ymax). `pixel` 1: corners are inclusive. A box with xmax < xmin or ymax < ymin has area 0."""
     sides = boxes[:, 2:] - boxes[:, :2]
-    with np.errstate(invalid="ignore"):  # inf x 0: such boxes of an untrained YOLO have no pixel in common with others
+    with np.errstate(invalid="ignore", over="ignore"):  # areas of an untrained YOLO may be infinite, or inf x 0: its boxes are far from others
         return np.where((sides < 0).any(1), np.float32(0), (sides + np.float32(pixel)).prod(1))
 
 
