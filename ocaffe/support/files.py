@@ -43,8 +43,13 @@ def check_plain(path: str | os.PathLike[str]) -> None:
 
     For libraries that open files themselves. Other code uses `open_plain`.
     """
+    _check_mode(_found(path).st_mode, path)
+
+
+def _found(path: str | os.PathLike[str]) -> os.stat_result:
+    """Like `os.stat`, but raise OSError for a name that no file can have too."""
     try:
-        _check_mode(os.stat(path).st_mode, path)
+        return os.stat(path)
     except ValueError as problem:  # a zero byte, or half of a surrogate pair
         raise OSError(errno.EINVAL, f"no file can have this name: {problem}") from None
 
@@ -78,11 +83,9 @@ def check_output(path: str | os.PathLike[str]) -> bool:
     Raise OSError for a folder, another device, a socket, and a pipe: opening a pipe without a reader would wait for one. All writers call this function.
     """
     try:
-        found = os.stat(path)
+        found = _found(path)
     except FileNotFoundError:
         return False
-    except ValueError as problem:  # as in `check_plain`
-        raise OSError(errno.EINVAL, f"no file can have this name: {problem}") from None
     if stat.S_ISCHR(found.st_mode) and _is_sink(path, found):
         return True
     if stat.S_ISFIFO(found.st_mode) and any(_is_stream(number, found) for number in (1, 2)):
