@@ -29,7 +29,8 @@ from ocaffe.solver.solver import Solver  # noqa: E402
 MIB = 1 << 20
 
 
-def solver_of(net: str, batch: int, device, recompute: str) -> Solver:
+def solver_message(net: str, batch: int):
+    """Return the SolverParameter of a zoo net on constant data."""
     message = phase_net(upgrade_net(read_net(str(ROOT / f"zoo/{net}/train_val.prototxt"))), proto.TRAIN)
     for layer in message.layer:
         if layer.type == "Data":
@@ -39,9 +40,13 @@ def solver_of(net: str, batch: int, device, recompute: str) -> Solver:
             for dims, value in (((batch, channels, crop, crop), 0.5), ((batch,), 1.0)):
                 layer.dummy_data_param.shape.add().dim.extend(dims)
                 layer.dummy_data_param.data_filler.add(type="constant", value=value)
-    param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, snapshot_after_train=False)
+    param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, random_seed=1, snapshot_after_train=False)
     param.net_param.CopyFrom(message)
-    return Solver(param, device, recompute=recompute)
+    return param
+
+
+def solver_of(net: str, batch: int, device, recompute: str) -> Solver:
+    return Solver(solver_message(net, batch), device, recompute=recompute)
 
 
 def used_mib() -> float:

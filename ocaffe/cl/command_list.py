@@ -23,8 +23,9 @@ from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Arena, Session
 from ocaffe.cl.task_graph import TaskGraph, joined
 from ocaffe.cl.timeline import Timeline
+from ocaffe.cl.transfers import KEY, ON_COPY_QUEUES
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.ir.launch import HOST, Access, Call, Empty, Launch, Schedule, Upload, roots
+from ocaffe.ir.launch import HOST, TRANSFERS, Access, Call, Empty, Launch, Schedule, Upload, roots
 from ocaffe.ir.recorder import STEP, STEP_FLOATS
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
@@ -75,6 +76,7 @@ class CommandList:
         self._words = np.zeros(step.count, np.uint32)
         self._sent: dict[str, float | int] = {}  # words in `_reads`, with the values in the step buffer
         self._sendings: deque[Any] = deque()  # events; they keep the host arrays alive
+        self.copies: dict[Ref, Any] = {}  # the events of copies to or from the host that no launch waits for yet, by Ref of the host
         self.graphs = [TaskGraph(members, self) for members in joined(schedule, self._calls)]
         assert not (self.graphs and (poison or apart)), "the launches of a task graph run together"
         self._joined = {member.step: member for graph in self.graphs for member in graph.members}
@@ -90,7 +92,8 @@ class CommandList:
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
-        return {key for key, _, _ in self.kernels()}
+        copies = {KEY} if any(isinstance(launch, TRANSFERS) for launch in self.schedule) else set()
+        return {key for key, _, _ in self.kernels()} | copies
 
     def kernels(self) -> Counter[tuple[ProgramKey, str, tuple[int, ...] | None]]:
         """Return the kernels as (program, function, work-group), with their numbers of launches."""
@@ -150,6 +153,8 @@ class CommandList:
             return self._streams[-1]
         if type(launch) in ON_HOST:
             return ON_HOST[type(launch)](self, launch, step)
+        if type(launch) in ON_COPY_QUEUES:
+            return ON_COPY_QUEUES[type(launch)](self, launch, step)
         if isinstance(launch, Empty):
             return nothing
         assert call is not None
@@ -193,7 +198,8 @@ class CommandList:
             return home.locate(ref, slot)
         if isinstance(home, Ref):
             return self.session.locate(ref, slot)
-        return self.arena.slabs[home], self.plan.places[ref.root][1] // ref.dtype.itemsize + ref.root_offset
+        slabs = self.arena.host_slabs if ref.root.role is Role.HOST else self.arena.slabs
+        return slabs[home], self.plan.places[ref.root][1] // ref.dtype.itemsize + ref.root_offset
 
     # -- running -----------------------------------------------------------------------------------------------------
 

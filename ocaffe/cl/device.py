@@ -116,6 +116,7 @@ class Device:
         self.context: Any = self.cl.Context([info.cl_device]) if base is None else base.context
         self.queue = self.cl.CommandQueue(self.context, info.cl_device)
         self.upload_queue = self.cl.CommandQueue(self.context, info.cl_device)  # for transfers that overlap with kernels
+        self._copy_queues: dict[bool, Any] = {}
         # Device memory that a context takes in any other process, a compiler for example; 0 if it takes memory of the host.
         self.context_bytes: int = 0
         if not info.target.unified_memory:
@@ -142,12 +143,21 @@ class Device:
         """Return the free bytes of the device's memory now, or None if they are unknown."""
         return free_memory(self.cl_device, self.info.target.kind, self.info.target.extensions)
 
+    def copy_queue(self, stores: bool) -> Any:
+        """Return the queue of copies to the host (`stores`) or from it (ocaffe/cl/transfers.py)."""
+        if stores not in self._copy_queues:
+            self._copy_queues[stores] = self.cl.CommandQueue(self.context, self.cl_device)
+        return self._copy_queues[stores]
+
     def close(self) -> None:
         """Wait for both queues and release the context."""
         if self.context is not None:
             with contextlib.suppress(self.cl.Error):  # of a device that failed; the failure itself was raised before
                 self.queue.finish()
                 self.upload_queue.finish()
+                for queue in self._copy_queues.values():
+                    queue.finish()
+            self._copy_queues.clear()
             self.queue = self.upload_queue = self.context = None
 
     def __repr__(self) -> str:

@@ -18,16 +18,20 @@ import numpy as np
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import Feed
 from ocaffe.cl.first_launches import FirstLaunch
+from ocaffe.cl.host_memory import host_buffer
 from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs, generated_programs
+from ocaffe.cl.rates import rates_of, with_rates
 from ocaffe.cl.shared_memory import can_share, read_shared, shared_buffer, write_shared
 from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.rates import GENERIC_CPU
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import Lines
+from ocaffe.support.switches import Switches
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 GENERATED_SIZE = 32 << 10  # characters of a program of generated kernels on a GPU. One with all of ResNet-50's took 4 s of its first start on an H100
@@ -96,6 +100,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.slabs: list[Any] = []
+        self.host_slabs: list[Any] = []  # in the host's memory
         self.commands: CommandList | None = None  # the one that ran last
         self.reached = 0  # the launch at which its last run stopped
 
@@ -106,6 +111,8 @@ class Session:
     def __init__(self, device: Device, limited: bool = False) -> None:
         """`limited`: the nets of the session have a memory limit."""
         self.device, self.limited = device, limited
+        if limited and Switches.read().offload and device.target.rates is GENERIC_CPU:
+            device.target = with_rates(device.target, rates_of(device))
         self.programs: Programs = device.programs or Programs(device)
         self.command_lists: list[CommandList] = []
         self.arena = Arena()  # for nets without their own arena
@@ -152,6 +159,11 @@ class Session:
                 arena for arena, sizes in needed.items()
                 if len(sizes) != len(arena.slabs) or any(slab.size < size for slab, size in zip(arena.slabs, sizes))
             }  # fmt: skip
+            on_host = self._needed_slabs(on_host=True)
+            grown |= {
+                arena for arena, sizes in on_host.items()
+                if len(sizes) != len(arena.host_slabs) or any(slab.size < size for slab, size in zip(arena.host_slabs, sizes))
+            }  # fmt: skip
             if grown:
                 self.check_room(sum(map(sum, needed.values())))
             generated = self._programs_of({text for commands in fresh for text in commands.texts})
@@ -160,6 +172,8 @@ class Session:
             # Before the slabs exist, so that the compilers' contexts can take their memory.
             self.programs.build_all(sorted({key for commands in fresh for key in commands.keys}), self._room_of_compilers(needed))
             for arena in grown:
+                arena.host_slabs = []
+                arena.host_slabs = [host_buffer(self.device, size) for size in on_host[arena]]
                 self._make_slabs(arena, needed[arena], any(commands.poison for commands in fresh))
             for commands in self.command_lists:
                 if commands.arena in grown or commands in fresh:
@@ -210,6 +224,7 @@ class Session:
         self._staging.close()
         for commands in self.command_lists:
             commands.arena.slabs.clear()
+            commands.arena.host_slabs.clear()
         for kept in (self.command_lists, self.touched, self.watched, self.mirrors, self.prepacked, self._persistent, self._sent):
             kept.clear()
 
@@ -239,11 +254,12 @@ class Session:
             device.queue.finish()
             device.queue = own
 
-    def _needed_slabs(self) -> dict[Arena, list[int]]:
-        """Return the sizes of the slabs that the plans of all command lists need, per arena."""
+    def _needed_slabs(self, on_host: bool = False) -> dict[Arena, list[int]]:
+        """Return the sizes of the slabs that the plans of all command lists need, per arena: on the device, or in the host's memory."""
         needed: dict[Arena, list[int]] = {}
         for commands in self.command_lists:
-            sizes = zip_longest(needed.get(commands.arena, []), commands.plan.slabs, fillvalue=0)
+            slabs = commands.plan.host_slabs if on_host else commands.plan.slabs
+            sizes = zip_longest(needed.get(commands.arena, []), slabs, fillvalue=0)
             needed[commands.arena] = [max(pair) for pair in sizes]
         return needed
 

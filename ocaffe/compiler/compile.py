@@ -17,10 +17,13 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule
+from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import Target
-from ocaffe.memory.plan import MemoryPlan, plan
+from ocaffe.memory.plan import MemoryPlan, overlap, plan
+from ocaffe.memory.predict import Prediction, predict
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
 from ocaffe.passes.optimise import Applied, optimise, pipeline
+from ocaffe.passes.verify import InvalidSchedule
 from ocaffe.support.switches import Switches
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
@@ -39,6 +42,10 @@ class CompiledNet:
     microbatch: Microbatch | None = None
     passes: tuple[Applied, ...] = ()
     commands: CommandList = field(init=False)  # set where the net runs on a session
+
+    def predicted(self, rates: Rates) -> Prediction:
+        """The predicted time of a run."""
+        return predict(self.recording.schedule, rates)
 
 
 def compile_net(
@@ -209,6 +216,8 @@ class _Compilation:
         if schedule is not recording.schedule:
             recording = _renumber(recording, schedule)
         placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share)
+        if switches.verify and (both := overlap(placed)) is not None:
+            raise InvalidSchedule(f"the plan gives {both[0].ref} and {both[1].ref} the same memory at the same time")
         return CompiledNet(recording, placed, options, self.update, microbatch, tuple(applied))
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from ocaffe.ir.tensor import Layout, Ref
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/matmul/epilogue.h)
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
 UPLOAD, MEASURE, EMPTY = Kernel("upload"), Kernel("measure"), Kernel("empty")
+BEGIN_STORE, END_STORE, BEGIN_FETCH, END_FETCH = (Kernel(name) for name in ("store begin", "store end", "fetch begin", "fetch end"))
 BEGIN_EXCHANGE, END_EXCHANGE = (Kernel(name, can=Can(side_effect=True)) for name in ("exchange begin", "exchange end"))
 
 
@@ -176,6 +177,13 @@ class Launch:
     def refs(self, *access: Access) -> Iterator[Ref]:
         return (operand.ref for operand in self.operands if operand.access in access)
 
+    def moved(self, moved: Mapping[Ref, Ref]) -> Launch:
+        """The same launch with views of the roots that replace others in `moved`; itself, if it accesses none of them."""
+        if not any(operand.ref.root in moved for operand in self.operands):
+            return self
+        refs = {operand.ref: operand.ref.on(moved) for operand in self.operands}  # an operand that repeats another one still does
+        return replace(self, operands=[replace(operand, ref=refs[operand.ref]) for operand in self.operands], origin=self.origin or self)
+
     @property
     def reads(self) -> list[Ref]:
         return list(self.refs(Access.READ, Access.MODIFY))
@@ -231,13 +239,42 @@ class EndExchange(Launch):
 
 
 @dataclass(eq=False)
+class BeginStore(Launch):
+    """Host step: begin to copy operand 0 to operand 1, a Ref in the host's memory. No launch may write operand 0 until the EndStore."""
+
+    kernel: Kernel = BEGIN_STORE
+
+
+@dataclass(eq=False)
+class EndStore(Launch):
+    """Host step: the launches that follow run after the copy of a BeginStore with the same operands. Operand 0 may die here."""
+
+    kernel: Kernel = END_STORE
+
+
+@dataclass(eq=False)
+class BeginFetch(Launch):
+    """Host step: begin to copy operand 0, a Ref in the host's memory, to operand 1. No launch may access operand 1 until the EndFetch."""
+
+    kernel: Kernel = BEGIN_FETCH
+
+
+@dataclass(eq=False)
+class EndFetch(Launch):
+    """Host step: the launches that follow run after the copy of a BeginFetch with the same operands."""
+
+    kernel: Kernel = END_FETCH
+
+
+@dataclass(eq=False)
 class Empty(Launch):
     """A launch over no elements. Nothing runs, but it keeps its step, so that schedules of different extents stay alike."""
 
     kernel: Kernel = EMPTY
 
 
-HOST = (Upload, HostCall, Measure, BeginExchange, EndExchange, Empty)  # launches without a kernel
+TRANSFERS = (BeginStore, EndStore, BeginFetch, EndFetch)
+HOST = (Upload, HostCall, Measure, BeginExchange, EndExchange, *TRANSFERS, Empty)  # launches without a kernel
 Schedule = list[Launch]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ocaffe.ir.rates import GENERIC_CPU, Rates
 from ocaffe.ir.tensor import BFLOAT, BLOCKS_GPU, FLOAT, PLANES, Layout
 from ocaffe.ir.tuned import ESTIMATES, Tuned
 
@@ -49,6 +50,7 @@ class Target:
     math: str = "fp32"  # one of MATHS
     gradient_scale: int = 1024  # a power of two: with math fp16 gradients are multiplied by it before rounding, and results divided by it
     tuned: Tuned = ESTIMATES  # measured choices of kernels
+    rates: Rates = GENERIC_CPU  # predicted times of launches (ocaffe/cl/rates.py)
     free_memory: int = 4 << 30  # bytes that were free when the device was listed; global_memory if the driver does not say
 
     @property

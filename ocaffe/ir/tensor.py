@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -29,6 +29,7 @@ class Role(Enum):
     STATE = "state"  # survives from one run to the next: running statistics, hidden state
     STAGING = "staging"  # a batch on its way from the host, one copy per slot of the ring
     CONSTANT = "constant"
+    HOST = "host"  # a value in the host's memory, between a BeginStore and an EndFetch
 
     __hash__ = object.__hash__  # members are unique. Enum's own hash is a function of Python, and a pass of a small net looks roles up 20 times.
 
@@ -103,6 +104,11 @@ class Ref:
         return ref
 
     @property
+    def reuses_root(self) -> bool:
+        """Whether writing this view kills a value of its root."""
+        return self.base is not None and (self.reuses_storage or self.base.reuses_root)
+
+    @property
     def root_offset(self) -> int:
         """Offset in elements from the start of the root."""
         return self.offset + (self.base.root_offset if self.base is not None else 0)
@@ -153,6 +159,16 @@ class Ref:
     def view(self, shape: Shape, offset: int = 0, stride: int | None = None, name: str | None = None) -> Ref:
         """The same memory seen with another shape, from `offset` elements on."""
         return Ref(name or self.name, tuple(shape), self.role, self.dtype, base=self, offset=offset, stride=stride)
+
+    def on(self, moved: Mapping[Ref, Ref]) -> Ref:
+        """The same view of the root that replaces this one's in `moved`; itself, if there is none."""
+        root = moved.get(self.root)
+        if root is None:
+            return self
+        if self.base is None:
+            return root
+        stride = None if self.is_dense else self.batch_stride  # it may inherit the stride of its base
+        return Ref(self.name, self.shape, self.role, self.dtype, base=root, offset=self.root_offset, stride=stride)
 
     def narrow(self) -> None:
         """Change its type and that of its bases to bfloat16."""

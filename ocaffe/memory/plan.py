@@ -18,6 +18,7 @@ from ocaffe.ir.tensor import Ref, Role
 GOOD_ENOUGH_RATIO = 1.002  # plan / bound at which the search stops
 LARGE_DIVISOR = 100  # Refs of at least bound / LARGE_DIVISOR bytes take part in the search for a better order
 MANY = 512  # places of a slab from which numpy is faster than a loop
+HOST_SLAB = 510 << 20  # bytes of a slab in the host's memory: NVIDIA's driver 580 ends the process where it imports 512 MiB or more (cl/host_memory.py)
 MAX_PLACEMENTS = 20000  # Refs that the search may place, which takes 0.2 s
 
 
@@ -36,6 +37,7 @@ class MemoryPlan:
     """The place of every recyclable root Ref: `places[ref] = (slab, byte offset)`. Sizes are bytes.
 
     `lower_bound` is the largest sum of live bytes over the steps, reached at `peak_step`. No placement can be smaller.
+    `host_slabs`, `host_lives`: the same for values in the host's memory, whose places are also in `places`.
     """
 
     places: dict[Ref, tuple[int, int]] = field(default_factory=dict)
@@ -43,6 +45,8 @@ class MemoryPlan:
     lives: list[Life] = field(default_factory=list)
     lower_bound: int = 0
     peak_step: int = 0
+    host_slabs: list[int] = field(default_factory=list)
+    host_lives: list[Life] = field(default_factory=list)
 
     @property
     def total(self) -> int:
@@ -94,16 +98,36 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
             break
     assert best is not None
     placement = _improve(*best, bound, limits) if share else best[0]
-    return MemoryPlan(placement.places, placement.slabs, lives, bound, peak)
+    stored = lifetimes(schedule, alignment, on_host=True)
+    on_host = _place(sorted(stored, key=ORDERS["size"]), Limits(HOST_SLAB, 0))
+    return MemoryPlan({**placement.places, **on_host.places}, placement.slabs, lives, bound, peak, on_host.slabs, stored)
 
 
-def lifetimes(schedule: Schedule, alignment: int = 1) -> list[Life]:
-    """The lives of all recyclable root Refs."""
+def lifetimes(schedule: Schedule, alignment: int = 1, on_host: bool = False) -> list[Life]:
+    """The lives of all recyclable root Refs on the device, or of those in the host's memory."""
     return [
         Life(ref, first, last, -(-max(ref.nbytes, 1) // alignment) * alignment)
         for ref, (first, last) in roots(schedule).items()
-        if not ref.persistent
+        if not ref.persistent and (ref.role is Role.HOST) == on_host
     ]
+
+
+def overlap(plan: MemoryPlan) -> tuple[Life, Life] | None:
+    """Two Refs that share memory while both are alive; None: there are none. A right plan has none."""
+    for lives in (plan.lives, plan.host_lives):
+        by_slab: dict[int, list[tuple[int, Life]]] = {}
+        for life in lives:
+            slab, offset = plan.places[life.ref]
+            by_slab.setdefault(slab, []).append((offset, life))
+        for placed in by_slab.values():
+            placed.sort(key=lambda entry: entry[0])
+            for index, (offset, life) in enumerate(placed):
+                for other_offset, other in placed[index + 1 :]:
+                    if other_offset >= offset + life.size:
+                        break
+                    if life.first <= other.last and other.first <= life.last:
+                        return life, other
+    return None
 
 
 def lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:

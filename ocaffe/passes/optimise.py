@@ -13,6 +13,7 @@ from typing import Any
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref
+from ocaffe.memory.predict import can_offload
 from ocaffe.passes.add_before_scatter import add_before_scatter
 from ocaffe.passes.bf16 import lower_to_bf16
 from ocaffe.passes.bias_sums_before_pooling import sum_before_scatter
@@ -22,6 +23,7 @@ from ocaffe.passes.concat_views import elide_concat_copies
 from ocaffe.passes.copy_elision import elide_copies
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from ocaffe.passes.epilogue_fusion import fuse_epilogues
+from ocaffe.passes.fit import Fit
 from ocaffe.passes.in_place import reuse_dying_inputs
 from ocaffe.passes.join_launches import join_launches
 from ocaffe.passes.layouts import layouts
@@ -82,6 +84,7 @@ def pipeline(
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
     planes, once, inputs = Fact.CAFFES_ORDER, Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
     rewrites = once, inputs
+    fit, offloads = Fit(budget or 0, target.rates, target.alignment), budget is not None and can_offload(target.rates)
     table = [
         (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),
         (fuse, fuse_epilogues, {own, floats, *rewrites}, {own}),  # a residual sum is written into the memory of its input
@@ -94,11 +97,13 @@ def pipeline(
         (fuse, sum_before_scatter, {floats, *rewrites}, set()),
         (fuse and (prepacked is not None if target.is_cpu else share), partial(layouts, target=target), {planes, floats, *rewrites}, {planes}),
         (fuse and share, partial(lower_to_bf16, target=target), {floats, *rewrites}, {floats}),
-        (budget is not None, partial(recompute_to_fit, limit=budget or 0), set(rewrites), {once}),
+        (budget is not None and not offloads, partial(recompute_to_fit, limit=budget or 0), set(rewrites), {once}),
+        (offloads, fit.choose_to_fit, set(rewrites), {once}),
         (budget is None and recomputes, recompute, set(rewrites), {once}),
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse, batch_packs, set(), set()),
         (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
+        (offloads, fit.offload_to_fit, {inputs}, set()),  # copies run beside the final launches
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # after them all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
         (join and target.is_cpu, partial(join_launches, target=target), set(), set()),  # of the final launches

@@ -13,7 +13,7 @@ docs/memory.md compares them with a lower bound.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ocaffe.ir.launch import HOST, Access, Launch, Measure, Schedule
@@ -148,15 +148,15 @@ class Recomputation:
         lives = lifetimes(limited.schedule, alignment)
         peak = lower_bound(lives, len(limited.schedule))[1]
         alive = [life.ref for life in lives if life.first <= peak <= life.last and life.ref in self.needed]
-        costs = [(cost / ref.nbytes, index, ref) for index, ref in enumerate(alive) if (cost := self._cost(ref)) is not None]
+        costs = [(cost / ref.nbytes, index, ref) for index, ref in enumerate(alive) if (cost := self.cost(ref, lambda launch: launch.flops)) is not None]
         return [ref for _, _, ref in sorted(costs, key=lambda entry: entry[:2])]
 
-    def _cost(self, root: Ref) -> int | None:
-        """Floating point operations that dropping `root` adds; None if it cannot be recomputed."""
+    def cost(self, root: Ref, of: Callable[[Launch], float]) -> float | None:
+        """The cost that dropping `root` adds, by the cost `of` a launch; None if it cannot be recomputed."""
         if root in self.dropped or root not in self.makers or root.nbytes < MIN_VALUE_BYTES:
             return None
         chain = self._reachable(root, self.first_use[root], cheap=False)
-        return None if chain is None else sum(launch.flops for launch in chain)
+        return None if chain is None else sum(of(launch) for launch in chain)
 
     def cut(self, budget: int) -> None:
         """Keep the values that are live at the cuts, and drop all others that can be recomputed.
@@ -191,13 +191,13 @@ class Recomputation:
 
     def by_flops_per_byte(self) -> list[Ref]:
         """The dropped values, most operations per byte first."""
-        return sorted(self.dropped, key=lambda root: (-self._flops(root) / root.nbytes, self.makers[root][0]))
+        return sorted(self.dropped, key=lambda root: (-sum(launch.flops for launch in self.chain(root)) / root.nbytes, self.makers[root][0]))
 
-    def _flops(self, root: Ref) -> int:
-        """Floating point operations of the launch that computes `root`, and of those that compute its scratch operands (partial sums)."""
+    def chain(self, root: Ref) -> list[Launch]:
+        """The launches that compute `root` and its scratch operands (partial sums)."""
         launch = self.makers[root][1]
-        scratch = {ref.root for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
-        return launch.flops + sum(self.makers[each][1].flops for each in scratch)
+        scratch = {ref.root: None for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
+        return [launch, *(self.makers[each][1] for each in scratch)]
 
     def apply(self) -> Schedule:
         """The schedule with the launches that recompute dropped values. The recorded launches stay as they are."""
@@ -213,10 +213,7 @@ class Recomputation:
                 elif root not in recomputed:
                     self._make(root, recomputed, result, launch)
             moved = {**recomputed, **own}
-            if any(operand.ref.root in moved for operand in launch.operands):
-                operands = [replace(op, ref=_moved(op.ref, moved)) for op in launch.operands]
-                launch = replace(launch, operands=operands, origin=launch.origin or launch)
-            result.append(launch)
+            result.append(launch.moved(moved))
         return result
 
     def _is_better_inside(self, root: Ref, user: Launch, step: int) -> bool:
@@ -277,7 +274,7 @@ class Recomputation:
             fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype, layout=written.layout)
             if written in self.dropped or (written not in self.needed and written not in self.kept):
                 recomputed[written] = fresh[written]
-        operands = [replace(op, ref=_moved(op.ref, recomputed if op.access is Access.READ else fresh)) for op in launch.operands]
+        operands = [replace(op, ref=op.ref.on(recomputed if op.access is Access.READ else fresh)) for op in launch.operands]
         result.append(replace(launch, phase="backward", recomputed=True, operands=operands, origin=user.origin or user))
 
 
@@ -307,14 +304,3 @@ def _repeatable(launch: Launch, root: Ref) -> bool:
 
 def _cheap(launch: Launch, root: Ref) -> bool:
     return launch.kernel.can.recompute and root.nbytes >= MIN_VALUE_BYTES
-
-
-def _moved(ref: Ref, recomputed: dict[Ref, Ref]) -> Ref:
-    """The same view of the recomputed root."""
-    root = recomputed.get(ref.root)
-    if root is None:
-        return ref
-    if ref.base is None:
-        return root
-    stride = None if ref.is_dense else ref.batch_stride  # it may inherit the stride of its base
-    return Ref(ref.name, ref.shape, ref.role, ref.dtype, base=root, offset=ref.root_offset, stride=stride)

@@ -12,6 +12,7 @@ The rules, each a method of `_Check`:
 * `effects`: each launch with a side effect survives exactly once, and each persistent root that was written is still written;
 * `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair;
 * `exchanges`: no launch accesses a bucket of gradients between the begin and the end of its exchange, and each exchange that begins ends;
+* `transfers`: no launch writes a value while it is copied to the host, or accesses one that is fetched before the end of its copy; each copy that begins ends;
 * `graphs`: the launches of a task graph are neighbours of one phase, each of which may be part of one.
 """
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from ocaffe.ir.kernel import REDUCED, Access, Order
-from ocaffe.ir.launch import HOST, BeginExchange, CopyRegion, EndExchange, Launch, Operand, Schedule
+from ocaffe.ir.launch import HOST, TRANSFERS, BeginExchange, BeginFetch, BeginStore, CopyRegion, EndExchange, EndFetch, EndStore, Launch, Operand, Schedule
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role, has_whole_blocks
 from ocaffe.kernels.expression.expression import Pointwise, Reduce, in_domain, treats_alike
 from ocaffe.passes.join_launches import may_join, may_lie_within
@@ -63,6 +64,7 @@ class _Check:
         state = _Memory(in_place)
         backward = False
         exchanged: dict[Ref, Launch] = {}  # the buckets whose exchange is in progress
+        copied: dict[Ref, Launch] = {}  # the Refs of the host whose copies are in progress
         for step, launch in enumerate(self.schedule):
             self.step = step
             self.origins(launch)
@@ -74,10 +76,31 @@ class _Check:
                 self.layouts(launch)
             self.overlaps(launch)
             self.exchanges(launch, exchanged)
+            self.transfers(launch, copied)
             self.writers(launch, state)
         for ref, launch in exchanged.items():
             raise self.fail(launch, f"the exchange of {ref} never ends")
+        for ref, launch in copied.items():
+            raise self.fail(launch, f"the copy of {ref} never ends")
         self.graphs()
+
+    def transfers(self, launch: Launch, copied: dict[Ref, Launch]) -> None:
+        if isinstance(launch, TRANSFERS):
+            host = launch.operands[isinstance(launch, (BeginStore, EndStore))].ref
+            begun = copied.pop(host, None)
+            wanted = {EndStore: BeginStore, EndFetch: BeginFetch}.get(type(launch))
+            if (begun is None) != (wanted is None) or (begun is not None and type(begun) is not wanted):
+                fact = "begins while another copy of it is in progress" if wanted is None else "ends, and it never began"
+                raise self.fail(launch, f"the copy of {host} {fact}")
+            if wanted is None:
+                copied[host] = launch
+        for host, begun in copied.items():
+            if begun is launch:
+                continue
+            busy = begun.operands[isinstance(begun, BeginFetch)].ref.root
+            for operand in launch.operands:
+                if operand.ref.root is busy and (isinstance(begun, BeginFetch) or operand.access is not Access.READ):
+                    raise self.fail(launch, f"accesses {operand.ref} while it is copied {'from' if isinstance(begun, BeginFetch) else 'to'} {host}")
 
     def graphs(self) -> None:
         members: dict[int, list[int]] = defaultdict(list)

@@ -6,6 +6,7 @@ import re
 from functools import partial
 from typing import Any
 
+from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import Target
 from ocaffe.passes.optimise import pipeline
 
@@ -15,7 +16,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def test_table_of_passes() -> None:
     text = (ROOT / "docs/pipeline.md").read_text()
     listed = re.findall(r"^\| `(\w+)` \|", text[text.index("\n## Passes") : text.index("\n## Debug switches")], re.MULTILINE)
-    for recomputes, absent in ((True, "sum_batches"), (False, "recompute")):  # no plan has both
-        passes = pipeline(Target(), recomputes=recomputes, prepacked={}, join=True)
+    linked = Target(rates=Rates(to_host=1e10, from_host=1e10))
+    for settings, absent in (
+        ({"recomputes": True}, {"sum_batches", "fit", "offload"}),
+        ({"recomputes": False}, {"recompute", "fit", "offload"}),
+        ({"recomputes": True, "target": linked, "limited": True, "budget": 1}, {"recompute", "sum_batches"}),
+    ):
+        passes = pipeline(**{"target": Target(), "prepacked": {}, "join": True, **settings})  # type: ignore[arg-type]
         runs: list[Any] = [entry.run.func if isinstance(entry.run, partial) else entry.run for entry in passes]
-        assert [name for name in listed if name != absent] == [run.__module__.rpartition(".")[2] for run in runs]
+        names = ["offload" if run.__name__ == "offload_to_fit" else run.__module__.rpartition(".")[2] for run in runs]
+        assert [name for name in listed if name not in absent] == names

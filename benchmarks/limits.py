@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Step time and memory under memory limits, compared with the same net without a limit, on one device.
+
+    benchmarks/limits.py [--device SPEC] [--math M] [--steps N] [--json FILE] NET:BATCH:MIB[,MIB...] ...
+
+Whole training steps on constant data, in rounds that alternate between the limit and no limit; medians. `predicted_ms` is the plan's. `bits` says whether
+all parameters are equal after three steps. `driver_mib` is the growth of the driver's figure beyond the context (NVIDIA only), `host_mib` the memory of
+the host that the plan uses. `start_s` is the time until the first step ran.
+"""
+import argparse
+import hashlib
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from recompute import MIB, solver_message, step_time
+
+from ocaffe import log
+from ocaffe.cl.device import select_device
+from ocaffe.errors import NoRoom
+from ocaffe.memory.report import fixed_bytes
+from ocaffe.solver.solver import Solver
+
+
+def digest(solver: Solver) -> str:
+    """Return a digest of all parameters."""
+    found = hashlib.sha256()
+    for arrays in solver.network.parameter_arrays().values():
+        for array in arrays:
+            found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def measure(net: str, batch: int, limits: list[int], options: argparse.Namespace) -> list[dict[str, object]]:
+    device = select_device(options.device, math=options.math)
+    rows: list[dict[str, object]] = []
+    kept = Solver(solver_message(net, batch), device, recompute="none")
+    kept.step(3)
+    bits = digest(kept)
+    for limit in limits:
+        row: dict[str, object] = {"net": net, "batch": batch, "math": options.math, "device": device.name, "limit_mib": limit}
+        rows.append(row)
+        device.queue.finish()
+        before, began = device.free() or 0, time.perf_counter()
+        try:
+            solver = Solver(solver_message(net, batch), device, memory_limit=limit * MIB)
+        except NoRoom as problem:
+            row["refused"] = str(problem)[:200]
+            continue
+        solver.step(1)
+        device.queue.finish()
+        row["start_s"] = round(time.perf_counter() - began, 1)
+        solver.step(2)
+        row["bits"] = digest(solver) == bits
+        found = solver.train_nets()[0]
+        row["driver_mib"] = round((before - (device.free() or 0)) / MIB)
+        row["plan_mib"] = round((found.plan.total + fixed_bytes([found.recording.schedule])) / MIB)
+        row["host_mib"] = round(sum(found.plan.host_slabs) / MIB)
+        row["recomputed"] = sum(launch.recomputed for launch in found.recording.schedule)
+        row["microbatches"] = 1 if found.microbatch is None else found.microbatch.count
+        prediction = found.predicted(solver.session.device.target.rates)
+        row["predicted_ms"], row["predicted_waits_ms"] = round(1e3 * prediction.seconds, 2), round(1e3 * prediction.waits, 2)
+        times: dict[str, list[float]] = {"kept": [], "limited": []}
+        for _ in range(options.rounds):
+            times["kept"].append(step_time(kept, options.steps))
+            times["limited"].append(step_time(solver, options.steps))
+        row["kept_ms"], row["limited_ms"] = (round(1e3 * statistics.median(each), 2) for each in times.values())
+        row["overhead"] = round(row["limited_ms"] / row["kept_ms"] - 1, 4)
+        solver.close()
+        print(json.dumps(row), flush=True)
+    kept.close()
+    device.close()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nets", nargs="+")
+    parser.add_argument("--device")
+    parser.add_argument("--math", default="fp32")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    log.quiet(2)
+    rows = []
+    for each in options.nets:
+        net, batch, limits = each.split(":")
+        rows += measure(net, int(batch), [int(limit) for limit in limits.split(",")], options)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

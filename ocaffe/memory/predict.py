@@ -1,0 +1,50 @@
+"""The predicted time of a schedule: its launches run one after the other, and copies to and from the host run beside them."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, Schedule
+from ocaffe.ir.rates import Rates
+from ocaffe.ir.tensor import Ref
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a run. `waits`: those of them in which launches wait for copies. `copied`: bytes to the host; as many come back."""
+
+    seconds: float
+    waits: float = 0.0
+    copied: int = 0
+
+
+def can_offload(rates: Rates) -> bool:
+    """Whether values can be in the host's memory while the device does not need them."""
+    return rates.to_host > 0 and rates.from_host > 0
+
+
+def copy_seconds(nbytes: int, rate: float) -> float:
+    """The time of a copy of so many bytes at `rate` bytes per second; infinite if there is no such copy."""
+    return nbytes / rate if rate else math.inf
+
+
+def predict(schedule: Schedule, rates: Rates) -> Prediction:
+    """Simulate one run. Copies of a direction run one by one, each after the launches that were enqueued before it."""
+    now = waits = stores = fetches = 0.0
+    copied = 0
+    done: dict[Ref, float] = {}  # when the copy to or from a Ref of the host is complete
+    for launch in schedule:
+        if isinstance(launch, BeginStore):
+            host = launch.operands[1].ref
+            stores = done[host] = max(stores, now) + copy_seconds(host.nbytes, rates.to_host)
+            copied += host.nbytes
+        elif isinstance(launch, BeginFetch):
+            host = launch.operands[0].ref
+            fetches = done[host] = max(fetches, now) + copy_seconds(host.nbytes, rates.from_host)
+        elif isinstance(launch, (EndStore, EndFetch)):
+            host = launch.operands[isinstance(launch, EndStore)].ref
+            waits += max(0.0, done[host] - now)
+            now = max(now, done[host])
+        else:
+            now += rates.seconds(launch)
+    return Prediction(now, waits, copied)
