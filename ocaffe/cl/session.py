@@ -31,6 +31,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import Lines
+from ocaffe.support.host_memory import PIECE
 from ocaffe.support.switches import Switches
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
@@ -351,7 +352,9 @@ class Session:
 
     def _fill(self, buffer: Any, ref: Ref) -> None:
         value = ref.value if ref.value is not None else 0
-        if isinstance(value, np.ndarray):
+        if (array := self._view_at(buffer, 0, ref)) is not None:
+            array[...] = value.reshape(ref.shape) if isinstance(value, np.ndarray) else value  # on Intel's runtime a command that fills takes up to 62 MiB of its own
+        elif isinstance(value, np.ndarray):
             self._cl.enqueue_copy(self.device.queue, buffer, np.ascontiguousarray(value, ref.dtype), is_blocking=True)
         elif ref.count:
             self._cl.enqueue_fill_buffer(self.device.queue, buffer, ref.dtype.type(value), 0, ref.nbytes)
@@ -363,19 +366,39 @@ class Session:
     def clear(self, root: Ref) -> None:
         """Enqueue a fill of a persistent root Ref with zeros. Does not wait."""
         self.note(root)
-        if root.count:
-            self._cl.enqueue_fill_buffer(self.device.queue, self.buffers(root)[0], root.dtype.type(0), 0, root.nbytes)
+        self._zero(self.buffers(root)[0], root.nbytes)
 
     def clear_arena(self, arena: Arena) -> None:
         """Enqueue a fill of an arena's slabs with zeros. Does not wait."""
         for slab in arena.slabs:
-            self._cl.enqueue_fill_buffer(self.device.queue, slab, np.uint8(0), 0, slab.size)
+            self._zero(slab, slab.size)
+
+    def _zero(self, buffer: Any, size: int) -> None:
+        """Enqueue a fill of `size` bytes with zeros: on a CPU in pieces, since its runtime may take as much memory as a command fills."""
+        step = PIECE if self.device.target.is_cpu else max(size, 1)
+        for start in range(0, size, step):
+            self._cl.enqueue_fill_buffer(self.device.queue, buffer, np.uint8(0), start, min(step, size - start))
 
     def locate(self, ref: Ref, slot: int = 0) -> tuple[Any, int]:
         """Return buffer and offset in elements of a persistent Ref or a view of one."""
         assert ref.root.persistent, f"{ref.name} is recycled"
         buffers = self.buffers(ref.root)
         return buffers[slot % len(buffers)], ref.root_offset
+
+    def view(self, ref: Ref) -> np.ndarray | None:
+        """Return an array over the memory of a dense persistent Ref, on a CPU; else None. Waits for the device.
+
+        Drop the array before the next run. Whoever writes to it calls `note`.
+        """
+        return self._view_at(*self.locate(ref), ref)
+
+    def _view_at(self, buffer: Any, offset: int, ref: Ref) -> np.ndarray | None:
+        if not (self.device.target.is_cpu and ref.is_dense and ref.count):
+            return None
+        cl = self._cl
+        flags = cl.map_flags.READ | cl.map_flags.WRITE
+        array, _ = cl.enqueue_map_buffer(self.device.queue, buffer, flags, offset * ref.dtype.itemsize, ref.shape, ref.dtype, is_blocking=True)
+        return array  # its base unmaps the memory when the array is dropped
 
     def read(self, ref: Ref) -> np.ndarray:
         """Return a dense copy of the present value of a persistent Ref. Waits for the device."""

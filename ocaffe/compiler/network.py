@@ -29,6 +29,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.loss.labels import label_guard
 from ocaffe.layers.base import registry
 from ocaffe.support import log
+from ocaffe.support.host_memory import drop_pages, give_back, pieces
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -97,12 +98,17 @@ class Network:
     def fill_parameters(self) -> None:
         """Set first values from the fillers. The net's seed, the layer's name and the blob's index seed the random numbers."""
         def fill(parameter: Parameter) -> None:
-            self.session.write(parameter.data, first_values(parameter, self.graph.seed))
+            array = self.session.view(parameter.data)
+            if array is None:
+                self.session.write(parameter.data, first_values(parameter, self.graph.seed))
+            else:
+                first_values(parameter, self.graph.seed, array)
 
         for parameter in self.group.params:
             self.session.buffers(parameter.data.root)  # allocate here, because the order of the threads varies
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each parameter has its own generator, so order does not matter
             deque(pool.map(fill, self.group.params), maxlen=0)
+        give_back()
 
     def limit_labels(self) -> None:
         """Refuse labels that a loss of the net does not accept. Call this before the net is compiled.
@@ -130,8 +136,17 @@ class Network:
         """Copy the blobs of equally named layers. Return the parameters that were set. Raises Error for other shapes, naming both."""
         copied = []
         for parameter, values in fitting(self.graph, weights):
-            self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+            array = self.session.view(parameter.data)
+            if array is None:
+                self.session.write(parameter.data, np.asarray(values, np.float32).reshape(parameter.shape))
+            else:
+                source, target = values.reshape(-1), array.reshape(-1)
+                for part in pieces(target):
+                    target[part] = source[part]
+                    drop_pages(source[part])
+                self.session.note(parameter.data.root)
             copied.append(parameter)
+        give_back()
         return copied
 
     def parameter_arrays(self) -> dict[str, list[np.ndarray]]:
@@ -210,12 +225,14 @@ def check_filler(parameter: Parameter) -> None:
             draw_of(parameter.filler, parameter.shape)
 
 
-def first_values(parameter: Parameter, seed: int) -> np.ndarray:
-    """Return the filler's values for a parameter. The filler's errors get the layer's place."""
+def first_values(parameter: Parameter, seed: int, out: np.ndarray | None = None) -> np.ndarray:
+    """Return the filler's values for a parameter, in `out` if it is given. The filler's errors get the layer's place."""
     if isinstance(parameter.filler, np.ndarray):
+        if out is not None:
+            out[...] = parameter.filler.reshape(out.shape)
         return parameter.filler
     check_filler(parameter)
-    return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index))
+    return fill(parameter.filler, parameter.shape, generator(seed, parameter.layer, parameter.index), out)
 
 
 def node_shape(parameter: Parameter, layer: str) -> Shape:

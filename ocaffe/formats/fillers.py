@@ -16,6 +16,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
+from ocaffe.support.host_memory import PIECE, pieces
 
 
 def generator(seed: int, layer: str, blob: int) -> np.random.Generator:
@@ -69,24 +70,39 @@ def draw_of(filler: Any, shape: Shape) -> Draw | None:
     return _DRAWS[filler.type](filler, tuple(shape)) if filler.type in _DRAWS else None
 
 
-def fill(filler: Any, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def fill(filler: Any, shape: Shape, rng: np.random.Generator, out: np.ndarray | None = None) -> np.ndarray:
     """Return a float32 array of `shape`, filled according to the FillerParameter.
 
+    `out`: the array to fill, float32 and contiguous; None: a new one. Of random values only a piece is held beside it.
     Raises Error, without a place, for an unknown type and for settings that are invalid for the type.
     """
     draw = draw_of(filler, shape)
-    values = _FIXED[filler.type](filler, tuple(shape)) if draw is None else _drawn(draw, tuple(shape), rng)
-    return np.ascontiguousarray(values, np.float32).reshape(shape)
+    result = np.empty(shape, np.float32) if out is None else out.reshape(shape)
+    if draw is None:
+        result[...] = _FIXED[filler.type](filler, tuple(shape))
+    else:
+        _draw(draw, result, rng)
+    return result
 
 
-def _drawn(draw: Draw, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+def _draw(draw: Draw, result: np.ndarray, rng: np.random.Generator) -> None:
+    """Draw the values piece by piece. The generator yields the same numbers as in one call."""
     if draw.normalised:
-        rows = rng.random((shape[0] if shape else 1, math.prod(shape[1:])))
-        return np.asarray(rows / rows.sum(1, keepdims=True))
-    values = np.asarray(rng.standard_normal(shape, np.float32) if draw.normal else rng.random(shape, np.float32))
-    values *= np.float32(draw.width)
-    values += np.float32(draw.start)
-    return values if draw.kept is None else values * (rng.random(shape) < draw.kept)
+        rows = result.reshape(result.shape[0] if result.shape else 1, -1)
+        step = max(1, PIECE // (8 * max(rows.shape[1], 1)))
+        for start in range(0, len(rows), step):
+            values = rng.random(rows[start : start + step].shape)
+            rows[start : start + step] = values / values.sum(1, keepdims=True)
+        return
+    flat = result.reshape(-1)
+    for part in pieces(flat):
+        values = flat[part]
+        (rng.standard_normal if draw.normal else rng.random)(dtype=np.float32, out=values)
+        values *= np.float32(draw.width)
+        values += np.float32(draw.start)
+    if draw.kept is not None:
+        for part in pieces(flat):
+            flat[part] *= rng.random(flat[part].shape) < draw.kept
 
 
 def _uniform(filler: Any, shape: Shape) -> Draw:
@@ -127,8 +143,8 @@ def _msra(filler: Any, shape: Shape) -> Draw:
     return Draw(True, 0.0, math.sqrt(2 / _fan(filler, shape)))
 
 
-def _constant(filler: Any, shape: Shape) -> np.ndarray:
-    return np.full(shape, filler.value, np.float32)
+def _constant(filler: Any, shape: Shape) -> Any:
+    return np.float32(filler.value)
 
 
 def _bilinear(filler: Any, shape: Shape) -> np.ndarray:
@@ -146,4 +162,4 @@ _DRAWS: dict[str, Callable[[Any, Shape], Draw]] = {
     "xavier": _xavier,
     "msra": _msra,
 }
-_FIXED: dict[str, Callable[[Any, Shape], np.ndarray]] = {"constant": _constant, "bilinear": _bilinear}
+_FIXED: dict[str, Callable[[Any, Shape], Any]] = {"constant": _constant, "bilinear": _bilinear}

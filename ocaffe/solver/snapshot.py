@@ -21,6 +21,7 @@ from ocaffe.ir.graph import Parameter
 from ocaffe.solver.first_losses import DIVERGED
 from ocaffe.support import log
 from ocaffe.support.files import output, remove_leftovers, to_write
+from ocaffe.support.host_memory import pieces
 from ocaffe.support.lock import FileLock
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
         ref, shape = self.network.group.held_gradient(parameter) if self.diffs else parameter.data, node_shape(parameter, name)
         if ref is None:
             return np.zeros(shape, np.float32)
-        array = self.network.session.read(ref).reshape(shape)
-        if self.finite and parameter.propagate and not np.isfinite(array).all():  # constants may be infinite
-            wrong = array.size - int(np.isfinite(array).sum())
+        view = self.network.session.view(ref)
+        array = (self.network.session.read(ref) if view is None else view).reshape(shape)
+        if self.finite and parameter.propagate and (wrong := not_finite(array)):  # constants may be infinite
             fact = f"{wrong:,} of the {array.size:,} values of parameter {parameter} are NaN or infinite: no snapshot is written, earlier ones are kept"
             raise Error(fact, place=parameter.place, fix=DIVERGED)
         return array
@@ -59,6 +60,12 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+
+def not_finite(array: np.ndarray) -> int:
+    """Return how many values of a contiguous array are NaN or infinite."""
+    flat = array.reshape(-1)
+    return array.size - sum(int(np.count_nonzero(np.isfinite(flat[part]))) for part in pieces(flat))
 
 
 def check_finite(network: Network) -> None:
@@ -159,7 +166,7 @@ def snapshot(solver: Solver, best: bool = False) -> str:
                 log.info("solver.cpp:464", f"Snapshotting the moving average to {kind} file {averaged}")
                 _write_weights(solver.network, averaged, boxes.trained)
     log.info("sgd_solver.cpp:284", f"Snapshotting solver state to {kind} file {state}")
-    write_state(state, _state_of(solver, weights, averaged if solver.average else ""), solver.history_arrays(), hdf5=bool(ending))
+    write_state(state, _state_of(solver, weights, averaged if solver.average else ""), solver.history_arrays(shared=True), hdf5=bool(ending))
     keep = 1 if best else solver.param.snapshot_keep
     if keep:
         _remove_old(prefix, keep, solver.iter, solver.precious)

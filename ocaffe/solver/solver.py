@@ -279,10 +279,11 @@ class Solver:
             for parameter in self.network.graph.params
         ]
 
-    def history_arrays(self) -> Iterator[np.ndarray]:
-        """Yield the history blobs."""
+    def history_arrays(self, shared: bool = False) -> Iterator[np.ndarray]:
+        """Yield the history blobs. `shared`: on a CPU not copies but the memory itself, to be dropped before the next run."""
         for parameter, ref in self.history_views():
-            yield np.zeros(parameter.shape, np.float32) if ref is None else self.session.read(ref)
+            view = self.session.view(ref) if shared and ref is not None else None
+            yield np.zeros(parameter.shape, np.float32) if ref is None else self.session.read(ref) if view is None else view
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
