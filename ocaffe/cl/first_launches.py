@@ -37,16 +37,23 @@ class FirstLaunch(NamedTuple):
     size: int
 
 
-def start_launches(device: Device, launches: Sequence[tuple[str, str, FirstLaunch]]) -> None:
-    """Start processes that launch kernels, and do not wait. Each launch has the text and the options of its program."""
-    count = worker_count(len(launches), 0, 0)
+def start_launches(device: Device, launches: Sequence[tuple[str, str, FirstLaunch]], apart: bool = False) -> None:
+    """Start processes that launch kernels. Each launch has the text and the options of its program.
+
+    `apart`: wait for their end, so that this process compiles nothing; else do not wait.
+    """
+    count = worker_count(len(launches), 0, 0) + apart
     size = 2 * MARGIN + max((launch.size for _, _, launch in launches), default=0)
     plain = [(text, options, launch.function, launch.local, launch.arguments) for text, options, launch in reversed(launches)]
+    threads = []
     for first in range(count):
         process = start_child("launch", {**os.environ, "POCL_AFFINITY": "0"}, discover().folder, stderr=subprocess.DEVNULL)  # not bound to this one's cores
         if process is not None:
             request = pickle.dumps((identity(device), size, plain[first::count]))
-            threading.Thread(target=_attend, args=(process, request), daemon=True, name=NAME).start()
+            threads.append(threading.Thread(target=_attend, args=(process, request), daemon=True, name=NAME))
+            threads[-1].start()
+    for thread in threads if apart else ():
+        thread.join()
 
 
 def _attend(process: subprocess.Popen[bytes], request: bytes) -> None:

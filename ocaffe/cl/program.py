@@ -16,7 +16,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.first_launches import FirstLaunch, start_launches
 from ocaffe.cl.marks import unmarked
 from ocaffe.cl.quirks import Quirk
-from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, BuildRequest, Refusal, Team, build_in_steps, caches_programs, worker_count
+from ocaffe.cl.workers import FEWEST_APART, IN_RUNTIME, BuildFailure, BuildRequest, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_text
@@ -131,10 +131,13 @@ def options_of(key: ProgramKey, target: Target, quirks: Sequence[Quirk] = (), st
 class Programs:
     """The programs of one device. `programs[key]` returns a program that `build_all` has built."""
 
-    def __init__(self, device: Device, folder: str = "programs", workers: Callable[[int, int, int], int] = worker_count) -> None:
-        """`folder`: of the cache. `workers`: returns how many processes build, from the arguments of `worker_count`."""
+    def __init__(self, device: Device, folder: str = "programs", workers: Callable[[int, int, int], int] = worker_count, apart: bool = False) -> None:
+        """`folder`: of the cache. `workers`: returns how many processes build, from the arguments of `worker_count`.
+
+        `apart`: several programs are built in other processes alone, so that the memory of the compiler is gone afterwards: 130 to 170 MiB on a CPU.
+        """
         self._device = device
-        self._worker_count = workers
+        self._worker_count, self._apart = workers, apart
         self._cl = device.cl
         self._built: dict[ProgramKey, Any] = {}
         self._uncompiled: set[ProgramKey] = set()  # programs since the last compile_ahead whose kernels the runtime compiles at their first launch
@@ -207,11 +210,15 @@ class Programs:
         return BuildRequest(key, text, options, digest(_CACHE_FORMAT, options, *self._identity, text), open_ptx.opens(key.defines))
 
     def compile_ahead(self, launches: Iterable[tuple[ProgramKey, FirstLaunch]]) -> None:
-        """Let other processes compile kernels that the runtime compiles at their first launch (first_launches.py), and do not wait."""
+        """Let other processes compile kernels that the runtime compiles at their first launch (first_launches.py).
+
+        The method does not wait for them, unless programs are built in other processes alone.
+        """
         if self._uncompiled:
             requests = {key: self._request(key) for key in self._uncompiled}
             kernels = {(key, launch.function, launch.local): launch for key, launch in launches if key in requests}
-            start_launches(self._device, [(requests[key].text, requests[key].options, launch) for (key, _, _), launch in kernels.items()])
+            apart = self._apart and len(requests) >= FEWEST_APART
+            start_launches(self._device, [(requests[key].text, requests[key].options, launch) for (key, _, _), launch in kernels.items()], apart)
             self._uncompiled.clear()
 
     def _again(self, request: BuildRequest, binary: bytes) -> Any | None:
@@ -236,9 +243,12 @@ class Programs:
         ordered = sorted(requests, key=lambda request: request.key.family != "generated")
         self._done, self._wanted = itertools.count(1), len(requests)
         self._team = team = self._team or Team(self._device, self._more_options(), self._keep)
-        team.grow(self._worker_count(len(requests), room, self._device.context_bytes))
+        apart = self._apart and len(requests) >= FEWEST_APART
+        team.grow(self._worker_count(len(requests), room, self._device.context_bytes) + apart)
         team.begin(ordered)
         try:
+            if apart:
+                team.wait()
             self._compile_all(team.queue)
             for request, binary in team.finish():
                 program = self._again(request, binary)

@@ -31,7 +31,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import Lines
-from ocaffe.support.host_memory import PIECE
+from ocaffe.support.host_memory import PIECE, give_back
 from ocaffe.support.switches import Switches
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
@@ -114,7 +114,7 @@ class Session:
         self.device, self.limited = device, limited
         if limited and Switches.read().offload and device.target.rates is GENERIC_CPU:
             device.target = with_rates(device.target, rates_of(device))
-        self.programs: Programs = device.programs or Programs(device)
+        self.programs: Programs = device.programs or Programs(device, apart=device.info.target.is_cpu)
         self.command_lists: list[CommandList] = []
         self.arena = Arena()  # for nets without their own arena
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/blob.py)
@@ -180,6 +180,7 @@ class Session:
                 if commands.arena in grown or commands in fresh:
                     commands.bind()
             self.programs.compile_ahead(launch for commands in fresh for launch in commands.first_launches())
+            give_back()
         except BaseException:
             self.command_lists = [commands for commands in self.command_lists if commands not in fresh]  # the next bind does not need their memory
             raise

@@ -39,6 +39,7 @@ from ocaffe.support import log
 #   Intel, two busy cores, 20 programs:       5.5 alone, 6.5 with a worker
 # With 15 workers on an H100 their contexts wait for each other.
 _FEWEST_PROGRAMS = 5
+FEWEST_APART = 3  # from this number on, a CPU's programs are built in other processes alone (Programs)
 _FEW_WORKERS, _MAX_WORKERS = 5, 10
 _PROGRAMS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
 _WAIT = 60  # seconds that early workers wait for their first program, then they end
@@ -180,6 +181,10 @@ class Worker:
         """Whether the worker starts, waits or builds."""
         return self._thread.is_alive()
 
+    def wait(self) -> None:
+        """Wait until the queue is empty, or until this worker has ended."""
+        self._thread.join()
+
     def _end(self) -> None:
         """End a process that has no request."""
         with self._lock:
@@ -292,6 +297,11 @@ class Team:
         """Give the workers their requests. Each takes the next one when it is free."""
         self.queue.extend(requests)
         self._begun.set()
+
+    def wait(self) -> None:
+        """Wait until the queue is empty. It still holds requests if all workers have ended."""
+        for worker in self._workers:
+            worker.wait()
 
     def finish(self) -> Iterator[tuple[BuildRequest, bytes]]:
         """Wait until no program is being built, and return the requests of the built ones. The queue may hold requests again. Raises BuildFailure."""
