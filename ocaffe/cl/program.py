@@ -61,7 +61,8 @@ def generated_programs(texts: Iterable[str], size: int) -> dict[str, ProgramKey]
             room = size
         parts[-1].append(text)
         room -= len(text)
-    return {text: ProgramKey.generated(part) for part in parts for text in part}
+    keys = [(ProgramKey.generated(part), part) for part in parts]  # one key per program: it holds all of its text
+    return {text: key for key, part in keys for text in part}
 
 
 class BuildError(RuntimeError):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-PIECE = 8 << 20  # bytes of an array that are copied or checked at a time
+PIECE = 1 << 20  # bytes of an array that are copied or checked at a time
 _STATUS = Path("/proc/self/status")
 
 
