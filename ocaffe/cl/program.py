@@ -16,7 +16,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.first_launches import FirstLaunch, start_launches
 from ocaffe.cl.marks import unmarked
 from ocaffe.cl.quirks import Quirk
-from ocaffe.cl.workers import FEWEST_APART, IN_RUNTIME, BuildFailure, BuildRequest, Refusal, Team, build_in_steps, caches_programs, worker_count
+from ocaffe.cl.workers import IN_RUNTIME, BuildFailure, BuildRequest, Refusal, Team, build_in_steps, caches_programs, worker_count
 from ocaffe.ir import matrix_units
 from ocaffe.ir.target import Target
 from ocaffe.kernels.files import kernel_text
@@ -132,10 +132,11 @@ def options_of(key: ProgramKey, target: Target, quirks: Sequence[Quirk] = (), st
 class Programs:
     """The programs of one device. `programs[key]` returns a program that `build_all` has built."""
 
-    def __init__(self, device: Device, folder: str = "programs", workers: Callable[[int, int, int], int] = worker_count, apart: bool = False) -> None:
+    def __init__(self, device: Device, folder: str = "programs", workers: Callable[[int, int, int], int] = worker_count, apart: int = 0) -> None:
         """`folder`: of the cache. `workers`: returns how many processes build, from the arguments of `worker_count`.
 
-        `apart`: several programs are built in other processes alone, so that the memory of the compiler is gone afterwards: 130 to 170 MiB on a CPU.
+        `apart`: from this number on, programs are built in other processes alone; 0: never. The memory of the compiler is gone afterwards, on a CPU
+        130 to 170 MiB.
         """
         self._device = device
         self._worker_count, self._apart = workers, apart
@@ -218,7 +219,7 @@ class Programs:
         if self._uncompiled:
             requests = {key: self._request(key) for key in self._uncompiled}
             kernels = {(key, launch.function, launch.local): launch for key, launch in launches if key in requests}
-            apart = self._apart and len(requests) >= FEWEST_APART
+            apart = 0 < self._apart <= len(requests)
             start_launches(self._device, [(requests[key].text, requests[key].options, launch) for (key, _, _), launch in kernels.items()], apart)
             self._uncompiled.clear()
 
@@ -244,7 +245,7 @@ class Programs:
         ordered = sorted(requests, key=lambda request: request.key.family != "generated")
         self._done, self._wanted = itertools.count(1), len(requests)
         self._team = team = self._team or Team(self._device, self._more_options(), self._keep)
-        apart = self._apart and len(requests) >= FEWEST_APART
+        apart = 0 < self._apart <= len(requests)
         team.grow(self._worker_count(len(requests), room, self._device.context_bytes) + apart)
         team.begin(ordered)
         try:

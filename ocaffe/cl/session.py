@@ -31,11 +31,12 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import Lines
-from ocaffe.support.host_memory import PIECE, give_back
+from ocaffe.support.host_memory import PIECE, return_heaps
 from ocaffe.support.switches import Switches
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 GENERATED_SIZE = 32 << 10  # characters of a program of generated kernels on a GPU. One with all of ResNet-50's took 4 s of its first start on an H100
+FEWEST_APART = 3  # for fewer programs the start of another process, 0.4 s, takes too long
 LAYERS_PER_PROGRAM = 5  # of large nets, about: ResNet-50 has 229 layers and 49 programs on an H100
 _SMALLER = "set a smaller batch_size in the data layer, or choose a device with more memory: `ocaffe device_query` lists them"
 COMPILER_SHARE = 8  # the contexts of compilers may take an eighth of the free memory of the device, unless the user limits memory
@@ -109,12 +110,12 @@ class Arena:
 class Session:
     """Owner of all buffers. Command lists and nets look them up by Ref."""
 
-    def __init__(self, device: Device, limited: bool = False) -> None:
-        """`limited`: the nets of the session have a memory limit."""
+    def __init__(self, device: Device, limited: bool = False, apart: int = FEWEST_APART) -> None:
+        """`limited`: the nets of the session have a memory limit. `apart`: from this number on, a CPU's programs are built in other processes alone."""
         self.device, self.limited = device, limited
         if limited and Switches.read().offload and device.target.rates is GENERIC_CPU:
             device.target = with_rates(device.target, rates_of(device))
-        self.programs: Programs = device.programs or Programs(device, apart=device.info.target.is_cpu)
+        self.programs: Programs = device.programs or Programs(device, apart=apart if device.info.target.is_cpu else 0)
         self.command_lists: list[CommandList] = []
         self.arena = Arena()  # for nets without their own arena
         self.touched: list[Any] = []  # mirrors that scripts may have written to, of all nets of the session (ocaffe/api/blob.py)
@@ -180,7 +181,7 @@ class Session:
                 if commands.arena in grown or commands in fresh:
                     commands.bind()
             self.programs.compile_ahead(launch for commands in fresh for launch in commands.first_launches())
-            give_back()
+            return_heaps()
         except BaseException:
             self.command_lists = [commands for commands in self.command_lists if commands not in fresh]  # the next bind does not need their memory
             raise
@@ -354,7 +355,8 @@ class Session:
     def _fill(self, buffer: Any, ref: Ref) -> None:
         value = ref.value if ref.value is not None else 0
         if (array := self._view_at(buffer, 0, ref)) is not None:
-            array[...] = value.reshape(ref.shape) if isinstance(value, np.ndarray) else value  # on Intel's runtime a command that fills takes up to 62 MiB of its own
+            # Intel's runtime takes up to 62 MiB of its own for a command that fills.
+            array[...] = value.reshape(ref.shape) if isinstance(value, np.ndarray) else value
         elif isinstance(value, np.ndarray):
             self._cl.enqueue_copy(self.device.queue, buffer, np.ascontiguousarray(value, ref.dtype), is_blocking=True)
         elif ref.count:
@@ -389,7 +391,7 @@ class Session:
     def view(self, ref: Ref) -> np.ndarray | None:
         """Return an array over the memory of a dense persistent Ref, on a CPU; else None. Waits for the device.
 
-        Drop the array before the next run. Whoever writes to it calls `note`.
+        Drop the array before the next run. A caller that writes parameters to it calls `note`.
         """
         return self._view_at(*self.locate(ref), ref)
 

@@ -39,7 +39,6 @@ from ocaffe.support import log
 #   Intel, two busy cores, 20 programs:       5.5 alone, 6.5 with a worker
 # With 15 workers on an H100 their contexts wait for each other.
 _FEWEST_PROGRAMS = 5
-FEWEST_APART = 3  # from this number on, a CPU's programs are built in other processes alone (Programs)
 _FEW_WORKERS, _MAX_WORKERS = 5, 10
 _PROGRAMS_EACH = 4  # per worker, if there are more than _FEW_WORKERS
 _WAIT = 60  # seconds that early workers wait for their first program, then they end

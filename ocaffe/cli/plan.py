@@ -26,6 +26,7 @@ from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
 from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
+from ocaffe.memory.process import RuntimeMemory
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
 from ocaffe.shown import say
 from ocaffe.solver.nets import net_messages
@@ -58,6 +59,7 @@ class WholePlan:
 
     nets: list[Planned]
     caffe: dict[str, int]  # memory that BVLC Caffe would allocate, by category
+    on_cpu: bool  # the process of the training has this memory
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -70,6 +72,11 @@ class WholePlan:
         """Sizes of the slabs, each the maximum over all plans."""
         count = max(len(net.plan.slabs) for net in self.nets)
         return [max(net.plan.slabs[i] if i < len(net.plan.slabs) else 0 for net in self.nets) for i in range(count)]
+
+    @property
+    def runtime(self) -> RuntimeMemory:
+        """The memory of a CPU's runtime in the process, beside the plan."""
+        return RuntimeMemory.of(net.recording.schedule for net in self.nets)
 
     @property
     def total(self) -> int:
@@ -184,7 +191,7 @@ def _plan_net(options: Any, data: AssumedData) -> WholePlan:
     message = phase_net(net, phase, options.level, stages(options.stage))
     graph, target = build(message, phase), _target(options)
     net = NetToPlan(options.phase, message, graph, ParameterGroup(graph.params), _net_options(options, target, phase == proto.TRAIN))
-    return WholePlan(_planned([net], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0))
+    return WholePlan(_planned([net], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0), target.is_cpu)
 
 
 def _plan_solver(options: Any, data: AssumedData) -> WholePlan:
@@ -213,7 +220,7 @@ def _plan_solver(options: Any, data: AssumedData) -> WholePlan:
                 parameter.data = shared.data
         graphs.append(test)
         wanted.append(NetToPlan(f"TEST #{index}", message, test, ParameterGroup(own), replace(net_options, backward=False, hold_gradients=False)))
-    return WholePlan(_planned(wanted, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)))
+    return WholePlan(_planned(wanted, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)), target.is_cpu)
 
 
 def _summary(whole: WholePlan) -> Iterator[str]:
@@ -239,6 +246,8 @@ def _summary(whole: WholePlan) -> Iterator[str]:
         yield f"{label:<22}{size_text(size):>10}    {label:<22}{size_text(takes):>10}"
     if caffe:
         yield f"ocaffe takes {100 * whole.total / caffe:.0f} % of what Caffe does"
+    if whole.on_cpu:
+        yield f"on a CPU the process also takes its start-up and the runtime's memory: {whole.runtime}"
 
 
 def _flops(net: Planned) -> int:
@@ -261,6 +270,7 @@ def _record(whole: WholePlan) -> dict[str, Any]:
         "caffe_categories": whole.caffe,
         "launches": len(main.recording.schedule),
         "categories": {**whole.fixed, "recycled": sum(whole.slabs)},
+        "runtime_bytes": whole.runtime.bytes if whole.on_cpu else 0,
         "nets": [
             {
                 "name": net.name,

@@ -120,7 +120,7 @@ def test(options: argparse.Namespace, world: World) -> None:
         raise Error("the TEST net has no layer DetectionEvaluate or SegAccuracy", place=options.model, fix="remove --scores, or add such a layer")
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))
     weights = read_weights(file)
-    network = Network(net, proto.TEST, Session(device, net_options.limit is not None), weights=[weights])
+    network = Network(net, proto.TEST, Session(device, net_options.limit is not None, apart=1), weights=[weights])
     network.inputs.share(world.rank, world.size)
     network.limit_labels()
     network.fill_parameters()

@@ -29,12 +29,14 @@ from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import write_sidecar
 from ocaffe.formats.text import read_solver
 from ocaffe.formats.upgrade import upgrade_solver
+from ocaffe.memory.process import RuntimeMemory, process_line
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
 from ocaffe.support.files import output, to_write
+from ocaffe.support.host_memory import taken
 from ocaffe.support.progress import progress
 from ocaffe.tools.py_faster_rcnn import configured, log_ignored, read_configuration
 from ocaffe.tools.sweep.grid import axes, with_values
@@ -97,6 +99,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         resume = world.broadcast(newest(prefix) if auto and world.first else options.snapshot or None)
         device = training_device(param, options, world)
         stack.callback(device.close)
+        start = taken() if device.info.target.is_cpu else None
         solver = Solver(
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume, keep_resume=not auto,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
@@ -131,6 +134,9 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
         watch.ended(solver)
+        schedules = [commands.schedule for commands in solver.session.command_lists]
+        if line := process_line(start, solver.session.planned_bytes, RuntimeMemory.of(schedules), taken()):
+            log.info("caffe.cpp:249", line)
         log.info("caffe.cpp:250", "Optimization Done.")
 
 

@@ -29,7 +29,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.loss.labels import label_guard
 from ocaffe.layers.base import registry
 from ocaffe.support import log
-from ocaffe.support.host_memory import drop_pages, give_back, pieces
+from ocaffe.support.host_memory import drop_pages, pieces, return_heaps
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:
@@ -108,7 +108,7 @@ class Network:
             self.session.buffers(parameter.data.root)  # allocate here, because the order of the threads varies
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # each parameter has its own generator, so order does not matter
             deque(pool.map(fill, self.group.params), maxlen=0)
-        give_back()
+        return_heaps()
 
     def limit_labels(self) -> None:
         """Refuse labels that a loss of the net does not accept. Call this before the net is compiled.
@@ -146,7 +146,7 @@ class Network:
                     drop_pages(source[part])
                 self.session.note(parameter.data.root)
             copied.append(parameter)
-        give_back()
+        return_heaps()
         return copied
 
     def parameter_arrays(self) -> dict[str, list[np.ndarray]]:

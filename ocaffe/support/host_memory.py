@@ -1,4 +1,4 @@
-"""Memory of this process: what the system says it takes, and ways to give back what is no longer used.
+"""Memory of this process: what the system says it takes, and ways to return what is no longer used.
 
 Linux tells the figures in /proc/self/status (proc(5)). glibc keeps freed heaps until `malloc_trim` (malloc_trim(3)). Elsewhere these functions do nothing.
 """
@@ -20,20 +20,20 @@ _STATUS = Path("/proc/self/status")
 
 
 class Taken(NamedTuple):
-    """Bytes of this process in the machine's memory. `peak` is the largest number so far."""
+    """Bytes of this process in the machine's memory. `peak` is the largest number so far, `files` the part of `now` that is pages of files."""
 
     now: int
     peak: int
+    files: int
 
 
 def taken(file: Path = _STATUS) -> Taken | None:
-    """Return VmRSS and VmHWM from a file as proc(5) describes /proc/self/status. None: the system does not say."""
+    """Return VmRSS, VmHWM and RssFile from a file as proc(5) describes /proc/self/status. None: the system does not say."""
     try:
         words = dict(line.split(":", 1) for line in file.read_text(encoding="ascii", errors="replace").splitlines() if ":" in line)
-        now, peak = (int(words[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM"))
+        return Taken(*(int(words[name].split()[0]) << 10 for name in ("VmRSS", "VmHWM", "RssFile")))
     except (OSError, ValueError, KeyError, IndexError):
         return None
-    return Taken(now, peak)
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def _libc() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def give_back() -> None:
+def return_heaps() -> None:
     """Return freed heaps to the system. This takes milliseconds; call it after a phase that used more memory than the next one will."""
     with suppress(OSError, AttributeError):  # musl has no malloc_trim
         _libc().malloc_trim(0)

@@ -11,7 +11,9 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.errors import Error
+from ocaffe.formats import fillers
 from ocaffe.formats.fillers import fill, generator
+from ocaffe.support import host_memory
 
 pytestmark = pytest.mark.quick
 
@@ -111,3 +113,20 @@ def test_the_remedy_of_a_scale_has_its_values(filler, fix):
     with pytest.raises(Error, match="filler field 'scale'") as caught:
         fill(message(f"{filler} scale: 2"), (4, 8), generator(0, "x", 0))
     assert caught.value.fix == f"replace the filler by {fix}"
+
+
+@pytest.mark.parametrize("filler", [
+    'type: "xavier"', 'type: "msra"', 'type: "gaussian" std: 2 mean: 0.1 sparse: 2', 'type: "uniform" min: -1 max: 2', 'type: "positive_unitball"',
+    'type: "constant" value: 0.3',
+])  # fmt: skip
+@pytest.mark.parametrize("shape", [(3,), (7, 5), (5, 3, 3, 3), (4, 1001)])
+def test_pieces_change_no_bit(filler: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filler that draws a few values at a time gives those of one draw, also in memory that is given."""
+    param = proto.FillerParameter()
+    text_format.Parse(filler, param)
+    whole = fill(param, shape, generator(3, "l", 1))
+    for module in (host_memory, fillers):
+        monkeypatch.setattr(module, "PIECE", 28)
+    given = np.full(shape, np.nan, np.float32)
+    fill(param, shape, generator(3, "l", 1), given)
+    np.testing.assert_array_equal(given, whole)
