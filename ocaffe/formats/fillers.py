@@ -97,7 +97,8 @@ def _draw(draw: Draw, result: np.ndarray, rng: np.random.Generator) -> None:
     flat = result.reshape(-1)
     for part in pieces(flat):
         values = flat[part]
-        (rng.standard_normal if draw.normal else rng.random)(dtype=np.float32, out=values)
+        draw_into: Any = rng.standard_normal if draw.normal else rng.random
+        draw_into(dtype=np.float32, out=values)
         values *= np.float32(draw.width)
         values += np.float32(draw.start)
     if draw.kept is not None:
