@@ -22,6 +22,7 @@ from typing import Any
 
 from ocaffe.errors import Error
 from ocaffe.shown import command, path_word, write
+from ocaffe.support.here import working_folder
 
 PREFIX = "caffe"
 _USAGE = ("script.py [arguments]", "-m module [arguments]", "-c code [arguments]")
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args[0] == "-m":
         sys.argv = args[1:]
-        sys.path[0] = os.getcwd()
+        sys.path[0] = working_folder() or ""
         runpy.run_module(args[1], run_name="__main__", alter_sys=True)
         return 0
     if not os.path.exists(args[0]):

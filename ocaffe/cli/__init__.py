@@ -15,6 +15,7 @@ from ocaffe.errors import Error
 from ocaffe.shown import Lines, NotPrinted, lines_of, printing, say
 from ocaffe.support import log
 from ocaffe.support.files import NotPlain
+from ocaffe.support.here import GONE, REMEDY, working_folder
 
 _HALF = re.compile("[\udc80-\udcff]")  # bytes of a name that is not UTF-8, as Python holds them
 GROUPS: dict[str, dict[str, str]] = {
@@ -126,14 +127,14 @@ def _main(argv: Sequence[str] | None) -> int:
         else:
             (say if wanted else log.tell)(usage())
         return 0 if wanted else 1
-    log.configure("caffe" if command in CAFFE_COMMANDS else command)
     debug = "--debug" in args
     if debug:
         args.remove("--debug")
-    if command in ON_A_DEVICE:
-        start_trials()
-    module = importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}")
     try:
+        log.configure("caffe" if command in CAFFE_COMMANDS else command)
+        if command in ON_A_DEVICE:
+            start_trials()
+        module = importlib.import_module(f"ocaffe.cli.{command.replace('-', '_')}")
         return int(module.main(args) or 0)
     except (BrokenPipeError, NotPrinted):
         raise
@@ -146,21 +147,31 @@ def _main(argv: Sequence[str] | None) -> int:
             raise
         if debug:
             log.tell(lines_of(traceback.format_exc().rstrip("\n")))
-        log.tell(str(error), mark="error:")
+        text = _with_working_folder(error)
+        log.tell(text, mark="error:")
         if log.records and not log.stderr.isatty():  # a file or a pipe: `tail -1` finds it under a long log
-            log.tell(f"ocaffe {command} failed: {one_line(error)}")
+            log.tell(f"ocaffe {command} failed: {one_line(text)}")
     return 1
 
 
-def one_line(error: Error) -> str:
+def one_line(text: str) -> str:
     """Return the text of an error as one line."""
-    return " ".join(str(error).split())
+    return " ".join(text.split())
+
+
+def _with_working_folder(error: Error) -> str:
+    """Return the text of an error. A working folder that no longer exists can be its cause, because relative names lead to no file then."""
+    if error.fact == GONE or working_folder() is not None:
+        return str(error)
+    return Lines(str(error), f"  note: {GONE}, so a relative name leads to no file: {REMEDY}")
 
 
 def _error(problem: Exception) -> Error | None:
     """Return the Error to print for an exception, or None for a bug of ocaffe."""
     if isinstance(problem, Error):
         return problem
+    if isinstance(problem, FileNotFoundError) and problem.filename is None and working_folder() is None:
+        return Error(GONE, place="ocaffe", fix=f"{REMEDY}, or give absolute names")
     if isinstance(problem, (NotPlain, IsADirectoryError, PermissionError)) and problem.filename:
         fix = "remove it, or let it be a plain file that you may read and write"
         return Error(f"the file cannot be used: {problem.strerror}", place=os.fsdecode(problem.filename), fix=fix)

@@ -17,6 +17,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.shown import say
 from ocaffe.support.files import check_free, clear_killed, new_entries
+from ocaffe.support.here import here
 from ocaffe.tools.datasets.box_databases import FORMATS
 from ocaffe.tools.datasets.sets import SETS, Part
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse(argv)
     source = getattr(args, "from") or None
     if source is not None and not os.path.isdir(source):
-        fix = f"--from with the folder of the original files (relative to {os.getcwd()}), or leave it out to download them"
+        fix = f"--from with the folder of the original files (relative to {here()}), or leave it out to download them"
         raise Error(f"the folder {source} does not exist", fix=fix)
     for line in make(args.name, args.folder, source):
         say(line)

@@ -13,6 +13,7 @@ from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
 from ocaffe.shown import command, say
 from ocaffe.support.files import atomic_write, open_plain, to_write
+from ocaffe.support.here import absolute, working_folder
 
 LINKS = {  # name of Caffe's program: the command that replaces it, with a flag; '' is the program with actions
     "caffe": "",
@@ -83,7 +84,7 @@ def _install_package() -> None:
     """Write the package `caffe` into the environment of this Python. Raise Error if another one is there."""
     folder = _package()
     init = os.path.join(folder, "__init__.py")
-    found = PathFinder.find_spec("caffe", [path for path in sys.path if path not in ("", os.getcwd())])
+    found = PathFinder.find_spec("caffe", [path for path in sys.path if path not in ("", working_folder())])
     other = found.origin if found is not None else None  # None: a folder without __init__.py, such as Caffe's own checkout
     if other is not None and not _ours(other):
         raise Error("another package caffe is in this environment", place=other, fix="remove it, or make a new environment: python -m venv DIR")
@@ -167,7 +168,7 @@ def _ours(path: str) -> bool:
 
 
 def _on_path(folder: str) -> bool:
-    return os.path.abspath(folder) in (os.path.abspath(entry) for entry in os.environ.get("PATH", "").split(os.pathsep))
+    return absolute(folder) in (absolute(entry) for entry in os.environ.get("PATH", "").split(os.pathsep))
 
 
 def _batch(path: str) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ocaffe.errors import Error, Place
 from ocaffe.support.files import file_kind, to_read
+from ocaffe.support.here import here, working_folder
 
 SHOWN = 3
 _ABOVE = 8  # folders above one in which paths are looked for
@@ -23,7 +24,7 @@ def near(path: str | Path) -> str | None:
         return f"{found.path} exists" + (f"; or run in {found.folder}" if found.folder else "")
     folder, base = os.path.split(path)
     if folder and not os.path.isdir(folder):
-        return f"the folder {folder} does not exist either (relative to {os.getcwd()})"
+        return f"the folder {folder} does not exist either (relative to {here()})"
     return _similar((folder, base))
 
 
@@ -66,7 +67,7 @@ class MissingPath(Error):
     def __init__(self, fact: str, path: str, field: str, fix: str, *, place: Place | str | None = None, layer: str | None = None) -> None:
         """`field` is the name of the setting, `fix` the remedy if the path is found nowhere. `place` may be set later."""
         self._path, self._field = path, field
-        super().__init__(fact, place=place, layer=layer, fix=f"{fix} (relative to {os.getcwd()})")
+        super().__init__(fact, place=place, layer=layer, fix=f"{fix} (relative to {here()})")
 
     @property
     def fix(self) -> str | None:
@@ -99,18 +100,20 @@ def elsewhere(path: str, beside: str = "") -> Found | None:
     for spelt in (path.strip(), path.strip().replace("\\", "/"), os.path.expanduser(path.strip())):
         if spelt != path and os.path.exists(spelt):
             return Found(spelt)
-    given, path, here = path, path.strip().replace("\\", "/"), os.getcwd()
-    folder = os.path.dirname(os.path.abspath(beside)) if beside else here
+    given, path, current = path, path.strip().replace("\\", "/"), working_folder()
+    if current is None:
+        return None
+    folder = os.path.dirname(os.path.abspath(beside)) if beside else current
     if not os.path.isabs(path):
-        for base in dict.fromkeys([folder, *_above(folder), *_above(here)]):
-            if base != here and os.path.exists(os.path.join(base, path)):
-                return Found(os.path.relpath(os.path.join(base, path), here), base if path == given else "")
+        for base in dict.fromkeys([folder, *_above(folder), *_above(current)]):
+            if base != current and os.path.exists(os.path.join(base, path)):
+                return Found(os.path.relpath(os.path.join(base, path), current), base if path == given else "")
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]
     for count in range(1, len(parts)):
         tail = os.path.join(*parts[count:])
-        for base in (here, folder):
+        for base in (current, folder):
             if os.path.exists(os.path.join(base, tail)):
-                return Found(os.path.relpath(os.path.join(base, tail), here))
+                return Found(os.path.relpath(os.path.join(base, tail), current))
     return None
 
 
@@ -119,6 +122,8 @@ def right_root(root: str, name: str, source: str) -> str | None:
     listed = name.removeprefix(root)
     if root and os.path.exists(listed):
         return "remove root_folder"
+    if working_folder() is None:
+        return None
     folder = os.path.dirname(source)
     bases = [os.path.relpath(base) for base in (folder or ".", *_above(os.path.abspath(folder)))]
     for each in [f"{root}/", *(f"{os.path.join(base, root)}" for base in bases if root), *(f"{base}/" for base in bases)]:

@@ -8,6 +8,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
 from ocaffe.shown import command, path_word
 from ocaffe.support.files import open_plain, to_read
+from ocaffe.support.here import here
 from ocaffe.support.kinds import EMPTY, Kind, foreign, kind_of
 
 _WEIGHTS = "give the net's prototxt here; a file of weights goes to the flag --weights of train, test and predict"
@@ -25,7 +26,7 @@ def open_head(path: str | Path, what: str, size: int = 4096) -> bytes:
         with open_plain(path) as stream:
             head = stream.read(size)
     except FileNotFoundError:
-        raise Error("no such file", place=name, fix=near(name) or f"correct the name (relative to {os.getcwd()})") from None
+        raise Error("no such file", place=name, fix=near(name) or f"correct the name (relative to {here()})") from None
     except IsADirectoryError:
         inside = sorted(each for each in os.listdir(path) if not each.startswith("."))[:5]
         raise Error(f"is a folder, not {what}", place=name, fix=f"name a file in it: {', '.join(inside)}" if inside else "name a file") from None

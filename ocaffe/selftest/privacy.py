@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocaffe.support.cache import cache_root
+from ocaffe.support.here import working_folder
 
 NAME_VARIABLES = ("USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER")
 HOST_VARIABLES = ("HOSTNAME", "HOST", "COMPUTERNAME", "USERDOMAIN")
@@ -92,7 +93,8 @@ def _character(character: str) -> str:
 
 def _folders() -> Iterator[str]:
     """Yield the folders whose names may have spaces, where a pattern of paths would end. The longest come first, because one may be in another."""
-    found = {os.path.expanduser("~"), os.getcwd(), sys.prefix, sys.base_prefix, tempfile.gettempdir(), str(Path(__file__).parents[2]), str(cache_root() or "")}
+    named = os.path.expanduser("~"), working_folder() or "", sys.prefix, sys.base_prefix, tempfile.gettempdir(), str(Path(__file__).parents[2])
+    found = {*named, str(cache_root() or "")}
     found |= {os.path.realpath(folder) for folder in found if folder}
     yield from sorted((folder for folder in found if len(folder.strip("/\\")) > 1), key=len, reverse=True)
 

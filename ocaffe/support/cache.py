@@ -21,6 +21,7 @@ from typing import NamedTuple
 from ocaffe.shown import command
 from ocaffe.support import log
 from ocaffe.support.files import replacing
+from ocaffe.support.here import absolute
 
 _MAGIC = b"OCAFFE\x00\x02"  # the last byte is the format version
 _SIZE_CAP = 256 << 20  # bytes in one folder of entries; a net's programs take 0.1 to 10 MB
@@ -70,12 +71,7 @@ def _warn(name: str, refused: Refused, effect: str) -> None:
 def _absolute(path: str) -> Path | None:
     """Return the path with the home folder in place of '~'. None: the home folder is not known, and '~' would be a folder in the working directory."""
     found = os.path.expanduser(path)
-    if found.startswith("~"):
-        return None
-    try:
-        return Path(os.path.abspath(found))
-    except OSError:  # the working directory was removed
-        return None
+    return None if found.startswith("~") else Path(absolute(found))
 
 
 def _home(*parts: str) -> Path | None:
@@ -150,7 +146,7 @@ def _private_temporary_folder() -> Path | Refused:
     if not hasattr(os, "getuid"):
         return Refused("there is no other folder", _OWN)
     above = tempfile.gettempdir()
-    named = {os.path.abspath(os.environ[name]) for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)}
+    named = {absolute(os.environ[name]) for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)}
     if above not in {"/tmp", "/var/tmp", "/usr/tmp", *named}:  # tempfile's last choice is the working directory
         return Refused("there is no folder for temporary files", _OWN)
     folder = Path(above, f"ocaffe-{os.geteuid()}")

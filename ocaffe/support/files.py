@@ -22,6 +22,7 @@ from typing import BinaryIO, cast
 
 from ocaffe.errors import Error
 from ocaffe.shown import command, path_word
+from ocaffe.support.here import absolute
 from ocaffe.support.kinds import EMPTY, Kind, WrongKind, kind_of
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
@@ -432,7 +433,7 @@ def to_read(path: str | os.PathLike[str], problem: Exception, fix: str) -> str:
     if not isinstance(problem, PermissionError):
         kind = file_kind(path) if isinstance(problem, WrongKind) or not isinstance(problem, OSError) else None
         return kind.way if kind is not None and kind.way else fix
-    closed = next((each for each in reversed(Path(path).absolute().parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
+    closed = next((each for each in reversed(Path(absolute(os.fspath(path))).parents) if each.is_dir() and not os.access(each, os.X_OK)), None)
     if closed is not None:
         return f"let its owner allow you to use the folder: {command('chmod', 'a+rx', closed)}"
     mode = "a+rx" if os.path.isdir(path) else "a+r"

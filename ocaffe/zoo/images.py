@@ -21,6 +21,7 @@ from ocaffe.data.stores.labels_txt import LABELS, given_labels, labels_bytes
 from ocaffe.data.stores.table import SUFFIX, TableFiles, is_table
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import elsewhere
+from ocaffe.support.here import here
 from ocaffe.tools.datasets.folder_set import SHARE, Settings, check_apart, divide, list_bytes
 from ocaffe.tools.datasets.imageset import Entry
 from ocaffe.zoo.unreadable import Check
@@ -66,9 +67,9 @@ def find_images(data: str, out: str, val: str = "", share: float = SHARE, seed: 
     if not os.path.exists(data):
         found = elsewhere(data)
         where = f"{found.path} exists; or " if found else ""
-        raise Error(f"{data} does not exist", fix=f"{where}give {ACCEPTED} (relative to {os.getcwd()})")
+        raise Error(f"{data} does not exist", fix=f"{where}give {ACCEPTED} (relative to {here()})")
     if val and not os.path.exists(val):
-        raise Error(f"{val} does not exist", place="--val", fix=f"correct the path (relative to {os.getcwd()})")
+        raise Error(f"{val} does not exist", place="--val", fix=f"correct the path (relative to {here()})")
     if not val and os.path.isdir(data):
         data, val = parts_in(data)
     images = _databases(data, val, check) if is_database(data) else _listed(data, val, out, share, seed, check)
@@ -194,7 +195,7 @@ def root_of(table: str, name: str) -> str:
     beside = os.path.dirname(table)
     root = next((folder for folder in ("", beside) if os.path.exists(os.path.join(folder, name))), None)
     if root is None:
-        fact = f"the first image of {table}, {name}, is neither in {os.getcwd()} nor in {beside or '.'}"
+        fact = f"the first image of {table}, {name}, is neither in {here()} nor in {beside or '.'}"
         raise Error(fact, fix="make the names relative to one of these folders")
     return root
 

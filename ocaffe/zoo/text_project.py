@@ -21,6 +21,7 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.shown import code_span, command, markdown, path_word
+from ocaffe.support.here import here
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, parts_in, root_of
@@ -58,7 +59,7 @@ class Texts(NamedTuple):
 def find_texts(data: str, val: str = "") -> Texts:
     """Find the lists in the folder `data`, as `ocaffe dataset text` writes them, and the names of the classes. `val`: the list for testing. Raise Error."""
     if not os.path.exists(data):
-        raise Error(f"{data} does not exist", place="--data", fix=f"give the folder (relative to {os.getcwd()}) into which {FIX}")
+        raise Error(f"{data} does not exist", place="--data", fix=f"give the folder (relative to {here()}) into which {FIX}")
     train, test = parts_in(data) if os.path.isdir(data) else (data, "")
     paths = train, val or test
     for path in paths:
@@ -114,7 +115,7 @@ def write_reader(net: str, data: str, out: str, choices: Choices | None = None, 
         if getattr(choices, field) != getattr(Choices(), field):
             raise Error(f"--{field} is given for {net}, which reads text", place="ocaffe new", fix=f"leave it out: {reason}")
     if choices.weights and not os.path.isfile(choices.weights):
-        fix = near(choices.weights) or f"correct the path (relative to {os.getcwd()})"
+        fix = near(choices.weights) or f"correct the path (relative to {here()})"
         raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=fix)
     texts = find_texts(data, choices.val)
     made = _Reader(net, texts, out, choices)

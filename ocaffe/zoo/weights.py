@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
 from ocaffe.shown import Lines
+from ocaffe.support.here import here
 
 BVLC = "http://dl.caffe.berkeleyvision.org/"
 BVLC_README = "https://github.com/BVLC/caffe/blob/master/models/{}/readme.md"
@@ -112,4 +113,4 @@ def absent_weights(path: str) -> str:
     name = os.path.splitext(os.path.basename(path))[0]
     if name in WEIGHTS:
         return f"ocaffe zoo get {name} downloads them, and tells their path"
-    return f"{near(path) or f'correct the path (relative to {os.getcwd()})'}; `ocaffe zoo get NAME` downloads published weights"
+    return f"{near(path) or f'correct the path (relative to {here()})'}; `ocaffe zoo get NAME` downloads published weights"

@@ -13,8 +13,8 @@ ROOT = TOP / "ocaffe"
 ORDER = [  # packages and public modules from the bottom: each imports only those of rows before its own (docs/adr/0010)
     "shown",
     "errors proto",
-    "as_caffe pylayer support",
-    "ir",
+    "pylayer support",
+    "as_caffe ir",
     "formats memory",
     "data kernels",
     "cl io onnx passes",

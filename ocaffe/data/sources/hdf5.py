@@ -15,6 +15,7 @@ from ocaffe.formats.nearby import MissingPath, elsewhere
 from ocaffe.ir.tensor import Shape
 from ocaffe.shown import command, literal, path_word
 from ocaffe.support.files import text_lines
+from ocaffe.support.here import here
 from ocaffe.support.kinds import HDF5, WrongKind
 
 _UNCHANGED = "start again, and do not change the files while they are read"
@@ -211,7 +212,7 @@ def _listed(source: str) -> list[str]:
     missing = next((path for path in files if not os.path.exists(path)), None)
     if missing is not None:
         found = elsewhere(missing, source)
-        fix = f"correct its name in the list (relative to {os.getcwd()})"
+        fix = f"correct its name in the list (relative to {here()})"
         if found is not None:
             fix = f"write {found.path} into the list" + (f", or run in {found.folder}, to which '{missing}' is relative" if found.folder else "")
         raise Error(f"the HDF5 file {missing} of the list {source} does not exist", fix=fix)

@@ -15,6 +15,7 @@ from ocaffe.data.stores.file_store import File, FileOpener, Files
 from ocaffe.data.stores.labels_txt import LABELS, numbering
 from ocaffe.errors import Error
 from ocaffe.support.files import to_read
+from ocaffe.support.here import here
 
 IMAGE_SUFFIXES = frozenset(suffix[1:] for suffix, kind in Image.EXTENSION.items() if kind in FORMATS) | {"dib", "sr"}
 PHOTO_SUFFIXES = IMAGE_SUFFIXES | {"heic", "heif", "avif", "jxl", "dng", "cr2", "cr3", "nef", "arw"}  # also of formats that ocaffe does not read
@@ -129,14 +130,14 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
             return list(entries)
     except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
         reason = getattr(problem, "strerror", None) or problem
-        raise Error(f"the folder {path} cannot be read: {reason}", fix=to_read(path, problem, f"correct its name (relative to {os.getcwd()})")) from None
+        raise Error(f"the folder {path} cannot be read: {reason}", fix=to_read(path, problem, f"correct its name (relative to {here()})")) from None
 
 
 def _identity(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path)
     except OSError as problem:
-        fix = to_read(path, problem, f"correct its name (relative to {os.getcwd()})")
+        fix = to_read(path, problem, f"correct its name (relative to {here()})")
         raise Error(f"the folder {path} cannot be read: {problem.strerror}", fix=fix) from None
     return status.st_dev, status.st_ino
 

@@ -9,6 +9,7 @@ from ocaffe.data.stores.labels_txt import LABELS, given_labels, read_labels
 from ocaffe.data.stores.shards import is_shards
 from ocaffe.data.stores.table import is_table, table_names
 from ocaffe.errors import Error
+from ocaffe.support.here import here
 
 _DATABASE = ("data.mdb", "CURRENT")  # files in the folder of an LMDB, of a LevelDB
 
@@ -24,7 +25,7 @@ def label_names(path: str) -> list[str]:
     if os.path.basename(path) == LABELS:
         return read_labels(path)
     if not os.path.exists(path) and not is_shards(path):
-        raise Error(f"{path} does not exist", fix=f"correct the name: it is a database, a folder, a list, a table or a labels.txt (relative to {os.getcwd()})")
+        raise Error(f"{path} does not exist", fix=f"correct the name: it is a database, a folder, a list, a table or a labels.txt (relative to {here()})")
     given = given_labels(os.path.dirname(path) or ".")
     return given or (table_names(path) if is_table(path, 1) else [])
 

@@ -21,6 +21,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.json_file import parse_json
 from ocaffe.shown import command, path_word
 from ocaffe.support.files import open_plain, to_read
+from ocaffe.support.here import here
 from ocaffe.support.kinds import EMPTY, kind_of, unpacking
 
 SUFFIX = ".tar"
@@ -146,7 +147,7 @@ def shard_paths(source: str) -> list[str]:
         return [f"{source[: span.start()]}{number:0{len(span[1])}d}{source[span.end() :]}" for number in range(first, last + 1)]
     found = sorted(glob.glob(source))
     if not found:
-        raise Error(f"no file has the name '{source}'", fix=f"source is a .tar, a pattern of them, or a folder (relative to {os.getcwd()})")
+        raise Error(f"no file has the name '{source}'", fix=f"source is a .tar, a pattern of them, or a folder (relative to {here()})")
     return found
 
 

@@ -1,7 +1,6 @@
 """Text files that list image files, and the reading of files that they name."""
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 from ocaffe.data.decoding.decode import ImageFile, open_image, read_file
@@ -9,6 +8,7 @@ from ocaffe.data.stores.file_store import File
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support.files import text_lines
+from ocaffe.support.here import here
 
 
 class Line(NamedTuple):
@@ -55,7 +55,7 @@ def read_listed(path: str) -> bytes:
     try:
         return read_file(path)
     except Error as problem:
-        problem.fix = problem.fix or f"correct its name or root_folder (relative to {os.getcwd()})"
+        problem.fix = problem.fix or f"correct its name or root_folder (relative to {here()})"
         raise
 
 

@@ -13,6 +13,7 @@ from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.support import log
 from ocaffe.support.files import text_lines, to_read
+from ocaffe.support.here import here
 from ocaffe.support.progress import progress
 
 CHUNK = 32  # images are decoded in chunks of this size and then written
@@ -48,7 +49,7 @@ def read_list(path: str) -> list[Entry]:
             if space:
                 entries.append(Entry(number, name, last))
     except OSError as problem:
-        fix = f"give a list with a line `FILE LABEL` for each image (relative to {os.getcwd()})"
+        fix = f"give a list with a line `FILE LABEL` for each image (relative to {here()})"
         raise Error(f"cannot be read: {problem.strerror}", place=path, fix=to_read(path, problem, fix)) from None
     if not entries:
         raise Error("names no image", place=path, fix="write a line `FILE LABEL` for each image")

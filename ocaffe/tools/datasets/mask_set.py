@@ -21,6 +21,7 @@ from ocaffe.errors import Error, Place
 from ocaffe.shown import visible
 from ocaffe.support import log
 from ocaffe.support.files import new_folder
+from ocaffe.support.here import here
 from ocaffe.support.inside import inside
 from ocaffe.support.progress import progress
 from ocaffe.tools.datasets.box_set import Fault, read_lines
@@ -91,7 +92,7 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
     """Make the folder `out` of the image files in `images` and the masks in `masks`. Return lines for the user. Raise Error."""
     for folder in (images, masks):
         if not os.path.isdir(folder):
-            raise Error(f"the folder {folder} does not exist", fix=f"correct the path (relative to {os.getcwd()})")
+            raise Error(f"the folder {folder} does not exist", fix=f"correct the path (relative to {here()})")
     colors = read_color_table(settings.colors) if settings.colors else None
     names = colors.names if colors else read_labels(_names_file(masks, settings)) if _names_file(masks, settings) else []
     if len(names) > IGNORE:
