@@ -19,6 +19,7 @@ from ocaffe.data.stores.image_list import ListFiles
 from ocaffe.data.stores.label_names import is_database, label_names
 from ocaffe.data.stores.labels_txt import LABELS, given_labels, labels_bytes
 from ocaffe.data.stores.table import SUFFIX, TableFiles, is_table
+from ocaffe.data.stores.text_list import unlisted
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import elsewhere
 from ocaffe.support.here import here
@@ -180,9 +181,8 @@ def _read(source: str, classes: Sequence[str], check: Check | None) -> _List:
             raise Error(f"{source} has the class '{unknown[0]}', which is not among the classes for training", fix="correct the name, or leave it out")
         labels = np.array([classes.index(name) for name in named])[labels]
     names = [table.file(record).path for record in range(table.entries)]
-    broken = next((name for name in names if len(name.splitlines()) > 1), None)
-    if broken is not None:
-        raise Error(f"the name {broken!r} in {source} has a line break, which a list cannot hold", fix="rename the file")
+    if problem := unlisted(names, source):
+        raise problem
     root, classes = root_of(source, names[0]), list(classes or named or given_labels(os.path.dirname(source) or "."))
     if check:
         readable = check.files(source, root, names, labels, classes)

@@ -325,6 +325,20 @@ def test_voc_lists_with_marks(tmp_path: pathlib.Path) -> None:
     assert records(tmp_path / "out" / "train_lmdb")
 
 
+def test_names_that_begin_with_spaces(tmp_path: pathlib.Path) -> None:
+    """Lists name them so. Other white space before a name indents the line."""
+    for kind, lists in (("voc", "ImageSets/Main/train.txt"), ("yolo", "train.txt")):
+        root = tmp_path / kind
+        for name in ("1", " 2"):
+            picture(root / ("JPEGImages" if kind == "voc" else "images") / f"{name}.png")
+            text(root / "Annotations" / f"{name}.xml", xml(name.strip())) if kind == "voc" else text(root / "images" / f"{name}.txt", "0 0.5 0.5 1 1\n")
+        text(root / lists, "  1\n 2\n" if kind == "voc" else "  images/1.png\nimages/ 2.png\n")
+        if kind == "yolo":
+            text(root / "classes.txt", "cat\n")
+        run(kind, root, tmp_path / f"{kind}_out", "--noshuffle")
+        assert {key.split(b"_", 1)[1].split(b"/")[-1] for key in raw(tmp_path / f"{kind}_out" / "train_lmdb")} == {b"1.png", b" 2.png"}
+
+
 def test_coco_parts_of_two_years(tmp_path: pathlib.Path) -> None:
     for part in ("train2014", "train2017"):
         text(tmp_path / "set/annotations" / f"instances_{part}.json", json.dumps(coco_json("1")))

@@ -15,6 +15,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.cli import main as ocaffe
 from ocaffe.cli.dataset import main
+from ocaffe.data.stores.image_list import ListFiles
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.errors import Error
 from ocaffe.tools.datasets.imageset import label_of, read_list
@@ -216,6 +217,28 @@ def test_mistakes(photos: pathlib.Path, fact: str, arguments: Callable[[pathlib.
 def test_a_name_with_a_line_break(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
     write(photos, "cat/a\nb.png")
     assert "has a line break" in refused(photos, tmp_path / "out").fact
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+@pytest.mark.parametrize("name", [" cat", "cat ", "\tcat", "\u3000cat", "\xa0cat", "\ufeffcat", "cat\x85", "a\nb", " "])
+@pytest.mark.parametrize(
+    "command", ["dataset folder PHOTOS OUT", "new lenet --data PHOTOS --out OUT", "new lenet --data PHOTOS --val PHOTOS --out OUT", "fit PHOTOS --out OUT"]
+)
+def test_a_class_that_labels_cannot_hold(photos: pathlib.Path, tmp_path: pathlib.Path, name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write(photos, *(f"{name}/{number}.png" for number in range(4)))
+    assert ocaffe([{"PHOTOS": str(photos), "OUT": str(tmp_path / "out")}.get(word, word) for word in command.split()]) == 1
+    told = capsys.readouterr().err
+    assert "cannot hold" in told and "fix: rename" in told and not (tmp_path / "out").exists()
+
+
+def test_names_with_spaces_within_classes(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Their folders are in the lists too, so that no line begins with a space. The lists read back as they are written."""
+    write(photos, "cat/ a.png", "cat/ b / c d.png", "dog/\u3000e.png")
+    run(photos, tmp_path / "out", "--test=0")
+    path = str(tmp_path / "out/train.txt")
+    names = {ListFiles(path, "", 1, False).file(record).path for record in range(19)}
+    assert names == {entry.name for entry in read_list(path)} >= {"cat/ a.png", "cat/ b / c d.png", "dog/\u3000e.png"}
+    assert all((photos / name).is_file() for name in names)
 
 
 def test_the_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:

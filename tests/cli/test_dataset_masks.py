@@ -143,6 +143,16 @@ def test_parts(tmp_path: pathlib.Path) -> None:
     assert "is in none of the parts train and val" in refused(tmp_path / "city", tmp_path / "new", "--image-suffix=_left", "--mask-suffix=_ids").fact
 
 
+def test_a_list_with_a_name_that_begins_with_a_space(tmp_path: pathlib.Path) -> None:
+    """The layer divides its lists at white space, so the name is refused, not reported as missing."""
+    pairs(tmp_path)
+    for folder, suffix in (("images", "jpg"), ("masks", "png")):
+        (tmp_path / folder / f"1.{suffix}").rename(tmp_path / folder / f" 1.{suffix}")
+    text(tmp_path / "lists/train.txt", "  0\n 1\n")
+    error = refused(tmp_path, tmp_path / "out", f"--lists={tmp_path}/lists")
+    assert "white space" in error.fact and "rename" in str(error.fix)
+
+
 def test_names_of_classes(tmp_path: pathlib.Path) -> None:
     pairs(tmp_path)
     run(tmp_path, tmp_path / "numbers")

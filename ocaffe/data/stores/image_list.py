@@ -1,6 +1,7 @@
 """Lists of image files: a file and its labels in each line, as in Caffe."""
 from __future__ import annotations
 
+import os
 from array import array
 
 import numpy as np
@@ -11,7 +12,10 @@ from ocaffe.errors import Error
 
 
 class ListFiles(NamedFiles):
-    """The image files of a list. The last `label_count` words of a line are the labels; the file name before them may have spaces."""
+    """The image files of a list. The last `label_count` words of a line are the labels; the file name before them may have spaces.
+
+    White space before a name belongs to it if such a file is there, as in Caffe. Otherwise the line is indented.
+    """
 
     kind = "list"
 
@@ -32,9 +36,14 @@ class ListFiles(NamedFiles):
             except ValueError as problem:
                 fix = _remedy(line.text, label_count, floats) or f"write a file, a space, and {count} into each line"
                 raise Error(f"{source}, line {line.number}: {problem}", fix=fix) from None
-            self._names.append(root + name)
+            self._names.append(root + (line.indent if _begins_so(source, root, line.indent + name) else "") + name)
         self.labels = np.array(values, np.float32).reshape(self.entries, label_count)
         self.notes = (("image_data_layer.cpp:38", f"Opening file {source}"),)
+
+
+def _begins_so(source: str, root: str, name: str) -> bool:
+    """Return whether there is a file whose name begins with white space: `name` after `root`, or beside the list."""
+    return name[:1].isspace() and any(os.path.exists(path) for path in (root + name, os.path.join(os.path.dirname(source), name)) if "\0" not in path)
 
 
 def _remedy(text: str, label_count: int, floats: bool) -> str | None:

@@ -11,8 +11,17 @@ LABELS = "labels.txt"
 
 
 def labels_bytes(names: Sequence[str]) -> bytes:
-    """Return the content of a labels.txt."""
+    """Return the content of a labels.txt. Raise Error for a name that `read_labels` would not read as it is: its lines lose the white space around them."""
+    for name in names:
+        if name != name.strip() or len(name.splitlines()) != 1 or name.startswith("\ufeff"):
+            fact = f"the name {name!r} of a class has a line break, or white space or a mark at an end, which {LABELS} cannot hold"
+            raise Error(fact, fix=f"rename the class or its folder, for example to {_plain(name)!r}")
     return "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+
+
+def _plain(name: str) -> str:
+    """Return a name that a labels.txt can hold, for a remedy."""
+    return "_".join(name.replace("\ufeff", "").split()) or "other"
 
 
 def read_labels(path: str) -> list[str]:

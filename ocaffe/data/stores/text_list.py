@@ -1,6 +1,7 @@
 """Text files that list image files, and the reading of files that they name."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ocaffe.data.decoding.decode import ImageFile, open_image, read_file
@@ -12,14 +13,37 @@ from ocaffe.support.here import here
 
 
 class Line(NamedTuple):
-    """A line of a list: its number from 1 on, and its text."""
+    """A line of a list: its number from 1 on, and its text without the white space around it. `indent` is that before it."""
 
     number: int
     text: str
+    indent: str = ""
 
     @property
     def words(self) -> list[str]:
         return self.text.split()
+
+
+def unlisted(names: Iterable[str], where: str) -> Error | None:
+    """Return the error for the first of the `names` in `where` that a list of image files cannot hold, None if it can hold all.
+
+    A name may have spaces within it. It may begin with white space if such a file is there when the list is read.
+    """
+    for name in names:
+        fault = (
+            "has a line break" if len(name.splitlines()) > 1 or name.endswith(("\n", "\r"))
+            else "ends with white space" if name != name.rstrip()
+            else "begins with a byte order mark" if name.startswith("\ufeff")
+            else ""
+        )  # fmt: skip
+        if fault:
+            return Error(f"the name {name!r} in {where} {fault}, which a list cannot hold", fix="rename the file or the folder")
+    return None
+
+
+def _line(number: int, text: str) -> Line:
+    text = text.rstrip()
+    return Line(number, text.lstrip(), text[: len(text) - len(text.lstrip())])
 
 
 class Listing:
@@ -32,7 +56,7 @@ class Listing:
         if not source:
             raise Error("source is empty", fix=fix)
         try:
-            self.lines = [Line(number, line.strip()) for number, line in enumerate(text_lines(source), 1) if line.strip()]
+            self.lines = [_line(number, text) for number, text in enumerate(text_lines(source), 1) if text.strip()]
         except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
             fact = f"the list '{source}' cannot be read: {getattr(problem, 'strerror', None) or problem}"
             raise MissingPath(fact, source, "source", fix) from None

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,6 +80,12 @@ def read_text(path: str, limit: int = MOST_BYTES, root: str | None = None) -> st
 def read_lines(path: str, root: str | None = None) -> list[tuple[int, str]]:
     """Return the numbers and texts of the lines of a file that have text. Raise Error, also as `read_limited` does."""
     return [(number, line.strip()) for number, line in enumerate(read_text(path, root=root).splitlines(), 1) if line.strip()]
+
+
+def read_names(path: str, is_there: Callable[[str], bool], root: str | None = None) -> list[tuple[int, str]]:
+    """Return the numbers and names of a list of images, as `read_lines` does. White space before or after a name belongs to it if `is_there` knows it so."""
+    lines = [(number, line) for number, line in enumerate(read_text(path, root=root).split("\n"), 1) if line.strip()]
+    return [(number, line if line != line.strip() and is_there(line) else line.strip()) for number, line in lines]
 
 
 def labels_of(root: str) -> list[str]:

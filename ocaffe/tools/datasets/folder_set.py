@@ -13,6 +13,7 @@ from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, ClassFolders, class_folders, skipped_text, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, numbering
+from ocaffe.data.stores.text_list import unlisted
 from ocaffe.errors import Error, shape_text
 from ocaffe.support import log
 from ocaffe.support.files import new_entries
@@ -156,9 +157,8 @@ def _entries(listed: ClassFolders, rows: np.ndarray, prefix: str, part: str, set
     if settings.shuffle:
         rows = rows[permutation(_key(settings.seed, part), RECORDS, 1, len(rows))]
     entries = [Entry(line, prefix + listed.names[row], str(listed.labels[row])) for line, row in enumerate(rows.tolist(), 1)]
-    broken = next((entry.name for entry in entries if len(entry.name.splitlines()) > 1), None)
-    if broken is not None:
-        raise Error(f"the name {broken!r} in {listed.root} has a line break, which a list cannot hold", fix="rename the file")
+    if problem := unlisted((entry.name for entry in entries), listed.root):
+        raise problem
     return entries
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import zlib
 from collections import Counter
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from ocaffe.support.files import new_folder
 from ocaffe.support.here import here
 from ocaffe.support.inside import inside
 from ocaffe.support.progress import progress
-from ocaffe.tools.datasets.box_set import Fault, read_lines
+from ocaffe.tools.datasets.box_set import Fault, read_names
 from ocaffe.tools.datasets.color_table import IGNORE, ColorTable, read_color_table
 
 SHARE = 0.2  # of the pairs, for testing
@@ -149,7 +150,7 @@ def _parts(images: str, masks: str, settings: Settings) -> dict[str, list[Pair]]
 
     if settings.lists:
         files = {part: os.path.join(settings.lists, f"{part}.txt") for part in _PARTS}
-        listed = {part: _listed(images, path) for part, path in files.items() if os.path.isfile(path)}
+        listed = {part: _listed(images, path, image_files) for part, path in files.items() if os.path.isfile(path)}
         if not listed:
             fact = f"the folder {settings.lists} has no list train.txt, val.txt, test.txt or trainval.txt"
             raise Error(fact, fix="give the folder with the lists, for VOC2012: --lists VOC2012/ImageSets/Segmentation")
@@ -172,9 +173,9 @@ def _parts(images: str, masks: str, settings: Settings) -> dict[str, list[Pair]]
     return {part: [pairs[row] for row in chosen] for part, chosen in rows.items() if chosen}
 
 
-def _listed(images: str, path: str) -> list[str]:
-    """Return the names in a list."""
-    return [os.path.relpath(inside(images, name, Place(path, line)), images) for line, name in read_lines(path)]
+def _listed(images: str, path: str, there: Collection[str]) -> list[str]:
+    """Return the names in a list. `there` are those of the images."""
+    return [os.path.relpath(inside(images, name, Place(path, line)), images) for line, name in read_names(path, there.__contains__)]
 
 
 def _files(folder: str, suffix: str) -> dict[str, str]:

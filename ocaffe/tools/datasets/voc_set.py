@@ -8,7 +8,7 @@ from ocaffe.data.stores.folder import split_of, subfolders
 from ocaffe.errors import Error, Place
 from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import read_boxes
-from ocaffe.tools.datasets.box_set import UNPARSED, BoxSet, Fault, Picture, images_of, labels_of, read_lines
+from ocaffe.tools.datasets.box_set import UNPARSED, BoxSet, Fault, Picture, images_of, labels_of, read_names
 
 ANNOTATIONS, IMAGES, LISTS = "Annotations", "JPEGImages", os.path.join("ImageSets", "Main")
 _PARTS = ("train", "val", "test", "trainval")  # names of lists; the other lists are those of single classes
@@ -38,8 +38,12 @@ def _standard(root: str) -> dict[str, list[Picture]]:
             known[stem] = _picture(root, IMAGES, images.get(stem, f"{stem}.jpg"), source)
         return known[stem]
 
+    def is_there(stem: str) -> bool:
+        return "\0" not in stem and os.path.exists(os.path.join(root, ANNOTATIONS, f"{stem}.xml"))
+
     lists = {part: os.path.join(root, LISTS, f"{part}.txt") for part in _PARTS}
-    found = {part: [(_name(root, text), Place(path, line)) for line, text in read_lines(path, root)] for part, path in lists.items() if os.path.isfile(path)}
+    lines = {path: read_names(path, is_there, root) for path in lists.values() if os.path.isfile(path)}
+    found = {part: [(_name(root, text), Place(path, line)) for line, text in lines[path]] for part, path in lists.items() if path in lines}
     parts = {part: [picture(name, place) for name, place in listed] for part, listed in found.items()}
     return parts or {"": [picture(stem, root) for stem in _stems(os.path.join(root, ANNOTATIONS))]}
 

@@ -13,7 +13,7 @@ from ocaffe.data.stores.folder import HELD_OUT, TRAINING, is_image_name, split_o
 from ocaffe.errors import Error, Place
 from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, read_lines
+from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, read_lines, read_names
 from ocaffe.tools.datasets.small_yaml import Value, read_small_yaml
 
 _PARTS = ("train", "val", "test")  # keys of data.yaml
@@ -137,8 +137,9 @@ def _below(root: str, folder: str) -> list[str]:
 def _of_list(root: str, path: str) -> list[str]:
     """Return the images that a list names, relative to the root or to the list."""
     names = []
-    for line, text in read_lines(path, root):
-        name = _resolved(root, (os.path.relpath(os.path.dirname(path), root), ""), text)
+    bases = os.path.relpath(os.path.dirname(path), root), ""
+    for line, text in read_names(path, lambda name: _resolved(root, bases, name) is not None, root):
+        name = _resolved(root, bases, text)
         names.append(name or os.path.relpath(inside(root, text, Place(path, line)), root))
     return names
 

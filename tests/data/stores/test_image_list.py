@@ -27,6 +27,16 @@ def test_one_label_is_after_the_last_space(tmp_path: pathlib.Path) -> None:
     assert made.notes == (("image_data_layer.cpp:38", f"Opening file {tmp_path}/list.txt"),) and made.entries == 4
 
 
+def test_spaces_before_a_name(tmp_path: pathlib.Path) -> None:
+    """Caffe reads them as part of the name. They are, if the file is there."""
+    for path in (" a.png", "a.png", "  d/b.png", "c.png"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(path.encode())
+    made = files(tmp_path, [" a.png 0", "a.png 1", "  d/b.png 2", "\tc.png 3"], root=f"{tmp_path}/")
+    assert [content(made, record) for record in range(4)] == [b" a.png", b"a.png", b"  d/b.png", b"c.png"]
+    assert name(files(tmp_path, [" a.png 0"]), 0) == " a.png"  # beside the list
+
+
 def test_several_labels(tmp_path: pathlib.Path) -> None:
     made = files(tmp_path, ["a b 7 8.png 1 0.5 -2e3", "x.png 0 0\t1"], 3, True)
     assert [name(made, n) for n in range(2)] == ["a b 7 8.png", "x.png"] and made.labels.tolist() == [[1, 0.5, -2000], [0, 0, 1]]
