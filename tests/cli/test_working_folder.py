@@ -12,6 +12,7 @@ import pytest
 from ocaffe.cli import COMMANDS, GROUPS
 from ocaffe.cli.dataset import COMMANDS as DATA
 from ocaffe.cli.dataset import FORMATS
+from ocaffe.support import cache
 from ocaffe.support.here import GONE, REMEDY, absolute, here, working_folder
 
 pytestmark = [pytest.mark.quick, pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the folder of a program")]
@@ -109,11 +110,11 @@ def test_absolute_names_work(tmp_path: pathlib.Path) -> None:
     (out / "net.prototxt").write_text(
         'layer { name: "d" type: "ImageData" top: "d" top: "l" image_data_param { source: "' + str(out / "list.txt") + '" batch_size: 1 root_folder: "some" } }'
     )
-    calls = [["report", "--nets", "none", "--timeout", "10", "--output", f"{out}/report.json"], ["new", "lenet", "--out", f"{out}/lenet"],
+    calls = [["report", "--nets", "none", "--timeout", "0.5", "--output", f"{out}/report.json"], ["new", "lenet", "--out", f"{out}/lenet"],
              ["summary", f"{out}/lenet/deploy.prototxt"], ["install-links", f"{out}/links"], ["draw_net", f"{out}/lenet/deploy.prototxt", f"{out}/n.svg"],
              ["lint", f"{out}/lenet/deploy.prototxt"]]  # fmt: skip
     path = os.pathsep.join(("", "bin", os.environ.get("PATH", "")))
-    for call, (status, told) in zip(calls, called(tmp_path, *calls, PATH=path, OCAFFE_CACHE="cache", GLOG_log_dir="logs")):
+    for call, (status, told) in zip(calls, called(tmp_path, *calls, PATH=path, GLOG_log_dir="logs")):
         assert status == 0 and "Traceback" not in told, (call, told)
     assert json.loads((out / "report.json").read_text()) and (out / "n.svg").stat().st_size > 1000
     ((status, told),) = called(tmp_path, ["report", "--nets", "none", "--output", f"{out}/again.json"], TMPDIR="temporary")
@@ -129,4 +130,7 @@ def test_the_text_of_errors(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     assert working_folder() == here() == str(gone) and absolute("a/../b") == f"{gone}/b"
     gone.rmdir()
     assert working_folder() is None and "no longer exists" in here()
+    monkeypatch.setenv("OCAFFE_CACHE", "cache")
+    cache._root.cache_clear()
+    assert cache.cache_root() is None
     assert absolute("a/../b") == "b" and absolute("/a/../b") == "/b"
