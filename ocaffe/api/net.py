@@ -113,8 +113,7 @@ class Net:
             raise UnknownName(f"the net has no blob '{unknown[0]}' to keep", place=place, fix=f"blobs are {', '.join(network.graph.blobs)}")
         self._attach(Engine(network, Lease(session, own), options))
         network.fill_parameters()
-        for each in known:
-            network.copy_weights(each)
+        self._copied = [parameter for each in known for parameter in network.copy_weights(each)]  # parameters that the weights have set
 
     @classmethod
     def _of(cls, network: Network, lease: Lease, options: NetOptions) -> Net:

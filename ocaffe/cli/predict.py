@@ -14,6 +14,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.classify import numbers, read_classes
 from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.data.decoding.decode import read_file
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import given_labels
@@ -59,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
     results, failed = [], False
     deployed = deploy_net(net, settings.shape if isinstance(settings, Preprocessing) else (3, settings.side, settings.longest), model)
     with Net(deployed, phase=proto.TEST, weights=weights, device=device) as made:
+        check_match(made._network.graph, {weights: made._copied}, options.allow_no_match)
         answers = answers_of(made, deployed, labels, options.top, options.threshold)
         if options.annotate and not answers.drawn:
             fact = "--annotate is given, and the net's answers belong to no place in the image"
@@ -105,6 +107,7 @@ def _parser() -> Parser:
     parser.add_argument("inputs", metavar="OUT|IMAGE", nargs="*", help="OUT, then image files, folders of images, or - for a file on stdin")
     parser.flag("model", "", "a deploy.prototxt, or the net of a training")
     parser.flag("weights", "", "the trained weights; default: the best ones in OUT")
+    match_flag(parser)
     parser.flag("labels", "", "the names of the classes: a labels.txt, or the database of the training; default: those beside the data")
     parser.flag("top", 5, "number of classes to print")
     parser.flag("threshold", LEAST, "least score of an object to print")

@@ -19,7 +19,7 @@ def onnxruntime(model: str) -> tuple[str, Run]:
     import onnxruntime as runtime
 
     settings = runtime.SessionOptions()
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4  # as in ocaffe/convert/verify.py
     session = runtime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
     return runtime.__version__, lambda feeds, names: session.run(names, feeds)
 

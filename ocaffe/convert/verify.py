@@ -239,7 +239,7 @@ class OnnxSession:
             self._open_reference(model)
             return
         settings = onnxruntime.SessionOptions()
-        settings.log_severity_level = 3
+        settings.log_severity_level = 4  # fatal ones alone: its texts have names of the file as they are, with control characters
         try:
             if is_large(model):  # larger than a protocol buffer can be
                 model, weights = detached(model, "")

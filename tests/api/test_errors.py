@@ -187,6 +187,7 @@ def test_failures_of_the_device(device: Any, tmp_path: pathlib.Path, monkeypatch
         with monkeypatch.context() as patch:
             patch.setattr(cl, "enqueue_nd_range_kernel", refused)
             patch.setattr(cl, "enqueue_copy", refused)
+            patch.setattr(cl, "enqueue_map_buffer", refused)
             for call in (made.forward, lambda: made.blobs["prob"].data, lambda: made.save(str(tmp_path / "x.caffemodel"))):
                 with pytest.raises(DeviceFailure, match="too few resources") as caught:
                     call()
@@ -202,6 +203,7 @@ def test_failures_of_the_device_in_a_solver(device: Any, monkeypatch: pytest.Mon
     with caffe.get_solver(settings, device=device) as solver:
         monkeypatch.setattr(cl, "enqueue_nd_range_kernel", refused)
         monkeypatch.setattr(cl, "enqueue_copy", refused)
+        monkeypatch.setattr(cl, "enqueue_map_buffer", refused)
         for call in (lambda: solver.step(1), solver.solve, solver.apply_update, lambda: caffe.get_solver(settings, device=device)):
             with pytest.raises(DeviceFailure, match="too few resources"):
                 call()

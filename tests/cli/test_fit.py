@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ocaffe import proto
 from ocaffe.cli import fit, main
 from ocaffe.cli.fit import _side
 from ocaffe.cli.parsers import parser_of
@@ -114,7 +115,12 @@ def test_predict_mistakes(here: pathlib.Path, device: Any, capsys: pytest.Captur
     assert main(["predict", *given, "--labels", "out/labels.txt"]) == 0
     assert capsys.readouterr().out == said.out
     (here / "three.txt").write_text("a\nb\nc\n")
+    other = proto.NetParameter()
+    other.layer.add(name="foo", type="InnerProduct").blobs.add(data=[1.0]).shape.dim.append(1)
+    (here / "other.caffemodel").write_bytes(other.SerializeToString())
+    strange = [*deploy[:3], "other.caffemodel", *given[4:]]
     for argv, text in (
+        (strange, "no layer of the file has the name of a layer of the net"),
         ([*deploy, image], "give --resize, --mean, --scale"),
         (["photos", image], "photos has no deploy.prototxt"),
         ([image], f"{image} is an image"),
@@ -127,6 +133,7 @@ def test_predict_mistakes(here: pathlib.Path, device: Any, capsys: pytest.Captur
     ):
         assert main(["predict", *argv, "--device", device.number]) == 1
         assert text in capsys.readouterr().err, argv
+    assert main(["predict", *strange, "--allow-no-match"]) == 0
 
 
 def test_weights_are_tuned(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:

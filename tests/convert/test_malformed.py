@@ -358,3 +358,9 @@ def test_places_that_the_inputs_lack(model: Callable[[], Any], message: str, tmp
 def test_a_triangle_far_outside_of_the_matrix(offset: int, tmp_path: Path) -> None:
     net, _ = load(saved(tmp_path, _node("Trilu", 17, shape=(3, 3), k=np.array(offset))))
     assert [layer.type for layer in net.layer].count("Where") == 1
+
+
+@pytest.mark.parametrize("equation", ["......", "......,abcd->abcd", "..." * 5000, "ab\x1b,cd->abcd", "a" * 2000])
+def test_equations_that_onnx_never_ends_to_read(equation: str, tmp_path: Path) -> None:
+    message = refused(saved(tmp_path, _node("Einsum", 18, equation=equation, w=np.ones((4, 3, 3, 3), np.float32))))
+    assert "its equation is not terms of letters" in message

@@ -6,6 +6,7 @@ operators in FOLDED run. The size of each result is known before it is made, and
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,9 @@ STEPS: dict[str, Callable[[list[np.ndarray], int], int]] = {
 LOOP = 100
 KINDS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64, "value_string": object, "value_strings": object}
 WRONG_NODE = "correct this node in the program that makes the model"
+_TERM = r"[A-Za-z ]*(\.\.\.)?[A-Za-z ]*"
+EQUATION = re.compile(rf"{_TERM}(,{_TERM}){{0,63}}(->{_TERM})?")  # of Einsum
+MOST_LETTERS = 1000
 SMALL = 1024  # values; shapes, axes and scales have fewer, and weights have more
 
 
@@ -143,11 +147,19 @@ def inferred(graph: Graph, node: Node, kinds: dict[str, int], newest: int = 0) -
         raise failed(graph, node, problem) from None
 
 
+def _is_equation(text: Any) -> bool:
+    """Whether onnx can take the text as an equation of Einsum. Its letters are bounded by the axes of a tensor, so a longer text has no meaning."""
+    text = text.decode("ascii", "replace") if isinstance(text, bytes) else str(text)
+    return len(text) <= MOST_LETTERS and EQUATION.fullmatch(text) is not None
+
+
 def _check_places(graph: Graph, node: Node) -> None:
     """Raise Error for an axis that the first input lacks, or an output that the node lacks. onnx reads memory outside of its arrays for some of them."""
     parts = node.get("num_outputs", len(node.outputs))
     if parts != len(node.outputs):
         raise failed(graph, node, f"num_outputs is {parts}, and it has {len(node.outputs)} outputs")
+    if node.op == "Einsum" and not _is_equation(node.get("equation", "")):
+        raise failed(graph, node, "its equation is not terms of letters, with at most one '...' each")  # onnx never ends for '......'
     x = node.input(0)
     if x not in graph.constants and (x not in graph.types or shape_of(graph.types[x]) is None):
         return
