@@ -82,11 +82,13 @@ class Span(NamedTuple):
         return Field(number, kind, 0, start, start + length)
 
     def run(self, field: Field, tag_at: int) -> tuple[np.ndarray, int]:
-        """Return all consecutive unpacked numbers that start with `field`, whose one-byte tag is at `tag_at`.
+        """Return all consecutive unpacked numbers that start with `field`, whose tag is at `tag_at`.
 
         The result is their bytes as an array of (count, 4 or 8), and the offset after the last one.
         """
-        stride = field.end - tag_at
+        stride, size = field.end - tag_at, 4 if field.kind == FIXED32 else 8
+        if stride != 1 + size:  # a tag of more bytes than it needs
+            return np.frombuffer(self.data, np.uint8, size, field.end - size).reshape(1, size), field.end
         count = (self.end - tag_at) // stride
         table = np.frombuffer(self.data, np.uint8, count * stride, tag_at).reshape(count, stride)
         other = np.flatnonzero(table[:, 0] != table[0, 0])

@@ -132,3 +132,13 @@ def test_a_jpeg_without_encoded_is_named() -> None:
     with pytest.raises(Error, match=r"its data is a JPEG image, and encoded is not set\n  fix: set encoded: true") as caught:
         _ = DatumReader()(datum.SerializeToString()).values
     assert "each Datum" in str(caught.value.fix)
+
+
+def test_a_tag_of_more_bytes_than_it_needs() -> None:
+    plain = proto.Datum(channels=1, height=1, width=2, float_data=[1.5, -2.0], label=3).SerializeToString()
+    tag = bytes([6 << 3 | 5])
+    long = plain.replace(tag, bytes([tag[0] | 0x80, 0]))
+    assert len(long) == len(plain) + 2
+    for record in (plain, long):
+        found = DatumReader()(record)
+        assert found.shape == (1, 1, 2) and found.values.reshape(-1).tolist() == [1.5, -2.0]
