@@ -25,7 +25,7 @@ from ocaffe.cl.task_graph import TaskGraph, joined
 from ocaffe.cl.timeline import Timeline
 from ocaffe.cl.transfers import KEY, ON_COPY_QUEUES
 from ocaffe.data.prefetch import Prefetcher
-from ocaffe.ir.launch import HOST, TRANSFERS, Access, Call, Empty, Launch, Schedule, Upload, roots
+from ocaffe.ir.launch import HOST, Access, Call, Empty, Launch, Schedule, Transfer, Upload, roots
 from ocaffe.ir.recorder import STEP, STEP_FLOATS
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
@@ -92,7 +92,7 @@ class CommandList:
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
-        copies = {KEY} if any(isinstance(launch, TRANSFERS) for launch in self.schedule) else set()
+        copies = {KEY} if any(isinstance(launch, Transfer) for launch in self.schedule) else set()
         return {key for key, _, _ in self.kernels()} | copies
 
     def kernels(self) -> Counter[tuple[ProgramKey, str, tuple[int, ...] | None]]:
@@ -153,7 +153,7 @@ class CommandList:
             return self._streams[-1]
         if type(launch) in ON_HOST:
             return ON_HOST[type(launch)](self, launch, step)
-        if type(launch) in ON_COPY_QUEUES:
+        if isinstance(launch, Transfer):
             return ON_COPY_QUEUES[type(launch)](self, launch, step)
         if isinstance(launch, Empty):
             return nothing

@@ -5,29 +5,23 @@ plain buffers: 4107 and 4109 GB/s on an H200.
 """
 from __future__ import annotations
 
-import ctypes
-import os
 from typing import Any
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.failure import REASONS, status_name
-from ocaffe.cl.loader import loader_function
+from ocaffe.cl.imports import EXTENSION, can_import, import_memory, pci_address
 from ocaffe.errors import Error
 
-_EXTENSION = "cl_khr_external_memory_opaque_fd"
-_OPAQUE_FD = 0x2060  # CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR
-_READ_WRITE = 1
 _NO_ROOM = (-4, -5)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES
 MPI = "add --exchange mpi to the command: gradients then pass through the memory of the host"
-MOST = 510 << 20  # bytes of one buffer: NVIDIA's driver 580 ends the process with a segmentation fault when it imports 512 MiB or more
 
 
 def why_not(device: Device) -> str:
     """Return why buffers of a device cannot be in CUDA's memory, or '' if they can."""
     if device.target.runtime != "nvidia":
         return f"'{device.name}' is not a device of NVIDIA's driver"
-    if _EXTENSION not in device.target.extensions:
-        return f"NVIDIA's driver {device.driver_version} has no {_EXTENSION}"
+    if EXTENSION not in device.target.extensions:
+        return f"NVIDIA's driver {device.driver_version} has no {EXTENSION}"
     try:
         from cuda.bindings import driver
 
@@ -44,8 +38,7 @@ class CudaMemory:
         from cuda.bindings import driver
 
         self.driver, self._device = driver, device
-        address = f"{device.cl_device.pci_domain_id_nv:04x}:{device.cl_device.pci_bus_id_nv:02x}:{device.cl_device.pci_slot_id_nv:02x}.0"
-        self.ordinal = int(self.call("cuDeviceGetByPCIBusId", address.encode()))
+        self.ordinal = int(self.call("cuDeviceGetByPCIBusId", pci_address(device)))
         self.call("cuCtxSetCurrent", self.call("cuDevicePrimaryCtxRetain", self.ordinal))
         prop = driver.CUmemAllocationProp()
         prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -54,7 +47,8 @@ class CudaMemory:
         self._prop = prop
         recommended = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
         self._granularity = int(self.call("cuMemGetAllocationGranularity", prop, recommended))
-        self._create = _create_function()
+        if not can_import():
+            raise Error("the OpenCL loader has no clCreateBufferWithProperties (OpenCL 3.0)", fix=f"update the loader (ocl-icd 2.3), or {MPI}")
         self._made: dict[int, tuple[int, int, Any]] = {}  # by OpenCL handle: address, size and CUDA's handle
 
     def call(self, name: str, *args: Any) -> Any:
@@ -75,7 +69,7 @@ class CudaMemory:
         return f"`nvidia-smi` lists the programs that use the device's memory{left}: end them, choose other GPUs by --gpu, or lower batch_size"
 
     def allocate(self, size: int) -> Any:
-        """Return a new buffer of at least `size` bytes, at most MOST."""
+        """Return a new buffer of at least `size` bytes, at most LARGEST_IMPORT."""
         driver, cl = self.driver, self._device.cl
         size = -(-size // self._granularity) * self._granularity
         handle = self.call("cuMemCreate", size, self._prop, 0)
@@ -86,14 +80,11 @@ class CudaMemory:
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         self.call("cuMemSetAccess", address, size, [access], 1)
         descriptor = int(self.call("cuMemExportToShareableHandle", handle, self._prop.requestedHandleTypes, 0))
-        properties = (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor, 0)
-        status = ctypes.c_int()
-        made = self._create(self._device.context.int_ptr, properties, _READ_WRITE, size, None, ctypes.byref(status))
-        if status.value or not made:
-            os.close(descriptor)  # the driver owns it only after an import
-            room = status.value in _NO_ROOM
-            reason = REASONS[status.value][0] if room else "the driver does not import it, although it lists the extension"
-            fact = f"OpenCL on '{self._device.name}' cannot use {size:,} bytes of CUDA's memory: {reason} ({status_name(status.value)})"
+        made, status = import_memory(self._device, descriptor, size)
+        if not made:
+            room = status in _NO_ROOM
+            reason = REASONS[status][0] if room else "the driver does not import it, although it lists the extension"
+            fact = f"OpenCL on '{self._device.name}' cannot use {size:,} bytes of CUDA's memory: {reason} ({status_name(status)})"
             raise Error(fact, fix=self._remedy(self.driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY) if room else f"{MPI}; or try another driver of NVIDIA")
         self._made[made] = address, size, handle
         return cl.Buffer.from_int_ptr(made, retain=False)
@@ -110,13 +101,3 @@ class CudaMemory:
         self.call("cuMemUnmap", address, size)
         self.call("cuMemRelease", handle)
         self.call("cuMemAddressFree", address, size)
-
-
-def _create_function() -> Any:
-    """Return clCreateBufferWithProperties of OpenCL 3.0."""
-    function = loader_function("clCreateBufferWithProperties")
-    if function is None:
-        raise Error("the OpenCL loader has no clCreateBufferWithProperties (OpenCL 3.0)", fix=f"update the loader (ocl-icd 2.3), or {MPI}")
-    function.restype = ctypes.c_void_p
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
-    return function

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from typing import TYPE_CHECKING, Any
 
 from ocaffe.cl.failure import status_name
-from ocaffe.cl.loader import loader_function
+from ocaffe.cl.imports import EXTENSION, can_import, import_memory, pci_address
 from ocaffe.errors import NoRoom
 
 if TYPE_CHECKING:
     from ocaffe.cl.device import Device
 
-EXTENSION = "cl_khr_external_memory_opaque_fd"
-_OPAQUE_FD, _READ_WRITE = 0x2060, 1  # CL_EXTERNAL_MEMORY_HANDLE_OPAQUE_FD_KHR, CL_MEM_READ_WRITE
 _PINNED, _POSIX_FD, _HOST_NUMA = 1, 1, 3  # of CUmemAllocationType, CUmemAllocationHandleType and CUmemLocationType
 _HOST_NUMA_ID = 134  # CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID
 _TRIAL = 2 << 20
@@ -64,8 +61,7 @@ def has_host_memory(device: Device) -> bool:
 
 def _imported(device: Device, size: int) -> Any:
     """Return memory of the host that CUDA's driver makes and OpenCL imports."""
-    create = loader_function("clCreateBufferWithProperties")
-    if create is None or EXTENSION not in device.target.extensions:
+    if not can_import() or EXTENSION not in device.target.extensions:
         raise NoRoom(f"'{device.name}' has no {EXTENSION}, so it cannot use the host's memory", fix=_FIX)
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -85,13 +81,9 @@ def _imported(device: Device, size: int) -> Any:
     call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(properties), ctypes.c_uint64(0))
     try:
         call("cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, _POSIX_FD, ctypes.c_uint64(0))
-        create.restype = ctypes.c_void_p
-        create.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
-        status = ctypes.c_int()
-        made = create(device.context.int_ptr, (ctypes.c_uint64 * 3)(_OPAQUE_FD, descriptor.value, 0), _READ_WRITE, size, None, ctypes.byref(status))
-        if status.value or not made:
-            os.close(descriptor.value)  # the driver owns it only after an import
-            raise NoRoom(f"OpenCL on '{device.name}' cannot use {size:,} bytes of the host's memory ({status_name(status.value)})", fix=_FIX)
+        made, status = import_memory(device, descriptor.value, size)
+        if not made:
+            raise NoRoom(f"OpenCL on '{device.name}' cannot use {size:,} bytes of the host's memory ({status_name(status)})", fix=_FIX)
     finally:
         cuda.cuMemRelease(handle)  # an import holds the memory by itself
     return device.cl.Buffer.from_int_ptr(made, retain=False)
@@ -101,8 +93,6 @@ def _node(cuda: Any, device: Device) -> int:
     """Return the NUMA node of the host's memory that is nearest to the device."""
     ordinal, node = ctypes.c_int(), ctypes.c_int()
     with contextlib.suppress(Exception):  # attributes of NVIDIA's OpenCL
-        cl_device = device.cl_device
-        address = f"{cl_device.pci_domain_id_nv:04x}:{cl_device.pci_bus_id_nv:02x}:{cl_device.pci_slot_id_nv:02x}.0"
-        if cuda.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), address.encode()) == 0:
+        if cuda.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), pci_address(device)) == 0:
             cuda.cuDeviceGetAttribute(ctypes.byref(node), _HOST_NUMA_ID, ordinal)
     return max(node.value, 0)

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from ocaffe.cl.first_launches import FirstLaunch
 from ocaffe.cl.host_memory import host_buffer
 from ocaffe.cl.pinned import Staging, is_pinned
 from ocaffe.cl.program import ProgramKey, Programs, generated_programs
-from ocaffe.cl.rates import rates_of, with_rates
+from ocaffe.cl.rates import rates_of
 from ocaffe.cl.shared_memory import can_share, read_shared, shared_buffer, write_shared
 from ocaffe.cl.timeline import Timeline
 from ocaffe.errors import NoRoom, shape_text
@@ -31,7 +32,7 @@ from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import Lines
-from ocaffe.support.host_memory import PIECE, return_heaps
+from ocaffe.support.process_memory import PIECE, return_heaps
 from ocaffe.support.switches import Switches
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
@@ -114,7 +115,7 @@ class Session:
         """`limited`: the nets of the session have a memory limit. `apart`: from this number on, a CPU's programs are built in other processes alone."""
         self.device, self.limited = device, limited
         if limited and Switches.read().offload and device.target.rates is GENERIC_CPU:
-            device.target = with_rates(device.target, rates_of(device))
+            device.target = replace(device.target, rates=rates_of(device))
         self.programs: Programs = device.programs or Programs(device, apart=apart if device.info.target.is_cpu else 0)
         self.command_lists: list[CommandList] = []
         self.arena = Arena()  # for nets without their own arena
@@ -156,16 +157,8 @@ class Session:
             return
         self.command_lists += fresh
         try:
-            needed = self._needed_slabs()
-            grown = {
-                arena for arena, sizes in needed.items()
-                if len(sizes) != len(arena.slabs) or any(slab.size < size for slab, size in zip(arena.slabs, sizes))
-            }  # fmt: skip
-            on_host = self._needed_slabs(on_host=True)
-            grown |= {
-                arena for arena, sizes in on_host.items()
-                if len(sizes) != len(arena.host_slabs) or any(slab.size < size for slab, size in zip(arena.host_slabs, sizes))
-            }  # fmt: skip
+            needed, on_host = self._needed_slabs(), self._needed_slabs(on_host=True)
+            grown = {arena for arena in needed if not (_hold(arena.slabs, needed[arena]) and _hold(arena.host_slabs, on_host[arena]))}
             if grown:
                 self.check_room(sum(map(sum, needed.values())))
             generated = self._programs_of({text for commands in fresh for text in commands.texts})
@@ -403,6 +396,11 @@ class Session:
         array, _ = cl.enqueue_map_buffer(self.device.queue, buffer, flags, offset * ref.dtype.itemsize, ref.shape, ref.dtype, is_blocking=True)
         return array  # its base unmaps the memory when the array is dropped
 
+    def values(self, ref: Ref) -> np.ndarray:
+        """Return the present value of a persistent Ref without a copy if `view` has it, else a copy. Drop the array before the next run."""
+        view = self.view(ref)
+        return self.read(ref) if view is None else view
+
     def read(self, ref: Ref) -> np.ndarray:
         """Return a dense copy of the present value of a persistent Ref. Waits for the device."""
         return self.read_at(*self.locate(ref), ref)
@@ -446,3 +444,8 @@ class Session:
             return
         for sample, row in enumerate(data.reshape(ref.shape[0], -1)):
             self._cl.enqueue_copy(self.device.queue, buffer, row, dst_offset=(offset + sample * ref.batch_stride) * item, is_blocking=True)
+
+
+def _hold(slabs: Sequence[Any], sizes: Sequence[int]) -> bool:
+    """Return whether there is a slab for each size, and each is large enough."""
+    return len(slabs) == len(sizes) and all(slab.size >= size for slab, size in zip(slabs, sizes))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Session
-from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, Launch
+from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, Transfer
 from ocaffe.ir.tensor import Ref
 
 TEXT = """
@@ -38,11 +38,10 @@ class Commands(Protocol):
 class BeginAction:
     """Begin a copy after the launches that were enqueued before. Does not wait."""
 
-    def __init__(self, commands: Commands, launch: Launch, step: int) -> None:
+    def __init__(self, commands: Commands, launch: Transfer, step: int) -> None:
         self.commands, device = commands, commands.session.device
         source, target = (operand.ref for operand in launch.operands)
-        self.host = target if isinstance(launch, BeginStore) else source
-        self.stores = isinstance(launch, BeginStore)
+        self.host, self.stores = launch.host, isinstance(launch, BeginStore)
         self.kernel = device.cl.Kernel(commands.session.programs[KEY], "transfer")
         arguments: list[Any] = []
         for ref in (source, target):
@@ -70,13 +69,12 @@ class BeginAction:
 class EndAction:
     """Let the launches that follow wait for a copy. The host does not wait."""
 
-    def __init__(self, commands: Commands, launch: Launch, step: int) -> None:
-        self.commands = commands
-        self.host = launch.operands[isinstance(launch, EndStore)].ref
+    def __init__(self, commands: Commands, launch: Transfer, step: int) -> None:
+        self.commands, self.host = commands, launch.host
 
     def __call__(self, slot: int) -> Any:
         device = self.commands.session.device
         return device.cl.enqueue_barrier(device.queue, wait_for=[self.commands.copies.pop(self.host)])
 
 
-ON_COPY_QUEUES: dict[type[Launch], Any] = {BeginStore: BeginAction, EndStore: EndAction, BeginFetch: BeginAction, EndFetch: EndAction}
+ON_COPY_QUEUES: dict[type[Transfer], Any] = {BeginStore: BeginAction, EndStore: EndAction, BeginFetch: BeginAction, EndFetch: EndAction}

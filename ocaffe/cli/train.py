@@ -36,7 +36,7 @@ from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.support import log
 from ocaffe.support.files import output, to_write
-from ocaffe.support.host_memory import taken
+from ocaffe.support.process_memory import taken
 from ocaffe.support.progress import progress
 from ocaffe.tools.py_faster_rcnn import configured, log_ignored, read_configuration
 from ocaffe.tools.sweep.grid import axes, with_values
@@ -134,9 +134,10 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
         watch.ended(solver)
-        schedules = [commands.schedule for commands in solver.session.command_lists]
-        if line := process_line(start, solver.session.planned_bytes, RuntimeMemory.of(schedules), taken()):
-            log.info("caffe.cpp:249", line)
+        if start is not None:
+            runtime = RuntimeMemory.of(commands.schedule for commands in solver.session.command_lists)
+            if line := process_line(start, solver.session.planned_bytes, runtime, taken()):
+                log.info("caffe.cpp:249", line)
         log.info("caffe.cpp:250", "Optimization Done.")
 
 

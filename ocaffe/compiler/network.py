@@ -29,7 +29,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.loss.labels import label_guard
 from ocaffe.layers.base import registry
 from ocaffe.support import log
-from ocaffe.support.host_memory import drop_pages, pieces, return_heaps
+from ocaffe.support.process_memory import drop_pages, pieces, return_heaps
 
 
 def phase_net(net: Any, phase: int, level: int = 0, stages: tuple[str, ...] = (), state: Any = None) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
-from ocaffe.support.host_memory import PIECE, pieces
+from ocaffe.support.process_memory import PIECE, pieces
 
 
 def generator(seed: int, layer: str, blob: int) -> np.random.Generator:

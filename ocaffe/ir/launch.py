@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.ir.kernel import SIGN, Access, BlockedForm, Can, Kernel, Slot
-from ocaffe.ir.tensor import Layout, Ref
+from ocaffe.ir.tensor import Layout, Ref, Role
 
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/matmul/epilogue.h)
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
@@ -239,29 +239,39 @@ class EndExchange(Launch):
 
 
 @dataclass(eq=False)
-class BeginStore(Launch):
-    """Host step: begin to copy operand 0 to operand 1, a Ref in the host's memory. No launch may write operand 0 until the EndStore."""
+class Transfer(Launch):
+    """Host step: the begin or the end of a copy from operand 0 to operand 1, of which one is in the host's memory. The end has the operands of the begin."""
+
+    @property
+    def host(self) -> Ref:
+        """The Ref in the host's memory."""
+        return next(operand.ref for operand in self.operands if operand.ref.role is Role.HOST)
+
+
+@dataclass(eq=False)
+class BeginStore(Transfer):
+    """Begin to copy to the host. No launch may write operand 0 until the EndStore."""
 
     kernel: Kernel = BEGIN_STORE
 
 
 @dataclass(eq=False)
-class EndStore(Launch):
-    """Host step: the launches that follow run after the copy of a BeginStore with the same operands. Operand 0 may die here."""
+class EndStore(Transfer):
+    """The launches that follow run after the copy. Operand 0 may die here."""
 
     kernel: Kernel = END_STORE
 
 
 @dataclass(eq=False)
-class BeginFetch(Launch):
-    """Host step: begin to copy operand 0, a Ref in the host's memory, to operand 1. No launch may access operand 1 until the EndFetch."""
+class BeginFetch(Transfer):
+    """Begin to copy from the host. No launch may access operand 1 until the EndFetch."""
 
     kernel: Kernel = BEGIN_FETCH
 
 
 @dataclass(eq=False)
-class EndFetch(Launch):
-    """Host step: the launches that follow run after the copy of a BeginFetch with the same operands."""
+class EndFetch(Transfer):
+    """The launches that follow run after the copy."""
 
     kernel: Kernel = END_FETCH
 
@@ -273,8 +283,7 @@ class Empty(Launch):
     kernel: Kernel = EMPTY
 
 
-TRANSFERS = (BeginStore, EndStore, BeginFetch, EndFetch)
-HOST = (Upload, HostCall, Measure, BeginExchange, EndExchange, *TRANSFERS, Empty)  # launches without a kernel
+HOST = (Upload, HostCall, Measure, BeginExchange, EndExchange, Transfer, Empty)  # launches without a kernel
 Schedule = list[Launch]
 
 

@@ -1,25 +1,12 @@
 """Rates: the speeds of a device, and the time of a launch that they predict. Plain data; nothing here touches a device."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ocaffe.ir.kernel import Access
 from ocaffe.ir.launch import HOST, Launch, Upload
 
-PRODUCT, OTHER = "product", "other"  # the efficiencies of kernels without some of their own
-
-
-class Efficiency(NamedTuple):
-    """The share of the device's peaks that a kernel reaches. Above 1: with matrix units, Winograd's algorithm or caches.
-
-    `start`: the seconds of a launch beside its work, as a multiple of `Rates.launch`.
-    """
-
-    flops: float = 0.5
-    bandwidth: float = 0.6
-    start: float = 1.0
+OF_FLOPS, OF_BANDWIDTH = 0.5, 0.6  # shares of a device's peaks that a kernel reaches
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +16,6 @@ class Rates:
     `flops`: float multiply-adds in FLOP/s, two each. `bandwidth`: bytes/s of a copy in memory, which counts read and written bytes.
     `launch`: seconds of a launch that does nothing, in a sequence of launches. No launch takes less.
     `to_host`, `from_host`: bytes/s between the device and pinned memory of the host; 0: they share their memory.
-    `efficiencies`: by the name of a kernel. Others have those of PRODUCT if they have FLOPs, else those of OTHER.
     """
 
     flops: float = 5e10
@@ -37,17 +23,13 @@ class Rates:
     launch: float = 5e-6
     to_host: float = 0.0
     from_host: float = 0.0
-    efficiencies: Mapping[str, Efficiency] = field(default_factory=dict)
 
     def seconds(self, launch: Launch) -> float:
         """Return the predicted time of a launch on the device, recorded or rewritten, in seconds. It does not depend on anything but the launch."""
         if isinstance(launch, HOST):
             moved = sum(operand.ref.nbytes for operand in launch.operands) if isinstance(launch, Upload) and self.from_host else 0
             return moved / self.from_host if moved else 0.0
-        name, flops = launch.kernel.name, launch.flops
-        found = self.efficiencies.get(name) or self.efficiencies.get(PRODUCT if flops else OTHER) or Efficiency()
-        moved = moved_bytes(launch)
-        return found.start * self.launch + max(flops / (found.flops * self.flops), moved / (found.bandwidth * self.bandwidth))
+        return self.launch + max(launch.flops / (OF_FLOPS * self.flops), moved_bytes(launch) / (OF_BANDWIDTH * self.bandwidth))
 
 
 def moved_bytes(launch: Launch) -> int:

@@ -14,6 +14,7 @@ MATHS = ("fp32", "ieee", "tf32", "bf16", "fp16")
 TENSOR_MATHS = MATHS[2:]  # only where OpenCL reaches tensor cores
 OTHER_DEVICE = "choose another device (`ocaffe device_query` lists them), or on a CPU leave out --kind gpu"
 SIXTEEN_BITS = MATHS[3:]
+LARGEST_IMPORT = 510 << 20  # bytes: NVIDIA's driver 580 ends the process with a segmentation fault when it imports a buffer of 512 MiB or more
 VECTORS = (16, 8)  # floats of a vector for which CPUs have kernels on channels in blocks
 WGMMA_LOCAL_MEMORY = 200 << 10  # bytes of local arrays of a kernel for Hopper. The trial of `wgmma` uses so many; the driver reports 48 KiB
 

@@ -5,20 +5,21 @@ whole life. Several orders are tried and the smallest result is kept. On image n
 """
 from __future__ import annotations
 
+import itertools
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
 from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.target import LARGEST_IMPORT
 from ocaffe.ir.tensor import Ref, Role
 
 GOOD_ENOUGH_RATIO = 1.002  # plan / bound at which the search stops
 LARGE_DIVISOR = 100  # Refs of at least bound / LARGE_DIVISOR bytes take part in the search for a better order
 MANY = 512  # places of a slab from which numpy is faster than a loop
-HOST_SLAB = 510 << 20  # bytes of a slab in the host's memory: NVIDIA's driver 580 ends the process where it imports 512 MiB or more (cl/host_memory.py)
 MAX_PLACEMENTS = 20000  # Refs that the search may place, which takes 0.2 s
 
 
@@ -99,7 +100,7 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
     assert best is not None
     placement = _improve(*best, bound, limits) if share else best[0]
     stored = lifetimes(schedule, alignment, on_host=True)
-    on_host = _place(sorted(stored, key=ORDERS["size"]), Limits(HOST_SLAB, 0))
+    on_host = _place(sorted(stored, key=ORDERS["size"]), Limits(LARGEST_IMPORT, 0))
     return MemoryPlan({**placement.places, **on_host.places}, placement.slabs, lives, bound, peak, on_host.slabs, stored)
 
 
@@ -130,18 +131,20 @@ def overlap(plan: MemoryPlan) -> tuple[Life, Life] | None:
     return None
 
 
-def lower_bound(lives: list[Life], steps: int) -> tuple[int, int]:
-    """The largest sum of live bytes, and the step where it is reached."""
+def live_bytes(lives: Iterable[Life], steps: int) -> list[int]:
+    """The sum of live bytes at each step."""
     change = [0] * (steps + 1)
     for life in lives:
         change[life.first] += life.size
         change[life.last + 1] -= life.size
-    bound = peak = live = 0
-    for step, delta in enumerate(change):
-        live += delta
-        if live > bound:
-            bound, peak = live, step
-    return bound, peak
+    return list(itertools.accumulate(change[:-1]))
+
+
+def lower_bound(lives: Iterable[Life], steps: int) -> tuple[int, int]:
+    """The largest sum of live bytes, and the step where it is reached."""
+    live = live_bytes(lives, steps)
+    bound = max(live, default=0)
+    return bound, live.index(bound) if bound else 0
 
 
 @dataclass

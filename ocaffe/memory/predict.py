@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, Schedule
+from ocaffe.ir.launch import BeginFetch, BeginStore, Schedule, Transfer
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref
 
@@ -35,16 +35,13 @@ def predict(schedule: Schedule, rates: Rates) -> Prediction:
     done: dict[Ref, float] = {}  # when the copy to or from a Ref of the host is complete
     for launch in schedule:
         if isinstance(launch, BeginStore):
-            host = launch.operands[1].ref
-            stores = done[host] = max(stores, now) + copy_seconds(host.nbytes, rates.to_host)
-            copied += host.nbytes
+            stores = done[launch.host] = max(stores, now) + copy_seconds(launch.host.nbytes, rates.to_host)
+            copied += launch.host.nbytes
         elif isinstance(launch, BeginFetch):
-            host = launch.operands[0].ref
-            fetches = done[host] = max(fetches, now) + copy_seconds(host.nbytes, rates.from_host)
-        elif isinstance(launch, (EndStore, EndFetch)):
-            host = launch.operands[isinstance(launch, EndStore)].ref
-            waits += max(0.0, done[host] - now)
-            now = max(now, done[host])
+            fetches = done[launch.host] = max(fetches, now) + copy_seconds(launch.host.nbytes, rates.from_host)
+        elif isinstance(launch, Transfer):
+            waits += max(0.0, done[launch.host] - now)
+            now = max(now, done[launch.host])
         else:
             now += rates.seconds(launch)
     return Prediction(now, waits, copied)

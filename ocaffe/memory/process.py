@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ocaffe.ir.launch import HOST, Schedule
 from ocaffe.memory.report import size_text
-from ocaffe.support.host_memory import Taken
+from ocaffe.support.process_memory import Taken
 
 PROGRAM_BYTES = 5 << 18  # of a built program. Measured in five nets: Intel's runtime 0.9 to 1.6 MiB, PoCL 1.7 to 2.1
 KERNEL_BYTES = 8 << 10  # of a kernel with its arguments. Measured in nets of 370 to 620 kernels: Intel's runtime 8 to 12 KiB, PoCL 1 to 4

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ocaffe.cl.cuda_memory import MOST, MPI, CudaMemory, why_not
+from ocaffe.cl.cuda_memory import MPI, CudaMemory, why_not
 from ocaffe.cl.session import Session
 from ocaffe.errors import Error
+from ocaffe.ir.target import LARGEST_IMPORT
 from ocaffe.parallel.world import World
 
 IN_FLIGHT = 128 << 20  # bytes of gradients that NCCL averages at a time. Each time costs 0.35 ms on two H100s, because the contexts take turns
@@ -97,7 +98,7 @@ class NcclExchange:
         self._library, self._device = library, session.device
         before = session.device.free()
         session.memory = self._memory = CudaMemory(session.device)
-        session.device.target = replace(session.device.target, gradient_slab=MOST)
+        session.device.target = replace(session.device.target, gradient_slab=LARGEST_IMPORT)
         self._passage: Any = None
         unique = _Id()
         if world.first:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from ocaffe.ir.launch import Launch, Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref
+from ocaffe.memory.plan import live_bytes
 from ocaffe.memory.predict import copy_seconds, predict
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
-from ocaffe.passes.offload import Gap, gaps, live_bytes, offload
+from ocaffe.passes.offload import Gap, gaps, lives_with, offload
 from ocaffe.passes.recompute import Recomputation, segmentations
 
 FREE_LINK = 0.02  # share of the time of a copy that it costs while the link is free: it takes memory bandwidth and few work-groups
@@ -74,7 +75,7 @@ def choose(schedule: Schedule, limit: int, rates: Rates, alignment: int = 256) -
 
 class _Search:
     def __init__(self, schedule: Schedule, limit: int, rates: Rates, alignment: int) -> None:
-        self.schedule, self.limit, self.rates, self.alignment = schedule, limit, rates, alignment
+        self.limit, self.rates, self.alignment = limit, rates, alignment
         self.gaps = gaps(schedule)
         self.spent = {id(launch): rates.seconds(launch) for launch in schedule}
         forward = sum(self.spent[id(launch)] for launch in schedule if launch.phase == "forward")
@@ -91,20 +92,21 @@ class _Search:
         fused = fuse_elementwise(schedule)
         return predict(offload(fused, {*offloaded}, self.rates, int(FILLED * self.limit), self.alignment), self.rates).seconds
 
-    def evaluated(self, plan: Recomputation, offloaded: set[Ref]) -> tuple[Schedule, list[int]]:
-        """The schedule that computes the plan's values again, and its live bytes by step."""
+    def evaluated(self, plan: Recomputation, offloaded: set[Ref]) -> tuple[Schedule, dict[Ref, Gap], list[int]]:
+        """The schedule that computes the plan's values again, its gaps, and its live bytes by step."""
         current = plan.apply()
-        found = gaps(current) if offloaded else {}
-        return current, live_bytes(current, [found[root] for root in offloaded if root in found], self.alignment)
+        found = gaps(current)
+        chosen = [found[root] for root in offloaded if root in found]
+        return current, found, live_bytes(lives_with(current, chosen, self.alignment), len(current))
 
     def reduced(self, plan: Recomputation, aim: int) -> Choice:
         """Drop values at the peak, until at most `aim` bytes are alive or no value helps. Changes `plan`."""
         offloaded: set[Ref] = set()
         refused: set[Ref] = set()
-        current, live = self.evaluated(plan, offloaded)
+        current, found, live = self.evaluated(plan, offloaded)
         bound = max(live, default=0)
         while bound > aim:
-            options = [option for option in self.options(plan, offloaded, gaps(current), live.index(bound)) if option[2] not in refused]
+            options = [option for option in self.options(plan, offloaded, found, live.index(bound)) if option[2] not in refused]
             taken: list[tuple[bool, Ref]] = []
             chosen: set[Ref] = set()
             excess = bound - aim
@@ -122,13 +124,13 @@ class _Search:
                 break
             for recomputes, root in taken:
                 (plan.dropped if recomputes else offloaded).add(root)
-            after, its_live = self.evaluated(plan, offloaded)
+            after, its_gaps, its_live = self.evaluated(plan, offloaded)
             if (lower := max(its_live)) >= bound and its_live.index(lower) == live.index(bound) and len(after) == len(current):
                 for recomputes, root in taken:  # they did not help
                     (plan.dropped if recomputes else offloaded).discard(root)
                 refused.update(root for _, root in taken)
                 continue
-            current, live, bound = after, its_live, lower
+            current, found, live, bound = after, its_gaps, its_live, lower
         return Choice(current, set(plan.dropped), offloaded, bound, self.seconds(current, offloaded))
 
     def busy(self, copied: int) -> bool:
@@ -160,7 +162,7 @@ class _Search:
                 break
             left -= len(best.schedule)
             plan.dropped.discard(root)
-            current, live = self.evaluated(plan, offloaded)
+            current, _, live = self.evaluated(plan, offloaded)
             if max(live) <= self.limit and (seconds := self.seconds(current, offloaded)) <= best.seconds:
                 best = Choice(current, set(plan.dropped), offloaded, max(live), seconds)
             else:

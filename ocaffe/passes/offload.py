@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 from ocaffe.ir.launch import Access, BeginFetch, BeginStore, EndFetch, EndStore, Launch, Measure, Operand, Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref, Role
-from ocaffe.memory.plan import lifetimes
+from ocaffe.memory.plan import Life, lifetimes, live_bytes
 from ocaffe.memory.predict import copy_seconds
 
 MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth the copies
@@ -53,20 +53,13 @@ def gaps(schedule: Schedule) -> dict[Ref, Gap]:
     return result
 
 
-def live_bytes(schedule: Schedule, chosen: Collection[Gap], alignment: int) -> list[int]:
-    """The bytes on the device that are alive at each step, if the values of the gaps are on the host between their uses."""
-    change = [0] * (len(schedule) + 1)
+def lives_with(schedule: Schedule, chosen: Iterable[Gap], alignment: int) -> list[Life]:
+    """The lives on the device, if the values of the gaps are on the host between their uses: a value then has two lives."""
     by_root = {gap.root: gap for gap in chosen}
+    result = []
     for life in lifetimes(schedule, alignment):
-        change[life.first] += life.size
-        change[life.last + 1] -= life.size
-        if (gap := by_root.get(life.ref)) is not None:
-            change[gap.last + 1] -= life.size
-            change[gap.next] += life.size
-    live, result = 0, []
-    for delta in change[:-1]:
-        live += delta
-        result.append(live)
+        gap = by_root.get(life.ref)
+        result += [life] if gap is None else [replace(life, last=gap.last), replace(life, first=gap.next)]
     return result
 
 
@@ -82,8 +75,10 @@ def offload(schedule: Schedule, wanted: Collection[Ref], rates: Rates, limit: in
 class _Copies:
     def __init__(self, schedule: Schedule, chosen: list[Gap], rates: Rates, limit: int, alignment: int) -> None:
         self.schedule, self.chosen, self.rates, self.limit = schedule, chosen, rates, limit
-        self.live = live_bytes(schedule, chosen, alignment)
-        self.size = {gap: -(-gap.root.nbytes // alignment) * alignment for gap in chosen}
+        lives = lives_with(schedule, chosen, alignment)
+        self.live = live_bytes(lives, len(schedule))
+        sizes = {life.ref: life.size for life in lives}
+        self.size = {gap: sizes[gap.root] for gap in chosen}
         self.seconds = [rates.seconds(launch) for launch in schedule]
 
     def stores_end(self) -> dict[Gap, int]:
@@ -167,8 +162,3 @@ def _copy(kind: int, root: Ref, host: Ref, back: Ref, launch: Launch, maker: Lau
     )[kind]  # fmt: skip
     made = (BeginStore, EndStore, BeginFetch, EndFetch)[kind]
     return made(maker.layer, "forward" if launch.phase == "forward" else "backward", operands, origin=launch.origin or launch)
-
-
-def transfers(schedule: Schedule) -> Iterator[Ref]:
-    """The Refs in the host's memory, in the order of their copies."""
-    return (launch.operands[1].ref for launch in schedule if isinstance(launch, BeginStore))

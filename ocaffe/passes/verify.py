@@ -22,12 +22,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from ocaffe.ir.kernel import REDUCED, Access, Order
-from ocaffe.ir.launch import HOST, TRANSFERS, BeginExchange, BeginFetch, BeginStore, CopyRegion, EndExchange, EndFetch, EndStore, Launch, Operand, Schedule
+from ocaffe.ir.launch import HOST, BeginExchange, BeginFetch, BeginStore, CopyRegion, EndExchange, EndFetch, EndStore, Launch, Operand, Schedule, Transfer
 from ocaffe.ir.tensor import BFLOAT, FLOAT, Ref, Role, has_whole_blocks
 from ocaffe.kernels.expression.expression import Pointwise, Reduce, in_domain, treats_alike
 from ocaffe.passes.join_launches import may_join, may_lie_within
 
 Interval = tuple[int, int]
+_BEGINS: Mapping[type[Launch], type[Launch]] = {EndStore: BeginStore, EndFetch: BeginFetch}
 PARAMETER_ALIGNMENT = 256  # elements (ocaffe/graph/parameters.py)
 MAX_INTERVALS = 1 << 12  # of a view of many samples; a view with more is taken as one interval
 
@@ -85,22 +86,18 @@ class _Check:
         self.graphs()
 
     def transfers(self, launch: Launch, copied: dict[Ref, Launch]) -> None:
-        if isinstance(launch, TRANSFERS):
-            host = launch.operands[isinstance(launch, (BeginStore, EndStore))].ref
-            begun = copied.pop(host, None)
-            wanted = {EndStore: BeginStore, EndFetch: BeginFetch}.get(type(launch))
-            if (begun is None) != (wanted is None) or (begun is not None and type(begun) is not wanted):
+        if isinstance(launch, Transfer):
+            begun, wanted = copied.pop(launch.host, None), _BEGINS.get(type(launch))
+            if type(begun) is not (wanted or type(None)):
                 fact = "begins while another copy of it is in progress" if wanted is None else "ends, and it never began"
-                raise self.fail(launch, f"the copy of {host} {fact}")
-            if wanted is None:
-                copied[host] = launch
+                raise self.fail(launch, f"the copy of {launch.host} {fact}")
         for host, begun in copied.items():
-            if begun is launch:
-                continue
-            busy = begun.operands[isinstance(begun, BeginFetch)].ref.root
+            fetched = isinstance(begun, BeginFetch)
             for operand in launch.operands:
-                if operand.ref.root is busy and (isinstance(begun, BeginFetch) or operand.access is not Access.READ):
-                    raise self.fail(launch, f"accesses {operand.ref} while it is copied {'from' if isinstance(begun, BeginFetch) else 'to'} {host}")
+                if operand.ref.root is begun.operands[fetched].ref.root and (fetched or operand.access is not Access.READ):
+                    raise self.fail(launch, f"accesses {operand.ref} while it is copied {'from' if fetched else 'to'} {host}")
+        if isinstance(launch, (BeginStore, BeginFetch)):
+            copied[launch.host] = launch
 
     def graphs(self) -> None:
         members: dict[int, list[int]] = defaultdict(list)

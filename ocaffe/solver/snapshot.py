@@ -21,8 +21,8 @@ from ocaffe.ir.graph import Parameter
 from ocaffe.solver.first_losses import DIVERGED
 from ocaffe.support import log
 from ocaffe.support.files import output, remove_leftovers, to_write
-from ocaffe.support.host_memory import pieces
 from ocaffe.support.lock import FileLock
+from ocaffe.support.process_memory import pieces
 
 if TYPE_CHECKING:
     from ocaffe.solver.solver import Solver
@@ -48,8 +48,7 @@ class DeviceBlobs(Mapping[str, Sequence[np.ndarray]]):
         ref, shape = self.network.group.held_gradient(parameter) if self.diffs else parameter.data, node_shape(parameter, name)
         if ref is None:
             return np.zeros(shape, np.float32)
-        view = self.network.session.view(ref)
-        array = (self.network.session.read(ref) if view is None else view).reshape(shape)
+        array = self.network.session.values(ref).reshape(shape)
         if self.finite and parameter.propagate and (wrong := not_finite(array)):  # constants may be infinite
             fact = f"{wrong:,} of the {array.size:,} values of parameter {parameter} are NaN or infinite: no snapshot is written, earlier ones are kept"
             raise Error(fact, place=parameter.place, fix=DIVERGED)

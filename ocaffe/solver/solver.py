@@ -282,8 +282,8 @@ class Solver:
     def history_arrays(self, shared: bool = False) -> Iterator[np.ndarray]:
         """Yield the history blobs. `shared`: on a CPU not copies but the memory itself, to be dropped before the next run."""
         for parameter, ref in self.history_views():
-            view = self.session.view(ref) if shared and ref is not None else None
-            yield np.zeros(parameter.shape, np.float32) if ref is None else self.session.read(ref) if view is None else view
+            read = self.session.values if shared else self.session.read
+            yield np.zeros(parameter.shape, np.float32) if ref is None else read(ref)
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 

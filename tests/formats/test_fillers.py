@@ -13,7 +13,7 @@ from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.formats import fillers
 from ocaffe.formats.fillers import fill, generator
-from ocaffe.support import host_memory
+from ocaffe.support import process_memory
 
 pytestmark = pytest.mark.quick
 
@@ -125,7 +125,7 @@ def test_pieces_change_no_bit(filler: str, shape: tuple[int, ...], monkeypatch: 
     param = proto.FillerParameter()
     text_format.Parse(filler, param)
     whole = fill(param, shape, generator(3, "l", 1))
-    for module in (host_memory, fillers):
+    for module in (process_memory, fillers):
         monkeypatch.setattr(module, "PIECE", 28)
     given = np.full(shape, np.nan, np.float32)
     fill(param, shape, generator(3, "l", 1), given)

@@ -16,7 +16,7 @@ from ocaffe.cl.device import Device
 from ocaffe.formats.text import parse
 from ocaffe.memory.process import KERNEL_BYTES, PROGRAM_BYTES, RuntimeMemory, process_line
 from ocaffe.solver.solver import Solver
-from ocaffe.support.host_memory import Taken
+from ocaffe.support.process_memory import Taken
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -37,7 +37,7 @@ import sys
 from ocaffe.cl.device import select_device
 from ocaffe.cli.train import main
 from ocaffe.layers.base import registry
-from ocaffe.support.host_memory import taken
+from ocaffe.support.process_memory import taken
 registry()
 select_device(sys.argv[1]).queue
 start = taken().peak

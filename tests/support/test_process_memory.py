@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ocaffe.support.host_memory import PIECE, Taken, drop_pages, pieces, return_heaps, taken
+from ocaffe.support.process_memory import PIECE, Taken, drop_pages, pieces, return_heaps, taken
 
 pytestmark = pytest.mark.quick
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the figures are Linux's")
