@@ -170,6 +170,8 @@ def _error(problem: Exception) -> Error | None:
     """Return the Error to print for an exception, or None for a bug of ocaffe."""
     if isinstance(problem, Error):
         return problem
+    if isinstance(problem, FileNotFoundError) and "temporary directory" in str(problem):  # Python's `tempfile` has tried TMPDIR, /tmp and others
+        return Error("no folder for temporary files can be written", place="ocaffe", fix="free room on its disk, or let TMPDIR name a folder on another disk")
     if isinstance(problem, FileNotFoundError) and problem.filename is None and working_folder() is None:
         return Error(GONE, place="ocaffe", fix=f"{REMEDY}, or give absolute names")
     if isinstance(problem, (NotPlain, IsADirectoryError, PermissionError)) and problem.filename:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocaffe.support.cache import cache_root
-from ocaffe.support.here import working_folder
+from ocaffe.support.here import real, working_folder
 
 NAME_VARIABLES = ("USER", "LOGNAME", "LNAME", "USERNAME", "SUDO_USER")
 HOST_VARIABLES = ("HOSTNAME", "HOST", "COMPUTERNAME", "USERDOMAIN")
@@ -95,7 +95,7 @@ def _folders() -> Iterator[str]:
     """Yield the folders whose names may have spaces, where a pattern of paths would end. The longest come first, because one may be in another."""
     named = os.path.expanduser("~"), working_folder() or "", sys.prefix, sys.base_prefix, tempfile.gettempdir(), str(Path(__file__).parents[2])
     found = {*named, str(cache_root() or "")}
-    found |= {os.path.realpath(folder) for folder in found if folder}
+    found |= {real(folder) for folder in found if folder}
     yield from sorted((folder for folder in found if len(folder.strip("/\\")) > 1), key=len, reverse=True)
 
 

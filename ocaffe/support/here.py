@@ -23,3 +23,9 @@ def here() -> str:
 def absolute(path: str) -> str:
     """Do the same as `os.path.abspath`. Without a working folder, a relative path stays as it is: no file has it."""
     return os.path.abspath(path) if os.path.isabs(path) or working_folder() is not None else os.path.normpath(path)
+
+
+def real(path: str) -> str:
+    """Do the same as `os.path.realpath`. Without a working folder, a relative path stays as it is: no file has it."""
+    whole = absolute(path)
+    return os.path.realpath(whole) if os.path.isabs(whole) else whole

@@ -6,10 +6,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
-from ocaffe.cli import COMMANDS, GROUPS
+from ocaffe.cli import COMMANDS, GROUPS, main
 from ocaffe.cli.dataset import COMMANDS as DATA
 from ocaffe.cli.dataset import FORMATS
 from ocaffe.support import cache
@@ -110,7 +111,7 @@ def test_absolute_names_work(tmp_path: pathlib.Path) -> None:
     (out / "net.prototxt").write_text(
         'layer { name: "d" type: "ImageData" top: "d" top: "l" image_data_param { source: "' + str(out / "list.txt") + '" batch_size: 1 root_folder: "some" } }'
     )
-    calls = [["report", "--nets", "none", "--timeout", "0.5", "--output", f"{out}/report.json"], ["new", "lenet", "--out", f"{out}/lenet"],
+    calls = [["report", "--nets", "none", "--timeout", "0.5", "--output", f"{out}/report.json", "--debug"], ["new", "lenet", "--out", f"{out}/lenet"],
              ["summary", f"{out}/lenet/deploy.prototxt"], ["install-links", f"{out}/links"], ["draw_net", f"{out}/lenet/deploy.prototxt", f"{out}/n.svg"],
              ["lint", f"{out}/lenet/deploy.prototxt"]]  # fmt: skip
     path = os.pathsep.join(("", "bin", os.environ.get("PATH", "")))
@@ -119,6 +120,8 @@ def test_absolute_names_work(tmp_path: pathlib.Path) -> None:
     assert json.loads((out / "report.json").read_text()) and (out / "n.svg").stat().st_size > 1000
     ((status, told),) = called(tmp_path, ["report", "--nets", "none", "--output", f"{out}/again.json"], TMPDIR="temporary")
     assert status == 1 and "error: " in told and GONE in told and "Traceback" not in told
+    ((status, told),) = called(tmp_path, ["report", "--nets", "none", "--timeout", "0.5", "--output", f"{out}/home.json", "--debug"], HOME="relative")
+    assert status == 0, told
     ((status, told),) = called(tmp_path, ["time", "--model", f"{out}/net.prototxt", "--iterations", "1"])
     assert status == 1 and "list.txt, line 1" in told and GONE in told and "Traceback" not in told
 
@@ -134,3 +137,12 @@ def test_the_text_of_errors(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     cache._root.cache_clear()
     assert cache.cache_root() is None
     assert absolute("a/../b") == "b" and absolute("/a/../b") == "/b"
+
+
+def test_without_a_folder_for_temporary_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`tempfile` raises an error without a file name then, as if the working directory were gone."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "none")])
+    assert main(["report", "--nets", "none", "--output", str(tmp_path / "report.json")]) == 1
+    told = capsys.readouterr().err
+    assert "no folder for temporary files" in told and "TMPDIR" in told and GONE not in told and "Traceback" not in told
