@@ -17,13 +17,14 @@ import numpy as np
 from ocaffe.cl.actions import ON_HOST, PoisonAction, PrepackAction, StreamAction, UploadAction, enqueue, nothing
 from ocaffe.cl.feed import complete
 from ocaffe.cl.first_launches import MARGIN, FirstLaunch
+from ocaffe.cl.host_memory import TRANSFER
 from ocaffe.cl.limits import check_group
 from ocaffe.cl.outputs import Fetched, OutputRing
 from ocaffe.cl.program import ProgramKey
 from ocaffe.cl.session import Arena, Session
 from ocaffe.cl.task_graph import TaskGraph, joined
 from ocaffe.cl.timeline import Timeline
-from ocaffe.cl.transfers import KEY, ON_COPY_QUEUES
+from ocaffe.cl.transfers import ON_COPY_QUEUES
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import HOST, Access, Call, Empty, Launch, Schedule, Transfer, Upload, roots
 from ocaffe.ir.recorder import STEP, STEP_FLOATS
@@ -92,7 +93,7 @@ class CommandList:
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
-        copies = {KEY} if any(isinstance(launch, Transfer) for launch in self.schedule) else set()
+        copies = {TRANSFER} if any(isinstance(launch, Transfer) for launch in self.schedule) else set()
         return {key for key, _, _ in self.kernels()} | copies
 
     def kernels(self) -> Counter[tuple[ProgramKey, str, tuple[int, ...] | None]]:

@@ -1,7 +1,6 @@
 """Copies between the device and the host's memory beside the launches of a run: the actions of BeginStore, EndStore, BeginFetch and EndFetch.
 
-A small kernel copies, with few work-groups, on a queue of its own for each direction. On an H200 it runs beside other kernels, at 52 GB/s. Copies of
-buffers by the driver do not: they wait for the kernels.
+A kernel copies on a queue of its own for each direction (host_memory.py).
 """
 from __future__ import annotations
 
@@ -9,20 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ocaffe.cl.program import ProgramKey
+from ocaffe.cl.host_memory import TRANSFER, VECTOR, copy_size
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, Transfer
 from ocaffe.ir.tensor import Ref
-
-TEXT = """
-kernel void transfer(global const uint4* x, ulong x_begin, global uint4* y, ulong y_begin, ulong count) {
-  x += x_begin, y += y_begin;
-  for (ulong i = get_global_id(0); i < count; i += get_global_size(0)) y[i] = x[i];
-}
-"""
-KEY = ProgramKey(TEXT)
-VECTOR = 16  # bytes that a work-item copies at a time
-GROUPS, ITEMS = 32, 256  # work-groups of a copy, and work-items of each; on CPUs one for each compute unit
 
 
 class Commands(Protocol):
@@ -42,15 +31,13 @@ class BeginAction:
         self.commands, device = commands, commands.session.device
         source, target = (operand.ref for operand in launch.operands)
         self.host, self.stores = launch.host, isinstance(launch, BeginStore)
-        self.kernel = device.cl.Kernel(commands.session.programs[KEY], "transfer")
+        self.kernel = device.cl.Kernel(commands.session.programs[TRANSFER], "transfer")
         arguments: list[Any] = []
         for ref in (source, target):
             buffer, offset = commands.locate(ref)
             arguments += [buffer, np.uint64(offset * ref.dtype.itemsize // VECTOR)]
         self.kernel.set_args(*arguments, np.uint64(-(-source.nbytes // VECTOR)))
-        cpu = device.target.is_cpu
-        self.local = (1 if cpu else device.target.group(ITEMS),)
-        self.size = (device.target.compute_units,) if cpu else (GROUPS * self.local[0],)
+        self.size, self.local = ((count,) for count in copy_size(device.target))
 
     def __call__(self, slot: int) -> Any:
         session = self.commands.session

@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 
+from ocaffe.cl.peaks import Peaks, launch_seconds, measure_peaks
 from ocaffe.cl.session import Session
 from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import families
 from ocaffe.kernels.matmul.families import FAMILIES, Family, family_of
 from ocaffe.kernels.matmul.gemm_gpu import units
-from ocaffe.profiling.peaks import Peaks, launch_seconds, measure_peaks
 
 CONSTANTS = ("COMMON", "WAVES_OF_32", "WAVES_OF_64", "HALF_SUMS")  # tiles in families.py
 MAKERS = ("NVIDIA", "AMD", "INTEL")  # patterns of runtimes there
@@ -36,7 +36,7 @@ class Measured:
 
 def measured(session: Session, clock: int) -> Measured:
     """Measure a device. This takes a few seconds."""
-    return Measured(measure_peaks(session), launch_seconds(session), clock)
+    return Measured(measure_peaks(session.device, session.programs), launch_seconds(session.device, session.programs), clock)
 
 
 def row(target: Target, found: Measured) -> Family:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from ocaffe.cl.peaks import Peaks, measure_peaks
 from ocaffe.cl.session import Session
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Node
 from ocaffe.ir.launch import HOST, Access, Launch, Upload
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.report import size_text
-from ocaffe.profiling.peaks import Peaks, measure_peaks
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def measure(session: Session, title: str, nodes: Sequence[Node], run: Callable[[
     """
     if iterations < 1:
         raise Error(f"profile over {iterations} iterations", fix="1 or more iterations")
-    peaks = measure_peaks(session)
+    peaks = measure_peaks(session.device, session.programs)
     finish = session.device.queue.finish
     run(1)
     finish()

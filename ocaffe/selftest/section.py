@@ -22,6 +22,7 @@ from ocaffe.cl.child import end_with_parent
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cl.failure import device_failure
 from ocaffe.cl.kernel_facts import kernel_facts, logged_spill, messages_about
+from ocaffe.cl.peaks import launch_seconds, measure_peaks
 from ocaffe.cl.session import Session
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.network import Network, phase_net
@@ -31,7 +32,6 @@ from ocaffe.formats.batch import batched
 from ocaffe.formats.text import read_net
 from ocaffe.graph.options import NetOptions
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.profiling.peaks import launch_seconds, measure_peaks
 from ocaffe.support import log
 from ocaffe.zoo import FOLDER, templates
 
@@ -63,8 +63,8 @@ def measured(section: str, device: Device, limit: int, built: Progress = lambda 
 
 def rates(session: Session) -> dict[str, Any]:
     """Return the rates of float multiply-adds and of a copy, and the microseconds of a launch."""
-    peaks = measure_peaks(session)
-    return {"gflops": peaks.gflops, "copy_gbytes": peaks.gbytes, "launch_us": 1e6 * launch_seconds(session)}
+    peaks = measure_peaks(session.device, session.programs)
+    return {"gflops": peaks.gflops, "copy_gbytes": peaks.gbytes, "launch_us": 1e6 * launch_seconds(session.device, session.programs)}
 
 
 class Times:

@@ -12,12 +12,12 @@ import pytest
 import ocaffe as caffe
 from ocaffe.cl import tuned_tables
 from ocaffe.cl.device import Device, with_kind
+from ocaffe.cl.peaks import Peaks
 from ocaffe.cli import main, tune
 from ocaffe.formats.state import read_state
 from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import families, gemm_gpu
 from ocaffe.profiling import family_row
-from ocaffe.profiling.peaks import Peaks
 from tests.api.nets import net as net_of
 
 NET = """

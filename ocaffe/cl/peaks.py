@@ -1,17 +1,20 @@
-"""Measure the peak rates of a device: float multiply-adds in registers, and a copy in memory; and the time of a launch. This takes seconds at most."""
+"""Measure the peak rates of a device: float multiply-adds in registers, and a copy in memory; the time of a launch; and the link to the host.
+
+Each takes less than a second.
+"""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocaffe.cl.program import ProgramKey
+from ocaffe.cl.host_memory import TRANSFER, VECTOR, copy_size, host_buffer
+from ocaffe.cl.program import ProgramKey, Programs
 
 if TYPE_CHECKING:
-    from ocaffe.cl.session import Session
+    from ocaffe.cl.device import Device
 
 # multiply_adds: each work-item runs `steps` rounds of SUMS independent multiply-adds on vectors of WIDTH floats.
 # copy: vectors of WIDTH floats. On CPUs a work-item copies `each` adjacent vectors; on GPUs adjacent work-items copy adjacent vectors.
@@ -42,6 +45,7 @@ LAUNCHES = 200
 SUMS = 12
 LONG = 8e-3  # minimum seconds of a run of multiply-adds: shorter runs do not raise the clock
 RUNS = 5
+LINKED = 64 << 20  # bytes of a copy between device and host
 COPIED = 256 << 20  # bytes, more than caches hold
 MEMORY_DIVISOR = 8  # at most 1 / MEMORY_DIVISOR of the free memory
 
@@ -58,13 +62,13 @@ class Peaks:
         return max(1e-9 * flops / self.gflops, 1e-9 * nbytes / self.gbytes)
 
 
-def measure_peaks(session: Session) -> Peaks:
+def measure_peaks(device: Device, programs: Programs) -> Peaks:
     """Measure both peaks, each as the best of RUNS runs."""
-    device, cl, target = session.device, session.device.cl, session.device.target
+    cl, target = device.cl, device.target
     width, group = (target.vector_width, 1) if target.is_cpu else (4, target.group(256))
     defines = (("GROUP", str(group)), ("NEIGHBOURS", str(int(not target.is_cpu))), ("WIDTH", str(width)))
     key = ProgramKey(TEXT, defines)
-    program = session.programs.build_all([key])[key]
+    program = programs.build_all([key])[key]
     items = target.compute_units * (4 if target.is_cpu else 8 * group)
     vectors = min(COPIED, target.max_allocation // 2, target.available_memory // MEMORY_DIVISOR) // (8 * width)
     each = max(1, vectors // (items if target.is_cpu else vectors // 4))
@@ -72,34 +76,60 @@ def measure_peaks(session: Session) -> Peaks:
     buffers = [cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4 * width * vectors) for _ in range(2)]
     for buffer in buffers:  # so that every page is allocated
         cl.enqueue_fill_buffer(device.queue, buffer, np.float32(1), 0, 4 * width * vectors)
+    device.queue.finish()
     multiply, copy = cl.Kernel(program, "multiply_adds"), cl.Kernel(program, "copy")
     copy.set_args(*buffers, np.int32(each))
-    with session.timed():
-        def seconds(kernel: Any, size: int) -> float:
-            event = cl.enqueue_nd_range_kernel(device.queue, kernel, (size,), (group,))
-            event.wait()
-            return 1e-9 * float(event.profile.end - event.profile.start)
+    queue = profiled(device)
 
-        def best(run: Callable[[], float]) -> float:
-            return min(run() for _ in range(RUNS))
+    def best(kernel: Any, size: int) -> float:
+        return min(seconds(device, queue, kernel, size, group) for _ in range(RUNS))
 
-        steps, taken = 256, 0.0
-        while taken < LONG:
-            steps *= 2
-            multiply.set_args(buffers[0], np.float32(0.999), np.float32(0.001), np.int32(steps))
-            taken = seconds(multiply, items)
-        fastest = best(lambda: seconds(multiply, items))
-        copied = best(lambda: seconds(copy, movers))
+    steps, taken = 256, 0.0
+    while taken < LONG:
+        steps *= 2
+        multiply.set_args(buffers[0], np.float32(0.999), np.float32(0.001), np.int32(steps))
+        taken = seconds(device, queue, multiply, items, group)
+    fastest, copied = best(multiply, items), best(copy, movers)
     for buffer in buffers:
         buffer.release()
     return Peaks(2e-9 * items * SUMS * width * steps / fastest, 2e-9 * movers * each * 4 * width / copied)
 
 
-def launch_seconds(session: Session) -> float:
+def profiled(device: Device) -> Any:
+    """Return a new queue whose commands have times."""
+    return device.cl.CommandQueue(device.context, device.cl_device, properties=device.cl.command_queue_properties.PROFILING_ENABLE)
+
+
+def seconds(device: Device, queue: Any, kernel: Any, size: int, group: int) -> float:
+    """Run a kernel whose arguments are set on a profiled queue, and return its time."""
+    event = device.cl.enqueue_nd_range_kernel(queue, kernel, (size,), (group,))
+    event.wait()
+    return 1e-9 * float(event.profile.end - event.profile.start)
+
+
+def link_rates(device: Device, programs: Programs) -> tuple[float, float]:
+    """Return bytes/s of copies to the host's memory (host_memory.py), and of copies from it. The device must have such memory."""
+    size = min(LINKED, device.target.max_allocation) // VECTOR * VECTOR
+    host, own = host_buffer(device, size), device.cl.Buffer(device.context, device.cl.mem_flags.READ_WRITE, size)
+    device.cl.enqueue_fill_buffer(device.queue, own, np.float32(1), 0, size)  # so that every page is allocated
+    device.queue.finish()
+    kernel, queue = device.cl.Kernel(programs.build_all([TRANSFER])[TRANSFER], "transfer"), profiled(device)
+    items, group = copy_size(device.target)
+
+    def rate(source: Any, target: Any) -> float:
+        kernel.set_args(source, np.uint64(0), target, np.uint64(0), np.uint64(size // VECTOR))
+        return size / min(seconds(device, queue, kernel, items, group) for _ in range(RUNS))
+
+    found = rate(own, host), rate(host, own)
+    for buffer in (host, own):
+        buffer.release()
+    return found
+
+
+def launch_seconds(device: Device, programs: Programs) -> float:
     """Return the time of a launch in a sequence of launches that do nothing."""
-    device, cl = session.device, session.device.cl
-    key = ProgramKey(EMPTY)
-    kernel = cl.Kernel(session.programs.build_all([key])[key], "nothing")
+    cl, key = device.cl, ProgramKey(EMPTY)
+    kernel = cl.Kernel(programs.build_all([key])[key], "nothing")
     buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 4)  # the kernel does not keep it alive
     kernel.set_args(buffer)
 
