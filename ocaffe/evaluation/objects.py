@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ocaffe.support.drawable import drawable
 from ocaffe.tools.drawing.palette import color_of
 
 IMAGE, LABEL, SCORE, BOX = 0, 1, 2, slice(3, 7)  # columns of DetectionOutput
@@ -40,7 +41,7 @@ def draw_objects(picture: Image.Image, found: Sequence[dict[str, Any]]) -> Image
         left, top, right, bottom = (round(share * (size - 1)) for share, size in zip(each["box"], (width, height, width, height)))
         color = color_of(each["index"])
         draw.rectangle((min(left, right), min(top, bottom), max(left, right), max(top, bottom)), outline=color, width=line)
-        text = f"{each['label']} {each['score']:.2f}"
+        text = f"{drawable(each['label'])} {each['score']:.2f}"
         _, _, wide, high = draw.textbbox((0, 0), text, font=font)
         y = top - high - 2 if top > high + 2 else top + line
         draw.rectangle((left, y, left + wide + 3, y + high + 2), fill=color)

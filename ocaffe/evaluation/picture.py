@@ -24,7 +24,7 @@ def confusion_png(confusion: Confusion, names: Sequence[str]) -> bytes:
     classes = len(counts)
     cell = int(np.clip(_SIZE // classes, *_CELLS))
     font = ImageFont.load_default(min(14, max(9, cell // 2)))
-    shown = [drawable(name)[:_LETTERS] for name in names] if cell >= _NAMED else [""] * classes
+    shown = [drawable(name, _LETTERS) for name in names] if cell >= _NAMED else [""] * classes
     measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     room = int(max(measure.textlength(name, font) for name in shown)) + 2 * _MARGIN
     head = room + 2 * _MARGIN

@@ -28,6 +28,6 @@ def with_boxes(picture: np.ndarray, rows: np.ndarray, names: Sequence[str]) -> n
         color = _COLORS[label % len(_COLORS)]
         draw.rectangle((xmin, ymin, right, bottom), outline=color)
         name = names[label] if 0 <= label < len(names) else str(label)
-        text = drawable(f"{name}{'?' * difficult}")
+        text = f"{drawable(name)}{'?' * difficult}"
         draw.text((xmin + 2, ymin + 1), text, color, font, stroke_width=1, stroke_fill="black")
     return np.asarray(image)[..., ::-1].transpose(2, 0, 1)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from ocaffe.errors import Error
-from ocaffe.shown import markup
+from ocaffe.shown import markup, visible
 from ocaffe.tools.drawing.layout import Layout, Point, check_parts, layout
 
 FONT, LINE, CHARACTER, PAD = 11, 15, 6.6, 9.0  # pixels: font size, line height, width of a character, padding of boxes
@@ -22,6 +22,7 @@ FAMILIES = (  # a substring of the type, and the family whose color it gets
     ("Data", "Data"), ("Input", "Data"), ("Convolution", "Convolution"), ("InnerProduct", "InnerProduct"), ("Pooling", "Pooling"), ("Norm", "Normalization"),
     ("LRN", "Normalization"), ("Scale", "Normalization"), ("Loss", "Loss"), ("Accuracy", "Accuracy"),
 )  # fmt: skip
+_MOST = 120  # characters of a line; a name in a file can have millions
 _WINDOW = ("kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w", "pad", "pad_h", "pad_w", "dilation", "group")
 
 
@@ -82,7 +83,7 @@ def _graph(net: Any, rates: bool) -> tuple[list[Node], list[tuple[int, int]], li
         for source in producers.get(blob, ()):
             used.add((blob, source))
             edges.append((source, target))
-            names.append(blob if len(net.layer[source].top) > 1 else "")
+            names.append(_line(blob) if len(net.layer[source].top) > 1 else "")
         check_parts(len(edges))
 
     for index, layer in enumerate(net.layer):
@@ -95,7 +96,7 @@ def _graph(net: Any, rates: bool) -> tuple[list[Node], list[tuple[int, int]], li
     for blob, sources in producers.items():
         left = [source for source in sources if (blob, source) not in used]
         if left:
-            nodes.append(Node([blob], COLORS["Blob"], True))
+            nodes.append(Node([_line(blob)], COLORS["Blob"], True))
             for source in left:
                 edges.append((source, len(nodes) - 1))
                 names.append("")
@@ -103,7 +104,7 @@ def _graph(net: Any, rates: bool) -> tuple[list[Node], list[tuple[int, int]], li
 
 
 def _text(layer: Any, rates: bool) -> list[str]:
-    lines = [layer.name, f"({layer.type})"]
+    lines = [_line(layer.name), _line(f"({layer.type})")]
     for field, value in layer.ListFields():
         if field.name.endswith("_param") and hasattr(value, "ListFields"):
             settings = {inner.name: setting for inner, setting in value.ListFields()}
@@ -113,10 +114,16 @@ def _text(layer: Any, rates: bool) -> list[str]:
                 lines.append(value.DESCRIPTOR.fields_by_name["pool"].enum_type.values_by_number[value.pool].name)
             window = [f"{name.replace('_size', '')} {_number(settings[name])}" for name in _WINDOW if settings.get(name)]
             if window:
-                lines.append(", ".join(window))
+                lines.append(_line(", ".join(window)))
     if rates and layer.param:
-        lines.append("lr " + ", ".join(f"{spec.lr_mult:g}" for spec in layer.param) + "; decay " + ", ".join(f"{spec.decay_mult:g}" for spec in layer.param))
+        rates_text = "lr " + ", ".join(f"{spec.lr_mult:g}" for spec in layer.param) + "; decay " + ", ".join(f"{spec.decay_mult:g}" for spec in layer.param)
+        lines.append(_line(rates_text))
     return lines
+
+
+def _line(text: str) -> str:
+    """Return a text of the net as one line, before it is measured: hidden characters are escapes, and a long text ends in dots."""
+    return visible(text) if len(text) <= _MOST else visible(text[: _MOST - 3]) + "..."
 
 
 def _number(value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from ocaffe.errors import Error
 from ocaffe.shown import markup, visible
 
+_MOST = 200  # characters of a text; a name in a file can have millions
 FORMATS = ("png", "svg", "pdf", "html")
 
 
@@ -23,8 +24,8 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def plain(name: str) -> str:
-    """Return a name as matplotlib writes it: text between two dollars would be a formula."""
-    return visible(name).replace("$", r"\$")
+    """Return a name as matplotlib writes it: in one line of limited length. Text between two dollars would be a formula."""
+    return visible(name if len(name) <= _MOST else name[: _MOST - 3] + "...").replace("$", r"\$")
 
 
 def content(figure: Any, kind: str, title: str) -> bytes:

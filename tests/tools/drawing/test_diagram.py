@@ -188,7 +188,9 @@ def test_a_source_lies_next_to_the_first_node_that_it_feeds() -> None:
 @pytest.mark.parametrize("suffix", [".jpg", ".pdf", ".webp", ".xbm"])
 def test_a_format_that_does_not_take_the_picture(suffix: str, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
     """JPEG, which PDF uses too, has at most 65,535 pixels a side, WebP 16,383; XBM has two colors."""
-    (tmp_path / "n.prototxt").write_text(text_of([f'layer {{ name: "{"a" * 10_000}" type: "ReLU" bottom: "data" top: "x" }}']))
+    blobs = ["data", *(f"x{number}" for number in range(500))]
+    layers = [f'layer {{ name: "{"a" * 100}{top}" type: "ReLU" bottom: "{bottom}" top: "{top}" }}' for bottom, top in itertools.pairwise(blobs)]
+    (tmp_path / "n.prototxt").write_text(text_of(layers))
     assert main(["draw_net", str(tmp_path / "n.prototxt"), str(tmp_path / f"n{suffix}")]) == 1
     told = capfd.readouterr().err
     assert f"{tmp_path / 'n.prototxt'}" in told and "cannot be written as" in told and ".svg or .png" in told and os.listdir(tmp_path) == ["n.prototxt"]
