@@ -72,6 +72,7 @@ ON_A_DEVICE = frozenset(
     ("fit", "predict", "train", "test", "time", "device_query", "compare", "sweep", "tune", "selftest", "report", "extract_features", "classify", "detect")
 )
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+_LESS = "give a smaller size, batch or file; or end other programs; or raise the limit of memory, if `ulimit -v` shows one"
 INTERRUPTED = 130  # exit status, as of shells
 
 
@@ -179,6 +180,9 @@ def _error(problem: Exception) -> Error | None:
         return Error(f"the file cannot be used: {problem.strerror}", place=os.fsdecode(problem.filename), fix=fix)
     if isinstance(problem, UnicodeEncodeError) and _HALF.search(problem.object):
         return Error("the name is not UTF-8, and prototxts hold UTF-8 alone", place=problem.object, fix="rename the file or folder, or move it into another")
+    if isinstance(problem, MemoryError):
+        text = str(problem) or "the system gives no more"
+        return Error(f"the command needs more memory than there is: {text}", place="ocaffe", fix=_LESS)
     from ocaffe.cl.failure import device_failure  # most commands run without OpenCL
 
     return device_failure(problem)

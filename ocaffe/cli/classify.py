@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import argparse
 import glob
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from ocaffe.cl.device import Device, select_device
 from ocaffe.classifier import Classifier
 from ocaffe.cli.flags import Parser
+from ocaffe.data.changes.resample import check_pixels
 from ocaffe.data.stores.label_names import label_names
 from ocaffe.data.stores.labels_txt import read_labels
 from ocaffe.errors import Error, shape_text
@@ -23,12 +23,12 @@ from ocaffe.io import load_image
 from ocaffe.shown import say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
+from ocaffe.support.whole import whole
 from ocaffe.tools.recognise import ImageNet, read_mean
 
 MODEL = "models/bvlc_reference_caffenet/"
 MEAN = "ilsvrc_2012_mean.npy"
 BEST = 5  # classes that are printed
-MOST_PIXELS = 1 << 25  # of a resized image
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("labels", "", "print the best classes with the names in this labels.txt, or in that of this database or folder")
     options = parser.parse(argv)
     classes = read_classes(options.labels) if options.labels else []
-    dims = numbers(options.images_dim, "images_dim", 2)
+    dims = size_of(options.images_dim, "images_dim", "classify")
     mean = mean_of(options)
     device = chosen_device(options)
     try:
@@ -101,18 +101,24 @@ def swap_channels(net: ImageNet, options: argparse.Namespace) -> None:
         net.transformer.set_channel_swap(net.input, swap)
 
 
+def size_of(text: str, flag: str, command: str) -> tuple[int, int]:
+    """Parse a size such as `256,256`: height and width. Raises Error, also for too many pixels."""
+    values = [whole(part.strip()) for part in text.split(",")]
+    if len(values) != 2 or min(values) < 1:
+        raise Error(f"--{flag} is '{text}'", place=f"ocaffe {command}", fix=f"--{flag}=HEIGHT,WIDTH: 2 whole numbers of 1 or more, such as --{flag}=256,256")
+    height, width = values
+    check_pixels(f"images of --{flag}", height, width, f"--{flag}=HEIGHT,WIDTH: about the size of the net's input, such as 256,256", f"ocaffe {command}")
+    return height, width
+
+
 def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
     """Parse integers such as `2,1,0`; () for an empty text. Raises Error."""
     try:
         values = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
         values = ()
-    if (text or flag == "images_dim") and (len(values) != count or min(values) < 0):
-        example = ",".join(("HEIGHT", "WIDTH") if flag == "images_dim" else ["NUMBER"] * count)
-        raise Error(f"--{flag} is '{text}'", fix=f"--{flag}={example}: {count} whole numbers of 0 or more")
-    if flag == "images_dim" and math.prod(values) > MOST_PIXELS:
-        fact = f"--{flag} is '{text}', images of {math.prod(values):,} pixels, and the limit is {MOST_PIXELS:,}"
-        raise Error(fact, fix=f"--{flag}=HEIGHT,WIDTH: about the size of the net's input, such as 256,256")
+    if text and (len(values) != count or min(values) < 0):
+        raise Error(f"--{flag} is '{text}'", fix=f"--{flag}={','.join(['NUMBER'] * count)}: {count} whole numbers of 0 or more")
     return values
 
 

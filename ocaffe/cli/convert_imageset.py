@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe.cli.flags import Parser
+from ocaffe.data.changes.resample import check_pixels
 from ocaffe.data.databases.writer import WRITERS
 from ocaffe.errors import Error
 from ocaffe.support import log
@@ -63,6 +64,8 @@ def image_recipe(options: Any, command: str, **more: Any) -> Recipe:
         given, other = ("width", "height") if width else ("height", "width")
         fix = f"give --resize_{other} too, or leave out --resize_{given}"
         raise Error(f"--resize_{given} is {width or height}, and --resize_{other} is 0, the default", place=f"ocaffe {command}", fix=fix)
+    fix = "--resize_height 256 --resize_width 256, or about the size of the images"
+    check_pixels("images of --resize_height and --resize_width", height, width, fix, f"ocaffe {command}")
     encode: str | None = options.encode_type
     if encode:
         file_format(encode)

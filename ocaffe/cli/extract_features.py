@@ -11,7 +11,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device, select_device
-from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.cli.flags import Parser, device_flags, whole_number
 from ocaffe.data.databases.writer import OPENED, WRITERS, Writer
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.blob import array_to_datum
@@ -30,10 +30,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help="the net prototxt, with a data layer")
     parser.add_argument("blobs", metavar="BLOB[,BLOB]", help="names of the blobs, separated by ','")
     parser.add_argument("databases", metavar="DB[,DB]", help="databases to write, one per blob, separated by ','")
-    parser.add_argument("batches", metavar="NUM_BATCHES", type=int, help="number of batches to run")
+    parser.add_argument("batches", metavar="NUM_BATCHES", type=whole_number, help="number of batches to run")
     parser.add_argument("backend", metavar="DB_TYPE", choices=sorted(WRITERS), help="lmdb or leveldb")
     parser.add_argument("mode", metavar="CPU|GPU", nargs="?", default="", choices=("CPU", "GPU", ""), help="default: --device or the best device")
-    parser.add_argument("number", metavar="DEVICE_ID", nargs="?", type=int, default=0, help="number of the GPU")
+    parser.add_argument("number", metavar="DEVICE_ID", nargs="?", type=whole_number, default=0, help="number of the GPU")
     device_flags(parser)
     options = parser.parse(argv)
     blobs, databases = options.blobs.split(","), options.databases.split(",")

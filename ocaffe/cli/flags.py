@@ -5,7 +5,7 @@ import argparse
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,11 +14,13 @@ from ocaffe.errors import Error
 from ocaffe.ir.target import MATHS
 from ocaffe.shown import command, lines_of, say
 from ocaffe.support import log
-from ocaffe.support.whole import whole
+from ocaffe.support.finite import LARGEST
+from ocaffe.support.whole import MOST_DIGITS, signed, whole
 
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
+_SHOWN = 60  # characters of a value in an error
 _TRUTH = {"true": True, "t": True, "1": True, "yes": True, "y": True, "false": False, "f": False, "0": False, "no": False, "n": False}
 
 
@@ -61,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             negative = [dashes + "no" + spelled.lstrip("-") for spelled in spellings for dashes in ("--", "-")]
             self.add_argument(*dict.fromkeys(negative), dest=name, action="store_false", default=False, help=argparse.SUPPRESS)
         else:
-            kind = type(default) if least is None else partial(_at_least, least)
+            kind = _NUMBERS.get(type(default), str) if least is None else partial(_at_least, least)
             self.add_argument(*spellings, dest=name, type=kind, default=default, help=help or " ", choices=choices)
 
     def former(self, *fields: str) -> None:
@@ -132,11 +134,11 @@ class Parser(argparse.ArgumentParser):
         flag, fact = about[1], about[2]
         if fact == "expected one argument":
             return Error(f"{flag} has no value", place=self.prog, fix=f"{flag} VALUE; `{self.prog} --help` describes it")
-        if number := re.fullmatch(r"invalid (int|float) value: (.*)", fact):
-            kind = {"int": "whole number", "float": "number"}[number[1]]
-            return Error(f"{flag} is {number[2]}, which is not a {kind}", place=self.prog, fix=f"give a {kind}, such as {flag} {self._example(flag)}")
         if least := re.fullmatch(r"('.*') is not (a whole number of at least \d+)", fact):
             return Error(f"{flag} is {least[1]}", place=self.prog, fix=f"{flag} with {least[2]}")
+        if number := re.fullmatch(r"('.*') is not (a whole number|a number|a finite number)( of .*)?", fact):
+            given = f"{flag} is {number[1]}, which is not {number[2]}{number[3] or ''}"
+            return Error(given, place=self.prog, fix=f"give {number[2]}, such as {flag} {self._example(flag)}")
         if choice := re.fullmatch(r"invalid choice: (.*?) \(choose from (.*)\)", fact):
             return Error(f"{flag} is {choice[1]}", place=self.prog, fix=f"{flag} with one of {choice[2]}".replace("'", ""))
         return None
@@ -149,8 +151,36 @@ class Parser(argparse.ArgumentParser):
 def _at_least(least: int, text: str) -> int:
     """Return the whole number in `text`."""
     if whole(text) < least:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {least}")
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a whole number of at least {least}")
     return whole(text)
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number in `text`, which may have a sign."""
+    number = signed(text.strip())
+    if number is None:
+        most = f" of at most {MOST_DIGITS} digits" * (len(text) > MOST_DIGITS)
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a whole number{most}")
+    return number
+
+
+def _finite(text: str) -> float:
+    """Return the number in `text`. NaN and infinity make no sense for any flag, and neither do numbers that a float of 32 bits cannot hold."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a number") from None
+    if not abs(number) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"{_quoted(text)} is not a finite number of 32 bits")
+    return number
+
+
+def _quoted(text: str) -> str:
+    """Return the value of a flag for an error. It can have thousands of digits."""
+    return f"'{text}'" if len(text) <= _SHOWN else f"'{text[:_SHOWN]}...'"
+
+
+_NUMBERS: dict[type, Callable[[str], Any]] = {int: whole_number, float: _finite}  # by the type of a flag's default
 
 
 def device_flags(parser: Parser) -> None:

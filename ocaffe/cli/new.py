@@ -8,6 +8,7 @@ from typing import Any
 
 from ocaffe.cl.device import choose, list_devices, no_opencl
 from ocaffe.cli.flags import Parser
+from ocaffe.data.changes.resample import check_pixels
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
@@ -82,7 +83,8 @@ def project_flags(parser: Parser, size: str, epochs: str) -> None:
 
 
 def choices_of(options: argparse.Namespace, **more: Any) -> Choices:
-    """Return the choices of `project_flags` and --seed, without size and epochs, and `more` of them."""
+    """Return the choices of `project_flags` and --seed, without size and epochs, and `more` of them. Raise Error for a size of too many pixels."""
+    check_pixels("images of --size", options.size, options.size, "--size 224, or another number of pixels that is about the side of the images", "--size")
     augment = None if options.augment == "net" else "" if options.augment == "none" else options.augment
     return Choices(
         classes=options.classes, batch=options.batch, weights=options.weights, iterations=options.iterations, augment=augment, transform=options.transform,

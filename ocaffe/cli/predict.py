@@ -11,7 +11,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
-from ocaffe.cli.classify import numbers, read_classes
+from ocaffe.cli.classify import read_classes, size_of
 from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.cli.matching import check_match, match_flag
@@ -143,9 +143,8 @@ def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preproce
     """
     if (layer is None and is_region_detector(upgrade_net(net))) or (layer is not None and layer_type(layer) == "RoIData"):
         return _changed(RegionImages.of(layer), options, place)
-    shape, found = _input(net), numbers(options.resize, "resize", 2)
+    shape, resized = _input(net), _size(options)
     missing = [f"--{name}" for name in GIVEN if not getattr(options, name)]
-    resized = (found[0], found[1]) if found else None
     if layer is not None:
         base = of_layer(layer, shape, resized, place)
     elif missing or resized is None or shape is None:
@@ -156,16 +155,21 @@ def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preproce
     return _changed(base, options, place)
 
 
+def _size(options: Any) -> tuple[int, int] | None:
+    """Return the size of --resize, None without it. Raise Error."""
+    return size_of(options.resize, "resize", NAME) if options.resize else None
+
+
 def _changed(base: Preprocessing | RegionImages, options: Any, place: str) -> Preprocessing | RegionImages:
     """Return the settings with those of the flags in their place. Raise Error if they contradict each other."""
-    found = numbers(options.resize, "resize", 2)
+    found = _size(options)
     mean = mean_of(options.mean) if options.mean else base.mean
     if isinstance(base, RegionImages):
         if options.scale or mean.shape not in ((1,), (3,)):
             raise Error("--scale, or --mean with an image, is given for a detector of regions", place=f"ocaffe {NAME}", fix="--mean BLUE,GREEN,RED")
         side, longest = found or (base.side, base.longest)
         return RegionImages(side, longest, mean)
-    result = Preprocessing(base.shape, (found[0], found[1]) if found else base.resized, mean, options.scale or base.scale)
+    result = Preprocessing(base.shape, found or base.resized, mean, options.scale or base.scale)
     result.check(place)
     return result
 

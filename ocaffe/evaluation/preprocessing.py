@@ -9,11 +9,13 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.changes.resample import Interpolation, resize
 from ocaffe.data.changes.resizing import Resizing, without_padding
+from ocaffe.data.changes.transform import check_values
 from ocaffe.data.databases.database import open_database
 from ocaffe.data.databases.datum import raw_shape
 from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.data.stores.label_names import is_database
-from ocaffe.errors import Error, shape_text
+from ocaffe.errors import Error, shape_text, within
+from ocaffe.support.finite import LARGEST, singles
 from ocaffe.tools.recognise import read_mean
 
 PADDED = proto.ResizeParameter.FIT_LARGE_SIZE_AND_PAD
@@ -69,6 +71,10 @@ class Preprocessing:
             fact = f"images of {shape_text(self.resized)} are smaller than the net's input, {height} x {width}"
             fix = f"--resize {max(self.resized[0], height)},{max(self.resized[1], width)}, or another of at least {height},{width}"
             raise Error(fact, place=place, fix=fix)
+        largest = (255 + float(np.abs(self.mean).max(initial=0))) * abs(self.scale)
+        if largest > LARGEST:
+            fact = f"the mean and the scale {self.scale:g} would give values up to {largest:g}, and floats of 32 bits end at {LARGEST:g}"
+            raise Error(fact, place=place, fix="give --mean and --scale as in the training, such as --mean 104,117,123 --scale 1")
         fits = self.mean.shape == (channels, *self.resized) if self.mean.ndim == 3 else self.mean.size in (1, channels)
         if not fits:
             fact = f"the mean is {shape_text(self.mean.shape)}, and the images are {shape_text((channels, *self.resized))}"
@@ -82,6 +88,8 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
     Raises Error if nothing says the size to which images were resized.
     """
     transform = layer.transform_param
+    with within(place, f"'{layer.name}' ({layer.type})"):
+        check_values(transform)
     crop = (transform.crop_h, transform.crop_w) if transform.crop_h else (transform.crop_size,) * 2 if transform.crop_size else None
     change = None if resized else _resize_param(layer, place)
     padding = None
@@ -100,11 +108,15 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
 
 
 def mean_of(text: str) -> np.ndarray:
-    """Return the mean in `text`: a .binaryproto or .npy file, or values separated by commas. Raise Error."""
+    """Return the mean in `text`: a .binaryproto or .npy file, or values separated by commas. Raise Error, also for NaN and infinity."""
     try:
-        return np.array([float(word) for word in text.split(",")], np.float32)
+        values = [float(word) for word in text.split(",")]
     except ValueError:
-        return np.float32(read_mean(text))
+        return read_mean(text)
+    try:
+        return singles("the mean", values)
+    except ValueError as problem:
+        raise Error(str(problem), place="--mean", fix="--mean VALUE, or --mean BLUE,GREEN,RED, with finite numbers such as --mean 104,117,123") from None
 
 
 def _channels(layer: Any) -> int:

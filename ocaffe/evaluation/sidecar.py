@@ -7,7 +7,6 @@ The file has `size` (channels, height, width of the net's input), `resize` (heig
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.decoding.decode import MAX_PIXELS
-from ocaffe.errors import Error, shape_text
+from ocaffe.data.changes.resample import check_pixels
+from ocaffe.errors import Error, shape_text, within
 from ocaffe.evaluation.deploy import class_names, data_layer
 from ocaffe.evaluation.preprocessing import Padding, Preprocessing, of_layer
 from ocaffe.evaluation.region_images import RegionImages
@@ -27,6 +26,7 @@ from ocaffe.formats.numpy_file import read_npy
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
+from ocaffe.support.finite import singles
 from ocaffe.support.inside import plain_inside
 
 SIDE, LONGEST = "shorter_side", "longest"  # of the images of a detector of regions
@@ -110,7 +110,8 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
         found = read_json(path, dict, "the preprocessing of a training", _FIX, raw=True)
         if wrong := misfit(found, _REGIONS if SIDE in found else _IMAGES):
             raise ValueError(wrong)
-        return (_regions if SIDE in found else _images)(found, path), found["labels"]
+        with within(path):
+            return (_regions if SIDE in found else _images)(found, path), found["labels"]
     except ValueError as problem:
         raise Error(f"the preprocessing cannot be read: {problem}", place=path, fix=_FIX) from None
 
@@ -134,31 +135,23 @@ def _images(found: Any, path: str) -> Preprocessing:
     if given and given["mode"] not in modes:
         raise ValueError(f"mode of padding is {given['mode']}, not {' or '.join(modes)}")
     padding = Padding(given["mode"], tuple(map(float, given["values"]))) if given else None
-    _singles("scale", found["scale"])
-    _singles("padding", padding.values if padding else ())
+    singles("scale", found["scale"])
+    singles("padding", padding.values if padding else ())
     made = Preprocessing((channels, height, width), (high, wide), values, float(found["scale"]), padding)
     made.check(path)
     return made
 
 
-def _check_sides(*sides: int) -> None:
-    if min(sides) < 1 or math.prod(sides) > MAX_PIXELS:
-        raise ValueError(f"images of {shape_text(sides)} have no pixel, or more than {MAX_PIXELS:,}")
+def _check_sides(height: int, width: int) -> None:
+    if min(height, width) < 1:
+        raise ValueError(f"images of {height} x {width} have no pixel")
+    check_pixels("images of this preprocessing", height, width, _FIX)
 
 
 def _values(mean: list[float]) -> np.ndarray:
     if len(mean) not in (1, 3):
         raise ValueError(f"mean has {len(mean)} values, not 1 or 3")
-    return _singles("mean", mean)
-
-
-def _singles(name: str, values: Any) -> np.ndarray:
-    """Return numbers as floats of 32 bits. Raise ValueError for NaN, and for numbers that are too large."""
-    array = np.asarray(values, np.float64)
-    beyond = array[~(abs(array) <= np.finfo(np.float32).max)]
-    if beyond.size:
-        raise ValueError(f"{name} has {beyond.flat[0]:g}, which is no finite float of 32 bits")
-    return array.astype(np.float32)
+    return singles("mean", mean)
 
 
 def _beside(path: str, name: str) -> np.ndarray:
@@ -166,7 +159,7 @@ def _beside(path: str, name: str) -> np.ndarray:
     if os.path.basename(name) != name or name in ("", os.curdir, os.pardir) or not name.endswith(".npy"):
         fact = f"mean is '{name[:200]}', which is no name of a .npy file in its folder"
         raise Error(fact, place=path, fix="copy the mean there, and write its name without folders")
-    return _singles(name, read_npy(plain_inside(os.path.dirname(path) or os.curdir, name, path), _FIX))
+    return singles(name, read_npy(plain_inside(os.path.dirname(path) or os.curdir, name, path), _FIX))
 
 
 def trained_regions(weights: str) -> RegionImages | None:

@@ -14,6 +14,7 @@ from ocaffe.formats import wire
 from ocaffe.formats.numpy_file import read_npy
 from ocaffe.formats.sniff import is_text, open_head, wrong_kind
 from ocaffe.support.files import atomic_write
+from ocaffe.support.finite import singles
 from ocaffe.support.kinds import kind_of
 
 # field numbers of BlobProto
@@ -130,6 +131,15 @@ def read_blobproto(path: str | Path) -> np.ndarray:
         return decode_blob(span)
     except wire.Malformed as problem:
         raise malformed(path, problem, span.end, "a .binaryproto file") from None
+
+
+def read_finite(path: str | Path) -> np.ndarray:
+    """Return the array of a mean as `read_blobproto` does, float32. Raise Error, also for NaN, infinity and numbers beyond floats of 32 bits."""
+    array = read_blobproto(path)
+    try:
+        return singles("the mean", array)
+    except ValueError as problem:
+        raise Error(str(problem), place=str(path), fix="make it with compute_image_mean, or give one finite value for each channel in its place") from None
 
 
 def write_blobproto(path: str | Path, array: np.ndarray) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.errors import Error, shape_text
-from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.blob import read_finite
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
@@ -38,10 +38,10 @@ class Mean(Layer):
         )
         self.check(not (p.value and p.HasField("file")), f"mean_param has {len(p.value)} value and file: \"{p.file}\"", "remove value, or file")
         try:
-            mean = read_blobproto(p.file) if p.file else np.array(p.value, np.float32).reshape(1, -1, 1, 1)
+            mean = read_finite(p.file) if p.file else np.array(p.value, np.float32).reshape(1, -1, 1, 1)
         except Error as problem:
             raise self.error(f'file: "{p.file}" {problem.fact}', problem.fix) from problem
-        mean = mean.reshape(mean.shape[-3:]).astype(np.float32) * (-1 if p.operation == p.SUBTRACT else 1)
+        mean = mean.reshape(mean.shape[-3:]) * np.float32(-1 if p.operation == p.SUBTRACT else 1)
         self.means = []
         for index, x in enumerate(bottoms):
             self.check_axes(x, "N x C x H x W", index)

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error, shape_text
-from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.blob import read_finite
 from ocaffe.io import Transformer
 
 
@@ -78,6 +77,6 @@ class ImageNet(Net):
 
 
 def read_mean(path: str) -> np.ndarray:
-    """Return a mean image (.npy or .binaryproto) as channels x height x width, or means per channel. Raise Error."""
-    mean: Any = read_blobproto(path)
+    """Return a mean image (.npy or .binaryproto) as channels x height x width, or means per channel, float32. Raise Error, also for NaN and infinity."""
+    mean = read_finite(path)
     return np.asarray(mean[0] if mean.ndim == 4 and len(mean) == 1 else mean)

@@ -192,7 +192,7 @@ def arguments() -> Iterator[tuple[str, str]]:
     for command in COMMANDS:
         for nested in ((), *((each,) for each in NESTED.get(command, ()))):
             for action in parser_of(command, *nested)._actions:
-                if action.nargs != 0 and not action.choices and action.help != argparse.SUPPRESS and action.type not in (int, float):
+                if action.nargs != 0 and not action.choices and action.help != argparse.SUPPRESS and action.type in (None, str):
                     yield " ".join((command, *nested)), action.dest
 
 

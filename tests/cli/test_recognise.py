@@ -174,7 +174,7 @@ def test_context_is_padded_with_the_mean(flags: list[str]) -> None:
         ("classify --mean_file= none.npy out", ["none.npy"]),
         *((f"classify --mean_file= axes{axes}.npy out", [f"axes{axes}.npy", "the array is", "n x height x width x channels"]) for axes in (0, 1, 2, 5)),
         ("classify --mean_file= axes4.npy out", ["axes4.npy", "the array is 0 x 4 x 4 x 3"]),
-        ("classify --mean_file= --images_dim=100000,100000 images/im00.png out", ["10,000,000,000", "the limit is 33,554,432"]),
+        ("classify --mean_file= --images_dim=100000,100000 images/im00.png out", ["10,000,000,000", "the limit is 178,956,970"]),
         ("detect --crop_mode=list endless.csv out.csv", ["endless.csv:2", "'1,2,inf,4' is no window"]),
         ("detect images.txt out.csv", ["selective_search", "--crop_mode list"]),
         ("detect --crop_mode=list windows.csv out.txt", ["out.txt", ".csv or .h5"]),

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ocaffe.data.decoding.decode import MAX_PIXELS
+from ocaffe.errors import Error, Place
+
 BITS = 11  # fraction bits of a weight; a result of both passes has twice as many
 _LANES = 8  # values of a row of the result that OpenCV computes at a time for CUBIC (VResizeCubicVec_32s8u)
 _CUBIC = -0.75  # slope of the cubic kernel at 1
@@ -33,11 +36,21 @@ class Taps(NamedTuple):
     weight: np.ndarray
 
 
+def check_pixels(what: str, height: int, width: int, fix: str, place: Place | str | None = None) -> None:
+    """Raise Error if an image of this size has too many pixels. All sizes that a user, a net or a file asks for have the limit of image files.
+
+    `what` names the image by the setting, such as 'images of --resize'.
+    """
+    if height * width > MAX_PIXELS:
+        raise Error(f"{what} would be {height} x {width} = {height * width:,} pixels, and the limit is {MAX_PIXELS:,}", place=place, fix=fix)
+
+
 def resize(image: np.ndarray, height: int, width: int, method: Interpolation = Interpolation.LINEAR) -> np.ndarray:
-    """Return `image` (channels x height x width, uint8) resized to height x width."""
+    """Return `image` (channels x height x width, uint8) resized to height x width. Raise Error without a place for a size of too many pixels."""
     before = image.shape[1:]
     if before == (height, width):
         return image
+    check_pixels(f"an image of {before[0]} x {before[1]}, resized,", height, width, "set a smaller size, or cut the image off at its longer sides")
     scale = before[0] / height, before[1] / width
     halves = scale == (2, 2)
     if method is Interpolation.NEAREST:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
-from ocaffe.data.changes.resample import Interpolation, resize
+from ocaffe.data.changes.resample import Interpolation, check_pixels, resize
 from ocaffe.data.source import CHANGES, draws
 from ocaffe.errors import Error
 
@@ -22,11 +22,12 @@ Size = tuple[int, int]  # height, width
 
 
 def check_sides(param: Any) -> None:
-    """Raise Error unless a ResizeParameter has a height and a width."""
+    """Raise Error unless a ResizeParameter has a height and a width, of not too many pixels."""
     missing = " and ".join(name for name in ("height", "width") if not getattr(param, name))
     if missing:
         fact = f"resize_param has height {param.height} and width {param.width}"
         raise Error(fact, fix=f"set {missing} in resize_param to the size of the resized images, in pixels")
+    check_pixels("images of resize_param", int(param.height), int(param.width), "set height and width in resize_param to about the size of the images")
 
 
 @dataclass(frozen=True)

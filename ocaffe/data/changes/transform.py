@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.changes.resample import check_pixels
 from ocaffe.data.changes.sizing import FIELDS as SIZES
 from ocaffe.data.changes.sizing import Sized, Sizing, Stretched, sizing_of
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.dice import Dice
 from ocaffe.data.source import SAMPLE, Note, aligned, below, check_fields, draws
 from ocaffe.errors import Error, shape_text
-from ocaffe.formats.blob import read_blobproto
+from ocaffe.formats.blob import read_finite
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.ir.kernel import Can, Kernel, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+from ocaffe.support.finite import singles
 
 PASTE = Kernel("transform.paste", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
 TRANSFORM = Kernel("transform.transform", read("block"), read("mean", optional=True), write("y"), write("label", optional=True), can=Can(recompute=True))
@@ -136,6 +138,7 @@ class Transform:
     def __init__(self, param: Any, train: bool, more: frozenset[str] = frozenset()) -> None:
         """`param` is the TransformationParameter. Crops are random if `train`, else central. The caller handles the fields in `more` itself."""
         check_fields(param, _FIELDS | more, "transform_param", "remove it, or prepare the images beforehand")
+        check_values(param)
         self.train = train
         self.scale = float(param.scale)
         self.mirror = bool(param.mirror)
@@ -205,6 +208,8 @@ class Transform:
         if min(channels, height, width) < 1:
             raise Error(f"the image is {shape_text((channels, height, width))}", fix=NO_PIXELS)
         for size in [(height, width)] if self.sizing is None else self.sizing.sizes(height, width):
+            if size != (height, width):
+                check_pixels(f"an image of {height} x {width}, resized,", *size, "set a smaller size, or cut the image off at its longer sides")
             self.check_size(channels, *size, (height, width))
 
     def check_size(self, channels: int, height: int, width: int, before: tuple[int, int]) -> None:
@@ -286,7 +291,18 @@ def _crop(param: Any) -> tuple[int, int] | None:
             f"crop_size {param.crop_size}, crop_h {param.crop_h}, crop_w {param.crop_w}", fix="give crop_size alone, or crop_h and crop_w, or none of the three"
         )
     height, width = param.crop_h or param.crop_size, param.crop_w or param.crop_size
+    what = "crop_size" if param.crop_size else "crop_h and crop_w"
+    check_pixels(f"samples of {what}", int(height), int(width), f"set {what} in transform_param to about the size of the images, or smaller")
     return (height, width) if height else None
+
+
+def check_values(param: Any) -> None:
+    """Raise Error unless scale and mean_value of a TransformationParameter are finite: NaN would spread to every result."""
+    for name, values in (("scale", [param.scale]), ("mean_value", param.mean_value)):
+        try:
+            singles(name, values)
+        except ValueError as problem:
+            raise Error(str(problem), fix=f"set {name} in transform_param to a finite number") from None
 
 
 def as_values(path: str) -> str:
@@ -303,7 +319,7 @@ def mean_image(path: str) -> np.ndarray:
     if not os.path.exists(path):
         raise MissingPath(f"mean_file {path} does not exist", path, "mean_file", "make it with compute_image_mean, or correct mean_file")
     try:
-        mean = np.asarray(read_blobproto(path), np.float32)
+        mean = read_finite(path)
     except Error as problem:
         problem.fix = problem.fix or "make it with compute_image_mean, or correct mean_file"
         raise

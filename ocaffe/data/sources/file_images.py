@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ocaffe.data.changes.resample import check_pixels
 from ocaffe.data.changes.transform import Transform
 from ocaffe.data.decoding.decode import Color
 from ocaffe.data.source import check_fields
@@ -20,10 +21,11 @@ _SORTED = "The images are in the order of their classes, so that a batch has few
 
 
 def new_size(param: Any) -> tuple[int, int] | None:
-    """Return (new_height, new_width), or None if both are 0. Raise Error if only one is set."""
+    """Return (new_height, new_width), or None if both are 0. Raise Error if only one is set, or for too many pixels."""
     height, width = int(param.new_height), int(param.new_width)
     if bool(height) != bool(width):
         raise Error(f"new_height is {height} and new_width {width}", fix="set both new_height and new_width, or remove both")
+    check_pixels("images of new_height and new_width", height, width, "set new_height and new_width to about the size of the images, or remove both")
     return (height, width) if height else None
 
 

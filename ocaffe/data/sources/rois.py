@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ocaffe.data.changes.resample import check_pixels
 from ocaffe.data.databases.database import Reader
 from ocaffe.data.databases.datum import refuse_unmarked
 from ocaffe.data.decoding.decode import Color, decoded, open_image
@@ -241,11 +242,16 @@ def _stored(datum: Any) -> np.ndarray:
 
 
 def scaled(size: Sequence[int], side: float, longest: float) -> tuple[float, tuple[int, int]]:
-    """Return the factor that brings the shorter side of `size` to `side`, but the longer one to `longest` at most, and the size after it."""
+    """Return the factor that brings the shorter side of `size` to `side`, but the longer one to `longest` at most, and the size after it.
+
+    Raise Error for too many pixels.
+    """
     scale = side / min(size)
     if np.rint(scale * max(size)) > longest:
         scale = longest / max(size)
     height, width = (max(int(np.rint(length * scale)), 1) for length in size)
+    fix = "set the shorter and the longer side to about 600 and 1000 pixels"
+    check_pixels(f"an image of {shape_text(size)} with a shorter side of {side:g} pixels and a longer one of at most {longest:g}", height, width, fix)
     return scale, (height, width)
 
 

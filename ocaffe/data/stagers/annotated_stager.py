@@ -29,6 +29,7 @@ from ocaffe.data.effort import COPY, DECODE, DISK, Laps
 from ocaffe.data.stagers.crew import Chunk, Large
 from ocaffe.data.stores.store import Opener
 from ocaffe.errors import Error, shape_text
+from ocaffe.ir.layer import MOST_ELEMENTS
 
 _ALMOST_ONE = 1e-2  # a smaller expansion is skipped
 Shape3 = tuple[int, int, int]
@@ -209,6 +210,10 @@ class AnnotatedStager:
                 method = Interpolation(methods[dice.below(len(methods))])
             resized = resizing.new_size(before)
             boxes = replace(boxes, corners=resizing.resized(boxes.corners, before))
+        if channels * math.prod(window[2:]) > MOST_ELEMENTS:
+            expanded = shape_text((channels, *window[2:]))
+            fact = f"an image of {shape_text((height, width))} would be expanded to {expanded} values, and the limit is {MOST_ELEMENTS:,}"
+            raise Error(fact, fix="set a smaller max_expand_ratio in expand_param, such as SSD's 4")
         if (channels, *resized) != self._checked:
             self.transform.check(channels, *resized)
             self._checked = (channels, *resized)
