@@ -10,6 +10,7 @@ from ocaffe.shown import command, path_word
 from ocaffe.support.files import open_plain, to_read
 from ocaffe.support.here import here
 from ocaffe.support.kinds import EMPTY, Kind, foreign, kind_of
+from ocaffe.support.kinds import is_text as is_text
 
 _WEIGHTS = "give the net's prototxt here; a file of weights goes to the flag --weights of train, test and predict"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -53,11 +54,6 @@ def from_onnx(path: str) -> str:
 
 def is_hdf5(head: bytes) -> bool:
     return head.startswith(_HDF5)
-
-
-def is_text(head: bytes) -> bool:
-    """Whether `head` is text, which has no control characters. The lengths and floats of a binary message always contain some."""
-    return not any(byte < 32 and byte not in b"\t\n\r\f\v" for byte in head) and b"\x7f" not in head
 
 
 def read_text_file(path: str | Path) -> str:

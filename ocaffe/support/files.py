@@ -1,7 +1,6 @@
 """Writes files so that a crash, a full disk or an interrupt never leaves an incomplete file under the final name."""
 from __future__ import annotations
 
-import codecs
 import contextlib
 import errno
 import filecmp
@@ -23,7 +22,7 @@ from typing import BinaryIO, cast
 from ocaffe.errors import Error
 from ocaffe.shown import command, path_word
 from ocaffe.support.here import absolute
-from ocaffe.support.kinds import EMPTY, Kind, WrongKind, kind_of
+from ocaffe.support.kinds import HEAD, UTF16, Kind, WrongKind, kind_of, not_lines
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
 _DATABASE = re.compile(r"data\.mdb|lock\.mdb|CURRENT|LOCK|MANIFEST-\d+|\d+\.(ldb|sst|log)")  # files of LMDB and LevelDB
@@ -157,12 +156,9 @@ def text_lines(path: str | os.PathLike[str], errors: str = "surrogateescape", ne
     `errors` and `newline` are those of `open`. Raises OSError, also for UTF-16 and for a file that `open_plain` refuses, and ValueError.
     """
     with open_plain(path) as head:
-        begin = head.read(512)
-        if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise OSError(errno.EINVAL, "it is UTF-16 text; save it as UTF-8")
-        kind = kind_of(begin, os.fspath(path))
-        if kind is not None and kind.name != EMPTY:
-            raise WrongKind(kind)
+        kind = not_lines(head.read(HEAD), os.fspath(path))
+        if kind is not None:
+            raise OSError(errno.EINVAL, f"it is {UTF16}; {kind.way}") if kind.name == UTF16 else WrongKind(kind)
         head.seek(0)
         with io.TextIOWrapper(head, encoding="utf-8", errors=errors, newline=newline) as stream:
             for line in stream:

@@ -1,6 +1,7 @@
 """Recognise the kind of a file from its first bytes and its name. An error then names the kind of a wrong file, and the way from it to the right one."""
 from __future__ import annotations
 
+import codecs
 import errno
 from pathlib import PurePath
 from typing import NamedTuple
@@ -15,7 +16,9 @@ class Kind(NamedTuple):
     way: str = ""
 
 
+HEAD = 512  # bytes that decide the kind of a text
 EMPTY, WEB_PAGE, GZIP, HDF5 = "empty", "a web page", "a gzip archive", "an HDF5 file"
+POINTER, UTF16 = "a Git LFS pointer", "UTF-16 text"
 NPY, NPZ = "a .npy file of numpy", "an .npz file of numpy"
 _PACKED = ((b"\x1f\x8b", GZIP, ".gz", "gunzip"), (b"\xfd7zXZ", "an xz archive", ".xz", "unxz"), (b"\x28\xb5\x2f\xfd", "a zstd archive", ".zst", "unzstd"))
 _BZIP2 = (b"BZh", "a bzip2 archive", ".bz2", "bunzip2")
@@ -43,7 +46,7 @@ def kind_of(head: bytes, path: str = "") -> Kind | None:
     if is_web_page(head):
         return Kind(WEB_PAGE, "download the file itself; this is the page about it")
     if head.startswith(b"version https://git-lfs"):
-        return Kind("a Git LFS pointer", "run `git lfs pull` in its repository")
+        return Kind(POINTER, "run `git lfs pull` in its repository")
     if (head.startswith(b"PK\x03\x04") and (b"data.pkl" in head[:256] or PurePath(path).suffix.lower() in _TORCH)) or _is_pickle(head, path):
         return foreign(str(PurePath(path).with_suffix(".pth")) if path else "model.pth", path)
     if head.startswith(b"PK\x03\x04") and (path.lower().endswith(".npz") or b".npy" in head[:64]):
@@ -60,6 +63,22 @@ def kind_of(head: bytes, path: str = "") -> Kind | None:
     if head[4:8] == b"TFL3":
         return foreign(str(PurePath(path).with_suffix(".tflite")) if path else "model.tflite", path)
     return next((Kind(name) for magic, name in (*_PICTURES, *_OTHERS) if head.startswith(magic)), None)
+
+
+def is_text(head: bytes) -> bool:
+    """Whether `head` is text, which has no control characters. The lengths and floats of a binary message always contain some."""
+    return not any(byte < 32 and byte not in b"\t\n\r\f\v" for byte in head) and b"\x7f" not in head
+
+
+def not_lines(head: bytes, path: str = "") -> Kind | None:
+    """Return the kind of a file that is no text of lines, None for a text or an empty file. `head` is its first HEAD bytes.
+
+    The first line can be a name that begins as a binary format does, such as GIF89a or PF. Binary formats have control characters in their first bytes.
+    """
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not is_text(head):
+        return Kind(UTF16, "save it as UTF-8")
+    kind = kind_of(head, path)
+    return kind if kind is not None and kind.name != EMPTY and (kind.name in (WEB_PAGE, POINTER) or not is_text(head)) else None
 
 
 def foreign(path: str, given: str = "") -> Kind | None:

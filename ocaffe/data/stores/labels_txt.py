@@ -6,17 +6,34 @@ from collections.abc import Sequence
 
 from ocaffe.errors import Error, Place
 from ocaffe.support.files import text_lines, to_read
+from ocaffe.support.kinds import HEAD, not_lines
 
 LABELS = "labels.txt"
 
 
 def labels_bytes(names: Sequence[str]) -> bytes:
-    """Return the content of a labels.txt. Raise Error for a name that `read_labels` would not read as it is: its lines lose the white space around them."""
+    """Return the content of a labels.txt. Raise Error for names that `read_labels` would not read as they are."""
     for name in names:
-        if name != name.strip() or len(name.splitlines()) != 1 or name.startswith("\ufeff"):
-            fact = f"the name {name!r} of a class has a line break, or white space or a mark at an end, which {LABELS} cannot hold"
-            raise Error(fact, fix=f"rename the class or its folder, for example to {_plain(name)!r}")
-    return "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+        check_class(name)
+    content = "".join(f"{name}\n" for name in names).encode("utf-8", "surrogateescape")
+    if kind := not_lines(content[:HEAD]):
+        fact = f"the name {names[0]!r} of the first class would make {LABELS} look like {kind.name}"
+        raise Error(fact, fix=f"rename the class or its folder, for example to {'class_' + _plain(names[0])!r}")
+    return content
+
+
+def check_class(name: str, place: Place | str | None = None) -> None:
+    """Raise Error for a name of a class that labels.txt cannot hold: its lines lose the white space around them."""
+    fault = (
+        "is empty" if not name
+        else "has a line break" if len(name.splitlines()) > 1
+        else "has white space at an end" if name != name.strip()
+        else "begins with a byte order mark" if name.startswith("\ufeff")
+        else ""
+    )  # fmt: skip
+    if fault:
+        fact = f"the name {name!r} of a class {fault}, which {LABELS} cannot hold"
+        raise Error(fact, place=place, fix=f"rename the class or its folder, for example to {_plain(name)!r}")
 
 
 def _plain(name: str) -> str:

@@ -1,6 +1,7 @@
 """Text files that list image files, and the reading of files that they name."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
 from ocaffe.support.files import text_lines
 from ocaffe.support.here import here
+from ocaffe.support.kinds import HEAD, not_lines
 
 
 class Line(NamedTuple):
@@ -27,8 +29,9 @@ class Line(NamedTuple):
 def unlisted(names: Iterable[str], where: str) -> Error | None:
     """Return the error for the first of the `names` in `where` that a list of image files cannot hold, None if it can hold all.
 
-    A name may have spaces within it. It may begin with white space if such a file is there when the list is read.
+    `names` are in the order of the list. A name may have spaces within it. It may begin with white space if such a file is there when the list is read.
     """
+    names = list(names)
     for name in names:
         fault = (
             "has a line break" if len(name.splitlines()) > 1 or name.endswith(("\n", "\r"))
@@ -38,7 +41,18 @@ def unlisted(names: Iterable[str], where: str) -> Error | None:
         )  # fmt: skip
         if fault:
             return Error(f"the name {name!r} in {where} {fault}, which a list cannot hold", fix="rename the file or the folder")
+    if kind := not_lines(os.fsencode("\n".join(names[:HEAD]))[:HEAD]):
+        return Error(f"the name {names[0]!r} in {where}, the first one, would make a list look like {kind.name}", fix="rename the file or the folder")
     return None
+
+
+def list_content(lines: Iterable[str]) -> bytes:
+    """Return the content of a list. Raise Error if it would not be read as text, because its first name begins like another kind of file."""
+    content = os.fsencode("".join(f"{line}\n" for line in lines))
+    if kind := not_lines(content[:HEAD]):
+        first = os.fsdecode(content.split(b"\n", 1)[0])
+        raise Error(f"the line {first!r}, the first of a list, would make it look like {kind.name}", fix="rename the file or the folder")
+    return content
 
 
 def _line(number: int, text: str) -> Line:

@@ -13,7 +13,7 @@ from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, ClassFolders, class_folders, skipped_text, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, numbering
-from ocaffe.data.stores.text_list import unlisted
+from ocaffe.data.stores.text_list import list_content, unlisted
 from ocaffe.errors import Error, shape_text
 from ocaffe.support import log
 from ocaffe.support.files import new_entries
@@ -167,8 +167,8 @@ def _key(seed: int, name: str) -> tuple[int, int]:
 
 
 def list_bytes(entries: Sequence[Entry]) -> bytes:
-    """Return the content of a list of image files."""
-    return os.fsencode("".join(f"{entry.name} {entry.last}\n" for entry in entries))
+    """Return the content of a list of image files. Raise Error."""
+    return list_content(f"{entry.name} {entry.last}" for entry in entries)
 
 
 def _sizes(shapes: Sequence[tuple[int, int, int]]) -> str:

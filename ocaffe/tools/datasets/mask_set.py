@@ -17,8 +17,9 @@ from ocaffe.data.decoding.decode import Color, open_image, open_pillow, planes, 
 from ocaffe.data.source import RECORDS, permutation
 from ocaffe.data.stores.folder import is_image_name, split_of, subfolders
 from ocaffe.data.stores.labels_txt import LABELS, labels_bytes, read_labels
+from ocaffe.data.stores.text_list import list_content
 from ocaffe.data.workers import Workers
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, within
 from ocaffe.shown import visible
 from ocaffe.support import log
 from ocaffe.support.files import new_folder
@@ -98,6 +99,8 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
     names = colors.names if colors else read_labels(_names_file(masks, settings)) if _names_file(masks, settings) else []
     if len(names) > IGNORE:
         raise Error(f"there are {len(names)} classes", place=_names_file(masks, settings), fix=f"give at most {IGNORE} classes, because {IGNORE} is ignored")
+    with within(settings.colors or _names_file(masks, settings)):
+        labels_bytes(names)  # its errors come before any file is written
     parts = _parts(images, masks, settings)
     lines, counts = [], dict[str, Counts]()
     workers = Workers()
@@ -215,11 +218,11 @@ class _Part:
                         left_out[made.reason] += 1
                         continue
                     self.counts.add(made)
-                    lines.append(f"{self._image(pair)} {self._mask(pair)}\n")
+                    lines.append(f"{self._image(pair)} {self._mask(pair)}")
         if not lines:
             fact = f"none of the {len(pairs)} pairs of the part '{part}' can be used"
             raise Error(f"{fact}; the first: {first.place}: {first.fact}" if first else fact, fix=first.fix if first else "add pairs to the part")
-        (self._folder / f"{part}.txt").write_bytes(os.fsencode("".join(lines)))
+        (self._folder / f"{part}.txt").write_bytes(list_content(lines))
         ignored = self.counts.pixels[IGNORE] / self.counts.pixels.sum()
         texts = [f"{len(lines)} pairs, {100 * ignored:.2f} % of the pixels are ignored"]
         return "; ".join(texts + [f"left out: {count} pairs {reason}" for reason, count in sorted(left_out.items())])
