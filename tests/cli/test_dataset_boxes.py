@@ -443,6 +443,8 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("voc", edit(VOC1, "<xmin>4</xmin>", ""), "1.xml", "object 1 has a bndbox without xmin", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "<xmin>4<", "<xmin>four<"), "1.xml", "xmin of object 1 is 'four', which is not a number", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "<name>cat</name>", ""), "1.xml", "xml annotations: object 1 has no name", "1 images with unreadable annotations"),
+    ("voc", edit(VOC1, "<name>cat</name>", "<name/>"), "1.xml", "object 1 has no name", "1 images with unreadable annotations"),
+    ("voc", edit(VOC1, "<name>cat</name>", "<name> \t\n</name>"), "1.xml", "object 1 has no name", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "<annotation>", '<!DOCTYPE a [<!ENTITY b "c">]><annotation>'), "1.xml", "document type", "1 images with unreadable annotations"),
     ("voc", edit(VOC1, "</annotation>", ""), "1.xml", "cannot be parsed as xml", "1 images with unreadable annotations"),
     ("voc", edit("ImageSets/Main/train.txt", "1\n", "7\n"), "7.xml", "No such file", "1 images with unreadable annotations"),
@@ -466,6 +468,8 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("labelme", edit(LABELME1, "[[4, 5], ", "[[4], "), "1.json: shape 1", "a point is not two numbers", "1 boxes that are no boxes"),
     ("labelme", edit(LABELME1, "[[4, 5], ", "["), "1.json: shape 1", "the polygon has 2 points", "1 boxes that are no boxes"),
     ("labelme", edit(LABELME1, '"label": "cat"', '"label": 5'), "1.json: shape 1", "it has no label", "1 boxes that are no boxes"),
+    ("labelme", edit(LABELME1, '"label": "cat"', '"label": ""'), "1.json: shape 1", "it has no label", "1 boxes that are no boxes"),
+    ("labelme", edit(LABELME1, '"label": "cat"', '"label": " \\n"'), "1.json: shape 1", "it has no label", "1 boxes that are no boxes"),
     ("labelme", edit(LABELME1, "[4, 5]", "[-4, 5]"), "1.json: shape 1", "= -4, 5, 20, 15, and the image is 40 x 20", "1 boxes that leave the image"),
     ("labelme", edit(LABELME1, '"imageWidth": 40', '"imageWidth": 50'), "1.json", "it states 50 x 20", "1 images of another size"),
     ("labelme", write(LABELME1, "{}"), "1.json", "it has no list 'shapes'", "1 images with unreadable annotations"),
@@ -506,6 +510,9 @@ def test_boxes_are_clipped_by_a_pixel(tmp_path: pathlib.Path, capsys: pytest.Cap
     assert "1 boxes clipped by up to 1 pixel" in capsys.readouterr().out
 
 
+# names of classes in JSON or YAML, and the faults of those that no labels.txt can hold
+NAMES = {"": "is empty", " ": "has white space", " cat": "has white space", "cat\u3000": "has white space", "c\\nat": "has a line break",
+         "c\\u2028at": "has a line break", "\\ufeffcat": "begins with a byte order mark"}  # fmt: skip
 BROKEN: list[tuple[str, Change, str]] = [
     ("voc", lambda root: shutil.rmtree(root / "Annotations"), "has no folder Annotations, and no XML"),
     ("voc", lambda root: [(root / "ImageSets").rename(root / "other"), *(each.unlink() for each in root.glob("Annotations/*"))], "no XML file in Annotations"),
@@ -528,6 +535,13 @@ BROKEN: list[tuple[str, Change, str]] = [
     ("yolo", edit("data.yaml", "['cat', \"dog\"]", "\n  0: cat\n  0: dog"), "'0: dog': the number 0 occurs twice"),
     ("yolo", edit("data.yaml", "['cat', \"dog\"]", "\n- cat\ndog"), "'dog' is not a key with a value"),
     ("yolo", edit("data.yaml", "['cat', \"dog\"]", "\n- cat\n  dog"), "'dog' is not an item"),
+    *(("coco", edit(COCO1, '"name": "cat"', f'"name": "{name}"'), f"of a class {fault}") for name, fault in NAMES.items()),
+    *(("labelme", edit(LABELME1, '"label": "cat"', f'"label": "{name}"'), f"of a class {fault}") for name, fault in NAMES.items() if "\\" in name),
+    *(("yolo", edit("data.yaml", "'cat'", f'"{name}"'), f"of a class {fault}") for name, fault in NAMES.items() if "\\" not in name),
+    ("voc", edit(VOC1, "<name>cat", "<name>c\nat"), "the name 'c\\nat' of a class has a line break"),
+    ("yolo", edit("data.yaml", "['cat', \"dog\"]", "[cat, , dog]"), "'[cat, , dog]' has an empty item"),
+    ("yolo", lambda root: [remove("data.yaml")(root), write("classes.txt", "cat\n \ndog\n")(root)], "the line is empty, and each line is the name of a class"),
+    ("yolo", lambda root: [remove("data.yaml")(root), write("classes.txt", "\ncat\ndog\n")(root)], "the line is empty, and each line is the name of a class"),
     ("yolo", edit("data.yaml", "['cat', \"dog\"]", "cat"), "'names' is 'cat'"),
     ("yolo", edit("data.yaml", "images/train", "images/none"), "'train' names images/none, which is not in"),
     ("yolo", edit("data.yaml", "images/train ", "{0: a} "), "'train' is '{0: 'a'}'"),
@@ -544,6 +558,48 @@ def test_broken_sets(tmp_path: pathlib.Path, kind: str, change: Change, fact: st
     change(tmp_path / "set")
     assert fact in refused(kind, tmp_path / "set", tmp_path / "out", "--skip-bad").fact
     assert sorted(os.listdir(tmp_path)) == ["set"]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_names_are_checked_before_anything_is_written(tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place is the first box of the class, or the file with the names. A label map of the user must have good names, too."""
+    WRITERS[kind](tmp_path / "set")
+    monkeypatch.setattr(box_databases, "new_folder", lambda out: pytest.fail("it writes"))
+    changes = {"voc": (VOC1, "cat", "c\na"), "coco": (COCO1, '"cat"', '" a"'), "yolo": ("data.yaml", "cat", " a"), "labelme": (LABELME1, '"cat"', '"c\\na"')}
+    edit(*changes[kind])(tmp_path / "set")
+    error = refused(kind, tmp_path / "set", tmp_path / "out")
+    places = {"voc": "1.xml: object 1", "coco": "instances_train2017.json: categories[1]", "yolo": "data.yaml", "labelme": "1.json: shape 1"}
+    assert str(error.place).endswith(places[kind]) and "rename the class" in str(error.fix)
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "fact"),
+    [
+        ("name: 'a' display_name: ' a'", "", "has white space at an end"), ("name: ''", ":2", "has no name"), ("display_name: 'a'", ":2", "has no name"),
+        ("name: ' '", ":2", "has no name"), ("name: '<html>'", "", "would make labels.txt look like a web page"),
+    ],
+)  # fmt: skip
+def test_a_label_map_with_wrong_names(tmp_path: pathlib.Path, names: str, line: str, fact: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    voc(tmp_path / "set")
+    monkeypatch.setattr(box_databases, "new_folder", lambda out: pytest.fail("it writes"))
+    text(tmp_path / "map.prototxt", f"\nitem {{ {names} label: 0 }}\nitem {{ name: 'cat' label: 1 }}\n")
+    error = refused("voc", tmp_path / "set", tmp_path / "out", f"--label-map-file={tmp_path}/map.prototxt")
+    assert fact in error.fact and str(error.place) == f"{tmp_path}/map.prototxt{line}"
+
+
+def test_empty_lines_after_the_names(tmp_path: pathlib.Path) -> None:
+    yolo(tmp_path / "set")
+    (tmp_path / "set/data.yaml").unlink()
+    text(tmp_path / "set/classes.txt", "cat\n dog \n\n  \n")
+    run("yolo", tmp_path / "set", tmp_path / "out")
+    assert label_names(str(tmp_path / "out/train_lmdb")) == ["background", "cat", "dog"]
+
+
+def test_a_label_map_needs_names(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for line, lines in ((2, "cat\n 5\n"), (1, "\tcat\n")):
+        text(tmp_path / "names.txt", lines)
+        assert ocaffe(["create_label_map", str(tmp_path / "names.txt"), str(tmp_path / "map"), "--delimiter", " " if line == 2 else "\t"]) == 1
+        assert f"names.txt:{line}\n  the name of the class is empty" in capsys.readouterr().err and not (tmp_path / "map").exists()
 
 
 def test_other_mistakes(tmp_path: pathlib.Path) -> None:

@@ -37,9 +37,13 @@ class Boxes(NamedTuple):
 
 
 def read_label_map(path: str, check: bool = False) -> dict[str, int]:
-    """Return class names and labels of a label map (a LabelMap in text form). `check`: names and labels must be unique. Raise Error."""
+    """Return class names and labels of a label map (a LabelMap in text form). Raise Error. `check`: names are not empty, names and labels are unique."""
     labels: dict[str, int] = {}
-    for item in read(path, proto.LabelMap).item:
+    lines: dict[str, int] = {}
+    for number, item in enumerate(read(path, proto.LabelMap, lines=lines).item):
+        if check and not item.name.strip():
+            fix = f'write it: item {{ name: "cat" label: {item.label} }}'
+            raise Error(f"the class of the label {item.label} has no name", place=Place(path, lines.get(f"item[{number}]", 0)), fix=fix)
         clash = check and (item.name in labels or item.label in labels.values())
         if clash:
             raise Error(f"the name '{item.name}' or the label {item.label} occurs twice", place=path, fix="give each class its own")
@@ -53,7 +57,7 @@ def shown_names(path: str) -> dict[int, str]:
     """Return the names that people read, by the labels of a label map: display names, as COCO's names are numbers. Raise Error."""
     labels: dict[int, str] = {}
     for item in read(path, proto.LabelMap).item:
-        labels.setdefault(item.label, item.display_name or item.name)
+        labels.setdefault(item.label, item.display_name or item.name or str(item.label))
     return labels
 
 
@@ -73,6 +77,8 @@ def make_label_map(path: str, delimiter: str, background: bool) -> Any:
         words = line.split(delimiter, 2)
         if not line.strip():
             continue
+        if not words[0].strip():
+            raise Error("the name of the class is empty", place=Place(path, number), fix=f"begin the line with the name: NAME{delimiter}LABEL")
         try:
             label = int(words[1]) if len(words) > 1 else len(made.item) + (not background)
         except ValueError:
@@ -105,9 +111,9 @@ def _voc(content: bytes) -> Boxes:
     extent = None if size is None else (int(size.findtext("height", "0")), int(size.findtext("width", "0")))
     boxes = []
     for number, thing in enumerate(root.iter("object"), 1):
-        name, corners = thing.findtext("name"), thing.find("bndbox")
-        if name is None or corners is None:
-            raise ValueError(f"object {number} has no {'name' if name is None else 'bndbox'}")
+        name, corners = (thing.findtext("name") or "").strip(), thing.find("bndbox")
+        if not name or corners is None:
+            raise ValueError(f"object {number} has no {'bndbox' if name else 'name'}")
         texts = {each: corners.findtext(each) for each in ("xmin", "ymin", "xmax", "ymax")}
         if missing := [each for each, text in texts.items() if text is None]:  # SSD's converter takes 0, which no one can mean
             raise ValueError(f"object {number} has a bndbox without {missing[0]}")
@@ -116,7 +122,7 @@ def _voc(content: bytes) -> Boxes:
         except ValueError:
             wrong = next(each for each, text in texts.items() if not _is_float(text or ""))
             raise ValueError(f"{wrong} of object {number} is '{(texts[wrong] or '')[:40]}', which is not a number") from None
-        boxes.append(Box(name.strip(), xmin, ymin, xmax, ymax, thing.findtext("difficult", "0").strip() == "1"))
+        boxes.append(Box(name, xmin, ymin, xmax, ymax, thing.findtext("difficult", "0").strip() == "1"))
     return Boxes(extent, boxes)
 
 

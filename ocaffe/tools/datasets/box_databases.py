@@ -14,8 +14,9 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.databases.writer import LmdbWriter
 from ocaffe.data.source import RECORDS, permutation
-from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
-from ocaffe.errors import Error, Place, names_text
+from ocaffe.data.stores.labels_txt import LABELS, check_class, labels_bytes
+from ocaffe.data.stores.text_list import list_content
+from ocaffe.errors import Error, Place, names_text, within
 from ocaffe.formats.text import read, write_text
 from ocaffe.shown import command
 from ocaffe.support import log
@@ -74,6 +75,8 @@ def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[s
     fault = next((fault for pictures in parts.values() for picture in pictures for fault in picture.faults), None)
     if fault is not None and not settings.skip_bad:
         raise fault.error()
+    if not settings.label_map:
+        _check_names(found.classes, parts, root)
     label_map = _label_map(found.classes, settings.label_map)
     lines = []
     with new_folder(out) as made:
@@ -128,6 +131,7 @@ def _label_map(classes: list[tuple[str, str]], path: str) -> proto.LabelMap:
     if path:
         read_label_map(path, check=True)
         given: proto.LabelMap = read(path, proto.LabelMap)
+        _check_names([(item.name, item.display_name or item.name) for item in given.item], {}, path)
         return given
     made = proto.LabelMap()
     if not classes:
@@ -136,6 +140,19 @@ def _label_map(classes: list[tuple[str, str]], path: str) -> proto.LabelMap:
     for label, (name, shown) in enumerate(classes, 1):
         made.item.add(name=name, label=label, display_name=shown)
     return made
+
+
+def _check_names(classes: list[tuple[str, str]], parts: dict[str, list[Picture]], source: str) -> None:
+    """Raise Error for names of classes that the labels.txt in a database cannot hold. The place is the first box of such a class, else `source`."""
+    with within(source):
+        for name, shown in classes:
+            try:
+                check_class(shown)
+            except Error as problem:
+                boxes = (each for picture in itertools.chain(*parts.values()) for each in zip(picture.boxes, picture.places))
+                problem.place = next((place for box, place in boxes if box.label == name), None)
+                raise
+        labels_bytes([shown for _, shown in classes])
 
 
 class _Part:
@@ -248,8 +265,8 @@ class _Part:
         names = {row: os.path.splitext(os.path.basename(self._pictures[row].name))[0] for row in rows}
         if spaced := next((name for name in names.values() if name.split() != [name]), None):
             return f"; no {self._name}_name_size.txt, because '{spaced}' has white space"
-        lines = "".join(f"{names[row]} {self._sizes[row][0]} {self._sizes[row][1]}\n" for row in rows)
-        (self._folder / f"{self._name}_name_size.txt").write_bytes(os.fsencode(lines))
+        lines = [f"{names[row]} {self._sizes[row][0]} {self._sizes[row][1]}" for row in rows]
+        (self._folder / f"{self._name}_name_size.txt").write_bytes(list_content(lines))
         return ""
 
 

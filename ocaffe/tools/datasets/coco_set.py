@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ocaffe.data.stores.labels_txt import check_class
 from ocaffe.errors import Error
 from ocaffe.formats.json_file import misfit, parse_json
 from ocaffe.support.inside import inside
@@ -69,6 +70,7 @@ def _read(root: str, path: str) -> tuple[list[Picture], dict[int, str]]:
         name = each.get("name", str(number))
         if wrong := misfit(name, str, "name"):
             raise Error(wrong, place=f"{path}: categories[{index}]", fix='write a text: "name": "cat"')
+        check_class(name, f"{path}: categories[{index}]")
         names[number] = name
     folders, pictures = _folders(root, path), dict[int, Picture]()
     for index, each in enumerate(images):

@@ -72,7 +72,7 @@ def _picture(root: str, folder: str, file: str, images: dict[str, str]) -> Pictu
 
 def _box(shape: Any) -> Box:
     """Return the box of a shape. Raise ValueError with the fact."""
-    if misfit(shape, {"label": str}):
+    if misfit(shape, {"label": str}) or not shape["label"].strip():
         raise ValueError(_NO_LABEL)
     if wrong := misfit(shape, _SHAPE):
         raise ValueError(wrong)

@@ -54,7 +54,10 @@ def _value(lines: list[tuple[int, str]], path: str) -> Value:
         text = " ".join(line for _, line in lines)
         if not text.endswith(_CLOSING[first[0]]):
             raise Error(f"'{first[:60]}' has no closing {_CLOSING[first[0]]}", place=Place(path, number), fix=f"end the list with {_CLOSING[first[0]]}")
-        items = [item for item in _items(text[1:-1]) if item]
+        items = _items(text[1:-1])
+        items = items if items[-1] else items[:-1]  # a comma at the end is allowed
+        if "" in items:
+            raise Error(f"'{text[:60]}' has an empty item", place=Place(path, number), fix="write a text between the commas, or remove one of them")
         return [_plain(item) for item in items] if first[0] == "[" else _numbered([(number, item) for item in items], path)
     if first.startswith("- "):
         wrong = next((each for each in lines if not each[1].startswith("- ")), None)

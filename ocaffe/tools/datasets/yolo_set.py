@@ -10,10 +10,11 @@ import os
 from collections import Counter
 
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, is_image_name, split_of, subfolders
+from ocaffe.data.stores.labels_txt import check_class
 from ocaffe.errors import Error, Place
 from ocaffe.support.inside import inside
 from ocaffe.tools.datasets.annotations import Box
-from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, read_lines, read_names
+from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, read_lines, read_names, read_text
 from ocaffe.tools.datasets.small_yaml import Value, read_small_yaml
 
 _PARTS = ("train", "val", "test")  # keys of data.yaml
@@ -27,6 +28,8 @@ def read_yolo(root: str) -> BoxSet:
     description = _first(root, ("data.yaml", "data.yml", "dataset.yaml", "*.yaml", "*.yml"))
     values = read_small_yaml(description, ("names", "path", *_PARTS), root) if description else {}
     file, names = (description, _names(values["names"], description)) if "names" in values else _name_file(root)
+    for name in names:
+        check_class(name, file)
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise Error(f"the class '{twice[0]}' occurs {names.count(twice[0])} times", place=file, fix="give each class its own name")
     parts = {part: _listed(root, values, part, description) for part in _PARTS if part in values} or _found(root)
@@ -61,7 +64,11 @@ def _name_file(root: str) -> tuple[str, list[str]]:
     if not path:
         fact = f"the folder {root} has no names of classes: no data.yaml with 'names', no classes.txt, no obj.names"
         raise Error(fact, fix="write classes.txt with the name of a class in each line")
-    names = [name for _, name in read_lines(path, root)]
+    lines = [line.strip() for line in read_text(path, root=root).splitlines()]
+    names = lines[: max((number for number, line in enumerate(lines, 1) if line), default=0)]  # empty lines at the end are no classes
+    if "" in names:
+        fact = "the line is empty, and each line is the name of a class"
+        raise Error(fact, place=Place(path, names.index("") + 1), fix="write the name of the class, or remove the line if the boxes are numbered without it")
     if not names:
         raise Error("it names no class", place=path, fix="write the name of a class in each line")
     return path, names
