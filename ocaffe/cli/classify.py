@@ -124,7 +124,7 @@ def numbers(text: str, flag: str, count: int) -> tuple[int, ...]:
 
 def read_classes(path: str) -> list[str]:
     """Return the names of classes in a labels.txt, or those of a database or folder. Raise Error if there are none."""
-    classes = read_labels(path) if os.path.isfile(path) else label_names(path)
+    classes = read_labels(path) if os.path.exists(path) and not os.path.isdir(path) else label_names(path)
     if not classes:
         raise Error(f"{path} has no names of classes", place="--labels", fix="give a labels.txt: a name in each line, in the order of the scores")
     return classes

@@ -16,7 +16,7 @@ from ocaffe.data.stores.labels_txt import LABELS, labels_bytes
 from ocaffe.errors import Error
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.shown import say
-from ocaffe.support.files import check_free, clear_killed, new_entries
+from ocaffe.support.files import check_folder, check_free, clear_killed, new_entries
 from ocaffe.support.here import here
 from ocaffe.tools.datasets.box_databases import FORMATS
 from ocaffe.tools.datasets.sets import SETS, Part
@@ -48,9 +48,12 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("from", help="folder with the original files, compressed or not; by default they are downloaded")
     args = parser.parse(argv)
     source = getattr(args, "from") or None
-    if source is not None and not os.path.isdir(source):
-        fix = f"--from with the folder of the original files (relative to {here()}), or leave it out to download them"
-        raise Error(f"the folder {source} does not exist", fix=fix)
+    if source is not None:
+        try:
+            check_folder(source)
+        except Error as problem:
+            problem.fix = f"--from with the folder of the original files (relative to {here()}), or leave it out to download them"
+            raise
     for line in make(args.name, args.folder, source):
         say(line)
     return 0

@@ -30,6 +30,7 @@ from ocaffe.support.files import atomic_write, clear_killed, open_plain
 from ocaffe.zoo.images import Images, find_images, typical_side
 from ocaffe.zoo.project import FILES, TUNING_EPOCHS, Project, begin, discard, write_project
 from ocaffe.zoo.unreadable import Check
+from ocaffe.zoo.weights import check_weights
 
 NAME = "fit"
 NET = "resnet20"  # a small residual net, for images of any size
@@ -50,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     again = _unfinished(options.out)
-    begin(options.net, options.out, again)  # its errors come before the images are decoded
+    begin(options.net, options.out, again)  # its errors, and those of the weights, come before the images are decoded
+    check_weights(options.weights)
     check = Check(parse(options.transform, proto.TransformationParameter, "--transform").max_image_pixels)
     images = find_images(options.data, options.out, options.val, options.test, options.seed, check)
     epochs = options.epochs or (0 if options.weights else EPOCHS)

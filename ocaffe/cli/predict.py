@@ -31,6 +31,7 @@ from ocaffe.layers.base import layer_type
 from ocaffe.shown import json_text, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
+from ocaffe.zoo.weights import check_weights
 
 NAME = "predict"
 STDIN = "-"
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     if not images:
         raise Error("no image is given", place=f"ocaffe {NAME}", fix="name image files, folders of them, or - for a file on stdin")
     model, weights = options.model or os.path.join(folder, "deploy.prototxt"), options.weights or os.path.join(folder, BEST)
+    check_weights(weights)
     described = os.path.join(folder, "train_val.prototxt") if folder else model
     net = read_net(model)
     layer = data_layer(net if described == model else read_net(described))
@@ -131,7 +133,8 @@ def _split(options: Any) -> tuple[str, list[str]]:
         raise Error("no net is given", place=f"ocaffe {NAME}", fix="OUT of `ocaffe fit`, or --model NET --weights W")
     folder = options.inputs[0]
     if not os.path.isfile(os.path.join(folder, "deploy.prototxt")):
-        fact = "is an image" if os.path.isfile(folder) else "has no deploy.prototxt" if os.path.isdir(folder) else "does not exist"
+        folders = {True: "has no deploy.prototxt", False: "is no folder" if os.path.exists(folder) else "does not exist"}
+        fact = "is an image" if os.path.isfile(folder) else folders[os.path.isdir(folder)]
         raise Error(f"{folder} {fact}", place=f"ocaffe {NAME}", fix="begin with the folder OUT of `ocaffe fit`, or give --model NET --weights W")
     return folder, options.inputs[1:]
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 from ocaffe.errors import Error
 from ocaffe.shown import command, path_word
-from ocaffe.support.here import absolute
+from ocaffe.support.here import absolute, here
 from ocaffe.support.kinds import HEAD, UTF16, Kind, WrongKind, kind_of, not_lines
 
 _TEMPORARY = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d+)-[0-9a-f]{8}\.tmp")  # target, place, process, random number
@@ -44,6 +44,16 @@ def check_plain(path: str | os.PathLike[str]) -> None:
     For libraries that open files themselves. Other code uses `open_plain`.
     """
     _check_mode(_found(path).st_mode, path)
+
+
+def check_folder(path: str) -> None:
+    """Raise Error unless `path` is a folder, which the error does not call missing if it is a file, a pipe or a device."""
+    try:
+        mode = _found(path).st_mode
+    except OSError:
+        raise Error(f"the folder {path} does not exist", fix=f"correct the path (relative to {here()})") from None
+    if not stat.S_ISDIR(mode):
+        raise Error(f"{path} is {next((name for test, name in _KINDS if test(mode)), 'a file')}, not a folder", fix=f"name a folder (relative to {here()})")
 
 
 def _found(path: str | os.PathLike[str]) -> os.stat_result:

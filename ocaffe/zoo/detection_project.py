@@ -30,7 +30,7 @@ from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fi
 from ocaffe.zoo.region_detectors import LONGEST, SIDE
 from ocaffe.zoo.templates import AVERAGED, WEIGHTED, faster, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
-from ocaffe.zoo.weights import absent_weights
+from ocaffe.zoo.weights import check_weights
 
 BATCH = 32
 LEAST_ITERATIONS = 500
@@ -112,8 +112,7 @@ def write_detector(net: str, data: str, out: str, choices: Choices | None = None
     assert kind is not None
     for name in FILES:
         check_absent(os.path.join(out, name))
-    if choices.weights and not os.path.isfile(choices.weights):
-        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=absent_weights(choices.weights))
+    check_weights(choices.weights)
     found = find_annotated(data, choices.val)
     made = kind(net, found, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(made.batch, found.images.train.images), target)

@@ -25,7 +25,7 @@ from ocaffe.zoo.generate import HEADER
 from ocaffe.zoo.images import Images, find_images, largest_label
 from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, template, without_data
 from ocaffe.zoo.text import prototxt
-from ocaffe.zoo.weights import absent_weights, transform_of
+from ocaffe.zoo.weights import check_weights, transform_of
 
 BATCH = 64  # images, if they fit
 FREE_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
@@ -115,8 +115,7 @@ def write_project(
     images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
     for path in () if again else images.files:
         check_absent(path)
-    if choices.weights and not os.path.isfile(choices.weights):
-        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=absent_weights(choices.weights))
+    check_weights(choices.weights)
     classes = _classes(images, choices.classes)
     shape = _shape(given, images, choices.size)
     made = adapted(given, classes, shape, 1 / TUNING if choices.weights else 1)

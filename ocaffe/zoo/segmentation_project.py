@@ -25,7 +25,7 @@ from ocaffe.zoo.masks import FIX, Masks, find_masks
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
-from ocaffe.zoo.weights import absent_weights, transform_of
+from ocaffe.zoo.weights import check_weights, transform_of
 
 BATCH = 16
 EPOCHS, TUNING_EPOCHS = 60, 30  # from fillers, from weights
@@ -85,8 +85,7 @@ def write_segmenter(net: str, data: str, out: str, choices: Choices | None = Non
     choices = choices or Choices()
     for name in (*FILES, BEGIN):
         check_absent(os.path.join(out, name))
-    if choices.weights and not os.path.isfile(choices.weights):
-        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=absent_weights(choices.weights))
+    check_weights(choices.weights)
     masks = find_masks(data, choices.val)
     made = _Segmenter(net, masks, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, masks.images.train.images), target)

@@ -77,7 +77,7 @@ def template(net: str) -> Template:
     """Return the template `net`: a net of the zoo, or a deploy prototxt. Raise Error."""
     if net in names():
         return _of_zoo(net)
-    if os.path.isfile(net):
+    if os.path.exists(net):  # errors name a folder, a pipe or a device as such
         return _of_file(net)
     near = difflib.get_close_matches(net, names(), 1)
     fix = f"did you mean {near[0]}? " if near else ""

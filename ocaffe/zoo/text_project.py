@@ -14,7 +14,6 @@ from ocaffe.data.stores.image_list import ListFiles
 from ocaffe.data.stores.labels_txt import LABELS, given_labels
 from ocaffe.data.stores.text_list import Listing
 from ocaffe.errors import Error, Place, shape_text
-from ocaffe.formats.nearby import near
 from ocaffe.formats.text import parse, read_solver
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
@@ -28,6 +27,7 @@ from ocaffe.zoo.images import Images, Part, parts_in, root_of
 from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
+from ocaffe.zoo.weights import check_weights
 
 BATCH = 32
 TEST_BATCH = 50  # at most
@@ -114,9 +114,7 @@ def write_reader(net: str, data: str, out: str, choices: Choices | None = None, 
     for field, reason in UNFIT.items():
         if getattr(choices, field) != getattr(Choices(), field):
             raise Error(f"--{field} is given for {net}, which reads text", place="ocaffe new", fix=f"leave it out: {reason}")
-    if choices.weights and not os.path.isfile(choices.weights):
-        fix = near(choices.weights) or f"correct the path (relative to {here()})"
-        raise Error(f"the weights {choices.weights} do not exist", place="--weights", fix=fix)
+    check_weights(choices.weights)
     texts = find_texts(data, choices.val)
     made = _Reader(net, texts, out, choices)
     batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, texts.images.train.images), target)

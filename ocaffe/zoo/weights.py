@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import near
 from ocaffe.shown import Lines
+from ocaffe.support.files import check_plain, to_read
 from ocaffe.support.here import here
 
 BVLC = "http://dl.caffe.berkeleyvision.org/"
@@ -108,7 +109,23 @@ def find_weights(name: str) -> Weights:
     raise Error(f"no public weights '{name}' are known", fix=(f"did you mean {meant[0]}? " if meant else "") + "`ocaffe zoo` lists them")
 
 
-def absent_weights(path: str) -> str:
+def check_weights(path: str) -> None:
+    """Raise Error unless the file of --weights is a plain file, or no weights are given ('').
+
+    If it is missing, the remedy is the right name, or the command that downloads it.
+    """
+    if not path:
+        return
+    try:
+        check_plain(path)
+    except FileNotFoundError:
+        raise Error(f"the weights {path} do not exist", place="--weights", fix=_absent(path)) from None
+    except OSError as problem:
+        fix = to_read(path, problem, f"name a .caffemodel file (relative to {here()})")
+        raise Error(f"the weights {path} cannot be read: {problem.strerror or problem}", place="--weights", fix=fix) from None
+
+
+def _absent(path: str) -> str:
     """Return the remedy if the file of --weights does not exist: its right name, or the command that downloads it."""
     name = os.path.splitext(os.path.basename(path))[0]
     if name in WEIGHTS:

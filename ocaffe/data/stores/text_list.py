@@ -9,7 +9,7 @@ from ocaffe.data.decoding.decode import ImageFile, open_image, read_file
 from ocaffe.data.stores.file_store import File
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
-from ocaffe.support.files import text_lines
+from ocaffe.support.files import NotPlain, text_lines, to_read
 from ocaffe.support.here import here
 from ocaffe.support.kinds import HEAD, not_lines
 
@@ -73,7 +73,8 @@ class Listing:
             self.lines = [_line(number, text) for number, text in enumerate(text_lines(source), 1) if text.strip()]
         except (OSError, ValueError) as problem:  # ValueError: the name has a zero byte
             fact = f"the list '{source}' cannot be read: {getattr(problem, 'strerror', None) or problem}"
-            raise MissingPath(fact, source, "source", fix) from None
+            plain = isinstance(problem, NotPlain)
+            raise MissingPath(fact, source, "source", to_read(source, problem, fix) if plain else fix) from None
         if not self.lines:
             raise Error(f"the list {source} names no image", fix=fix)
 

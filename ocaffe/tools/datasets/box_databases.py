@@ -20,8 +20,7 @@ from ocaffe.errors import Error, Place, names_text, within
 from ocaffe.formats.text import read, write_text
 from ocaffe.shown import command
 from ocaffe.support import log
-from ocaffe.support.files import new_folder
-from ocaffe.support.here import here
+from ocaffe.support.files import check_folder, new_folder
 from ocaffe.support.inside import is_below, leads_out
 from ocaffe.tools.datasets.annotations import BACKGROUND, Box, Boxes, annotate, read_label_map
 from ocaffe.tools.datasets.box_set import UNKNOWN_CLASS, BoxSet, Fault, Picture
@@ -64,8 +63,7 @@ class Settings(NamedTuple):
 
 def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[str]:
     """Make the folder `out` with a database for each part of the data set in the folder `root`. Return lines for the user. Raise Error."""
-    if not os.path.isdir(root):
-        raise Error(f"the folder {root} does not exist", fix=f"correct the path (relative to {here()})")
+    check_folder(root)
     found = FORMATS[kind][0](os.path.normpath(root))
     parts = _divided(found.parts, root, settings)
     for picture in itertools.chain(*parts.values()):

@@ -22,8 +22,7 @@ from ocaffe.data.workers import Workers
 from ocaffe.errors import Error, Place, within
 from ocaffe.shown import visible
 from ocaffe.support import log
-from ocaffe.support.files import new_folder
-from ocaffe.support.here import here
+from ocaffe.support.files import check_folder, new_folder
 from ocaffe.support.inside import inside
 from ocaffe.support.progress import progress
 from ocaffe.tools.datasets.box_set import Fault, read_names
@@ -92,9 +91,8 @@ class Counts:
 
 def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[str]:
     """Make the folder `out` of the image files in `images` and the masks in `masks`. Return lines for the user. Raise Error."""
-    for folder in (images, masks):
-        if not os.path.isdir(folder):
-            raise Error(f"the folder {folder} does not exist", fix=f"correct the path (relative to {here()})")
+    for folder in filter(None, (images, masks, settings.lists)):
+        check_folder(folder)
     colors = read_color_table(settings.colors) if settings.colors else None
     names = colors.names if colors else read_labels(_names_file(masks, settings)) if _names_file(masks, settings) else []
     if len(names) > IGNORE:

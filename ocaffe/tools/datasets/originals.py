@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ocaffe.errors import Error
 from ocaffe.shown import command, path_word
-from ocaffe.support.files import read_plain, to_read
+from ocaffe.support.files import check_folder, read_plain, to_read
 from ocaffe.support.kinds import EMPTY, GZIP, WEB_PAGE, kind_of
 from ocaffe.support.parsing import reason
 from ocaffe.support.transfer import opened
@@ -60,6 +60,7 @@ def from_folder(original: Original, folder: str) -> bytes:
 
     The hash is not checked, so the folder may hold another data set in the same format.
     """
+    check_folder(folder)
     path = path_in(original, folder)
     if not os.path.isfile(path):
         listed = " or ".join(map(os.path.basename, _candidates(original, folder)))
