@@ -242,7 +242,8 @@ def replacing(target: Path, durable: bool = True, mode: int = 0o666) -> Iterator
 def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Make a folder that gets the name `path` at the end of the `with` statement. Until then it has a temporary name beside it, which the context gives.
 
-    After a failure it is removed, and so are those of killed processes. Raises Error if `path` exists, or if the system fails to write.
+    After a failure it is removed, and so are those of killed processes. Raises Error if `path` exists, also if another process makes it meanwhile, or
+    if the system fails to write.
     """
     target = Path(path)
     if os.path.lexists(target):
@@ -254,7 +255,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         try:
             yield temporary
             _sync_files(temporary)
-            os.rename(temporary, target)
+            _give_name(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -263,11 +264,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Iterator[Path]:
+def new_entries(folder: str | os.PathLike[str], names: Iterable[str], meanwhile: bool = False) -> Iterator[Path]:
     """Make files and folders that get their names in `folder` together, at the end of the `with` statement. The context gives a folder to make them in.
 
     If `folder` is missing, it is made by one rename (`new_folder`). Else a process that is killed between two renames leaves a record of them, and the
-    next call for `folder`, or `clear_killed`, removes what has been renamed. Raises Error if one of `names`, those that will be made, exists.
+    next call for `folder`, or `clear_killed`, removes what has been renamed. Raises Error if one of `names`, those that will be made, exists, also if
+    another process makes it meanwhile. `meanwhile`: they were missing when the command began.
     """
     target = Path(folder)
     if not os.path.lexists(target):
@@ -275,7 +277,7 @@ def new_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Iterato
             yield made
         return
     clear_killed(target)
-    check_free(target, names)
+    check_free(target, names, meanwhile)
     temporary = temporary_name(target / _RESULT)
     moved: list[Path] = []
     try:
@@ -283,13 +285,13 @@ def new_entries(folder: str | os.PathLike[str], names: Iterable[str]) -> Iterato
         try:
             yield temporary
             entries = sorted(os.listdir(temporary))
-            check_free(target, entries)
+            check_free(target, entries, meanwhile=True)
             _sync_files(temporary)
             record = {name: os.lstat(temporary / name).st_ino for name in entries}
             (temporary / _RECORD).write_text(json.dumps(record))
             _sync_folder(temporary)
             for name in entries:
-                os.rename(temporary / name, target / name)
+                _give_name(temporary / name, target / name)
                 moved.append(target / name)
             _sync_folder(target)
         except BaseException:
@@ -307,12 +309,40 @@ def clear_killed(folder: str | os.PathLike[str]) -> None:
     remove_leftovers(Path(folder), re.escape(_RESULT))
 
 
-def check_free(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
-    """Raise Error if one of the names exists in the folder."""
+def check_free(folder: str | os.PathLike[str], names: Iterable[str], meanwhile: bool = False) -> None:
+    """Raise Error if one of the names exists in the folder. `meanwhile`: it was missing when the command began."""
     for name in names:
         path = os.path.join(folder, name)
         if os.path.lexists(path):
-            raise Error(f"{path} exists already", fix="remove it, or choose another folder")
+            raise _made_meanwhile(path) if meanwhile else Error(f"{path} exists already", fix="remove it, or choose another folder")
+
+
+def _made_meanwhile(path: str | os.PathLike[str]) -> Error:
+    """Return the error for a file or folder that was missing when the command began."""
+    fact = f"{os.fspath(path)} exists now: another command has made it meanwhile"
+    return Error(fact, fix="use what the other command has made, or choose another folder and start again")
+
+
+def _give_name(temporary: Path, target: Path) -> None:
+    """Rename a finished file or folder. It never replaces what another process has made meanwhile: then Error is raised. Raise OSError."""
+    try:
+        if temporary.is_dir():
+            os.rename(temporary, target)  # a folder replaces an empty folder at most
+            return
+        try:
+            os.link(temporary, target)
+        except OSError as problem:
+            if problem.errno in (errno.EEXIST, errno.ENOENT, errno.ENOSPC):
+                raise
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            os.rename(temporary, target)  # the file system has no hard links
+        else:
+            os.unlink(temporary)
+    except OSError as problem:
+        if problem.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and os.path.lexists(target):
+            raise _made_meanwhile(target) from None
+        raise
 
 
 def _undo(temporary: Path) -> None:

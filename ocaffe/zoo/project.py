@@ -17,7 +17,7 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.shown import code_span, command, markdown, path_word
-from ocaffe.support.files import clear_killed, new_entries, read_plain
+from ocaffe.support.files import check_free, clear_killed, new_entries, read_plain
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
@@ -113,8 +113,10 @@ def write_project(
     choices = choices or Choices()
     given = begin(net, out, again)
     images = data if isinstance(data, Images) else find_images(data, out, choices.val, choices.share, choices.seed)
-    for path in () if again else images.files:
-        check_absent(path)
+    if not again:
+        check_free(out, FILES, meanwhile=True)  # `begin` has not found them, and the images took a while
+        for path in images.files:
+            check_absent(path)
     check_weights(choices.weights)
     classes = _classes(images, choices.classes)
     shape = _shape(given, images, choices.size)
@@ -390,7 +392,8 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
 
 
 def write_files(folder: str, files: dict[str, bytes]) -> None:
-    with new_entries(folder, [os.path.relpath(path, folder) for path in files]) as made:
+    """Write files into a folder, all or none. Raise Error if one exists: the caller has checked before that it does not."""
+    with new_entries(folder, [os.path.relpath(path, folder) for path in files], meanwhile=True) as made:
         for path, content in files.items():
             (made / os.path.relpath(path, folder)).write_bytes(content)
 

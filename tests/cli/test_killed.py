@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def killed_at(renames: int, work: Callable[[], object]) -> bool:
-    """Do the work in a process that is killed at a rename. Return False if it ended before."""
+    """Do the work in a process that is killed at a rename, or between the link and the unlink that rename a file. Return False if it ended before."""
     process = os.fork()
     if not process:
         left = [renames]
@@ -50,7 +50,8 @@ def killed_at(renames: int, work: Callable[[], object]) -> bool:
 
             return rename
 
-        os.rename, os.replace = counted(os.rename), counted(os.replace)  # type: ignore[assignment]
+        for name in ("rename", "replace", "link", "unlink"):
+            setattr(os, name, counted(getattr(os, name)))
         status = 1
         try:
             work()
@@ -83,7 +84,7 @@ def test_the_same_command_again(name: str, there: bool, here: Path) -> None:
     assert main(COMMANDS[name]) == 0
     wanted = tree(here / "out")
     assert ("mine.txt" in wanted) == there and len(wanted) > 3
-    for renames in range(20):
+    for renames in range(40):
         prepare()
         if not killed_at(renames, lambda: main(COMMANDS[name])):
             assert renames > (1 if there else 0)
