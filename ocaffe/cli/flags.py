@@ -20,6 +20,7 @@ from ocaffe.support.whole import MOST_DIGITS, signed, whole
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
+_MOST_SECONDS = 1_000_000
 _SHOWN = 60  # characters of a value in an error
 _TRUTH = {"true": True, "t": True, "1": True, "yes": True, "y": True, "false": False, "f": False, "0": False, "no": False, "n": False}
 
@@ -187,6 +188,17 @@ def device_flags(parser: Parser) -> None:
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
     math_flag(parser)
+
+
+def timeout_flag(parser: Parser, what: str) -> None:
+    parser.flag("timeout", 300.0, f"seconds after which a {what} without a result counts as hanging")
+
+
+def check_timeout(seconds: float, command: str) -> None:
+    """Raise Error for a --timeout that no clock of the system takes, or that leaves no time."""
+    if not 0 < seconds <= _MOST_SECONDS:
+        fix = f"--timeout 300, or another number of seconds above 0 and up to {_MOST_SECONDS:,}"
+        raise Error(f"--timeout is {seconds:g}", place=f"ocaffe {command}", fix=fix)
 
 
 def kind_flag(parser: Parser) -> None:

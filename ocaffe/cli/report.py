@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ocaffe.cli import INTERRUPTED
-from ocaffe.cli.flags import Parser, kind_flag, memory_limit, nearest
+from ocaffe.cli.flags import Parser, check_timeout, kind_flag, memory_limit, nearest, timeout_flag
 from ocaffe.errors import Error
 from ocaffe.selftest.report import Report, summary, text_of
 from ocaffe.selftest.section import BATCHES
@@ -22,8 +22,9 @@ def main(argv: Sequence[str]) -> int:
     kind_flag(parser)
     parser.flag("nets", ",".join(BATCHES), "nets to benchmark, separated by ',', or none")
     parser.flag("memory_limit", "", "memory limit of each net: bytes, or a number with K, M or G; default: nearly the free memory")
-    parser.flag("timeout", 300.0, "seconds after which a section without a result counts as hanging")
+    timeout_flag(parser, "section")
     options = parser.parse(argv)
+    check_timeout(options.timeout, "report")
     nets = [] if options.nets == "none" else options.nets.split(",")
     for net in nets:
         if net not in BATCHES:

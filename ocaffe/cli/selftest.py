@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ocaffe.cl import unit_trial
 from ocaffe.cl.device import choose, list_devices
-from ocaffe.cli.flags import Parser, device_flags, kind_flag
+from ocaffe.cli.flags import Parser, check_timeout, device_flags, kind_flag, timeout_flag
 from ocaffe.errors import Error
 from ocaffe.ir.matrix_units import supports
 from ocaffe.selftest.selftest import all_cases, product_cases, selftest
@@ -26,9 +26,10 @@ def main(argv: Sequence[str]) -> int:
     kind_flag(parser)
     parser.flag("only", "", "compare only the families whose name contains this text")
     parser.flag("products", False, "compare only the families that multiply matrices, as before the first use of a matrix unit (docs/matrix-units.md)")
-    parser.flag("timeout", 300.0, "seconds after which a family without a result counts as hanging")
+    timeout_flag(parser, "family")
     parser.flag("list", False, "list the families")
     options = parser.parse(argv)
+    check_timeout(options.timeout, "selftest")
     names = [case.name for case in (product_cases() if options.products else all_cases()) if options.only in case.name]
     if not names:
         raise Error(f"no family of kernels has '{options.only}' in its name", place="ocaffe selftest", fix="`ocaffe selftest --list` lists them")

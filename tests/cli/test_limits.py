@@ -169,6 +169,15 @@ def test_values_beyond_floats(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.count("and floats of 32 bits end at 3.40282e+38") == 2
 
 
+@pytest.mark.parametrize("command", ["selftest --only=nothing", "report --nets=none --output=r"])
+@pytest.mark.parametrize("seconds", ["1e30", "1e10", "0", "-1"])
+def test_a_timeout(command: str, seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's clocks end at about 1e10 seconds."""
+    assert main([*command.split(), f"--timeout={seconds}"]) == 1
+    told = capsys.readouterr().err
+    assert f"--timeout is {float(seconds):g}" in told and "fix: --timeout 300" in told
+
+
 def test_singles() -> None:
     assert singles("x", [LARGEST, -LARGEST, 0]).dtype == np.float32
     with pytest.raises(ValueError, match="x has 1e"):

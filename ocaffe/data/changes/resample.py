@@ -37,7 +37,7 @@ class Taps(NamedTuple):
 
 
 def check_pixels(what: str, height: int, width: int, fix: str, place: Place | str | None = None) -> None:
-    """Raise Error if an image of this size has too many pixels. All sizes that a user, a net or a file asks for have the limit of image files.
+    """Raise Error if an image of this size has too many pixels. Sizes in flags, nets and files have the limit of image files.
 
     `what` names the image by the setting, such as 'images of --resize'.
     """
