@@ -15,7 +15,7 @@ from ocaffe.data.databases.datum import raw_shape
 from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.data.stores.label_names import is_database
 from ocaffe.errors import Error, shape_text, within
-from ocaffe.support.finite import LARGEST, singles
+from ocaffe.support.finite import LARGEST
 from ocaffe.tools.recognise import read_mean
 
 PADDED = proto.ResizeParameter.FIT_LARGE_SIZE_AND_PAD
@@ -109,14 +109,16 @@ def of_layer(layer: Any, shape: tuple[int, int, int] | None, resized: tuple[int,
 
 def mean_of(text: str) -> np.ndarray:
     """Return the mean in `text`: a .binaryproto or .npy file, or values separated by commas. Raise Error, also for NaN and infinity."""
+    words = text.split(",")
     try:
-        values = [float(word) for word in text.split(",")]
+        values = [float(word) for word in words]
     except ValueError:
         return read_mean(text)
-    try:
-        return singles("the mean", values)
-    except ValueError as problem:
-        raise Error(str(problem), place="--mean", fix="--mean VALUE, or --mean BLUE,GREEN,RED, with finite numbers such as --mean 104,117,123") from None
+    for word, value in zip(words, values):
+        if not abs(value) <= LARGEST:
+            fact = f"the mean has '{word[:60]}', which is no finite float of 32 bits"
+            raise Error(fact, place="--mean", fix="--mean VALUE, or --mean BLUE,GREEN,RED, with finite numbers such as --mean 104,117,123")
+    return np.array(values, np.float32)
 
 
 def _channels(layer: Any) -> int:

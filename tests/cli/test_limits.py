@@ -147,7 +147,8 @@ def test_every_flag_with_a_number_is_finite(value: str, capsys: pytest.CaptureFi
 def test_predict_with_a_mean(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     for text in (value, f"1,{value},3"):
         assert predict(f"--mean={text}") == 1
-        assert re.match(r"error: --mean\n  the mean has (-?inf|nan|1e\+39), which is no finite float", capsys.readouterr().err)
+        told = capsys.readouterr().err
+        assert re.match(r"error: --mean\n  the mean has '[\w.+-]+', which is no finite float", told) and value[:50] in told and len(told) < 300
 
 
 @pytest.mark.parametrize("file", ["nan.npy", "inf.npy", "large.npy", "nan.binaryproto", "inf.binaryproto"])
