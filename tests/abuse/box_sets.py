@@ -67,7 +67,7 @@ def _leaves(path: str) -> bool:
 
 
 def _shape(shape: Any) -> Values | None:
-    if not isinstance(shape, dict) or type(shape.get("label")) is not str:
+    if not isinstance(shape, dict) or type(shape.get("label")) is not str or not shape["label"].strip():
         return None
     kind, points = shape.get("shape_type"), shape.get("points")
     least = {None: 3, "": 3, "polygon": 3, "rectangle": 2}.get(kind) if kind is None or isinstance(kind, str) else None
@@ -95,6 +95,8 @@ def _voc(content: bytes) -> Objects:
         for each in document.getElementsByTagName("object"):
             name, box = _children(each, "name")[0], _children(each, "bndbox")[0]
             corners = [float(_text(_children(box, side)[0])) for side in ("xmin", "ymin", "xmax", "ymax")]
+            if not _text(name).strip():
+                return None
             made.append((_text(name).strip(), *corners))  # type: ignore[arg-type]
         return made
     except (ValueError, IndexError):

@@ -45,7 +45,7 @@ _PREDICT = f"predict --model deploy.prototxt --weights {_WEIGHTS} --resize 8,8 -
 _DETECTION = "--anno_type=detection --label_map_file="
 _CLASSIFY, _DETECT = "o.npy --images_dim=8,8 --mean_file=", "o.h5 --crop_mode list --mean_file="
 TOLD = re.compile(  # what a message says of the special file
-    "not a plain file|leads out of the folder|"  # the device lies behind a link
+    "not a plain file|not a folder|is no folder|leads out of the folder|"  # the device lies behind a link
     "not exist|no such file|a database is a folder|has no file|has no list|Not a directory|is empty .0 bytes.|no names of classes"
 )
 # the argument (a flag, or a positional by its place) -> command lines, where {} is the pipe; {.npy}: a pipe whose name ends so

@@ -116,7 +116,7 @@ def test_digits_of_scikit_learn(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
         (["--images=0"], "--images is 0"),
         (["--crops=-1"], "--crops is -1"),
         (["--crop-size=8"], "--crop-size is 8"),
-        (["--mnist=none"], "the folder none has no file train-images"),
+        (["--mnist=none"], "the folder none does not exist"),
         (["--size=32x32", "--objects=30,30", "--images=1"], "has room for"),
     ],
 )

@@ -94,7 +94,7 @@ def test_jpg_and_one_part(tmp_path: pathlib.Path) -> None:
         (["--width=9999"], "--width is 9999"),
         (["--splits=1,2,3"], "--splits is 1,2,3"),
         (["--images=0"], "--images is 0"),
-        (["--mnist=none"], "the folder none has no file train-images"),
+        (["--mnist=none"], "the folder none does not exist"),
         (["--length=60,60", "--images=2"], "has digits of less than 8 pixels in an image of 128 x 32"),
     ],
 )
