@@ -364,3 +364,28 @@ def test_a_triangle_far_outside_of_the_matrix(offset: int, tmp_path: Path) -> No
 def test_equations_that_onnx_never_ends_to_read(equation: str, tmp_path: Path) -> None:
     message = refused(saved(tmp_path, _node("Einsum", 18, equation=equation, w=np.ones((4, 3, 3, 3), np.float32))))
     assert "its equation is not terms of letters" in message
+
+
+ONES = [1] * 33
+MANY_AXES: dict[str, Callable[[], Any]] = {
+    "an input": lambda: _node("Relu", 17, shape=ONES),
+    "an input of 100": lambda: _node("Relu", 17, shape=[1] * 100),
+    "an initializer": lambda: _node("Add", 17, shape=(1, 3), w=np.ones(ONES, np.float32)),
+    "Reshape": lambda: _node("Reshape", 17, shape=(1, 3), s=np.array([*ONES[1:], 3])),
+    "Reshape to 91": lambda: _node("Reshape", 17, shape=(1, 3), s=np.array([1] * 90 + [3])),
+    "Expand": lambda: _node("Expand", 17, shape=(1, 3), s=np.array([*ONES[1:], 3])),
+    "Unsqueeze": lambda: _node("Unsqueeze", 17, shape=[1] * 32, s=np.array([0])),
+    "Einsum": lambda: _node("Einsum", 17, shape=[1] * 20, w=np.ones([1] * 20, np.float32), equation="abcdefghijklmnopqrst,ABCDEFGHIJKLMNOPQRST"),
+    "value info": lambda: parse(HEAD + f"(float[1, 3] x) => (float[1, 3] y) <float{ONES} a> {{ a = Relu(x) y = Relu(a) }}"),
+}
+
+
+@pytest.mark.parametrize("model", MANY_AXES.values(), ids=MANY_AXES)
+def test_more_axes_than_a_blob_has(model: Callable[[], Any], tmp_path: Path) -> None:
+    message = refused(saved(tmp_path, model()))
+    assert re.search(r"has \d+ axes, and a blob of Caffe has at most 32\n", message) and "fix: export the model with fewer axes there" in message
+
+
+def test_as_many_axes_as_a_blob_has(tmp_path: Path) -> None:
+    net, _ = load(saved(tmp_path, _node("Relu", 17, shape=[1] * 32)))
+    assert [layer.type for layer in net.layer] == ["Input", "ReLU"]

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import helper
 
 from ocaffe import proto
-from ocaffe.convert.importer.graph import FLOATS, Graph, Node
+from ocaffe.convert.importer.graph import FLOATS, Graph, Node, check_axes
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import param_field, registry
@@ -140,6 +140,8 @@ class Builder:
             wanted = [tuple(blob.shape) for blob in layer.parameters()]
         except Error as problem:
             raise self.error(node, f"as a Caffe layer of type {kind}: {problem.fact}", problem.fix or "") from None
+        for top, shape in zip(tops, shapes):
+            check_axes(f"'{top}', which a {kind} layer makes,", len(shape), self.graph.place)
         given = [tuple(blob.shape) for blob in blobs]
         self.graph.budget.spend(sum(4 * blob.size for blob in blobs))  # one value may be repeated for the whole blob
         if wanted != given:

@@ -20,6 +20,7 @@ from ocaffe.support.parsing import reason
 
 FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
 UNKNOWN = (None, 0, -1)  # a size that the file leaves open
+MOST_AXES = 32  # kMaxBlobAxes in Caffe's include/caffe/blob.hpp
 
 
 @dataclass(eq=False)
@@ -100,13 +101,15 @@ class Graph:
                        batch=dict(axes), sizes=(own, size), budget=replace(self.budget))  # fmt: skip
 
     def shape(self, tensor: str) -> Shape:
-        """Return the shape of a tensor. Raises Error if it depends on values, or if it is impossible."""
+        """Return the shape of a tensor. Raises Error if it depends on values, if it is impossible, or if it has more axes than a blob."""
         if tensor in self.constants:
+            check_axes(f"'{tensor}'", self.constants[tensor].ndim, self.place)
             return self.constants[tensor].shape
         if tensor not in self.types:
             fact = f"the shape of '{tensor}' depends on values, so it is not known before the net runs"
             raise Error(fact, place=self.place, fix=self._before_unknown(tensor))
         shape = tuple(dim.dim_value for dim in self.types[tensor].tensor_type.shape.dim)
+        check_axes(f"'{tensor}'", len(shape), self.place)
         if min(shape, default=0) < 0:  # the result of scales such as -1, NaN or 1e30
             fact = f"the sizes of '{tensor}' are {', '.join(map(str, shape))}, and no tensor has a negative size"
             raise Error(fact, place=self.place, fix="export the model with sizes, scales and pads that give sizes of 1 or more")
@@ -187,6 +190,10 @@ def graph_of(model: Any, opset: int, place: str, *, shapes: Mapping[str, Sequenc
             near = difflib.get_close_matches(name, known, 1)
             fix = f"did you mean {near[0]}?" if near else f"name the output of a node; the model ends with {', '.join(item.name for item in main.output)}"
             raise Error(f"has no tensor '{name}'", place=place, fix=fix)
+    for item in (*main.input, *main.value_info, *main.output):
+        check_axes(f"'{item.name}'", len(item.type.tensor_type.shape.dim), place)
+    for name, sizes in shapes.items():
+        check_axes(f"'{name}' of --shape", len(sizes), place)
     for item in inputs:
         axes, given = len(item.type.tensor_type.shape.dim), shapes.get(item.name)
         if given is not None and item.type.tensor_type.HasField("shape") and len(given) != axes:
@@ -210,7 +217,14 @@ def node_of(message: Any) -> Node:
     return Node(op, list(own.input), list(own.output), {item.name: _value(item) for item in own.attribute}, own.name, own)
 
 
+def check_axes(what: str, axes: int, place: str) -> None:
+    """Raise Error if a tensor has more axes than a blob of Caffe can have. numpy has a limit too, which is higher."""
+    if axes > MOST_AXES:
+        raise Error(f"{what} has {axes} axes, and a blob of Caffe has at most {MOST_AXES}", place=place, fix="export the model with fewer axes there")
+
+
 def array_of(tensor: Any, place: str) -> np.ndarray:
+    check_axes(f"'{tensor.name}'", len(tensor.dims), place)
     try:
         return numpy_helper.to_array(tensor)
     except Exception as problem:  # of onnx and numpy
@@ -220,6 +234,7 @@ def array_of(tensor: Any, place: str) -> np.ndarray:
 
 def dense_of(tensor: Any, place: str, budget: Budget) -> np.ndarray:
     """Return the array of a SparseTensorProto. Its indices are places in the flat array, or one row of indices for each value."""
+    check_axes(f"'{tensor.values.name}' (sparse tensor)", len(tensor.dims), place)
     values, indices = array_of(tensor.values, place), array_of(tensor.indices, place)
     budget.earn(values)
     with within(place, f"'{tensor.values.name}' (sparse tensor)"):
