@@ -35,6 +35,7 @@ class CosineMargin(Layer):
         )
         self.grid = x[0], math.prod(x[1:])
         m = float(self.own().m)
+        self.check(math.isfinite(m), f"m is {m:g}", "set m to a finite number: the angle of the margin")
         self.scalars = {"threshold": math.cos(math.pi - m), "step": math.sin(math.pi - m) * m, "cos_m": math.cos(m), "sin_m": math.sin(m)}
         return [x]
 

@@ -47,6 +47,9 @@ class PriorBox(Layer):
             self.check(len(shape) == 4, f"bottom {i} is {shape_text(shape)}, it must be N x C x H x W", f"give the {('feature map', 'image')[i]} as bottom {i}")
             if 0 in shape[2:]:
                 self.check_filled(shape, i)
+        for field, value in self.own().ListFields():
+            for number in value if field.is_repeated else [value]:
+                self.check(math.isfinite(number), f"{field.name} is {number:g}", f"set {field.name} to a finite number")
         cells, boxes = math.prod(bottoms[0][2:]), len(self.sides()) * (1 + self.own().denser_prior_boxes)
         fact = f"a feature map of {shape_text(bottoms[0])} has {cells:,} cells of {boxes} boxes; at most {MOST_BOXES:,} boxes are computed"
         self.check(cells * boxes <= MOST_BOXES, fact, "give a smaller feature map as bottom 0")
@@ -122,6 +125,8 @@ class PriorBox(Layer):
         sizes, densities = list(p.fixed_size), [int(density) for density in p.density]
         fits = len(sizes) == len(densities) and min([*sizes, *densities], default=1) > 0
         self.check(fits, f"fixed_size is {sizes}, density {densities}", "write one density for each fixed_size, and set each of both above 0")
+        fact = f"density {max(densities, default=0):,} makes {max(densities, default=0) ** 2:,} boxes in a cell; at most {MOST_BOXES:,} boxes are computed"
+        self.check(max(densities, default=0) ** 2 <= MOST_BOXES, fact, "give a smaller density")
         self.check(not (p.fixed_ratio and p.aspect_ratio), "fixed_ratio and aspect_ratio are given", "remove fixed_ratio, or aspect_ratio")
         fact = "fixed_size and denser_prior_boxes are given, which are of different forks"
         self.check(not (sizes and p.denser_prior_boxes), fact, "remove denser_prior_boxes")

@@ -70,7 +70,7 @@ def whole_factors(layer: Upsample) -> tuple[int, int]:
     alone = found[0][0] if found else ""
     layer.check(both or len(found) == 2, f"{alone} is given alone", f"add {_other(alone)}: one field is the factor of rows, the other of columns")
     for name, value in found:
-        layer.check(value > 0 and value == int(value), f"{name} is {value:g}", f"set {name} to a whole number, 1 or more")
+        layer.check(value > 0 and value % 1 == 0, f"{name} is {value:g}", f"set {name} to a whole number, 1 or more")
     return int(pair[0]), int(pair[-1])
 
 

@@ -195,6 +195,8 @@ def test_clipping_of_lstm(device: Device) -> None:
 @pytest.mark.parametrize(
     ("kind", "more", "shapes", "told"),
     [
+        ("CosinAddm", "cosin_add_m_param { m: inf }", ("4 3", "4"), "m is inf"),
+        ("AdaCosAddmScale", "adacos_add_m_scale_param { num_classes: 3 m: -inf }", ("4 3", "4"), "m is -inf"),
         ("CosinAddm", "", ("4", "4"), "bottom 0 is 4, it must be N x C x .."),
         ("CosinAddm", "", ("4 3", "3"), "bottom 1 is 3, bottom 0 is 4 x 3"),
         ("AdaCosAddmScale", "adacos_add_m_scale_param { num_classes: 2 }", ("4 3", "4"), "num_classes is 2"),

@@ -38,6 +38,17 @@ def test_pad(device: Any, kind: str, mode: str, shape: Shape, text: str, pads: l
     close(result.diffs[0], sums + (2.0 if moves else 0.0))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-0.0", "1e-38", "3.4e38", "-1e-7"])
+def test_values_of_the_border(device: Any, kind: str, value: str) -> None:
+    """The program has them in its text."""
+    x = np.ones((1, 1, 2, 2), np.float32)
+    dy = np.ones((1, 1, 3, 2), np.float32)
+    result = run(device, kind, f"type: 'Pad' pad_param {{ begin: 1 begin: 0 end: 0 end: 0 value: {value} }}", [x], [dy])
+    expected = np.pad(x, [(0, 0), (0, 0), (1, 0), (0, 0)], constant_values=np.float32(value))
+    np.testing.assert_array_equal(result.tops[0], expected)
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

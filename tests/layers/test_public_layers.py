@@ -34,6 +34,7 @@ pytestmark = pytest.mark.quick
         ("UnPooling", "unpooling_param { unpool: AVE kernel_size: 2 unpool_size: 4 unpool_h: 4 unpool_w: 4 }", ("1 2 3 3",), "unpool_h, unpool_w are given"),
         ("Upsample", "upsample_param { height_scale: 2 }", ("1 2 3 3",), "height_scale is given alone"),
         ("Upsample", "upsample_param { height_scale: 1.5 width_scale: 2 }", ("1 2 3 3",), "height_scale is 1.5"),
+        ("Upsample", "upsample_param { height_scale: inf width_scale: 2 }", ("1 2 3 3",), "height_scale is inf"),
         ("Upsample", "upsample_param { scale: 2 stride: 2 }", ("1 2 3 3",), "scale given, which another fork's Upsample takes"),
         ("Resample", "", ("1 2 3 3",), "height is missing"),
         ("Resample", "resample_param { type: AREA height: 2 width: 2 }", ("1 2 3 3",), "type is AREA, which FlowNet refuses too"),

@@ -20,6 +20,7 @@ _UNARY = "acos fabs exp exp2 expm1 log log2 log1p sqrt rsqrt sin cos tanh erf fl
 _BINARY = "fmin fmax pow fmod copysign"
 FUNCTIONS = dict.fromkeys(_UNARY.split(), 1) | dict.fromkeys(_BINARY.split(), 2)
 CONSTANTS = frozenset({"FLT_MIN", "FLT_MAX", "FLT_EPSILON", "INFINITY", "NAN", "M_PI_F"})
+_OF_PYTHON = {"nan": "NAN", "inf": "INFINITY"}  # how Python writes such numbers in the text of a formula
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"), ("*", "/"))  # lowest precedence first
 _LOGIC = {"||": "|", "&&": "&"}  # masks are all ones or zero in vectors, 1 or 0 in scalars; bitwise operators work for both
 _COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
@@ -138,7 +139,8 @@ class _Parser:
             if match is None:
                 raise self.error(f"cannot read {text[at:].strip()[:12]!r}")
             kind = ("number", "name", "sign")[(match.lastindex or 0) - 1]
-            self.tokens.append((kind, match[match.lastindex or 0]))
+            word = match[match.lastindex or 0]
+            self.tokens.append((kind, _OF_PYTHON.get(word, word)))
             at = match.end()
         self.tokens.append(("end", ""))
         self.at = 0
