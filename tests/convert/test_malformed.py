@@ -389,3 +389,74 @@ def test_more_axes_than_a_blob_has(model: Callable[[], Any], tmp_path: Path) -> 
 def test_as_many_axes_as_a_blob_has(tmp_path: Path) -> None:
     net, _ = load(saved(tmp_path, _node("Relu", 17, shape=[1] * 32)))
     assert [layer.type for layer in net.layer] == ["Input", "ReLU"]
+
+
+ODD = "\x1b[31mred"
+REGIONS = {"r": np.zeros((2, 4), np.float32), "i": np.zeros(2, np.int64)}
+WORDS: dict[str, tuple[Any, str, str]] = {  # a model with a word that ONNX does not define, the attribute, the words that it defines
+    "Gelu": (lambda: _node("Gelu", 20, approximate=ODD), "approximate", "none, tanh"),
+    **{op: (lambda op=op, more=more: _node(op, 17, auto_pad=ODD, **more), "auto_pad", "NOTSET, SAME_UPPER, SAME_LOWER, VALID") for op, more in (
+        ("Conv", {"w": np.ones((4, 3, 3, 3), np.float32)}), ("ConvTranspose", {"w": np.ones((3, 4, 3, 3), np.float32)}),
+        ("MaxPool", {"kernel_shape": [2, 2]}), ("AveragePool", {"kernel_shape": [2, 2]}))},
+    "DepthToSpace": (lambda: _node("DepthToSpace", 17, (1, 4, 8, 8), blocksize=2, mode=ODD), "mode", "DCR, CRD"),
+    "Pad": (lambda: _node("Pad", 17, p=np.ones(8, np.int64), mode=ODD), "mode", "constant, reflect, edge, wrap"),
+    **{f"Resize {name}": (lambda name=name: _node("Resize", 19, s=np.array([1, 1, 2, 2], np.float32), **{name: ODD}), name, known) for name, known in (
+        ("mode", "nearest, linear, cubic"), ("nearest_mode", "round_prefer_floor, round_prefer_ceil, floor, ceil"),
+        ("keep_aspect_ratio_policy", "stretch, not_larger, not_smaller"),
+        ("coordinate_transformation_mode", "half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric, tf_half_pixel_for_nn"))},
+    "Upsample": (lambda: _node("Upsample", 9, s=np.array([1, 1, 2, 2], np.float32), mode=ODD), "mode", "nearest, linear, bilinear"),
+    **{f"GridSample {name}": (lambda name=name: _node("GridSample", 17, g=np.zeros((1, 4, 4, 2), np.float32), **{name: ODD}), name, known) for name, known in (
+        ("mode", "linear, nearest, cubic, bilinear, bicubic"), ("padding_mode", "zeros, border, reflection"))},
+    **{f"RoiAlign {name}": (lambda name=name: _node("RoiAlign", 17, **REGIONS, **{name: ODD}), name, known) for name, known in (
+        ("mode", "avg, max"), ("coordinate_transformation_mode", "half_pixel, output_half_pixel"))},
+    **{op: (lambda op=op, gates=gates: _node(op, 17, (4, 2, 3), w=np.ones((1, gates, 3), np.float32), r=np.ones((1, gates, 1), np.float32),
+                                             hidden_size=1, direction=ODD), "direction", "forward, reverse, bidirectional")
+       for op, gates in (("GRU", 3), ("LSTM", 4))},
+    "constants": (  # onnx's evaluator would replace values, as without a reduction
+        lambda: parse('<ir_version: 8, opset_import: ["": 18]> net (float[2, 3] x) => (float[2, 3] y) '
+                      f'{{ c = ScatterND<reduction="{ODD}">(a, i, u) y = Add(x, c) }}',
+                      a=np.ones((2, 3), np.float32), i=np.zeros((1, 1), np.int64), u=np.ones((1, 3), np.float32)), "reduction", "none, add, mul, max, min"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words_that_onnx_does_not_define(name: str, tmp_path: Path) -> None:
+    model, attribute, known = WORDS[name]
+    message = refused(saved(tmp_path, model()))
+    assert "layer '" in message and f"{attribute} is {ODD!r}, which ONNX does not define" in message and f"{attribute} is one of {known}" in message
+
+
+UNITS, GATES = 2, {"GRU": 3, "LSTM": 4}
+
+
+ODD_SHAPES: list[tuple[dict[str, tuple[Any, ...]], str]] = [
+    ({"W": (1, 7, 3)}, "its input W ('W') is 1 x 7 x 3"),
+    ({"W": (2, "gates", 3)}, "its input W ('W') is 2 x"),
+    ({"W": (1, "gates", 4)}, "its input W ('W') is 1 x"),
+    ({"W": (1, "gates")}, "its input W ('W') is 1 x"),
+    ({"R": (1, 7, UNITS)}, "its input R ('R') is 1 x 7 x 2"),
+    ({"R": (1, "gates", 3)}, "its input R ('R') is 1 x"),
+    ({"R": (6,)}, "its input R ('R') is 6;"),
+    ({"B": (1, 7)}, "its input B ('B') is 1 x 7;"),
+    ({"B": (1, "gates")}, "its input B ('B') is 1 x"),
+    ({"initial_h": (1, 3, UNITS)}, "its input initial_h ('initial_h') is 1 x 3 x 2;"),
+    ({"initial_h": (2, 2, UNITS)}, "its input initial_h ('initial_h') is 2 x 2 x 2;"),
+    ({"initial_c": (1, 2, 1)}, "its input initial_c ('initial_c') is 1 x 2 x 1;"),
+    ({"hidden_size": (1 << 62,)}, "hidden_size 4611686018427387904 and X of 4 x 2 x 3 need 1 x"),
+    ({"hidden_size": (-2,)}, "its hidden_size is -2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op, given, fact", [(op, *row) for op in GATES for row in ODD_SHAPES if op == "LSTM" or "initial_c" not in row[0]], ids=str)
+def test_weights_of_recurrent_operators(op: str, given: dict[str, tuple[Any, ...]], fact: str, tmp_path: Path) -> None:
+    """numpy would divide the gates, or the net would read other weights."""
+    wide = GATES[op] * UNITS
+    shapes = {"W": (1, wide, 3), "R": (1, wide, UNITS), "B": (1, 2 * wide), "initial_h": (1, 2, UNITS), "initial_c": (1, 2, UNITS)}
+    for name, shape in given.items():
+        shapes[name] = tuple(wide if size == "gates" else size for size in shape)
+    units = shapes.pop("hidden_size", (UNITS,))[0]
+    names = ["W", "R", "B", "", "initial_h", *(["initial_c"] if op == "LSTM" else [])]
+    text = f"(float[4, 2, 3] x) => (float[a, b, c, d] y) {{ y = {op}<hidden_size={units}>(x, {', '.join(names)}) }}"
+    weights = {name: np.ones(shapes[name], np.float32) for name in filter(None, names)}
+    message = refused(saved(tmp_path, parse(HEAD + text, **weights)))
+    assert f"({op})" in message and fact in message

@@ -158,6 +158,8 @@ def _check_places(graph: Graph, node: Node) -> None:
     parts = node.get("num_outputs", len(node.outputs))
     if parts != len(node.outputs):
         raise failed(graph, node, f"num_outputs is {parts}, and it has {len(node.outputs)} outputs")
+    if node.get("hidden_size", 1) < 1:
+        raise failed(graph, node, f"its hidden_size is {node.get('hidden_size')}, and it has 1 or more")
     if node.op == "Einsum" and not _is_equation(node.get("equation", "")):
         raise failed(graph, node, "its equation is not terms of letters, with at most one '...' each")  # onnx never ends for '......'
     x = node.input(0)

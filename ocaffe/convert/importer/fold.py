@@ -8,6 +8,7 @@ from onnx import helper
 
 from ocaffe.convert.importer.constant import computed, failed, held, inferred, is_folded, is_text, shape_of
 from ocaffe.convert.importer.graph import FLOATS, Graph, Node, at, node_of
+from ocaffe.convert.importer.modes import check_modes
 from ocaffe.convert.importer.reopen import reopen
 from ocaffe.errors import Error, shape_text
 
@@ -31,6 +32,7 @@ def fold(graph: Graph) -> None:
             pending.extendleft(reversed(_branch(graph, node)))
             continue
         with at(graph, node):
+            check_modes(graph, node)
             reopen(graph, node)
             if _constant(graph, node):
                 continue

@@ -10,6 +10,8 @@ from ocaffe.convert.importer.builder import Builder
 from ocaffe.convert.importer.graph import Node
 from ocaffe.convert.importer.rules import operator
 from ocaffe.convert.importer.rules.shape import flatten_to, slice_axes
+from ocaffe.errors import shape_text
+from ocaffe.ir.tensor import Shape
 
 Blobs = list[np.ndarray]
 STATE = 5  # the input that is the first initial state
@@ -35,14 +37,15 @@ def _gru(node: Node, weight: np.ndarray, recurrent: np.ndarray, bias: np.ndarray
 
 
 class Kind(NamedTuple):
-    """An operator: its states, its activations for each direction, and its weights as Caffe's blobs."""
+    """An operator: its states, its gates, its activations for each direction, and its weights as Caffe's blobs."""
 
     states: int
+    gates: int
     activations: list[str]
     blobs: Callable[[Node, np.ndarray, np.ndarray, np.ndarray], Blobs]
 
 
-KINDS = {"LSTM": Kind(2, ["Sigmoid", "Tanh", "Tanh"], _lstm), "GRU": Kind(1, ["Sigmoid", "Tanh"], _gru)}
+KINDS = {"LSTM": Kind(2, 4, ["Sigmoid", "Tanh", "Tanh"], _lstm), "GRU": Kind(1, 3, ["Sigmoid", "Tanh"], _gru)}
 
 
 @operator(*KINDS)
@@ -52,8 +55,8 @@ def recurrent(net: Builder, node: Node) -> None:
     With initial states of zero, cont is 0 in the first step. Given initial states, and a final cell that the net reads, need expose_hidden.
     """
     kind, x = KINDS[node.op], net.bottom(node)
+    directions, units = _sizes(net, node, kind, net.shape(x))
     steps, sequences, _ = net.shape(x)
-    directions, _, units = net.constant(node, 2).shape
     node.outputs[0] = node.outputs[0] or net.free(f"{node.name}_steps")  # an omitted output; blobs are named after it
     _check(net, node, kind, directions)
     given = not all(_is_zero(net, node.input(index)) for index in range(STATE, STATE + kind.states))
@@ -97,6 +100,25 @@ def _direction(net: Builder, node: Node, kind: Kind, bottoms: list[str], fields:
     blobs, passed = kind.blobs(node, weight[number], product[number], bias[number]), [index != 1 for index in range(len(own))]
     net.layer(node, node.op, own, fields, part=name, tops=tops, blobs=blobs, propagate=passed)
     return name, tops
+
+
+def _sizes(net: Builder, node: Node, kind: Kind, x: Shape) -> tuple[int, int]:
+    """Return the directions and the units. Raises Error if one of the inputs has another shape than these and x (T x N x I) demand."""
+    net.check(node, len(x) == 3, f"its input X is {shape_text(x)}; it has time steps, sequences and values", "export with an input of three axes")
+    directions = 2 if node.get("direction", "forward") == "bidirectional" else 1
+    rows = net.constant(node, 2).shape[1:2]
+    units = node.get("hidden_size", rows[0] // kind.gates if rows else 0)
+    wide, state = kind.gates * units, (directions, x[1], units)
+    wanted = {"W": (1, (directions, wide, x[2])), "R": (2, (directions, wide, units)), "B": (3, (directions, 2 * wide))}
+    wanted |= {name: (STATE + index, state) for index, name in enumerate(("initial_h", "initial_c")[: kind.states])}
+    for name, (index, shape) in wanted.items():
+        tensor = node.input(index)
+        given = net.graph.shape(tensor) if tensor else shape
+        if tensor in net.graph.repeated:  # it has one value for all sequences
+            shape = tuple(1 if axis == net.graph.repeated[tensor] else size for axis, size in enumerate(shape))
+        fact = f"its input {name} ('{tensor}') is {shape_text(given)}; direction, hidden_size {units} and X of {shape_text(x)} need {shape_text(shape)}"
+        net.check(node, given == shape, fact, f"export with {name} of {shape_text(shape)}")
+    return directions, units
 
 
 def _check(net: Builder, node: Node, kind: Kind, directions: int) -> None:
