@@ -1,6 +1,7 @@
 """Builds the Caffe net. When a layer is added, ocaffe's implementation of the layer checks it and infers its top shapes."""
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,7 @@ class Builder:
         self.shapes: dict[str, Shape] = {}  # of blobs
         self.same: dict[str, str] = {}  # tensor -> the blob that holds it, if the names differ
         self._names: set[str] = set()
+        self._counts: dict[str, int] = {}  # name -> the last number that was added to it
         self._batch = ""  # the blob of `_counted`
         for name in graph.inputs:
             layer = proto.LayerParameter(name=self._unique(name), type="Input", top=[name])
@@ -195,17 +197,18 @@ class Builder:
         Caffe's outputs are the blobs that no layer reads. So an output that a layer also reads is copied by a Split. So is an output that shares another
         tensor's blob because nodes that change nothing were removed.
         """
-        for output in dict.fromkeys(self.graph.outputs):
+        outputs = list(dict.fromkeys(self.graph.outputs))
+        held = collections.Counter(self.same.get(output, output) for output in outputs)
+        read = {blob for layer in self.message.layer for blob in layer.bottom} | {blob for blob, count in held.items() if count > 1}
+        copied = [output for output in outputs if self.same.get(output, output) == output and output in read and output not in self.graph.inputs]
+        inner = {output: self.free(f"{output}_inner") for output in copied}
+        self.shapes |= {blob: self.shapes[output] for output, blob in inner.items()}
+        for layer in self.message.layer if inner else ():
+            layer.top[:] = [inner.get(top, top) for top in layer.top]
+            layer.bottom[:] = [inner.get(bottom, bottom) for bottom in layer.bottom]
+        for output in outputs:
             blob = self.same.get(output, output)
-            others = {self.same.get(other, other) for other in self.graph.outputs if other != output}
-            read = blob in others or any(blob in layer.bottom for layer in self.message.layer)
-            if blob == output and read and output not in self.graph.inputs:
-                blob = self.free(f"{output}_inner")
-                for layer in self.message.layer:
-                    layer.top[:] = [blob if top == output else top for top in layer.top]
-                    layer.bottom[:] = [blob if bottom == output else bottom for bottom in layer.bottom]
-                self.same = {tensor: blob if held == output else held for tensor, held in self.same.items()}
-                self.shapes[blob] = self.shapes[output]
+            blob = inner.get(blob, blob)
             if blob != output:
                 self.message.layer.add(name=self._unique(output), type="Split", bottom=[blob], top=[output])
 
@@ -220,10 +223,11 @@ class Builder:
         return "/".join(part for part in (node.name or node.outputs[0]).split("/") if part not in ("", ".")) or node.op
 
     def _unique(self, name: str) -> str:
-        unique, count = name, 1
+        unique, count = name, self._counts.get(name, 1)
         while unique in self._names:
             count += 1
             unique = f"{name}_{count}"
+        self._counts[name] = count
         self._names.add(unique)
         return unique
 

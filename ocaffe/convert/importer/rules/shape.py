@@ -1,6 +1,7 @@
 """Rules of operators that reshape, reorder or copy values: Reshape, Transpose, Concat, Split, Slice, Gather, Tile, Pad and similar."""
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,7 +81,7 @@ def split(net: Builder, node: Node) -> None:
     x = net.bottom(node)
     axis = node.get("axis", 0) % len(net.shape(x))
     sizes = [net.output_shape(node, index)[axis] for index in range(len(node.outputs))]
-    points = [sum(sizes[:index]) for index in range(1, len(sizes))]
+    points = list(itertools.accumulate(sizes[:-1]))
     if points:
         parameters = {"axis": axis} | ({"slice_point": points} if len(set(sizes)) > 1 else {})
         tops = [name or net.free(f"{node.outputs[0]}_part{index}") for index, name in enumerate(node.outputs)]
