@@ -49,7 +49,10 @@ def _array(stream: IO[bytes], size: int, place: str, fix: str) -> np.ndarray:
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"it has version {version[0]}.{version[1]} of the format, which arrays of numbers do not need")
-    shape, by_columns, dtype = _HEADERS[version](stream)
+    try:
+        shape, by_columns, dtype = _HEADERS[version](stream)
+    except (MemoryError, RecursionError):  # of Python's parser, for thousands of signs or brackets; numpy limits the header to 10,000 bytes
+        raise ValueError("its header is nested too deep") from None
     if dtype.kind not in KINDS:
         fact = "cannot be read as .npy: it holds " + ("objects of Python" if dtype.hasobject else str(dtype))
         raise Error(f"{fact}, not numbers", place=place, fix="write it by np.save(..., array.astype(np.float32))" if not dtype.hasobject else fix)

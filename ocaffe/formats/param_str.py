@@ -23,7 +23,7 @@ def read_settings(text: str) -> dict[str, Any]:
         try:
             assert match is not None
             found[match[1].lower()] = read_value(match[2])
-        except (AssertionError, ValueError, SyntaxError):
+        except (AssertionError, ValueError, SyntaxError, MemoryError, RecursionError):  # the last two for thousands of signs
             fix = "write 'key': value, with a comma or a new line between two, and lists in [ ]"
             raise Error(f"param_str cannot be read at {rest[:30]!r}", fix=fix) from None
         rest = rest[match.end() :]

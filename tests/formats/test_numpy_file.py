@@ -58,6 +58,7 @@ REFUSED = {
     "records": (header(described("(2,)", "[('a', '<f4')]")), "not numbers"),
     "a code": (header(described("(2,)", "__import__('os')")), "cannot be read as .npy"),
     "brackets": (header("(" * 9000), "cannot be read as .npy"),
+    "signs": (header("-" * 9900 + "1"), "cannot be read as .npy: its header is nested too deep"),
     "brackets in version 2": (header("(" * 100_000, b"\2\0"), "cannot be read as .npy"),
     "version 3": (header(described("(2,)"), b"\3\0"), "version 3.0"),
     "version 9": (header(described("(2,)"), b"\x09\0"), "version 9.0"),

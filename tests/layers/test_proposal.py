@@ -109,6 +109,7 @@ def test_settings(text: str, expected: dict[str, Any]) -> None:
         ("'feat_strides': 16", "'feat_strides', which is no setting of AnchorTarget"),
         ("'feat_stride'; 16", "param_str cannot be read at \"'feat_stride'; 16\""),
         ("'feat_stride': sixteen", "param_str cannot be read at"),
+        (f"'feat_stride': {'-' * 9900}1", "param_str cannot be read at"),
         ("'feat_stride': [16]", r"'feat_stride': \[16\]"),
         ("'scales': 8", "'scales': 8"),
         ("'scales': []", r"scales has no numbers"),
