@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,21 +19,24 @@ EXACT = 2**24  # floats count exactly up to here
 
 
 class Gathered(Layer):
-    """Base: the top consists of rows of bottom 0. The number of a row is `base` plus the indices in bottom 1 times `weights`."""
+    """Base: the top consists of rows of bottom 0. The number of a row is that of `base` plus the indices in bottom 1 times `weights`."""
 
     origin = "ocaffe"
     bottoms = 2
     inplace_top = False
     sizes: Sequence[int]  # of the axes that the indices name; a negative index counts from the end
     weights: Sequence[int]  # rows from one value to the next along each of these axes
-    base: np.ndarray  # one number for each row of the top
+    base: Callable[[], np.ndarray]  # makes one number for each row of the top; a shape alone needs none
     copies: int = 1  # the indices are used so often, one copy after another
     values: int  # of a row
 
     def plan(self, x: Shape, named: Sequence[int], inner: int, top: Shape) -> Sequence[Shape]:
-        """Check the sizes and set `sizes`, `values` and `rows`. `named` are the axes of x that the indices name. Return the top shapes."""
+        """Check the sizes. Set `sizes`, `values`, `rows` and `count`, the rows of the top. Return the top shapes.
+
+        `named` are the axes of x that the indices name.
+        """
         self.sizes, self.values = [x[axis] for axis in named], inner
-        self.rows = math.prod(x) // max(1, inner)
+        self.rows, self.count = math.prod(x) // max(1, inner), math.prod(top) // max(1, inner)
         self.check(
             0 not in x and 0 not in top,
             f"bottom 0 is {shape_text(x)}, the top would be {shape_text(top)}: an axis has the size 0",
@@ -47,24 +50,24 @@ class Gathered(Layer):
         return bottom == 0
 
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        self.numbers = (rec.saved if rec.train else rec.scratch)("rows", (self.base.size,), np.int32)
-        count, tuples = len(self.sizes), self.base.size // self.copies
+        self.numbers = (rec.saved if rec.train else rec.scratch)("rows", (self.count,), np.int32)
+        count, tuples = len(self.sizes), self.count // self.copies
         parts = [bottoms[1].data.view((tuples,), k, count) for k in range(count)]
         steps = [f"i{k} = trunc(x{k}); p{k} = i{k} < 0 ? i{k} + size{k} : i{k}" for k in range(count)]
         row = " + ".join([f"x{count}", *(f"p{k} * weight{k}" for k in range(count))])
         valid = " && ".join(f"p{k} >= 0 && p{k} < size{k}" for k in range(count))
         scalars = {f"{name}{k}": float(value) for name, values in (("size", self.sizes), ("weight", self.weights)) for k, value in enumerate(values)}
-        base, domain = rec.constant("base", self.base.astype(np.int32).reshape(-1)), (self.copies, tuples)
+        base, domain = rec.constant("base", self.base().astype(np.int32).reshape(-1)), (self.copies, tuples)
         reads: list[Read] = [*((part, 1) for part in parts), base]
         text = "; ".join([*steps, f"y0 = {valid} ? {row} : -1"])
         pointwise(rec, text, reads=reads, writes=[self.numbers.view(domain)], scalars=scalars)
-        gather(rec, self._rows(bottoms[0].data, self.rows), self.numbers, self._rows(tops[0].data, self.base.size))
+        gather(rec, self._rows(bottoms[0].data, self.rows), self.numbers, self._rows(tops[0].data, self.count))
 
     def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
         self.no_gradient(propagate, {1: "the indices"})
         if propagate[0]:
             assert tops[0].diff is not None and bottoms[0].diff is not None
-            gather_adjoint(rec, self._rows(tops[0].diff, self.base.size), self.numbers, self._rows(bottoms[0].diff, self.rows))
+            gather_adjoint(rec, self._rows(tops[0].diff, self.count), self.numbers, self._rows(bottoms[0].diff, self.rows))
 
     def _rows(self, ref: Ref, rows: int) -> Ref:
         return ref.view((rows, self.values))
@@ -86,7 +89,7 @@ class Gather(Gathered):
         axis = self.axis(self.own().axis, x)
         before, count = math.prod(x[:axis]), math.prod(ids)
         self.weights, self.copies = [1], before
-        self.base = np.repeat(np.arange(before) * x[axis], count)
+        self.base = lambda: np.repeat(np.arange(before) * x[axis], count)
         return self.plan(x, [axis], math.prod(x[axis + 1 :]), (*x[:axis], *ids, *x[axis + 1 :]))
 
 
@@ -108,7 +111,8 @@ class GatherElements(Gathered):
         strides = [math.prod(x[k + 1 :]) for k in range(len(x))]
         places = np.indices(ids, sparse=True)
         self.weights = [strides[axis]]
-        self.base = np.broadcast_to(sum(place * stride for k, (place, stride) in enumerate(zip(places, strides)) if k != axis), ids)
+        others = [place * stride for k, (place, stride) in enumerate(zip(places, strides)) if k != axis]
+        self.base = lambda: np.broadcast_to(sum(others), ids)
         return self.plan(x, [axis], 1, ids)
 
 
@@ -129,6 +133,6 @@ class GatherND(Gathered):
         named = range(batch, batch + length)
         self.weights = [math.prod(x[axis + 1 : batch + length]) for axis in named]
         per_batch, tuples = math.prod(x[batch : batch + length]), math.prod(ids[batch:-1])
-        self.base = np.repeat(np.arange(math.prod(x[:batch])) * per_batch, tuples)
+        self.base = lambda: np.repeat(np.arange(math.prod(x[:batch])) * per_batch, tuples)
         inner = x[batch + length :]
         return self.plan(x, named, math.prod(inner), (*ids[:-1], *inner))
