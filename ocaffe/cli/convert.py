@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
-from ocaffe.errors import Error
+from ocaffe.errors import Error, within
 from ocaffe.evaluation.sidecar import input_text, read_sidecar
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
@@ -59,7 +59,12 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
     if not options.tolerance >= 0:
         raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="--tolerance with a number of 0 or more")
-    return convert(options) or 0
+    try:
+        return convert(options) or 0
+    except MemoryError as problem:
+        fact = f"the conversion needs more memory than there is{f': {problem}' if str(problem) else ''}"
+        fix = "--noverify converts without a comparison, which takes less" if options.verify is not None else "end other programs, or use a machine with more"
+        raise Error(fact, place=options.files[0], fix=fix) from problem
 
 
 def _suffix(file: str) -> str:
@@ -132,8 +137,9 @@ def import_onnx(options: argparse.Namespace) -> None:
         verdict = "not verified, because a Dropout of the model drops values at random"
     else:
         axes = imported.batch if imported.open and not imported.fixed else {}
-        compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
-        verdict = _verified(compared, options, imported)
+        with within(source):
+            compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
+            verdict = _verified(compared, options, imported)
     write(message, blobs, source, net, weights)
     say(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
     if imported.fixed:
@@ -248,34 +254,42 @@ def _beside(weights: Sequence[str]) -> Any:
 def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) -> str:
     """Compare the net with its model. A net that was imported for any batch is compared at a second one; `imported.fixed` says if it fails there."""
     from ocaffe.cl.device import list_devices, select_device
-    from ocaffe.convert.import_verify import by_sample, other_batch, pixels
-    from ocaffe.convert.verify import Feeds, Undecided, inputs_from, random_inputs, verify
+    from ocaffe.convert.cost import check_cost
+    from ocaffe.convert.import_verify import batch_sizes, by_sample, other_batch, pixels
+    from ocaffe.convert.verify import Feeds, Undecided, inputs_from, opened, random_inputs, verify
 
     if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
         return "NOT VERIFIED: there is no OpenCL device"
+    any_batch = imported.batch if imported and not imported.fixed else {}
+    firsts = {blob.name: 0 for blob in exported.graph.inputs if blob.shape[:1] == exported.graph.inputs[0].shape[:1] != ()}
+    other = batch_sizes(exported, any_batch)[1] if any_batch else 3 * exported.options.dynamic_batch
+    check_cost(exported, options.files[0], any_batch if imported else firsts, other)
     device = select_device(options.device or None, options.gpu or None, math=options.math)
-    any_batch = imported and imported.batch and not imported.fixed
 
     def runs(seed: int) -> list[Feeds]:
-        other = [other_batch(exported, imported.batch, seed)[1]] if any_batch and imported.open else []
+        further = [other_batch(exported, any_batch, seed)[1]] if any_batch and imported.open else []
         if options.verify:
-            return [inputs_from(options.verify, exported.graph), *other]
+            return [inputs_from(options.verify, exported.graph), *further]
         batches = [None, 3] if exported.options.dynamic_batch else [None]
-        return [random_inputs(exported.graph, seed, batch, pixels(exported.model)) for batch in batches] + other
+        return [random_inputs(exported.graph, seed, batch, pixels(exported.model)) for batch in batches] + further
 
     try:
-        if any_batch and not imported.open:
-            imported.fixed = by_sample(exported, imported.batch, imported.outputs, device)
         if options.verify_in:
             from ocaffe.convert.consumers import verify_in
 
             return str(verify_in(options.verify_in, exported, runs(0), device, options.tolerance))
-        for seed in range(1 if options.verify else DRAWS):
-            try:
-                return str(verify(exported, runs(seed), device, options.tolerance))
-            except Undecided as problem:
-                undecided = problem
-        raise undecided
+        with opened(exported, device, None) as net:
+            for seed in range(1 if options.verify else DRAWS):
+                try:
+                    verdict = str(verify(exported, runs(seed), device, options.tolerance, net))
+                    break
+                except Undecided as problem:
+                    undecided = problem
+            else:
+                raise undecided
+            if any_batch and not imported.open:
+                imported.fixed = by_sample(exported, any_batch, imported.outputs, net)
+        return verdict
     finally:
         device.close()
 

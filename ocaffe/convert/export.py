@@ -30,7 +30,7 @@ BATCH, STEPS = "batch", "steps"  # symbols of a dynamic first axis; in recurrent
 
 @dataclass
 class Exported:
-    """An ONNX model, the net and weights it was made from, and the value that holds each blob."""
+    """An ONNX model, the net and weights it was made from, and the value that holds each blob. `imported`: the net was made from the model instead."""
 
     model: onnx.ModelProto
     deployed: Deployed
@@ -39,6 +39,7 @@ class Exported:
     of_blobs: dict[Blob, str]  # the same for all values, including those that in-place layers replaced
     weights: dict[Parameter, np.ndarray]
     options: Options
+    imported: bool = False
 
 
 def export(net: str | Any, weights: str | Weights | None = None, options: Options | None = None) -> Exported:

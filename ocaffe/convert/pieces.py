@@ -117,24 +117,36 @@ def perturbed(feeds: Arrays, unit: float, samples: Sequence[bool] = SAMPLES) -> 
     Whole numbers are exact and may be indices or flags. Only pieces that sum read the sample that perturbs them: pixels are whole numbers too.
     """
     for seed, whole in enumerate(samples):
-        rng = np.random.default_rng(seed)
-        noise = {name: 1 + rng.standard_normal(x.shape, np.float32) * np.float32(NOISE * unit) for name, x in feeds.items()}
-        with np.errstate(all="ignore"):  # of values that overflow
-            sample = {name: np.where((x == np.rint(x)) & (not whole), x, x * noise[name]).astype(x.dtype) for name, x in feeds.items()}
-        yield sample
+        yield sample(feeds, unit, seed, whole)
 
 
-def rounding(piece: Piece, value: np.ndarray, moved: list[np.ndarray], feeds: Arrays, unit: float) -> float:
+def sample(feeds: Arrays, unit: float, seed: int, whole: bool) -> dict[str, np.ndarray]:
+    """Return one of the samples of `perturbed`. A caller that drops it before the next one needs less memory."""
+    rng = np.random.default_rng(seed)
+    return {name: _moved(x, 1 + rng.standard_normal(x.shape, np.float32) * np.float32(NOISE * unit), whole) for name, x in feeds.items()}
+
+
+def _moved(x: np.ndarray, factors: np.ndarray, whole: bool) -> np.ndarray:
+    """Return the values times the factors, and whole numbers as they are unless `whole`."""
+    with np.errstate(all="ignore"):  # of values that overflow
+        return np.where((x == np.rint(x)) & (not whole), x, x * factors).astype(x.dtype)
+
+
+def change(piece: Piece, value: np.ndarray, other: np.ndarray, whole: bool) -> float:
+    """Return the largest change from the result `value` of a piece to `other`, that for a sample of `perturbed` inputs. `whole`: as SAMPLES says."""
+    if whole and not piece.operators & SUMMING:
+        return 0.0
+    with np.errstate(all="ignore"):
+        return float(np.abs(np.where(np.isfinite(value) & np.isfinite(other), other - value, 0)).max(initial=0))
+
+
+def rounding(piece: Piece, value: np.ndarray, moved: float, feeds: Arrays, unit: float) -> float:
     """Return the bound of a piece's rounding error: of its inputs, of its result, and of saturating operators.
 
-    `value` is the result for `feeds`, `moved` are those for `perturbed` inputs.
+    `value` is the result for `feeds`, `moved` the largest `change` by `perturbed` inputs.
     """
     finite, sums = np.isfinite(value), bool(piece.operators & SUMMING)
-    moved = [other for other, whole in zip(moved, SAMPLES) if sums or not whole]
-    with np.errstate(all="ignore"):
-        changes = [np.abs(np.where(finite & np.isfinite(other), other - value, 0)) for other in moved]
-    terms = max((float(change.max(initial=0)) for change in changes), default=0.0) / NOISE
-    total = terms + unit * float(np.abs(value[finite]).max(initial=0))
+    total = moved / NOISE + unit * float(np.abs(value[finite]).max(initial=0))
     if piece.operators & SATURATING:
         sizes = (float(np.abs(feeds[name][np.isfinite(feeds[name])]).max(initial=0)) for name in piece.inputs if name in feeds)
         total += unit * FLOOR * max((1.0, *sizes))

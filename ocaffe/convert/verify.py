@@ -15,7 +15,7 @@ import onnx
 from ocaffe.api.net import Net
 from ocaffe.convert.export import Exported
 from ocaffe.convert.model import detached, is_large
-from ocaffe.convert.pieces import HALF, PREFIX, SINGLE, Piece, cut, perturbed, pieces, rounding
+from ocaffe.convert.pieces import HALF, PREFIX, SAMPLES, SINGLE, Piece, change, cut, perturbed, pieces, rounding, sample
 from ocaffe.convert.reference import evaluator, unjudged
 from ocaffe.data.changes.resample import resize
 from ocaffe.data.decoding.decode import Color, open_image, planes
@@ -31,6 +31,9 @@ TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in 
 HALF_TOLERANCE = 2e-2  # the same for a model in 16 bits
 INSTALL = "pip install onnxruntime"
 TOO_NEW = ("opset", "Unsupported model IR version", "NOT_IMPLEMENTED")  # parts of onnxruntime's errors about a model that is newer than the runtime
+OTHER_EXPORT = "add --opset=17 to the command, which is widely supported"
+OTHER_MODEL = "correct the program that makes the model, until onnxruntime.InferenceSession loads it"
+OTHER_RUN = "give other inputs (--verify=IMAGE or .npz)"
 Feeds = dict[str, np.ndarray]
 
 
@@ -71,14 +74,14 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
     order of the net, and Undecided if that layer's choice depends on rounding errors.
     """
     outputs, share = exported.deployed.outputs, 0.0
-    whole = OnnxSession(exported.model, [info.name for info in exported.model.graph.output])
+    whole = OnnxSession(exported.model, [info.name for info in exported.model.graph.output], exported.imported)
     judged = {name: info.name for name, info in zip(outputs, exported.model.graph.output) if info.name in whole.names}
     worst = dict.fromkeys(judged, 0.0)
     cuts = {name: value for name, value in exported.values.items() if name not in runs[0]}
     found = pieces(exported.model, set(cuts.values()))
     cuts = {name: value for name, value in cuts.items() if value in found}
     with cut(exported.model, set(cuts.values())):
-        parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())]) if cuts else None
+        parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())], exported.imported) if cuts else None
     missed = whole.unjudged | (parts.unjudged if parts else {})
     left = {name: value for name, value in cuts.items() if PREFIX + value in missed}
     cuts = {name: value for name, value in cuts.items() if name not in left}
@@ -112,7 +115,7 @@ def _check(
     """Return the largest difference as a share of its bound. Raise Error with the first blob whose piece computes something else from the same inputs."""
     unit, share = HALF if exported.options.fp16 else SINGLE, 0.0
     values = dict(zip(parts.names, parts.run(feeds)))
-    moved = [] if tolerance else [dict(zip(parts.names, parts.run(sample))) for sample in perturbed(feeds, unit)]
+    moved = [] if tolerance else [_changes(parts, found, values, feeds, unit, seed) for seed in range(len(SAMPLES))]
     for name, value in cuts.items():
         actual, blob = values[PREFIX + value].astype(np.float64), exported.graph.blobs[name]
         assert blob.producer is not None
@@ -120,8 +123,7 @@ def _check(
         if tolerance or _chooses(blob.producer):
             bound = tolerance or (HALF_TOLERANCE if exported.options.fp16 else TOLERANCE)
         else:
-            others = [other[PREFIX + value] for other in moved]
-            bound = rounding(found[value], actual, others, feeds, unit) / magnitude
+            bound = rounding(found[value], actual, max(changes[value] for changes in moved), feeds, unit) / magnitude
         error = difference(actual, expected[name])
         if not error <= bound and not np.isfinite(expected[name]).all() and (magnitude > OVERFLOWS or not np.isfinite(actual).all()):
             fact = f"blob '{name}' has values in ocaffe that are not finite, for which runtimes give different results"
@@ -135,6 +137,14 @@ def _check(
             raise Error(fact, place=_place(exported, blob.producer), layer=blob.producer.layer.title, fix=NOT_EQUAL)
         share = max(share, error / bound if error else 0.0)
     return share
+
+
+def _changes(parts: OnnxSession, found: Mapping[str, Piece], values: Feeds, feeds: Feeds, unit: float, seed: int) -> dict[str, float]:
+    """Return the largest change of each value by a sample of rounding errors of the inputs."""
+    whole = SAMPLES[seed]
+    others = dict(zip(parts.names, parts.run(sample(feeds, unit, seed, whole))))
+    names = (name.removeprefix(PREFIX) for name in parts.names)
+    return {value: change(found[value], values[PREFIX + value].astype(np.float64), others[PREFIX + value], whole) for value in names}
 
 
 def _undecided(parts: OnnxSession, value: str, actual: np.ndarray, feeds: Feeds, unit: float, bound: float) -> bool:
@@ -212,12 +222,13 @@ class OnnxSession:
     """A model in onnxruntime, or in onnx's reference evaluator if onnxruntime is missing or too old. `run` returns the values `names`.
 
     The reference evaluator cannot judge all values. `unjudged` are the others, with the operator that it computes wrong, and `names` lacks them.
+    `imported`: the model is a file of others, which no option of an export changes.
     """
 
-    def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
+    def __init__(self, model: onnx.ModelProto, names: Sequence[str], imported: bool = False) -> None:
         constants = {tensor.name for tensor in model.graph.initializer}  # up to IR version 3 they are inputs too
         kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
-        self.hint = ""
+        self.hint, self.imported = "", imported
         self.unjudged: dict[str, str] = {}
         self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         own = list(model.graph.output)
@@ -269,12 +280,14 @@ class OnnxSession:
         try:
             return list(self._run(self.names, given))
         except Exception as problem:
-            raise self._cannot(self.runtime, problem) from problem
+            raise self._cannot(self.runtime, problem, OTHER_RUN) from problem
 
-    def _cannot(self, runtime: str, problem: Exception) -> Error:
+    def _cannot(self, runtime: str, problem: Exception, fix: str = "") -> Error:
+        if isinstance(problem, MemoryError):
+            raise problem
         reason = str(problem).strip().split("\n")[0][:300]
-        fix = f"{self.hint}add --opset=17 to the command, which is widely supported, or other inputs (--verify=IMAGE); --noverify writes without comparing"
-        return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=fix)
+        fix = fix or (OTHER_MODEL if self.imported else OTHER_EXPORT)
+        return Error(f"the model cannot be verified, {runtime} does not run it: {reason}", fix=f"{self.hint}{fix}; --noverify writes without comparing")
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------
@@ -332,24 +345,26 @@ def random_inputs(graph: Graph, seed: int = 0, batch: int | None = None, pixels:
 
     `batch` replaces the batch of the first input. `pixels` are inputs that take integers from 0 to below a number, unless DRAWS says more.
     """
-    feeds = {}
+    feeds, readers = {}, _readers(graph)
     for blob in graph.inputs:
         rng = np.random.default_rng([seed, zlib.crc32(blob.name.encode())])
         shape = (batch, *blob.shape[1:]) if batch and blob.shape[:1] == graph.inputs[0].shape[:1] else blob.shape
-        draw, layer = _reader(graph, blob)
+        draw, layer = readers.get(blob, (None, None))
         bound = (pixels or {}).get(blob.name)
         values = draw(rng, shape, layer) if draw else rng.integers(0, bound, shape) if bound else rng.standard_normal(shape)
         feeds[blob.name] = np.asarray(values, np.float32)
     return feeds
 
 
-def _reader(graph: Graph, blob: Any) -> tuple[Draw | None, Any]:
+def _readers(graph: Graph) -> dict[Blob, tuple[Draw, Any]]:
+    """Return how to draw each blob that is not an image, and the first layer that reads it."""
+    found: dict[Blob, tuple[Draw, Any]] = {}
     for node in graph.nodes:
         for index, bottom in enumerate(node.bottoms):
             for place in (index, index - len(node.bottoms)):
-                if _source(bottom) is blob and (type_of(node), place) in DRAWS:
-                    return DRAWS[type_of(node), place], node.layer
-    return None, None
+                if (type_of(node), place) in DRAWS:
+                    found.setdefault(_source(bottom), (DRAWS[type_of(node), place], node.layer))
+    return found
 
 
 def _source(blob: Any) -> Any:

@@ -74,6 +74,57 @@ def test_the_first_tensor_that_differs(tmp_path: Path, convert: Any, text: str, 
     assert "not verified (--noverify)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("dtype, name", [(np.float16, "float16"), (np.float64, "double")])
+def test_declared_types_that_contradict(tmp_path: Path, convert: Any, dtype: Any, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, "y = Relu(x)")
+    model = onnx.load(source)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    onnx.save(model, source)
+    assert convert(source) == 1
+    error = capsys.readouterr().err
+    assert f"error: {source}\n  the file says that 'y' holds float, but the operators make {name}\n  fix: correct the type of 'y'" in error
+    assert convert(source, "--noverify") == 0
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_an_open_batch_that_is_written_as_a_number(tmp_path: Path, convert: Any, size: int, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved(tmp_path, CONV)
+    model = onnx.load(source)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = size
+    onnx.save(model, source)
+    assert convert(source) == 0
+    assert "equal to ocaffe's outputs in onnxruntime" in capsys.readouterr().out
+
+
+def test_a_model_that_fails_as_it_runs(tmp_path: Path, convert: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its remedy names no option of an export."""
+    source = saved(tmp_path, "i = ArgMax<axis=1>(x) k = Constant<value_int=9>() j = Add(i, k) y = Gather(s, j)")
+    assert convert(source) == 1
+    error = capsys.readouterr().err
+    assert f"error: {source}" in error and "does not run it" in error and "fix: give other inputs (--verify=IMAGE or .npz); --noverify writes" in error
+
+
+def test_many_outputs(tmp_path: Path) -> None:
+    """Outputs that a layer reads are copied, and one pass over the layers finds them all."""
+    count = 3000
+    nodes = [onnx.helper.make_node("Relu", [f"y{number - 1}" if number % 2 else "x"], [f"y{number}"]) for number in range(count)]
+    infos = [onnx.helper.make_tensor_value_info(name, 1, [1, 3]) for name in ("x", *(f"y{number}" for number in range(count)))]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:]), opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    net, _ = load(tmp_path / "m.onnx")
+    read = {name for layer in net.layer for name in layer.bottom}
+    ends = [name for layer in net.layer for name in layer.top if name not in read]
+    assert sorted(ends) == sorted(f"y{number}" for number in range(count)) and [layer.type for layer in net.layer].count("Split") == count // 2
+
+
+def test_names_that_are_equal(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Relu", [f"y{number - 1}" if number else "x"], [f"y{number}"], name="a") for number in range(5)]
+    infos = [onnx.helper.make_tensor_value_info(name, 1, [1, 3]) for name in ("x", "y4")]
+    model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", infos[:1], infos[1:]), opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    assert [layer.name for layer in load(tmp_path / "m.onnx")[0].layer][1:] == ["a", "a_2", "a_3", "a_4", "a_5"]
+
+
 @pytest.mark.parametrize("mode, verdict, warned", [
     ("training_mode=0", "equal to ocaffe's outputs", False), ("training_mode=1", "not verified, because the model normalizes by the batch", True)
 ])  # fmt: skip

@@ -16,7 +16,7 @@ from ocaffe import log
 from ocaffe.convert.import_model import import_net, write
 from ocaffe.convert.import_verify import by_sample, comparable, pixels
 from ocaffe.convert.importer.read import read_model
-from ocaffe.convert.verify import random_inputs, verify
+from ocaffe.convert.verify import opened, random_inputs, verify
 from tests.convert.exporters import export
 
 pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]  # the packages warn of names and functions of their own
@@ -46,11 +46,12 @@ def test_modern_net(device: Any, tmp_path: Path, name: str) -> None:
     imported = import_net(model, file)
     message, blobs = imported.net, imported.blobs
     exported = comparable(model, message, blobs, shapes={}, outputs=[])
-    forward = verify(exported, [random_inputs(exported.graph, pixels=pixels(model))], device).worst
-    if name in FIXED:
-        assert FIXED[name] in imported.fixed
-    else:
-        assert not imported.fixed and not by_sample(exported, imported.batch, imported.outputs, device)  # it takes any batch
+    with opened(exported, device, None) as opened_net:
+        forward = verify(exported, [random_inputs(exported.graph, pixels=pixels(model))], device, net=opened_net).worst
+        if name in FIXED:
+            assert FIXED[name] in imported.fixed
+        else:
+            assert not imported.fixed and not by_sample(exported, imported.batch, imported.outputs, opened_net)  # it takes any batch
     write(message, blobs, file, *files)
     print(f"{name}: {len(message.layer)} layers, forward {forward:.1e}", end=", ", flush=True)
 

@@ -1,0 +1,99 @@
+"""Limits of the comparison of a net with its ONNX model. Shapes tell what it takes, before an input is drawn.
+
+A file of a few bytes can describe blobs of any size, and a recurrent layer of any number of time steps.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ocaffe.cl.free_memory import free_memory
+from ocaffe.convert.export import Exported
+from ocaffe.errors import Error, shape_text
+from ocaffe.ir.graph import Blob, Node
+from ocaffe.layers.conv_lstm import ConvLSTM
+from ocaffe.layers.pooling import Pooling
+from ocaffe.layers.recurrent import Recurrent
+from ocaffe.shown import flag
+
+COPIES, DRAWN = 8, 2  # of each blob, and more of each input: the net, the model and its pieces have their own, with and without rounding errors
+WEIGHTS = 6  # copies of the weights: the file, its message, the net, the model in the runtime and its pieces
+SHARE = 0.75  # of the free memory
+UNKNOWN = 8 << 30  # bytes that are free where the system does not say
+MOST_OPERATIONS = 1 << 43  # of a pass; VGG-16 takes 2^41 for a batch of 64
+MOST_USES = 1 << 16  # of blobs by layers, in each time step. A use takes 1 to 3 ms, since the net is compiled for each batch
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The memory in bytes, the operations of a pass, how often layers use blobs, and where each is largest."""
+
+    memory: int
+    operations: int
+    uses: int
+    largest: Blob
+    slowest: Node
+    longest: Node
+
+    @property
+    def excess(self) -> tuple[str, str]:
+        """The cause and the layer if a comparison takes too much, else two empty texts."""
+        free = free_memory(None, "cpu", frozenset()) or UNKNOWN
+        if self.memory > SHARE * free:
+            fact = f"needs about {_gib(self.memory)} of memory (blob '{self.largest.name}' is {shape_text(self.largest.shape)}), and {_gib(free)} are free"
+            return fact, "" if self.largest.producer is None else self.largest.producer.layer.title
+        if self.operations > MOST_OPERATIONS:
+            fact = f"needs {self.operations:.2g} operations for a pass, and at most {MOST_OPERATIONS:.2g} are accepted"
+            return fact, self.slowest.layer.title
+        if self.uses > MOST_USES:
+            fact = f"reads and writes {self.uses:,} blobs, counted for each time step, and at most {MOST_USES:,} are accepted"
+            return fact, self.longest.layer.title
+        return "", ""
+
+
+def cost(exported: Exported, times: float) -> Cost:
+    """Return what a comparison takes. `times`: how many times as large as the net's own batch the largest compared batch is."""
+    graph = exported.graph
+    blobs = [graph.blobs[name] for name in {top for layer in exported.deployed.message.layer for top in layer.top}]
+    values = COPIES * sum(blob.count for blob in blobs) + DRAWN * sum(blob.count for blob in graph.inputs)
+    memory = 4 * math.ceil(times * values) + WEIGHTS * sum(array.nbytes for array in exported.weights.values())
+    own = {layer.name for layer in exported.deployed.message.layer}  # a graph has further Splits
+    operations, uses = ({node: of(node) for node in graph.nodes if node.name in own} for of in (_operations, _uses))
+    largest = max(blobs, key=lambda blob: blob.count)
+    return Cost(memory, math.ceil(times * sum(operations.values())), sum(uses.values()), largest, max(operations, key=operations.__getitem__),
+                max(uses, key=uses.__getitem__))  # fmt: skip
+
+
+def check_cost(exported: Exported, place: str, batch: Mapping[str, int], other: int) -> None:
+    """Raise Error if the comparison takes too much memory or work.
+
+    `batch` is the axis of the batch in each input that has one. `other` is another batch that is compared, 0 if there is none.
+    """
+    shapes = {blob.name: list(blob.shape) for blob in exported.graph.inputs}
+    size = next((shapes[name][axis] for name, axis in batch.items()), 1)
+    fact, layer = cost(exported, max(1, other / size)).excess
+    if not fact:
+        return
+    fix = "--noverify writes the file without comparing"
+    if size > 1 and not cost(exported, (3 if other else 1) / size).excess[0]:
+        for name, axis in batch.items():
+            shapes[name][axis] = 1
+        smaller = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+        fix += f"; {flag('shape', smaller)} makes and compares a net for a batch of 1"
+    raise Error(f"the comparison with the model {fact}", place=place, layer=layer or None, fix=fix)
+
+
+def _operations(node: Node) -> int:
+    window = math.prod(node.layer.pool.kernel) if isinstance(node.layer, Pooling) else 0
+    return node.layer.flops() + window * sum(top.count for top in node.tops)
+
+
+def _uses(node: Node) -> int:
+    """Return the bottoms and tops of a layer, times its time steps: a recurrent layer runs each step by itself."""
+    steps = node.layer.steps if isinstance(node.layer, (ConvLSTM, Recurrent)) else 1
+    return (len(node.bottoms) + len(node.tops)) * steps
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB" if size < 1 << 60 else f"2^{math.log2(size):.0f} bytes"
