@@ -41,7 +41,8 @@ class Cost:
         """The cause and the layer if a comparison takes too much, else two empty texts."""
         free = free_memory(None, "cpu", frozenset()) or UNKNOWN
         if self.memory > SHARE * free:
-            fact = f"needs about {_gib(self.memory)} of memory (blob '{self.largest.name}' is {shape_text(self.largest.shape)}), and {_gib(free)} are free"
+            blob = f"blob '{self.largest.name}' is {shape_text(self.largest.shape)}"
+            fact = f"needs about {_gib(self.memory)} of memory ({blob}), and at most {_gib(int(SHARE * free))} of the {_gib(free)} that are free are accepted"
             return fact, "" if self.largest.producer is None else self.largest.producer.layer.title
         if self.operations > MOST_OPERATIONS:
             fact = f"needs {self.operations:.2g} operations for a pass, and at most {MOST_OPERATIONS:.2g} are accepted"

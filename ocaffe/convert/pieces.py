@@ -17,6 +17,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ocaffe.support.process_memory import pieces as parts_of
+
 SINGLE, HALF = 2.0**-24, 2.0**-11  # unit roundoffs
 ROUNDINGS, SUMS = 16, 64  # accepted units: of other pieces, and of pieces that sum (docs/onnx.md has the largest measured)
 NOISE = 16  # size of the perturbations in units: larger than the rounding of the result, small enough to be linear
@@ -136,8 +138,12 @@ def change(piece: Piece, value: np.ndarray, other: np.ndarray, whole: bool) -> f
     """Return the largest change from the result `value` of a piece to `other`, that for a sample of `perturbed` inputs. `whole`: as SAMPLES says."""
     if whole and not piece.operators & SUMMING:
         return 0.0
-    with np.errstate(all="ignore"):
-        return float(np.abs(np.where(np.isfinite(value) & np.isfinite(other), other - value, 0)).max(initial=0))
+    largest = 0.0
+    for part in parts_of(value):
+        before, after = value.reshape(-1)[part].astype(np.float64), other.reshape(-1)[part]
+        with np.errstate(all="ignore"):
+            largest = max(largest, float(np.abs(np.where(np.isfinite(before) & np.isfinite(after), after - before, 0)).max(initial=0)))
+    return largest
 
 
 def rounding(piece: Piece, value: np.ndarray, moved: float, feeds: Arrays, unit: float) -> float:

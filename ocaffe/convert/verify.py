@@ -26,6 +26,7 @@ from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import origin, type_of
 from ocaffe.shown import flag
 from ocaffe.support.files import read_plain, to_read
+from ocaffe.support.process_memory import pieces as parts_of
 
 TOLERANCE = 1e-4  # of layers that choose, relative to the largest magnitude in a blob
 HALF_TOLERANCE = 2e-2  # the same for a model in 16 bits
@@ -144,7 +145,7 @@ def _changes(parts: OnnxSession, found: Mapping[str, Piece], values: Feeds, feed
     whole = SAMPLES[seed]
     others = dict(zip(parts.names, parts.run(sample(feeds, unit, seed, whole))))
     names = (name.removeprefix(PREFIX) for name in parts.names)
-    return {value: change(found[value], values[PREFIX + value].astype(np.float64), others[PREFIX + value], whole) for value in names}
+    return {value: change(found[value], values[PREFIX + value], others[PREFIX + value], whole) for value in names}
 
 
 def _undecided(parts: OnnxSession, value: str, actual: np.ndarray, feeds: Feeds, unit: float, bound: float) -> bool:
@@ -161,13 +162,15 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
     """Return the largest difference relative to the largest magnitude. It is infinite if shapes, NaNs or infinities differ."""
     if actual.shape != expected.shape:
         return float("inf")
-    finite = np.isfinite(expected)
-    if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
-        return float("inf")
-    if not np.isfinite(actual[finite]).all():
-        return float("inf")
-    scale = max(float(np.abs(expected[finite]).max(initial=0)), 1e-30)
-    return float(np.abs(actual[finite].astype(np.float64) - expected[finite]).max(initial=0)) / scale
+    largest, scale = 0.0, 1e-30
+    for part in parts_of(expected):  # a few at a time, for copies of all take more memory than the arrays
+        one, other = actual.reshape(-1)[part], expected.reshape(-1)[part]
+        finite = np.isfinite(other)
+        if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
+            return float("inf")
+        scale = max(scale, float(np.abs(other[finite]).max(initial=0)))
+        largest = max(largest, float(np.abs(one[finite].astype(np.float64) - other[finite]).max(initial=0)))
+    return largest / scale
 
 
 def _chooses(node: Node) -> bool:
