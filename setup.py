@@ -36,7 +36,7 @@ setup(
         "test-opencv4": ["opencv-python-headless>=4.14,<5"],
         "test-opencv5": ["opencv-python-headless==5.0.0.93"],
         "test-modern": ["onnxruntime", "onnxscript", "timm", "torch", "torchvision", "transformers"],  # tests/convert/test_modern.py
-        "bench": ["torch"],
+        "bench": ["scipy", "torch"],
         # MPI: mpi4py, and a library with its mpiexec that needs no root. MPICH has no wheels for Windows.
         "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],
         "nccl": ["cuda-bindings; sys_platform == 'linux'", "nvidia-nccl-cu12; sys_platform == 'linux'"],
@@ -46,7 +46,7 @@ setup(
         "leveldb": ["plyvel"],
         "docs": ["sphinx>=8", "furo", "myst-parser>=4"],  # bin/docs
         "test": [
-            "onnxruntime", "pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis",
+            "onnxruntime", "pytest", "pytest-xdist", "pytest-timeout", "ruff", "mypy", "types-protobuf", "grpcio-tools", "hypothesis", "scipy",
             f"mpi4py>=4.0; {MPICH}", f"mpich; {MPICH}",
         ],
     },
