@@ -1,8 +1,8 @@
-"""The choice of what to keep, to compute again and to move to the host, as a mixed-integer linear program that HiGHS solves through SciPy.
+"""The choice between keeping a value, computing it again and moving it to the host, as a mixed-integer linear program that HiGHS solves through SciPy.
 
 It follows Checkmate (Jain et al., 2020): backward is a sequence of stages. Before a stage, launches of forward may run again. `S[t, v]` says that value v is
 on the device when stage t begins, `R[t, g]` that group g of launches runs again before it. Copies follow MODeL (Steiner et al., 2022): a copy moves bytes in
-each segment of time, at most as many as the link carries while the launches of the segment run, or wait.
+each segment of time. They are at most those that the link carries while the launches of the segment run, or wait.
 
 The schedule is the recorded one after all passes but three: those that choose, those that copy, and `reuse_dying_inputs`. So a fused launch is one launch.
 The program counts the reuse of memory itself, because it depends on the choice. The time of a launch is `Rates.seconds`, as in ocaffe/memory/predict.py. The
@@ -17,6 +17,8 @@ The space of the program:
 * A group may run again before any stage, any number of times, while the parameters that it reads are unchanged.
 * A stage begins at each launch of backward that reads a value which its predecessors in the stage do not read. A value may be dropped after any launch.
 * A value may be copied to the host after its last use in forward, and back once, before any stage.
+* Launches stay as they are: one that runs again is not fused into its reader, and a fused launch of forward writes values that are dropped, too. In the nets of
+  docs/memory.md no recomputed expression has an expression as its reader.
 
 Where times are rounded to segments, the program is the more optimistic side: a copy may end at once in its last segment and begin at once in its first one.
 So its optimum, and the optimum of its linear relaxation, are lower bounds of the predicted time of every plan in this space.
@@ -78,7 +80,7 @@ class Stage:
 
 @dataclass
 class Net:
-    """What the program knows of a schedule. `fixed`: live bytes by step of all that no choice changes. `between`: the same, that live on from the step before.
+    """A schedule as the program sees it. `fixed`: live bytes by step of all that no choice changes. `between`: the same, that live on from the step before.
 
     `used`: the last launch of forward that touches each value. `sources`: by step, the roots whose memory the output of the launch may take.
     """
@@ -250,7 +252,7 @@ class Solution:
     copied: set[int] = field(default_factory=set)
 
     def text(self, net: Net) -> str:
-        """What the choice repeats and copies, for people."""
+        """The launches that run again and the copies, for people."""
         again = [f"{net.groups[index].name} before {net.schedule[net.stages[t].begin].layer}" for t, index in sorted(self.repeated)]
         copies = [net.values[number].name for number in sorted(self.copied)]
         return f"repeats {', '.join(again) or 'nothing'}; copies {', '.join(copies) or 'nothing'}"

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """The plans of ocaffe under memory limits, compared with the optimum of an integer program: predicted times, without a device.
 
-    benchmarks/optimum.py [--seconds N] [--link GB/S] [--shares S,...] [--kinds gpu,cpu] [--show] [--json FILE] [NET:BATCH ...]
+    benchmarks/optimum.py [--seconds N] [--link GB/S] [--shares S,...] [--kinds gpu,link,cpu] [--cuts N] [--show] [--json FILE] [NET:BATCH ...]
+    benchmarks/optimum.py --table FILE
 
 A limit is the fixed bytes, and a share of the recycled memory that the net takes if all values are kept. The rows of a GPU with a link compare the search that
 OCAFFE_DEBUG=offload turns on with the program that may copy to the host. The others compare the default search with the program that may not. Both sides have
-the cost model of `Rates.seconds` and `predict`, with the speeds that ocaffe assumes of an H100 or of a CPU with two cores.
+the cost model of `Rates.seconds` and `predict`. The speeds are those that ocaffe assumes of an H100, or of a CPU with two cores.
 
-The space of the program is in choice_program.py. The program is solved for the whole batch, and for each split into microbatches of
-ocaffe/graph/microbatch.py. A split is left out if its launches alone, or its linear relaxation, take longer than the best plan so far. More microbatches of
-one cut count as slower. `lp_ms`: the linear relaxation's optimum, `bound_ms`: the proven lower bound, `best_ms`: the best choice that the program found,
-`plan_ms`: ocaffe's plan. `ratio`: plan / bound. `made_ms`: the time of the program's choice as a schedule; with copies it may exceed the limit by `made_over`.
+The space of the program is in choice_program.py. The program is solved for the whole batch, and for each split into 2 to MOST microbatches of
+ocaffe/graph/microbatch.py. A split is left out if its launches alone, or its linear relaxation, take longer than the best plan so far.
+
+`lp_ms`: the optimum of the linear relaxations. `bound_ms`: the proven lower bound. `best_ms`: the best choice that the program found. `plan_ms`: ocaffe's plan.
+`ratio`: plan / bound. `made_ms`: the time of the program's choice as a schedule; with copies it may exceed the limit by `made_over` bytes.
 """
 from __future__ import annotations
 
@@ -43,6 +45,7 @@ from ocaffe.graph.microbatch import Microbatch, batch_of, cuts  # noqa: E402
 from ocaffe.graph.options import NetOptions  # noqa: E402
 from ocaffe.graph.parameters import ParameterGroup  # noqa: E402
 from ocaffe.graph.record import record  # noqa: E402
+from ocaffe.ir.launch import Schedule  # noqa: E402
 from ocaffe.ir.rates import GENERIC_CPU, Rates  # noqa: E402
 from ocaffe.ir.target import Target  # noqa: E402
 from ocaffe.memory.plan import lifetimes, lower_bound  # noqa: E402
@@ -59,6 +62,8 @@ NETS = ("lenet:64", "alexnet:64", "vgg16:64", "resnet18:64", "unet:1")
 IMAGES = {"lenet": (1, 28, 28), "alexnet": (3, 256, 256), "unet": (1, 512, 512)}
 SHARES = {"unet": "0.85,0.8,0.6"}  # other nets: USUAL
 USUAL = "0.85,0.65,0.5"
+KINDS = {"gpu": "H100", "link": "H100, copies", "cpu": "CPU"}
+MOST = 32  # microbatches
 LEAST, PARTS = MIB, 200  # values below these bytes, and below this part of the recycled memory, are no choice: ocaffe leaves the former alone
 CPU = Target(runtime="intel", vector_width=16, max_allocation=1 << 40)
 GPU = Target(
@@ -76,6 +81,8 @@ class Case:
     target: Target
     rates: Rates
     update: Updater
+    cuts: int | None = None  # None: all
+    schedules: dict[Microbatch | None, list[tuple[float, Schedule]]] = field(default_factory=dict)
 
     def plan(self, limit: int | None, link: bool = False) -> CompiledNet:
         """Return ocaffe's plan; without a limit, one that keeps all values. Raises NoRoom."""
@@ -83,23 +90,35 @@ class Case:
         options = NetOptions(backward=True, recompute="none" if limit is None else "auto", limit=limit)
         return compile_net(self.graph, self.group, target, options, Switches.read(), self.update)
 
-    def nets(self, least: int, microbatch: Microbatch | None = None) -> list[Net]:
-        """Return what the program knows: the net after all passes that do not choose, with masks of ReLUs everywhere, and where ocaffe always has them."""
-        found = [self._net(least, microbatch, budget) for budget in (1, None)]
-        return found[: 1 + (found[0].seconds != found[1].seconds)]
+    def nets(self, least: int, microbatch: Microbatch | None = None, below: float = math.inf) -> tuple[list[Net], float]:
+        """Return the net after all passes that do not choose: with masks of ReLUs everywhere, and where ocaffe always has them.
 
-    def _net(self, least: int, microbatch: Microbatch | None, budget: int | None) -> Net:
+        Without those whose launches take `below` seconds or longer. The number is the least time of these, or infinite.
+        """
+        if microbatch not in self.schedules:
+            self.schedules[microbatch] = [self._schedule(microbatch, budget) for budget in (1, None)]
+        found: list[Net] = []
+        left = math.inf
+        for seconds, schedule in self.schedules[microbatch]:
+            if seconds >= below:
+                left = min(left, seconds)
+            elif not found or seconds != sum(found[0].seconds):
+                found.append(Net(schedule, self.rates, least))
+        return found, left
+
+    def _schedule(self, microbatch: Microbatch | None, budget: int | None) -> tuple[float, Schedule]:
+        """Return the schedule that the program starts from, after the time of its launches. `budget`: with one, there are masks everywhere."""
         target = replace(self.target, rates=GENERIC_CPU)
-        options = NetOptions(backward=True, limit=1 << 60, microbatch=microbatch)
-        recording = record(self.graph, self.group, target, options, self.update)
+        recording = record(self.graph, self.group, target, NetOptions(backward=True, limit=1 << 60, microbatch=microbatch), self.update)
         passes = [each for each in pipeline(target, limited=True, budget=budget) if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
-        return Net(optimise(recording.schedule, passes)[0], self.rates, least)
+        schedule, _ = optimise(recording.schedule, passes)
+        return sum(map(self.rates.seconds, schedule)), schedule
 
     def splits(self) -> Iterator[list[Microbatch]]:
         """Yield for each cut its microbatches, fewest first."""
-        for cut in cuts(self.graph, lambda name: False):
+        for cut in cuts(self.graph, lambda name: False)[: self.cuts]:
             batch = batch_of(self.graph, cut)
-            yield [Microbatch(cut, count) for count in range(2, batch + 1) if batch % count == 0]
+            yield [Microbatch(cut, count) for count in range(2, min(batch, MOST) + 1) if batch % count == 0]
 
 
 def case(net: str, batch: int, kind: str, link: float, data: Any) -> Case:
@@ -131,12 +150,9 @@ def optimum(given: Case, budget: int, least: int, link: bool, seconds: float, kn
     found = Optimum()
     for split in ([None], *given.splits()):
         for microbatch in split:
-            nets = given.nets(least, microbatch)
             left = min(known, found.best.seconds)
-            fastest = min(sum(net.seconds) for net in nets)
-            if microbatch is not None and fastest >= left:
-                found.bound = min(found.bound, fastest)
-                break
+            nets, without = given.nets(least, microbatch, math.inf if microbatch is None else left)
+            found.bound = min(found.bound, without)
             for net in nets:
                 _solve(found, net, microbatch, budget, link, seconds, left)
     found.took = time.perf_counter() - begun
@@ -203,23 +219,45 @@ def row(given: Case, keep: CompiledNet, share: float, link: bool, options: argpa
     return result
 
 
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the rows as a table of docs/memory.md."""
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.2f}"
+
+    lines = ["| net, batch | target | limit, MiB | all kept, ms | relaxed, ms | bound, ms | found, ms | plan, ms | plan / bound | program, s | plan, s |",
+             "|" + "---|" * 11]  # fmt: skip
+    for each in rows:
+        times = [number(each[f"{name}_ms"]) for name in ("keep", "lp", "bound", "best")]
+        plan = number(each["plan_ms"]) or "refused"
+        ratio = f"{each['ratio']:.3f}" if "ratio" in each else ""
+        cells = [f"{each['net']} {each['batch']}", KINDS[each["kind"]], each["limit_mib"], *times, plan, ratio, each["optimum_s"], each["plan_s"]]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nets", nargs="*", default=NETS)
     parser.add_argument("--seconds", type=float, default=60, help="of the solver, for each program")
     parser.add_argument("--link", type=float, default=50, help="GB/s of the GPU in each direction")
     parser.add_argument("--shares", help="of the recycled memory, separated by commas")
-    parser.add_argument("--kinds", default="gpu,link,cpu")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--cuts", type=int, help="try the first cuts alone, in ocaffe's order")
     parser.add_argument("--show", action="store_true", help="print the choices too")
     parser.add_argument("--json")
+    parser.add_argument("--table", help="print such a file as a table, and measure nothing")
     options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(json.loads(pathlib.Path(options.table).read_text()))))
+        return
     log.quiet(2)
     rows = []
     with assumed_data() as data:
         for each in options.nets:
             name, batch = each.split(":")
+            cases = {kind: case(name, int(batch), kind, 1e9 * options.link, data) for kind in ("gpu", "cpu")}
             for kind in options.kinds.split(","):
-                given = case(name, int(batch), "cpu" if kind == "cpu" else "gpu", 1e9 * options.link, data)
+                given = replace(cases["cpu" if kind == "cpu" else "gpu"], cuts=options.cuts)
                 keep = given.plan(None)
                 for share in (options.shares or SHARES.get(name, USUAL)).split(","):
                     found = {"net": name, "batch": int(batch), "kind": kind, **row(given, keep, float(share), kind == "link", options)}

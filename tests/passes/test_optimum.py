@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import math
 import pathlib
 import sys
@@ -53,14 +54,19 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     treat_as_large(monkeypatch, LEAST)
 
 
-@pytest.fixture(scope="module")
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("choice_program", FOLDER / "choice_program.py")
+def loaded(name: str) -> ModuleType:
+    """Return a script of the folder benchmarks."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    sys.modules["choice_program"] = made  # dataclasses look the module up
+    sys.modules[name] = made  # dataclasses look the module up
     spec.loader.exec_module(made)
     return made
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    return loaded("choice_program")
 
 
 class Chain:
@@ -174,3 +180,12 @@ def test_plans_take_little_longer_than_the_optimum(rates: Rates, program: Module
         plan, optimum = chain.plan(budget, Target(max_allocation=1 << 40, rates=rates)), chain.optimum(budget)
         assert plan.microbatch is None and (optimum.repeated or optimum.copied)
         assert plan.predicted(rates).seconds <= WORST * optimum.seconds
+
+
+def test_the_page_has_the_committed_figures(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds its own folder
+    rows = json.loads((FOLDER / "optimum.json").read_text())
+    assert "\n".join(loaded("optimum").table(rows)) in (FOLDER.parent / "docs" / "memory.md").read_text()
+    made = [row for row in rows if row["kind"] != "link" and "made_ms" in row]
+    assert made and all(row["made_over"] == 0 and row["made_ms"] == pytest.approx(row["best_ms"], rel=1e-3) for row in made)
+    assert all(row["ratio"] > 0.999 for row in rows if "ratio" in row)  # a bound that a plan beats is none
