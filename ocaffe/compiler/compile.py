@@ -47,6 +47,12 @@ class CompiledNet:
         """The predicted time of a run."""
         return predict(self.recording.schedule, rates)
 
+    @property
+    def keeps_limit(self) -> bool:
+        """Whether the plan is within the limit of its options."""
+        options = self.options
+        return options.limit is None or options.beside + fixed_bytes([self.recording.schedule]) + self.plan.total <= options.limit
+
 
 def compile_net(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
@@ -56,26 +62,36 @@ def compile_net(
     If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit, or if a tensor
     is larger than a buffer of the device may be.
     """
-    found = _within_limit(_Compilation(graph, group, target, options, switches, update, options.prepack_weights))
+    compilation = _Compilation(graph, group, target, options, switches, update, options.prepack_weights)
+    found, cut = _nearest(compilation)
+    if options.limit is not None and not found.keeps_limit:
+        tried = "with all recomputation that helps" if compilation.may_recompute else "without recomputation"
+        tried += ", in single samples" if cut else ""
+        batch = _fitting_batch(replace(compilation, prepacks=False), found)
+        raise too_large(graph, found.recording.schedule, found.plan, options.beside, options.limit, batch, tried)
     check_buffers(found.recording.schedule, target)
     return found
 
 
-def _within_limit(compilation: _Compilation) -> CompiledNet:
-    options = compilation.options
+def nearest_net(
+    graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
+) -> CompiledNet:
+    """As `compile_net`, but if no attempt is within the limit, return the smallest one (`CompiledNet.keeps_limit`)."""
+    found, _ = _nearest(_Compilation(graph, group, target, options, switches, update, options.prepack_weights))
+    check_buffers(found.recording.schedule, target)
+    return found
+
+
+def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
+    """Return the first attempt within the limit, or else the smallest one, and whether a split of the batch was tried."""
     if (kept := compilation.kept()) is not None:
-        return kept
+        return kept, False
     found = compilation.compiled()
-    if options.limit is None or compilation.excess(found) <= 0:
-        return found
+    if compilation.options.limit is None or compilation.excess(found) <= 0:
+        return found, False
     if compilation.prepacks:
-        return _within_limit(replace(compilation, prepacks=False))
-    found, cut = _kept_limit(compilation, found)
-    if compilation.excess(found) <= 0:
-        return found
-    tried = "with all recomputation that helps" if compilation.may_recompute else "without recomputation"
-    tried += ", in single samples" if cut else ""
-    raise too_large(compilation.graph, found.recording.schedule, found.plan, options.beside, options.limit, _fitting_batch(compilation, found), tried)
+        return _nearest(replace(compilation, prepacks=False))
+    return _kept_limit(compilation, found)
 
 
 def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
@@ -90,12 +106,13 @@ def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[Compiled
         attempts.append(found)
         if compilation.excess(found) <= 0:
             return found, False
-    for cut in cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else ():
+    places = cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else []
+    for cut in places:
         found = _in_microbatches(compilation, cut)
         if compilation.excess(found) <= 0:
             return found, True
         attempts.append(found)
-    return _best(attempts), len(attempts) > 1 + len(BUDGET_SHARES)
+    return _best(attempts), bool(places)
 
 
 def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, int]:
@@ -191,11 +208,11 @@ class _Compilation:
         return found.plan.total - self.budget(found)
 
     def within(self, budget: int, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
-        """Yield plans that aim at `budget` bytes, up to the first one within it."""
+        """Yield plans that aim at `budget` bytes, up to the first one within it, or one so large that smaller aims do not help."""
         for share in BUDGET_SHARES:
             found = self.compiled(int(share * budget), microbatch)
             yield found
-            if found.plan.total <= budget:
+            if found.plan.total <= budget or found.plan.lower_bound * BUDGET_SHARES[-1] > budget:
                 return
 
     def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
