@@ -9,10 +9,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from ocaffe import proto
 from ocaffe.cl.device import select_device
-from ocaffe.cli.flags import Parser, device_flags
+from ocaffe.cli.flags import Parser, device_flags, max_slowdown, slowdown_flag
 from ocaffe.cli.new import choices_of, project_flags
+from ocaffe.cli.planning import sentence_about_less
 from ocaffe.cli.train import train, train_options
 from ocaffe.cli.view import Watch
 from ocaffe.errors import Error, shape_text
@@ -47,6 +50,7 @@ def main(argv: Sequence[str]) -> int:
         raise Error("no folder is given for the files", place=f"ocaffe {NAME}", fix="--out FOLDER")
     if options.patience < 1:
         raise Error(f"--patience is {options.patience}", place=f"ocaffe {NAME}", fix="--patience 5, or another number of 1 or more tests")
+    slowdown = max_slowdown(options)
     started = time.monotonic()
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
@@ -60,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
     choices = choices_of(options, size=size, epochs=epochs, patience=options.patience, trained=BEST, solver=f"random_seed: {options.seed}")
     project = write_project(options.net, images, options.out, choices, device.target, again)
     _announce(project, device.info.name)
+    if slowdown is None and (less := sentence_about_less(project.path("solver.prototxt"), project.bytes, device.target)):
+        say(f"memory    {less}")
     device.close()
     try:
         ended = _train(project, options, again)
@@ -71,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     confusion = evaluate(project.path("train_val.prototxt"), best, project.accuracy, device, images=images.test.images)
     names = images.classes or [str(number) for number in range(project.classes)]
-    _report(project, confusion, names, time.monotonic() - started, ended)
+    _report(project, confusion, names, time.monotonic() - started, ended, options.max_slowdown)
     return 0
 
 
@@ -89,6 +95,7 @@ def _parser() -> Parser:
     project_flags(parser, f"as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("patience", PATIENCE, "stop after so many tests without a better accuracy")
     parser.flag("seed", 1, "seed of the division, the fillers and the random changes")
+    slowdown_flag(parser)
     device_flags(parser)
     return parser
 
@@ -112,7 +119,7 @@ def _announce(project: Project, device: str) -> None:
 def _train(project: Project, options: Any, again: bool) -> int:
     """Train with the log in a file. Print a line for each test. Return the number of iterations. `again`: from the newest snapshot on."""
     argv = ["--solver", project.path("solver.prototxt"), *(["--snapshot", "auto"] if again else [])]
-    argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
+    argv += [text for name in ("device", "gpu", "math", "max_slowdown") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
     with log.into(project.path(LOG), "a" if again else "w", links=False):
         for note in project.notes:
             log.info("caffe.cpp:1", note)
@@ -142,6 +149,10 @@ class _Tests(Watch):
     def __init__(self, project: Project) -> None:
         self.project, self.best, self.iterations, self.begun = project, -1.0, 0, False
 
+    def started(self, solver: Solver, bar: tqdm) -> None:
+        if solver.limit_note:
+            say(f"memory    {solver.limit_note.removeprefix('memory ')}")
+
     def record(self, record: dict[str, Any]) -> None:
         self.begun = True
         if record["phase"] != "test":
@@ -169,7 +180,7 @@ def _keep_best(project: Project) -> str:
     return best
 
 
-def _report(project: Project, confusion: Confusion, names: Sequence[str], seconds: float, ended: int) -> None:
+def _report(project: Project, confusion: Confusion, names: Sequence[str], seconds: float, ended: int, slowdown: str) -> None:
     with atomic_write(project.path(PICTURE)) as out:
         out.write(confusion_png(confusion, names))
     with atomic_write(project.path(RESULTS)) as out:
@@ -183,7 +194,7 @@ def _report(project: Project, confusion: Confusion, names: Sequence[str], second
     solver, net, deploy, best, onnx = (
         path_word(project.path(name)) for name in ("solver.prototxt", "train_val.prototxt", "deploy.prototxt", BEST, f"{project.net}.onnx")
     )
-    train = "ocaffe", "train", "--solver", solver
+    train = ["ocaffe", "train", "--solver", solver, *(["--max-slowdown", slowdown] if slowdown else [])]
     tests = read_solver(solver).test_iter[0]
     for what, text in (
         ("picture", project.path(PICTURE)),

@@ -184,6 +184,11 @@ def _quoted(text: str) -> str:
 _NUMBERS: dict[type, Callable[[str], Any]] = {int: whole_number, float: _finite}  # by the type of a flag's default
 
 
+def _several(least: int, text: str) -> tuple[int, ...]:
+    """Return the whole numbers in `text`, separated by ','."""
+    return tuple(_at_least(least, part) for part in text.split(","))
+
+
 def device_flags(parser: Parser) -> None:
     parser.flag("gpu", "", "run on the GPU with this id (ids as device_query lists them)")
     parser.flag("device", "", "run on this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
@@ -215,8 +220,34 @@ def memory_flags(parser: Parser) -> None:
     parser.flag("recompute", "auto", "values to recompute in backward; auto: none if a GPU has the memory, else cheap ones", choices=("auto", "cheap", "none"))
 
 
+def slowdown_flag(parser: Parser) -> None:
+    parser.flag("max_slowdown", "", "more time that a step may take, such as 10%: choose the smallest memory limit that keeps it by predicted times")
+
+
+def max_slowdown(options: argparse.Namespace) -> float | None:
+    """Return the share of --max-slowdown, 0.1 for 10%; None without one. Raises Error for a wrong one, and with flags that it contradicts."""
+    text = options.max_slowdown.strip()
+    if not text:
+        return None
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*%", text)
+    if match is None:
+        fix = f"--max-slowdown {text}%" if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) else "give a number with %, such as --max-slowdown 10%"
+        raise Error(f"--max-slowdown is {_quoted(text)}, which is not a share of at least 0%", fix=fix)
+    if getattr(options, "memory_limit", ""):
+        fact = f"--max-slowdown {text} chooses a memory limit, and --memory-limit {options.memory_limit} is given too"
+        raise Error(fact, fix="leave out --memory-limit, or --max-slowdown")
+    if getattr(options, "recompute", "auto") == "none":
+        raise Error(f"--max-slowdown is {text}, and with --recompute none no plan can take less memory", fix="leave out --recompute none, or --max-slowdown")
+    return float(match[1]) / 100
+
+
 def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in place of the files'") -> None:
     parser.flag("batch", 0, what, least=1)
+
+
+def batches_flag(parser: Parser, what: str) -> None:
+    """Add --batch as a tuple of whole numbers, which are separated by ','."""
+    parser.add_argument("--batch", "-batch", type=partial(_several, 1), default=(), help=what)
 
 
 def shape_flag(parser: Parser) -> None:

@@ -7,22 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe.cl.device import choose, list_devices, no_opencl
-from ocaffe.cli.flags import Parser
+from ocaffe.cli.flags import Parser, max_slowdown, slowdown_flag
+from ocaffe.cli.planning import Machine, plans_of_solver, sentence_about_less
 from ocaffe.data.changes.resample import check_pixels
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
+from ocaffe.memory.curve import chosen_text, smallest_within
 from ocaffe.memory.report import size_text
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector
+from ocaffe.zoo.figures import NO_DEVICE
 from ocaffe.zoo.project import EPOCHS, FILES, TUNING_EPOCHS, Choices, Project, write_project, write_published
 from ocaffe.zoo.segmentation_project import is_segmenter, write_segmenter
 from ocaffe.zoo.text_project import is_reader, write_reader
 
 NAME = "new"
 OF_PIXELS = ("class_weights", "batch_norm")  # flags of nets that find the class of each pixel
-OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", *OF_PIXELS, "gpu", "device")  # flags that need --data
+OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", *OF_PIXELS, "max_slowdown", "gpu", "device")  # flags that need --data
 WRITERS = ((is_detector, write_detector), (is_segmenter, write_segmenter), (is_reader, write_reader))  # of files for other data than images of one class
 
 
@@ -39,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
             raise Error(fact, place=f"ocaffe {NAME}", fix="leave it out")
         choices = choices_of(options, size=options.size, epochs=options.epochs, **of_pixels)
         write = next((write for fits, write in WRITERS if fits(options.net)), write_project)
-        _report(write(options.net, options.data, out, choices, target_of(options)))
+        slowdown, target = max_slowdown(options), target_of(options)
+        _report(write(options.net, options.data, out, choices, target), target or NO_DEVICE, slowdown)
         return 0
     given = next((name for name in OF_DATA if getattr(options, name)), None)
     if given is not None:
@@ -63,6 +67,7 @@ def _parser() -> Parser:
     parser.flag("batch_norm", False, "add BatchNorm after the convolutions of unet and fcn8s, for faster training from fillers; replace SegNet's BN")
     parser.flag("out", "", "folder for the files; default: the name of the net")
     parser.flag("seed", 0, "seed of this division")
+    slowdown_flag(parser)
     parser.flag("gpu", "", "the batch must fit the GPU with this id")
     parser.flag("device", "", "the batch must fit this OpenCL device: PLATFORM:INDEX or a part of its name; default: the best one")
     return parser
@@ -102,11 +107,20 @@ def target_of(options: argparse.Namespace) -> Target | None:
     return choose(devices, options.device or None, options.gpu or None, default=os.environ.get("OCAFFE_DEVICE")).target
 
 
-def _report(made: Project) -> None:
+def _report(made: Project, target: Target, slowdown: float | None) -> None:
+    solver, flags = made.path("solver.prototxt"), list[str]()
     say(f"{', '.join(FILES)} in {made.folder}")
     say(f"images      {made.images.train.images} for training, {made.images.test.images} for testing; {made.classes} classes")
     say(f"net         {made.net}, input {shape_text(made.shape)}")
     say(f"training    {made.iterations} iterations of {made.batch} images; {size_text(made.bytes)} on the device")
     for note in made.notes:
         say(note)
-    say(f"next: {command('ocaffe', 'train', '--solver', path_word(made.path('solver.prototxt')))}")
+    if slowdown is not None:
+        machine = Machine.assumed(target)
+        with plans_of_solver(solver, machine) as plans:
+            chosen = smallest_within(plans, slowdown)
+            say(f"{chosen_text(chosen, plans(None), slowdown)}, on {machine.name}")
+        flags = ["--memory-limit", chosen.flag] if chosen.flag else []
+    elif less := sentence_about_less(solver, made.bytes, target):
+        say(f"memory      {less}")
+    say(f"next: {command('ocaffe', 'train', '--solver', path_word(solver), *flags)}")

@@ -1,39 +1,43 @@
-"""ocaffe plan: show the memory of a training or a net without a device, or a stage of the pipeline as text."""
+"""ocaffe plan: show the memory of a training or a net without a device, its time with less memory, or a stage of the pipeline as text."""
 from __future__ import annotations
 
 import itertools
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ocaffe import proto
-from ocaffe.cli.flags import Parser, batch_flag, device_flags, memory_flags, memory_limit, shape_flag, stages, state_flags
-from ocaffe.compiler.compile import CompiledNet, compile_net
-from ocaffe.compiler.network import phase_net
+from ocaffe.cli.flags import (
+    Parser,
+    batches_flag,
+    device_flags,
+    max_slowdown,
+    memory_flags,
+    memory_limit,
+    shape_flag,
+    slowdown_flag,
+    stages,
+    state_flags,
+)
+from ocaffe.cli.planning import Machine, NetsToPlan, NetToPlan, net_to_plan, solver_to_plan
 from ocaffe.data.databases.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.batch import batched
 from ocaffe.formats.text import read_net, read_solver, write_text
-from ocaffe.graph.build import build
 from ocaffe.graph.microbatch import Microbatch
 from ocaffe.graph.options import NetOptions
-from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
-from ocaffe.memory.caffe_estimate import SOLVER_BLOBS, caffe_memory
+from ocaffe.memory.curve import Curve, chosen_text, knee, smallest_within, table, trace
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.process import RuntimeMemory
 from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
 from ocaffe.shown import say
-from ocaffe.solver.nets import net_messages
-from ocaffe.solver.update import Updater
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
-from ocaffe.support.switches import Switches
 
 STAGES = ("net", "graph", "schedule")
 CPU_MATHS = [math for math in MATHS if math not in TENSOR_MATHS]
@@ -88,36 +92,76 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("solver", "", "the solver prototxt")
     parser.flag("model", "", "or a net prototxt")
     parser.flag("phase", "TEST", "with --model: TRAIN or TEST", choices=("TRAIN", "TEST"))
-    batch_flag(parser)
+    batches_flag(parser, "batch size of data and inputs, in place of the files'; with --curve several, separated by ','")
     shape_flag(parser)
     memory_flags(parser)
-    parser.flag("html", "", "write a diagram of all lifetimes to this file")
-    parser.flag("json", "", "write the numbers and lifetimes to this file")
+    slowdown_flag(parser)
+    parser.flag("curve", False, "show the predicted time of a step with less and less memory, and the knee of this curve")
+    parser.flag("html", "", "write a diagram of all lifetimes, and with --curve of the curves, to this file")
+    parser.flag("json", "", "write the numbers, lifetimes and curves to this file")
     parser.flag("dump", "", f"print a stage of the pipeline: {', '.join(STAGES)}")
     device_flags(parser)
     state_flags(parser)
     options = parser.parse(argv)
+    _check(options)
+    slowdown = max_slowdown(options)
+    machine = _machine(options, options.curve or slowdown is not None)
+    limit = memory_limit(options.memory_limit, machine.target.free_memory)
+    log.quiet()
+    note, curves = "", list[Curve]()
+    with assumed_data() as data:
+        nets = _nets(options, data, *options.batch[:1])
+        plans = nets.plans(machine) if options.curve or slowdown is not None else None
+        if plans is not None and slowdown is not None:
+            chosen = smallest_within(plans, slowdown)
+            limit, note = chosen.limit, chosen_text(chosen, plans(None), slowdown)
+        if plans is not None and options.curve:
+            curves.append(Curve(f"batch {nets.batch}", nets.images, trace(plans)))
+            for batch in options.batch[1:]:
+                other = _nets(options, data, batch)
+                curves.append(Curve(f"batch {batch}", other.images, trace(other.plans(machine))))
+        whole = WholePlan(_planned(nets.nets, machine.target, limit), nets.caffe, machine.target.is_cpu)
+    for line in data.notes:
+        log.tell(f"note: {line}")
+    title = pathlib.Path(options.solver or options.model).name
+    for line in _dump(options.dump, whole.nets) if options.dump else _curve_lines(title, machine, curves) if curves else _summary(whole):
+        say(line)
+    if note:
+        say(f"{note}, on {machine.name}")
+    if options.json:
+        with atomic_write(options.json) as out:
+            out.write((json.dumps(_record(whole, machine, curves), indent=1) + "\n").encode())
+    if options.html:
+        with atomic_write(options.html) as out:
+            parts = [(net.name, net.recording.schedule, net.plan) for net in whole.nets]
+            out.write(page(title, parts, _totals(whole), curves, machine.name).encode())
+        log.tell(f"wrote {options.html}")
+    return 0
+
+
+def _check(options: Any) -> None:
+    """Raise Error for flags that are missing or contradict each other."""
     if bool(options.solver) == bool(options.model):
         fact = "--solver and --model are both given" if options.solver else "neither --solver nor --model is given"
         raise Error(fact, place="ocaffe plan", fix="--solver FILE for the nets of a training, or --model FILE for one net")
     if options.dump and options.dump not in STAGES:
         raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"--dump with one of {', '.join(STAGES)}")
-    log.quiet()
-    with assumed_data() as data:
-        whole = _plan_solver(options, data) if options.solver else _plan_net(options, data)
-    for note in data.notes:
-        log.tell(f"note: {note}")
-    for line in _dump(options.dump, whole.nets) if options.dump else _summary(whole):
-        say(line)
-    if options.json:
-        with atomic_write(options.json) as out:
-            out.write((json.dumps(_record(whole), indent=1) + "\n").encode())
-    if options.html:
-        title = pathlib.Path(options.solver or options.model).name
-        with atomic_write(options.html) as out:
-            out.write(page(title, [(net.name, net.recording.schedule, net.plan) for net in whole.nets], _totals(whole)).encode())
-        log.tell(f"wrote {options.html}")
-    return 0
+    if options.curve and options.dump:
+        raise Error("--curve and --dump are both given, and each prints a text of its own", place="ocaffe plan", fix="leave out one of them")
+    if options.curve and options.memory_limit:
+        fact = f"--curve shows the plans for all limits, and --memory-limit {options.memory_limit} is given too"
+        raise Error(fact, place="ocaffe plan", fix="leave out one of them")
+    if len(options.batch) > 1 and not options.curve:
+        fact = f"--batch is {','.join(map(str, options.batch))}, several sizes, and a plan has one"
+        raise Error(fact, place="ocaffe plan", fix=f"--batch {options.batch[0]}, or --curve to compare them")
+
+
+def _curve_lines(title: str, machine: Machine, curves: Sequence[Curve]) -> Iterator[str]:
+    yield f"{title}: times are predicted for {machine.name}"
+    for curve in curves:
+        yield ""
+        yield f"{curve.name}:"
+        yield from table(curve)
 
 
 def _totals(whole: WholePlan) -> list[Total]:
@@ -129,8 +173,8 @@ def _totals(whole: WholePlan) -> list[Total]:
     return [*found, Total("BVLC Caffe", sum(whole.caffe.values()))] if any(whole.caffe.values()) else found
 
 
-def _target(options: Any) -> Target:
-    """Return the target of the device, if one is given, else a generic CPU.
+def _machine(options: Any, timed: bool) -> Machine:
+    """Return the device, if one is given, else a generic CPU. `timed`: its speeds are of interest; those of a device are measured once.
 
     A GPU with enough memory of its own keeps more values (ADR 20). Else the plan depends on the device only in details.
     """
@@ -139,88 +183,45 @@ def _target(options: Any) -> Target:
 
         device = select_device(options.device or None, options.gpu or None, math=options.math)
         try:
-            return device.target
+            return Machine.measured(device) if timed else Machine.assumed(device.target)
         finally:
             device.close()
     if options.math not in ("", *CPU_MATHS):
         fact = f"--math {options.math} without a device: the plan is that of a CPU, which has only {', '.join(CPU_MATHS)}"
         raise Error(fact, place="ocaffe plan", fix="add --device, or leave --math out")
-    return Target(max_allocation=1 << 40)
+    return Machine.assumed(Target(max_allocation=1 << 40))
 
 
-@dataclass
-class NetToPlan:
-    """A net, with the settings of its recording."""
+def _nets(options: Any, data: AssumedData, batch: int = 0) -> NetsToPlan:
+    """Return the nets of the solver or of the model. `batch`: in place of the files'; 0: theirs."""
+    shape, recorded = parse_shape(options.shape), NetOptions(recompute=options.recompute)
 
-    name: str
-    message: Any
-    graph: Graph
-    group: ParameterGroup
-    net_options: NetOptions
-    update: Any = None
+    def read(path: str) -> Any:
+        return data.complete(batched(read_net(path, options.allow_unknown_fields), batch), shape)
 
-    def compiled(self, target: Target, **changes: Any) -> CompiledNet:
-        return compile_net(self.graph, self.group, target, replace(self.net_options, **changes), Switches.read(), self.update)
+    if options.model:
+        return net_to_plan(read(options.model), options.phase, options.level, stages(options.stage), recorded)
+    param = read_solver(options.solver, options.allow_unknown_fields)
+    param.train_state.level = options.level
+    param.train_state.stage.extend(stages(options.stage))
+    return solver_to_plan(param, read, recorded)
 
 
-def _planned(wanted: list[NetToPlan], target: Target) -> list[Planned]:
+def _planned(wanted: Sequence[NetToPlan], target: Target, limit: int | None) -> list[Planned]:
     """Compile all nets.
 
     Nets with a limit are compiled twice, because each needs the memory that the others keep.
     """
-    limited = any(net.net_options.limit is not None for net in wanted)
-    beside = bytes_beside([net.compiled(target, limit=None).recording.schedule for net in wanted]) if limited else [0] * len(wanted)
+    limited = limit is not None
+    beside = bytes_beside([net.compiled(target).recording.schedule for net in wanted]) if limited else [0] * len(wanted)
     nets = []
     for net, size in zip(wanted, beside):
         plain = net.net_options.backward and net.net_options.recompute != "none"
-        bound = net.compiled(target, recompute="none", limit=None).plan.lower_bound if plain else None
-        made = net.compiled(target, beside=size)
+        bound = net.compiled(target, recompute="none").plan.lower_bound if plain else None
+        made = net.compiled(target, limit=limit, beside=size)
         least = made.plan.lower_bound if bound is None else bound
         nets.append(Planned(net.name, net.message, net.graph, made.recording, made.plan, least, made.microbatch, limited))
     return nets
-
-
-def _net_options(options: Any, target: Target, backward: bool) -> NetOptions:
-    limit = memory_limit(options.memory_limit, target.free_memory)
-    return NetOptions(backward=backward, recompute=options.recompute, limit=limit, prepack_weights=not backward)
-
-
-def _plan_net(options: Any, data: AssumedData) -> WholePlan:
-    phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
-    net = data.complete(batched(read_net(options.model, options.allow_unknown_fields), options.batch), parse_shape(options.shape))
-    message = phase_net(net, phase, options.level, stages(options.stage))
-    graph, target = build(message, phase), _target(options)
-    net = NetToPlan(options.phase, message, graph, ParameterGroup(graph.params), _net_options(options, target, phase == proto.TRAIN))
-    return WholePlan(_planned([net], target), caffe_memory(graph if phase == proto.TRAIN else None, [] if phase == proto.TRAIN else [graph], 0), target.is_cpu)
-
-
-def _plan_solver(options: Any, data: AssumedData) -> WholePlan:
-    param = read_solver(options.solver, options.allow_unknown_fields)
-    param.train_state.level = options.level
-    param.train_state.stage.extend(stages(options.stage))
-    target = _target(options)
-    shape = parse_shape(options.shape)
-    train, tests = net_messages(param, lambda path: data.complete(batched(read_net(path, options.allow_unknown_fields), options.batch), shape))
-    net_options = replace(_net_options(options, target, True), hold_gradients=param.iter_size > 1 or param.snapshot_diff)
-    message = train()
-    graph = build(message, proto.TRAIN)
-    group = ParameterGroup(graph.params)
-    wanted = [NetToPlan("TRAIN", message, graph, group, net_options, Updater(group, param))]
-    theirs = {(p.layer, p.index): p for p in graph.params}
-    graphs = []
-    for index, make in enumerate(tests):
-        message = make()
-        test = build(message, proto.TEST)
-        own = []
-        for parameter in test.params:
-            shared = theirs.get((parameter.layer, parameter.index))
-            if shared is None:
-                own.append(parameter)
-            else:
-                parameter.data = shared.data
-        graphs.append(test)
-        wanted.append(NetToPlan(f"TEST #{index}", message, test, ParameterGroup(own), replace(net_options, backward=False, hold_gradients=False)))
-    return WholePlan(_planned(wanted, target), caffe_memory(graph, graphs, SOLVER_BLOBS.get(param.type, 3)), target.is_cpu)
 
 
 def _summary(whole: WholePlan) -> Iterator[str]:
@@ -259,8 +260,8 @@ def _recomputed_flops(net: Planned) -> int:
     return sum(launch.flops for launch in net.recording.schedule if launch.recomputed)
 
 
-def _record(whole: WholePlan) -> dict[str, Any]:
-    """Return the plan for JSON, with all lifetimes, so that a reader can check the bound."""
+def _record(whole: WholePlan, machine: Machine, curves: Sequence[Curve]) -> dict[str, Any]:
+    """Return the plan for JSON, with all lifetimes, so that a reader can check the bound. Curves are the last entry, if there are some."""
     main = whole.nets[0]
     return {
         "total_bytes": whole.total,
@@ -290,7 +291,21 @@ def _record(whole: WholePlan) -> dict[str, Any]:
             }
             for net in whole.nets
         ],
+        **({"predicted_for": machine.name, "curves": [_curve_record(curve) for curve in curves]} if curves else {}),
     }  # fmt: skip
+
+
+def _curve_record(curve: Curve) -> dict[str, Any]:
+    free, best = curve.points[0], knee(curve.points)
+    points = [
+        {
+            "memory_limit": point.flag or None, "limit_bytes": point.limit, "total_bytes": point.bytes, "host_bytes": point.host_bytes,
+            "step_seconds": point.seconds, "image_seconds": point.seconds / curve.images if curve.images else None, "slowdown": point.slowdown(free),
+            "recomputed_launches": point.recomputed, "microbatches": point.microbatches, "equal_bits": point.same_bits, "knee": point is best,
+        }
+        for point in curve.points
+    ]  # fmt: skip
+    return {"name": curve.name, "images": curve.images, "points": points}
 
 
 def _dump(stage: str, nets: list[Planned]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ocaffe import proto
 from ocaffe.cl.device import choose_several, list_devices, no_opencl
-from ocaffe.cli.flags import Parser, math_flag, stages
+from ocaffe.cli.flags import Parser, math_flag, max_slowdown, stages
 from ocaffe.cli.ranks import ranked
 from ocaffe.cli.signals import Signals
 from ocaffe.cli.train import training_flags
@@ -63,6 +63,7 @@ def sweep(argv: Sequence[str]) -> int:
     math_flag(parser)
     training_flags(parser)
     options = parser.parse(argv)
+    max_slowdown(options)  # raises Error before the first training
     if options.jobs_per_device < 1:
         raise Error(f"--jobs-per-device is {options.jobs_per_device}", place="ocaffe sweep", fix="--jobs-per-device 1, or a larger number")
     if not options.settings:

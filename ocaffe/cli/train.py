@@ -14,10 +14,12 @@ from ocaffe.cli.flags import (
     batch_flag,
     device_flags,
     kind_flag,
+    max_slowdown,
     memory_flags,
     memory_limit,
     naming_bad_records,
     required,
+    slowdown_flag,
     stages,
     state_flags,
 )
@@ -85,6 +87,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
     if options.snapshot and options.weights and not auto:
         fix = "leave out --weights to resume, or --snapshot to start a new training"
         raise Error("--snapshot resumes a training, --weights starts a new one", place="ocaffe train", fix=fix)
+    slowdown = max_slowdown(options)
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
     notes: list[str] = []
     param = _solver(path, options, notes.append)
@@ -103,7 +106,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         solver = Solver(
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume, keep_resume=not auto,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
-            memory_limit=memory_limit(options.memory_limit, device.target.free_memory), recompute=options.recompute,
+            memory_limit=memory_limit(options.memory_limit, device.target.free_memory), max_slowdown=slowdown, recompute=options.recompute,
             world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch, prepare=prepared(options),
         )  # fmt: skip
         stack.callback(solver.close)
@@ -179,6 +182,7 @@ def training_flags(parser: Parser) -> None:
     match_flag(parser)
     state_flags(parser)
     memory_flags(parser)
+    slowdown_flag(parser)
     parser.former("snapshot_interval_seconds", "skip_bad_records")
 
 

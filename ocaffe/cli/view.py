@@ -56,7 +56,7 @@ class Terminal(Watch):
         device = solver.session.device
         lines = [
             ("net", f"{graph.message.name or self.prefix}: {len(graph.nodes)} layers, {parameters:,} parameters, batches of {self.images}"),
-            ("memory", size_text(solver.session.planned_bytes)),
+            ("memory", size_text(solver.session.planned_bytes) + (f"; {solver.limit_note}" if solver.limit_note else "")),
             ("device", f"{device.number} {device.name}"),
             ("log", f"{self.path} (-v prints it here)"),
         ]

@@ -10,7 +10,7 @@ from ocaffe.cl.actions import Measured
 from ocaffe.cl.command_list import CommandList
 from ocaffe.cl.session import Arena, Session
 from ocaffe.compiler.carried import carried
-from ocaffe.compiler.compile import CompiledNet, compile_net
+from ocaffe.compiler.compile import CompiledNet, compile_net, nearest_net
 from ocaffe.compiler.inputs import Inputs
 from ocaffe.compiler.shapes import Shapes
 from ocaffe.graph.options import NetOptions
@@ -70,6 +70,11 @@ class CompiledNets:
         """Return the schedule without a memory limit. Nothing is allocated on the device."""
         options = replace(options, limit=None)
         return compile_net(self.shapes.graph, self.group, self.session.device.target, options, self.switches, update).recording.schedule
+
+    def nearest(self, options: NetOptions, update: Update | None, limit: int | None, beside: int) -> CompiledNet:
+        """Return the net within a limit, or else the smallest one, without its commands. Nothing is allocated on the device."""
+        options = replace(options, limit=limit, beside=beside)
+        return nearest_net(self.shapes.graph, self.group, self.session.device.target, options, self.switches, update)
 
     def bound(self, options: NetOptions, update: Update | None = None) -> CompiledNet:
         """Return the compiled net, bound to the device."""

@@ -8,6 +8,9 @@ from typing import NamedTuple
 from ocaffe.errors import shape_text
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.tensor import Ref, Role
+from ocaffe.memory.curve import Curve
+from ocaffe.memory.curve_picture import STYLE as CURVES
+from ocaffe.memory.curve_picture import curve_section
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import markup
@@ -22,7 +25,7 @@ COLOURS = {
     Role.ACTIVATION: "#4c78a8", Role.DIFF: "#f58518", Role.SAVED: "#72b7b2", Role.SCRATCH: "#bab0ac", Role.GRADIENT: "#e45756",
 }  # fmt: skip
 OTHER = "#54a24b"
-STYLE = COMMON + """h1 { overflow-wrap: anywhere } .area:hover { fill-opacity: .6 }
+STYLE = COMMON + CURVES + """h1 { overflow-wrap: anywhere } .area:hover { fill-opacity: .6 }
 .mark { stroke: var(--ink); stroke-dasharray: 4 3 } .bound { stroke: #d62728; stroke-width: 1.4 }
 td { padding: .15em .6em .15em 0; white-space: nowrap } td.bar { width: 60% }
 td.bar i { display: block; height: 1em; border-radius: 2px; background: #4c78a8 } .total { width: 100%; max-width: 720px }
@@ -38,13 +41,19 @@ class Total(NamedTuple):
     size: int
 
 
-def page(title: str, nets: Sequence[tuple[str, Schedule, MemoryPlan]], totals: Sequence[Total] = ()) -> str:
-    """Return a page without scripts, with a picture for each net. The pointer shows the name and size of a tensor."""
+def page(
+    title: str, nets: Sequence[tuple[str, Schedule, MemoryPlan]], totals: Sequence[Total] = (), curves: Sequence[Curve] = (), device: str = ""
+) -> str:  # fmt: skip
+    """Return a page without scripts, with a picture for each net. The pointer shows the name and size of a tensor.
+
+    `curves`: step time against memory, predicted for `device`.
+    """
     key = "".join(f'<span><i style="background:{colour}"></i>{role.value}</span>' for role, colour in COLOURS.items())
     texts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{markup(title)}</title>',
         f"<style>{STYLE}</style></head><body><h1>Memory of {markup(title)}</h1>",
         *_bars(totals),
+        *curve_section(curves, device),
         f'<p class="key">{key}<span><i style="background:{OTHER}"></i>other</span></p>',
         "<p>A rectangle is a tensor: its width is its lifetime in steps, its height its bytes. The red line is the lower bound of every plan. The dashed lines"
         " are the end of forward and the peak.</p>",

@@ -15,10 +15,12 @@ from ocaffe import proto
 from ocaffe.cl.command_list import RING
 from ocaffe.cl.device import Device
 from ocaffe.cl.outputs import Fetched
+from ocaffe.cl.rates import rates_of
 from ocaffe.cl.session import Session
 from ocaffe.compiler.compile import CompiledNet
 from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.compiler.network import Network
+from ocaffe.compiler.points import NetOfStep, plans_of
 from ocaffe.formats.batch import with_batch
 from ocaffe.formats.text import read_net, read_solver, write_text
 from ocaffe.formats.upgrade import upgrade_solver
@@ -26,8 +28,10 @@ from ocaffe.formats.weights import Weights, read_weights, weight_files
 from ocaffe.graph.exchange import Exchanges
 from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.ir.graph import Parameter
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
+from ocaffe.memory.curve import chosen_text, smallest_within
 from ocaffe.memory.report import bytes_beside
 from ocaffe.parallel.transports import make_exchange
 from ocaffe.parallel.world import ALONE, Agreement, World
@@ -75,6 +79,7 @@ class Solver:
         stages: Sequence[str] = (),
         allow_unknown_fields: bool = False,
         memory_limit: int | None = None,
+        max_slowdown: float | None = None,
         recompute: Recompute = "auto",
         world: World = ALONE,
         exchange: str = "auto",
@@ -85,7 +90,8 @@ class Solver:
         """`param` is a SolverParameter or a path; `weights` overrides its weights; `resume` is a .solverstate. Raises Error.
 
         `keep_resume`: the files of this state are never removed, because a user named it; else they are snapshots like others.
-        `memory_limit`: bytes on the device for all nets. `recompute`: the values that backward recomputes. `world`: the ranks that train together.
+        `memory_limit`: bytes on the device for all nets. `max_slowdown`: choose the smallest limit with which a step takes at most this share more time by
+        the predicted times; `limit_note` says which. `recompute`: the values that backward recomputes. `world`: the ranks that train together.
         `exchange`: the transport of their gradients; `gradient_bits`: 32, or 16 for bfloat16 on the way.
         `batch`: the batch size of the TRAIN net, 0 for that of the file. `prepare`: changes the message of a net for a phase.
         """
@@ -97,7 +103,7 @@ class Solver:
         check_solver(self.param, self.file)  # before the first lines of the log, so that its error stands alone
         log.info("solver.cpp:45", Lines("Initializing solver from parameters: ", *write_text(self.param).split("\n")))
         self.rate = LearningRate(self.param)
-        self.session = Session(device, limited=memory_limit is not None, apart=1)
+        self.session = Session(device, limited=memory_limit is not None or max_slowdown is not None, apart=1)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
         files = weight_files(weights or self.param.weights)
         known = [state.learned_net] if state is not None and state.learned_net else [] if resume else files
@@ -107,7 +113,8 @@ class Solver:
         self._add_update()
         self._add_scores()
         self._observed = bool(keep)
-        self.passes, self.test_options = self._options(keep, recompute, memory_limit)
+        self.limit_note = ""  # for the log
+        self.passes, self.test_options = self._options(keep, recompute, memory_limit, max_slowdown)
         self._bind()
         if self.exchange is not None:
             join_ranks(self, self.exchange)
@@ -207,24 +214,38 @@ class Solver:
             self.copied.setdefault(weights.path, network.copy_weights(weights))  # the TRAIN net is the first
         return network
 
-    def _options(self, keep: frozenset[str], recompute: Recompute, limit: int | None) -> tuple[list[Pass], list[NetOptions]]:
+    def _options(self, keep: frozenset[str], recompute: Recompute, limit: int | None, slowdown: float | None) -> tuple[list[Pass], list[NetOptions]]:
         """Return the passes of an iteration, and the options of each TEST net. With a limit each net knows the bytes of it that the other nets keep."""
-        debug = self.param.debug_info
-        test = NetOptions(backward=False, keep=keep, observed_diffs=self._observed, debug=debug, recompute=recompute, limit=limit)
-        train, tests = replace(test, backward=True), [test] * len(self.test_networks)
+        test = NetOptions(backward=False, keep=keep, observed_diffs=self._observed, debug=self.param.debug_info, recompute=recompute)
+        train = replace(test, backward=True)
         if self.exchange is not None:
             ranks = self.world.size if self.param.synchronize_statistics else 1
             train = replace(train, in_flight=self.exchange.in_flight, late_rows=self.exchange.late_rows, statistics_ranks=ranks)
         passes = self._passes(train)
+        count = len(passes)
+        nets = [*((self.network, each) for each in passes), *((network, (test, None)) for network in self.test_networks)]
+        if slowdown is not None:
+            limit = self._limit_within(slowdown, nets)
         if limit is None:
-            return passes, tests
-        schedules = [self.network.nets.unlimited(*each) for each in passes]
-        schedules += [network.nets.unlimited(test) for network in self.test_networks]
-        if self._split_passes:
-            schedules.append(self._update_net().recording.schedule)
-        beside = bytes_beside(schedules)
-        sizes = beside[len(passes) : len(passes) + len(tests)]
-        return self._passes(replace(train, beside=max(beside[: len(passes)]))), [replace(test, beside=size) for size in sizes]
+            return passes, [options for _, (options, _) in nets[count:]]
+        beside = bytes_beside([*(network.nets.unlimited(*each) for network, each in nets), *self._separate()])
+        limited = [(replace(options, limit=limit, beside=size), update) for (_, (options, update)), size in zip(nets, beside)]
+        return limited[:count], [options for options, _ in limited[count:]]
+
+    def _limit_within(self, slowdown: float, nets: Sequence[tuple[Network, Pass]]) -> int | None:
+        """Return the smallest limit with which a step takes at most this share more time. None: no smaller plan does. All ranks take that of the first."""
+        device, passes = self.session.device, len(nets) - len(self.test_networks)
+        runs = [1, self.param.iter_size - 1][:passes] + [0] * len(self.test_networks)
+        steps = [NetOfStep(partial(network.nets.nearest, *each), count) for (network, each), count in zip(nets, runs)]
+        plans = plans_of(steps, device.target, rates_of(device), self._separate())
+        chosen = smallest_within(plans, slowdown)
+        self.limit_note = chosen_text(chosen, plans(None), slowdown)
+        log.info("solver.cpp:50", self.limit_note)
+        return self.world.broadcast(chosen.limit)
+
+    def _separate(self) -> list[Schedule]:
+        """Return the schedule of the separate update, if there is one."""
+        return [self._update_net().recording.schedule] if self._split_passes else []
 
     def _passes(self, options: NetOptions) -> list[Pass]:
         """Return the passes of an iteration: one that includes the update; or the first, and one for all others.

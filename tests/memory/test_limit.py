@@ -39,12 +39,12 @@ def small_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm_gpu, "SPLIT_SCRATCH", 1 << 16)
 
 
-def deep_solver() -> Any:
-    """Return a solver whose net has twelve residual blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
+def deep_solver(blocks: int = 12) -> Any:
+    """Return a solver whose net has so many blocks of Convolution, BatchNorm, Scale, ReLU and Dropout, with residual sums."""
     text = """layer { name: "data" type: "DummyData" top: "im" top: "y" dummy_data_param { shape { dim: 4 dim: 3 dim: 28 dim: 28 } shape { dim: 4 }
               data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }\n"""
     x = "im"
-    for i in range(12):
+    for i in range(blocks):
         text += RESIDUAL_BLOCK.format(i=i, x=x)
         if i % 2:
             text += f'layer {{ name: "s{i}" type: "Eltwise" bottom: "c{i}" bottom: "{x}" top: "s{i}" }}\n'
@@ -189,6 +189,30 @@ def test_a_limit_is_one_of_all_nets_together(device: Any, settings: str) -> None
     solver.close()
     solver = Solver(param, device, memory_limit=limit)
     assert needed(solver) <= limit
+    solver.close()
+
+
+@pytest.mark.parametrize("settings", ["", "iter_size: 3", "snapshot_diff: true", "test_interval: 2 test_iter: 1 test_state { }"])
+def test_a_slowdown_chooses_a_limit_of_all_nets_together(device: Any, settings: str) -> None:
+    """The limit is kept. Bits are equal, because this net is not split for so little."""
+    param = deep_solver(6)
+    text_format.Merge(settings, param)
+    free = Solver(param, device, recompute="cheap")
+    solver = Solver(param, device, recompute="cheap", max_slowdown=0.15)
+    limit = solver.passes[0][0].limit
+    assert limit is not None and {options.limit for options in [*(each for each, _ in solver.passes), *solver.test_options]} == {limit}
+    assert f"memory limit {limit >> 10}K: predicted " in solver.limit_note and not free.limit_note
+    assert needed(solver) <= limit < needed(free)
+    for each in (free, solver):
+        each.step(3)
+    assert equal(solver.network.parameter_arrays(), free.network.parameter_arrays())
+    for each in (free, solver):
+        each.close()
+
+
+def test_no_smaller_plan_is_no_limit(device: Any) -> None:
+    solver = Solver(deep_solver(6), device, max_slowdown=0.0)
+    assert solver.passes[0][0].limit is None and "there is no memory limit" in solver.limit_note
     solver.close()
 
 

@@ -27,6 +27,7 @@ COMMAND = re.compile(
 NUMBERS = re.compile(r"[,.\d]*[dfgex%]|\d+|,")  # the format of a number
 # Values in markup that are no names of users: texts of this program, numbers, and texts made of safe parts. Names in capitals are constants.
 MADE = {
+    "memory/curve_picture.py": "key picture(curves) lines text axis colour line anchor floor + 16",
     "memory/html.py": "key colour role.value picture(schedule, plan) place label anchor text floor + 10 floor turned "
     "size_text(plan.total) size_text(plan.lower_bound) COLOURS.get(life.ref.role, OTHER)",
     "profiling/roofline.py": "name kind percent title summary key phase across floor floor + 18 place[0] launch.kind KINDS[kind] _title(launch)",
