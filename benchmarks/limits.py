@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Step time and memory under memory limits, compared with the same net without a limit, on one device.
 
-    benchmarks/limits.py [--device SPEC] [--math M] [--steps N] [--json FILE] NET:BATCH:MIB[,MIB...] ...
+    benchmarks/limits.py [--device SPEC] [--math M] [--steps N] [--recompute R] [--json FILE] NET:BATCH:MIB[,MIB...] ...
 
-Whole training steps on constant data, in rounds that alternate between the limit and no limit; medians. `predicted_ms` is the plan's. `bits` says whether
+Whole training steps on constant data, in rounds that alternate between the limit and no limit; medians. `overhead` is the median of the rounds' own
+overheads, since other work may slow some rounds; `quartiles` are theirs. `--recompute` is that of the net without a
+limit. `predicted_ms` and `predicted_overhead` are the plan's, by the device's measured speeds. `bits` says whether
 all parameters are equal after three steps. `driver_mib` is the growth of the driver's figure beyond the context (NVIDIA only), `host_mib` the memory of
 the host that the plan uses. `start_s` is the time until the first step ran.
 """
@@ -21,6 +23,7 @@ from recompute import MIB, solver_message, step_time
 
 from ocaffe import log
 from ocaffe.cl.device import select_device
+from ocaffe.cl.rates import rates_of
 from ocaffe.errors import NoRoom
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.solver.solver import Solver
@@ -38,9 +41,10 @@ def digest(solver: Solver) -> str:
 def measure(net: str, batch: int, limits: list[int], options: argparse.Namespace) -> list[dict[str, object]]:
     device = select_device(options.device, math=options.math)
     rows: list[dict[str, object]] = []
-    kept = Solver(solver_message(net, batch), device, recompute="none")
+    kept = Solver(solver_message(net, batch), device, recompute=options.recompute)
     kept.step(3)
-    bits = digest(kept)
+    bits, rates = digest(kept), rates_of(device)
+    free = kept.train_nets()[0].predicted(rates)
     for limit in limits:
         row: dict[str, object] = {"net": net, "batch": batch, "math": options.math, "device": device.name, "limit_mib": limit}
         rows.append(row)
@@ -62,14 +66,19 @@ def measure(net: str, batch: int, limits: list[int], options: argparse.Namespace
         row["host_mib"] = round(sum(found.plan.host_slabs) / MIB)
         row["recomputed"] = sum(launch.recomputed for launch in found.recording.schedule)
         row["microbatches"] = 1 if found.microbatch is None else found.microbatch.count
-        prediction = found.predicted(solver.session.device.target.rates)
+        prediction = found.predicted(rates)
         row["predicted_ms"], row["predicted_waits_ms"] = round(1e3 * prediction.seconds, 2), round(1e3 * prediction.waits, 2)
         times: dict[str, list[float]] = {"kept": [], "limited": []}
         for _ in range(options.rounds):
             times["kept"].append(step_time(kept, options.steps))
             times["limited"].append(step_time(solver, options.steps))
+        row["rounds"] = options.rounds
         row["kept_ms"], row["limited_ms"] = (round(1e3 * statistics.median(each), 2) for each in times.values())
-        row["overhead"] = round(row["limited_ms"] / row["kept_ms"] - 1, 4)
+        row["predicted_overhead"] = round(prediction.seconds / free.seconds - 1, 4)
+        ratios = [limited / without - 1 for without, limited in zip(times["kept"], times["limited"])]
+        row["overhead"] = round(statistics.median(ratios), 4)
+        if len(ratios) > 1:
+            row["quartiles"] = [round(each, 4) for each in statistics.quantiles(ratios, n=4)[::2]]
         solver.close()
         print(json.dumps(row), flush=True)
     kept.close()
@@ -83,6 +92,7 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--math", default="fp32")
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--recompute", choices=("none", "cheap", "auto"), default="none")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json")
     options = parser.parse_args()

@@ -49,7 +49,9 @@ class Machine(NamedTuple):
     @classmethod
     def measured(cls, device: Device) -> Machine:
         """An open device. Its speeds are measured once and stored."""
-        return cls(device.target, rates_of(device), f"'{device.target.name}' with its measured speeds")
+        rates = rates_of(device)
+        target = replace(device.target, rates=rates) if Switches.read().offload else device.target  # as a session with a limit has it
+        return cls(target, rates, f"'{target.name}' with its measured speeds")
 
 
 @dataclass

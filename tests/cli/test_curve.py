@@ -12,6 +12,12 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.cli import main, planning
+from ocaffe.cli.planning import Machine, solver_to_plan
+from ocaffe.formats.text import read_net
+from ocaffe.graph.options import NetOptions
+from ocaffe.ir.rates import Rates
+from ocaffe.ir.target import Target
+from ocaffe.memory.curve import Curve, table, trace
 from tests.harness import treat_as_large
 from tests.memory.test_html import Page
 from tests.memory.test_limit import deep_solver
@@ -106,6 +112,15 @@ def test_a_net_that_cannot_shrink(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_device_of_the_flags_is_meant(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--solver", "solver.prototxt", "--curve", "--device", device.number]) == 0
     assert re.search(r"times are predicted for '.+' with its measured speeds", capsys.readouterr().out)
+
+
+def test_values_in_the_hosts_memory_have_a_column() -> None:
+    rates = Rates(to_host=1e12, from_host=1e12)
+    target = Target(kind="gpu", unified_memory=False, rates=rates)
+    nets = solver_to_plan(deep_solver(8), read_net, NetOptions(recompute="cheap"))
+    points = trace(nets.plans(Machine(target, rates, "a GPU")))
+    assert points[0].host_bytes == 0 < points[-1].host_bytes
+    assert "host" in next(table(Curve("batch 4", 4, points))).split()
 
 
 def test_the_largest_slowdown(capsys: pytest.CaptureFixture[str]) -> None:
