@@ -226,9 +226,9 @@ def slowdown_flag(parser: Parser) -> None:
 
 def max_slowdown(options: argparse.Namespace) -> float | None:
     """Return the share of --max-slowdown, 0.1 for 10%; None without one. Raises Error for a wrong one, and with flags that it contradicts."""
-    text = options.max_slowdown.strip()
-    if not text:
+    if not options.max_slowdown:
         return None
+    text = options.max_slowdown.strip()
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*%", text)
     if match is None:
         fix = f"--max-slowdown {text}%" if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) else "give a number with %, such as --max-slowdown 10%"

@@ -148,6 +148,8 @@ WRONG = {
     "abc": "--max-slowdown is 'abc', which is not",
     "inf%": "--max-slowdown is 'inf%', which is not",
     "1e9%": "--max-slowdown is '1e9%', which is not",
+    " ": "--max-slowdown is '', which is not",
+    "9" * 5000 + "%": "9...', which is not a share",
     "%": "--max-slowdown is '%', which is not",
     "10": "--max-slowdown is '10', which is not a share of at least 0%\n  fix: --max-slowdown 10%",
 }
