@@ -43,7 +43,7 @@ def rows(actions: Sequence[argparse.Action]) -> list[str]:
     lines = ["| argument | effect | default |", "|---|---|---|"]
     for action in actions:
         if action.help != argparse.SUPPRESS and action.dest != "help":
-            lines.append(f"| {name_of(action)} | {cell(action.help or '').replace('<', '&lt;')} | {default_of(action)} |")
+            lines.append(f"| {name_of(action)} | {cell(action.help or '').replace('%%', '%').replace('<', '&lt;')} | {default_of(action)} |")
     return lines
 
 

@@ -221,7 +221,7 @@ def memory_flags(parser: Parser) -> None:
 
 
 def slowdown_flag(parser: Parser) -> None:
-    parser.flag("max_slowdown", "", "more time that a step may take, such as 10%: choose the smallest memory limit that keeps it by predicted times")
+    parser.flag("max_slowdown", "", "more time that a step may take, such as 10%%: choose the smallest memory limit that keeps it by predicted times")
 
 
 def max_slowdown(options: argparse.Namespace) -> float | None:
