@@ -2,11 +2,12 @@
 """The plans of ocaffe under memory limits, compared with the optimum of an integer program: predicted times, without a device.
 
     benchmarks/optimum.py [--seconds N] [--link GB/S] [--shares S,...] [--kinds gpu,link,cpu] [--cuts N] [--show] [--json FILE] [NET:BATCH ...]
+    benchmarks/optimum.py --again FILE
     benchmarks/optimum.py --table FILE
 
-A limit is the fixed bytes, and a share of the recycled memory that the net takes if all values are kept. The rows of a GPU with a link compare the search that
-OCAFFE_DEBUG=offload turns on with the program that may copy to the host. The others compare the default search with the program that may not. Both sides have
-the cost model of `Rates.seconds` and `predict`. The speeds are those that ocaffe assumes of an H100, or of a CPU with two cores.
+A limit is the fixed bytes, and a share of the recycled memory that the net takes if all values are kept. In the rows of a GPU with a link, plan and program
+may copy to the host. Both sides have the cost model of `Rates.seconds` and `predict`. The speeds are those that ocaffe assumes of an H100, or of a CPU with
+two cores. `--again` plans anew the rows of a file, whose programs stay as they are: their optima do not depend on ocaffe's search.
 
 The space of the program is in choice_program.py. The program is solved for the whole batch, and for each split into 2 to MOST microbatches of
 ocaffe/graph/microbatch.py. A split is left out if its launches alone, or its linear relaxation, take longer than the best plan so far.
@@ -74,7 +75,7 @@ GPU = Target(
 
 @dataclass
 class Case:
-    """A net on a target. `rates` predict times on both sides; `target` has them only if the search may copy."""
+    """A net on a target. `rates` predict times on both sides."""
 
     graph: Any
     group: ParameterGroup
@@ -86,7 +87,7 @@ class Case:
 
     def plan(self, limit: int | None, link: bool = False) -> CompiledNet:
         """Return ocaffe's plan; without a limit, one that keeps all values. Raises NoRoom."""
-        target = replace(self.target, rates=self.rates if link else GENERIC_CPU)
+        target = replace(self.target, rates=self.rates if link else replace(self.rates, to_host=0.0, from_host=0.0))
         options = NetOptions(backward=True, recompute="none" if limit is None else "auto", limit=limit)
         return compile_net(self.graph, self.group, target, options, Switches.read(), self.update)
 
@@ -122,9 +123,9 @@ class Case:
 
 
 def case(net: str, batch: int, kind: str, link: float, data: Any) -> Case:
-    """Return a net of the zoo. `link`: bytes/s of a GPU's link."""
-    target = GPU if kind == "gpu" else CPU
-    rates = replace(assumed(target), to_host=link, from_host=link) if kind == "gpu" else assumed(target)
+    """Return a net of the zoo. `kind`: a key of KINDS. `link`: bytes/s of a GPU's link."""
+    target = CPU if kind == "cpu" else GPU
+    rates = assumed(target) if kind == "cpu" else replace(assumed(target), to_host=link, from_host=link)
     message = batched(read_net(str(ROOT / "zoo" / net / "train_val.prototxt")), batch)
     graph = build(phase_net(data.complete(message, IMAGES.get(net, (3, 224, 224))), proto.TRAIN), proto.TRAIN)
     group = ParameterGroup(graph.params)
@@ -190,32 +191,52 @@ def made(found: Optimum, budget: int) -> tuple[float, int]:
 
 
 def row(given: Case, keep: CompiledNet, share: float, link: bool, options: argparse.Namespace) -> dict[str, Any]:
-    fixed = fixed_bytes([keep.recording.schedule])
     budget = int(share * keep.plan.total)
-    result: dict[str, Any] = {"limit_mib": round((fixed + budget) / MIB), "share": share}
-    begun = time.perf_counter()
-    try:
-        plan = given.plan(fixed + budget, link)
-    except NoRoom:
-        plan = None
-    result["plan_s"] = round(time.perf_counter() - begun, 1)
-    known = math.inf if plan is None else plan.predicted(given.rates).seconds
+    result: dict[str, Any] = {"share": share}
+    known = _plan(result, given, keep, link)
     found = optimum(given, budget, min(LEAST, keep.plan.total // PARTS), link, options.seconds, known)
     result["optimum_s"], result["programs"] = round(found.took, 1), found.programs
-    for name, value in (("keep", keep.predicted(given.rates).seconds), ("lp", found.lp), ("bound", found.bound), ("best", found.best.seconds), ("plan", known)):
-        result[f"{name}_ms"] = round(1e3 * value, 3) if value < math.inf else None
+    for name, value in (("keep", keep.predicted(given.rates).seconds), ("lp", found.lp), ("bound", found.bound), ("best", found.best.seconds)):
+        result[f"{name}_ms"] = _ms(value)
     if found.net is not None:
         seconds, over = made(found, budget)
         result["made_ms"], result["made_over"] = round(1e3 * seconds, 3), over
         result["choice"] = found.best.text(found.net)
     result["split"] = None if found.microbatch is None else f"{found.microbatch.count} up to {given.graph.nodes[found.microbatch.cut].name}"
+    return _compared(result)
+
+
+def _plan(result: dict[str, Any], given: Case, keep: CompiledNet, link: bool) -> float:
+    """Enter ocaffe's plan for the row's share in `result`. Return its predicted seconds; infinite: it is refused."""
+    fixed = fixed_bytes([keep.recording.schedule])
+    limit = fixed + int(result["share"] * keep.plan.total)
+    result["limit_mib"] = round(limit / MIB)
+    begun = time.perf_counter()
+    try:
+        plan = given.plan(limit, link)
+    except NoRoom:
+        plan = None
+    result["plan_s"] = round(time.perf_counter() - begun, 1)
+    seconds = math.inf if plan is None else plan.predicted(given.rates).seconds
+    result["plan_ms"] = _ms(seconds)
     if plan is not None:
         schedule = plan.recording.schedule
         result["plan_mib"] = round((plan.plan.total + fixed) / MIB)
         result["plan_split"] = plan.microbatch and f"{plan.microbatch.count} up to {given.graph.nodes[plan.microbatch.cut].name}"
         result["plan_repeats"] = list(dict.fromkeys(launch.layer for launch in schedule if launch.recomputed))
         result["plan_copies"] = [launch.operands[0].ref.name for launch in schedule if launch.kernel.name == "store begin"]
-        result["ratio"] = round(known / found.bound, 3) if found.bound < math.inf else None
+    return seconds
+
+
+def _ms(seconds: float) -> float | None:
+    return round(1e3 * seconds, 3) if seconds < math.inf else None
+
+
+def _compared(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its ratio."""
+    result.pop("ratio", None)
+    if result["plan_ms"] is not None and result["bound_ms"] is not None:
+        result["ratio"] = round(result["plan_ms"] / result["bound_ms"], 3)
     return result
 
 
@@ -245,27 +266,41 @@ def main() -> None:
     parser.add_argument("--cuts", type=int, help="try the first cuts alone, in ocaffe's order")
     parser.add_argument("--show", action="store_true", help="print the choices too")
     parser.add_argument("--json")
+    parser.add_argument("--again", help="plan the rows of such a file anew, and keep their programs")
     parser.add_argument("--table", help="print such a file as a table, and measure nothing")
     options = parser.parse_args()
     if options.table:
         print("\n".join(table(json.loads(pathlib.Path(options.table).read_text()))))
         return
     log.quiet(2)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with assumed_data() as data:
-        for each in options.nets:
-            name, batch = each.split(":")
-            cases = {kind: case(name, int(batch), kind, 1e9 * options.link, data) for kind in ("gpu", "cpu")}
-            for kind in options.kinds.split(","):
-                given = replace(cases["cpu" if kind == "cpu" else "gpu"], cuts=options.cuts)
-                keep = given.plan(None)
-                for share in (options.shares or SHARES.get(name, USUAL)).split(","):
-                    found = {"net": name, "batch": int(batch), "kind": kind, **row(given, keep, float(share), kind == "link", options)}
-                    rows.append(found)
-                    hidden = () if options.show else ("choice", "plan_repeats", "plan_copies")
-                    print(json.dumps({key: value for key, value in found.items() if key not in hidden}), flush=True)
-                    if options.json:
-                        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+        for found in _again(options, data) if options.again else _rows(options, data):
+            rows.append(found)
+            hidden = () if options.show else ("choice", "plan_repeats", "plan_copies")
+            print(json.dumps({key: value for key, value in found.items() if key not in hidden}), flush=True)
+            if options.json:
+                pathlib.Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _rows(options: argparse.Namespace, data: Any) -> Iterator[dict[str, Any]]:
+    for each in options.nets:
+        name, batch = each.split(":")
+        for kind in options.kinds.split(","):
+            given = case(name, int(batch), kind, 1e9 * options.link, data)
+            given.cuts = options.cuts
+            keep = given.plan(None)
+            for share in (options.shares or SHARES.get(name, USUAL)).split(","):
+                yield {"net": name, "batch": int(batch), "kind": kind, **row(given, keep, float(share), kind == "link", options)}
+
+
+def _again(options: argparse.Namespace, data: Any) -> Iterator[dict[str, Any]]:
+    for result in json.loads(pathlib.Path(options.again).read_text()):
+        given = case(result["net"], result["batch"], result["kind"], 1e9 * options.link, data)
+        for name in ("plan_mib", "plan_split", "plan_repeats", "plan_copies"):
+            result.pop(name, None)
+        _plan(result, given, given.plan(None), result["kind"] == "link")
+        yield _compared(result)
 
 
 if __name__ == "__main__":

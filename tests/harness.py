@@ -23,7 +23,7 @@ from ocaffe.ir.tensor import BFLOAT, BLOCKS_GPU, Ref, widened
 from ocaffe.ir.tuned import Tuned
 from ocaffe.kernels.convolution.blocks_gpu import conv_blocks
 from ocaffe.kernels.convolution.winograd import winograd_gpu
-from ocaffe.passes import bf16, offload, recompute, sign_masks
+from ocaffe.passes import bf16, estimate, offload, recompute, sign_masks
 from ocaffe.support.switches import VARIABLE
 
 _programs: dict[Any, Any] = {}
@@ -99,7 +99,7 @@ def changed(device: Device, **capabilities: Any) -> Device:
 
 def treat_as_large(patch: pytest.MonkeyPatch, size: int) -> None:
     """Lower the limits of passes that skip small values to `size` bytes, and flush gradients of any size."""
-    for module in (bf16, offload, recompute, sign_masks):
+    for module in (bf16, estimate, offload, recompute, sign_masks):
         patch.setattr(module, "MIN_VALUE_BYTES", size)
     patch.setattr(parameters, "MIN_FLUSH_BYTES", 1)
 

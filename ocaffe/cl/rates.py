@@ -28,21 +28,19 @@ FILES = {"cpu": "rates_intel.json", "gpu": "rates_nvidia.json"}
 SPEEDS = ("flops", "bandwidth", "launch", "to_host", "from_host")
 LINKS = SPEEDS[3:]  # 0 without memory of the host beside that of the device
 LAUNCH = 8e-6  # seconds of a launch of an H100 (families.LAUNCH); the rows of GPUs give their clock by it
-LINK = 2e10  # bytes/s of a link whose speed is not measured
 HERTZ, PER_CORE, CORES = 2.5e9, 6e9, 8  # of a CPU: clock, bytes/s of a core, and cores that the memory keeps busy
 CPU_LAUNCH = 2e-6  # seconds
 _here: dict[str, dict[str, float]] = {}  # speeds that this process has measured or read, by key
 
 
 def assumed(target: Target) -> Rates:
-    """Return the Rates of a device on which nothing is measured. GPUs have the speeds of their row in families.py."""
+    """Return the Rates of a device on which nothing is measured, without a link. GPUs have the speeds of their row in families.py."""
     if target.is_cpu:
         cores = target.compute_units
         return _rates(target, flops=2 * cores * target.vector_width * HERTZ, bandwidth=PER_CORE * min(cores, CORES), launch=CPU_LAUNCH)
     family = family_of(target)
     cycles = units(target) * family.launch / LAUNCH
-    link = 0.0 if target.unified_memory else LINK
-    return _rates(target, flops=2 * family.lanes * cycles, bandwidth=4 * family.memory_floats * cycles, launch=LAUNCH, to_host=link, from_host=link)
+    return _rates(target, flops=2 * family.lanes * cycles, bandwidth=4 * family.memory_floats * cycles, launch=LAUNCH)
 
 
 def rates_of(device: Device) -> Rates:

@@ -136,7 +136,9 @@ class TaskGraph:
             spans.append([Span.of(home, offset, operand.ref, operand.access) for home, offset, operand in operands])
             arguments = [word for home, offset, operand in operands for word in (places[home], offset, operand.ref.batch_stride)]
             scalars = [int(scalar.view(np.uint32)) if scalar.dtype.itemsize == 4 else int(scalar) for scalar in call.scalars]
-            rows.append([math.prod(size), *size, self.routines[member.routine], needed(spans), *arguments, *scalars])
+            rows.append([math.prod(size), *size, self.routines[member.routine], 0, *arguments, *scalars])
+        for words, count in zip(rows, needed(spans)):
+            words[WORDS - 1] = count
         table = np.zeros((len(rows), max(map(len, rows))), np.uint64)
         for row, words in zip(table, rows):
             row[: len(words)] = words
@@ -156,16 +158,22 @@ class Span(NamedTuple):
         size = ref.dtype.itemsize
         return cls(home, offset * size, (offset + ref.root_end - ref.root_offset) * size, access is not Access.READ)
 
-    def conflicts(self, other: Span) -> bool:
-        """Whether the two must keep their order."""
-        return (self.writes or other.writes) and self.home == other.home and self.begin < other.end and other.begin < self.end
 
-
-def needed(spans: Sequence[Sequence[Span]]) -> int:
-    """Return how many launches from the first one on must be complete before the last one begins. `spans`: the operands of each launch."""
-    *before, last = spans
-    conflicting = (index for index in reversed(range(len(before))) if any(one.conflicts(other) for one in last for other in before[index]))
-    return next(conflicting, -1) + 1
+def needed(spans: Sequence[Sequence[Span]]) -> list[int]:
+    """Return for each launch how many launches from the first one on must be complete before it begins. `spans`: the operands of each launch."""
+    homes: dict[Hashable, int] = {}
+    rows = [(homes.setdefault(span.home, len(homes)), span.begin, span.end, span.writes, index) for index, each in enumerate(spans) for span in each]
+    home, begin, end, writes, launch = np.array(rows, np.int64).reshape(-1, 5).T.copy()  # all earlier spans at a time: a graph may have 20,000 launches
+    result, done = [], 0
+    for each in spans:
+        least = 0
+        for span in each:
+            same = (home[:done] == homes[span.home]) & (begin[:done] < span.end) & (end[:done] > span.begin)
+            conflicts = np.flatnonzero(same if span.writes else same & (writes[:done] != 0))
+            least = max(least, int(launch[conflicts[-1]]) + 1 if conflicts.size else 0)
+        result.append(least)
+        done += len(each)
+    return result
 
 
 def homes_of(members: Sequence[Member], commands: Commands) -> list[Hashable]:

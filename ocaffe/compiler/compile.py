@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ocaffe.cl.command_list import CommandList
+from ocaffe.cl.rates import assumed
 from ocaffe.errors import Error
 from ocaffe.graph.build import infer_shapes
 from ocaffe.graph.microbatch import Microbatch, batch_of, cuts
@@ -17,7 +18,7 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule
-from ocaffe.ir.rates import Rates
+from ocaffe.ir.rates import GENERIC_CPU, Rates
 from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, overlap, plan
 from ocaffe.memory.predict import Prediction, predict
@@ -62,7 +63,7 @@ def compile_net(
     If the plan exceeds `options.limit`, try more recomputation, then microbatches. Raises Error if no attempt is within the limit, or if a tensor
     is larger than a buffer of the device may be.
     """
-    compilation = _Compilation(graph, group, target, options, switches, update, options.prepack_weights)
+    compilation = _compilation(graph, group, target, options, switches, update)
     found, cut = _nearest(compilation)
     if options.limit is not None and not found.keeps_limit:
         tried = "with all recomputation that helps" if compilation.may_recompute else "without recomputation"
@@ -77,9 +78,17 @@ def nearest_net(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
 ) -> CompiledNet:
     """As `compile_net`, but if no attempt is within the limit, return the smallest one (`CompiledNet.keeps_limit`)."""
-    found, _ = _nearest(_Compilation(graph, group, target, options, switches, update, options.prepack_weights))
+    found, _ = _nearest(_compilation(graph, group, target, options, switches, update))
     check_buffers(found.recording.schedule, target)
     return found
+
+
+def _compilation(
+    graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None
+) -> _Compilation:  # fmt: skip
+    if options.limit is not None and target.rates is GENERIC_CPU:
+        target = replace(target, rates=assumed(target))  # the same with and without the device: `ocaffe plan` knows the plan of a training
+    return _Compilation(graph, group, target, options, switches, update, options.prepack_weights)
 
 
 def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
@@ -147,7 +156,7 @@ def _best(attempts: Iterable[CompiledNet]) -> CompiledNet:
 
 
 def _in_microbatches(compilation: _Compilation, cut: int) -> CompiledNet:
-    """Split the layers up to `cut` into microbatches. Return the split within the limit with the fewest operations.
+    """Split the layers up to `cut` into microbatches. Return the split within the limit with the least predicted time.
 
     If no split is within the limit, return the one into single samples.
     """
@@ -158,14 +167,18 @@ def _in_microbatches(compilation: _Compilation, cut: int) -> CompiledNet:
     def fits(count: int) -> bool:
         if count not in tried:
             microbatch = Microbatch(cut, count)
-            tried[count] = _best(compilation.within(compilation.budget(compilation.compiled(microbatch=microbatch)), microbatch))
+            tried[count] = _best(compilation.within(compilation.budget(compilation.compiled(microbatch=microbatch)), microbatch, quick=True))
         return compilation.excess(tried[count]) <= 0
 
-    if not counts or not fits(counts[-1]):
+    first = next((index for index, count in enumerate(counts) if fits(count)), None)  # from the fewest: schedules of many microbatches are long
+    if first is None:
         return tried[counts[-1]] if counts else compilation.compiled()
-    first = bisect.bisect_left(counts, True, key=fits)  # more microbatches never take more memory
-    fitting = [count for count in counts[first : first + COUNTS] if fits(count)]
-    return min((tried[count] for count in fitting), key=lambda found: sum(launch.flops for launch in found.recording.schedule))
+    fitting = []
+    for count in counts[first : first + COUNTS]:
+        if fits(count):
+            thorough = _best(compilation.within(compilation.budget(tried[count]), Microbatch(cut, count)))
+            fitting.append(thorough if compilation.excess(thorough) <= 0 else tried[count])
+    return min(fitting, key=lambda found: found.predicted(compilation.target.rates).seconds)
 
 
 @dataclass(frozen=True)
@@ -207,15 +220,15 @@ class _Compilation:
         """Return the bytes by which a plan exceeds the limit."""
         return found.plan.total - self.budget(found)
 
-    def within(self, budget: int, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
+    def within(self, budget: int, microbatch: Microbatch | None = None, quick: bool = False) -> Iterator[CompiledNet]:
         """Yield plans that aim at `budget` bytes, up to the first one within it, or one so large that smaller aims do not help."""
         for share in BUDGET_SHARES:
-            found = self.compiled(int(share * budget), microbatch)
+            found = self.compiled(int(share * budget), microbatch, quick=quick)
             yield found
             if found.plan.total <= budget or found.plan.lower_bound * BUDGET_SHARES[-1] > budget:
                 return
 
-    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
+    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False, quick: bool = False) -> CompiledNet:
         options, switches = self.options, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
@@ -225,8 +238,9 @@ class _Compilation:
         prepacked = self.graph.prepacked if self.prepacks and free else None
         join = fuse and switches.joined and not options.backward
         passes = pipeline(
-            self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, prepacked=prepacked, join=join
-        )
+            self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, quick=quick,
+            prepacked=prepacked, join=join,
+        )  # fmt: skip
         blocks = fuse and share and not self.measures  # kernels by wgmma require channels in blocks, which the pass `layouts` makes
         recording = record(self.graph, self.group, self.target if blocks else replace(self.target, wgmma=False), given, self.update)
         schedule, applied = optimise(recording.schedule, passes)

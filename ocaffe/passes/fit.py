@@ -1,170 +1,233 @@
 """Choose for each value that backward needs: keep it, compute it again, or move it to the host and back, so that a limit is kept in the least time.
 
-The choice begins with all values kept. While the live bytes exceed the limit, values that are alive at the peak are dropped, least seconds per byte first.
-A copy costs little while the link is free; beyond that, its whole time. If no value helps any more, forward is cut into segments first (`segmentations` of
-ocaffe/passes/recompute.py), and the same steps follow. Of all choices within the limit, the one with the least predicted time is taken. At last, values that
-still fit are kept after all, most seconds first.
+The choice begins with all values kept, or with forward cut into segments (`segmentations` of ocaffe/passes/recompute.py). While the live bytes exceed the
+limit, values are dropped or moved that are idle where they do, least seconds first for each byte and step that they help. Then each choice is taken back, or
+exchanged for the other way, if the limit still holds and the predicted time is shorter. Of the results the fastest is taken. `Estimate` predicts both.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from random import Random
 
-from ocaffe.ir.launch import Launch, Schedule
+import numpy as np
+
+from ocaffe.ir.launch import Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref
-from ocaffe.memory.plan import live_bytes
-from ocaffe.memory.predict import copy_seconds, predict
-from ocaffe.passes.elementwise_fusion import fuse_elementwise
-from ocaffe.passes.offload import Gap, gaps, lives_with, offload
-from ocaffe.passes.recompute import Recomputation, segmentations
+from ocaffe.memory.predict import copy_seconds
+from ocaffe.passes.estimate import Estimate, Found
+from ocaffe.passes.group import expanded, grouped
+from ocaffe.passes.offload import offload
+from ocaffe.passes.recompute import segmentations
 
 FREE_LINK = 0.02  # share of the time of a copy that it costs while the link is free: it takes memory bandwidth and few work-groups
-SLACK = (1.0, 0.95, 0.9, 0.8, 0.7)  # shares of the limit to aim at with copies: values whose copies are in progress take the rest
-FILLED = 0.95  # share of the limit up to which copies in progress may fill the memory: a plan may exceed its bound
 BUSY = 0.75  # share of forward, or of backward, that copies may take before they cost their whole time
-MAX_EVALUATED = 150_000  # launches of schedules that the last step may evaluate, about 1.5 s
+TOGETHER = 8  # values that one round drops or moves at most
+NEAREST = 3  # choices that exceed the limit, from which a way to it is looked for
+MAX_NEARER = 40  # steps to the best neighbour of a choice that exceeds the limit
+MAX_SEARCHED = 100_000  # steps of schedules, for each of which a part of the choice is made anew
+MAX_TAKEN_BACK = 6  # choices that are made anew together
+MAX_EVALUATED = 300_000  # steps of schedules that `improved` may evaluate
 
 
 @dataclass
 class Choice:
-    """Values that backward computes again, and values that are on the host meanwhile. `live`: bytes at the peak; `seconds`: the predicted time."""
+    """Values that backward computes again, values that are on the host meanwhile, and values that live longer for recomputation. All by number."""
 
-    schedule: Schedule
-    dropped: set[Ref]
-    offloaded: set[Ref]
-    live: int
-    seconds: float
+    dropped: set[int]
+    stored: set[int]
+    kept: set[int]
+    found: Found
 
 
 @dataclass
 class Fit:
-    """The two passes that keep a limit of `limit` bytes: `choose_to_fit` chooses, `offload_to_fit` adds the copies once launches are fused."""
+    """The two passes that keep a limit of `limit` bytes: `choose_to_fit` chooses, `offload_to_fit` adds the copies once launches are fused.
+
+    `quick`: take the first choice within the limit.
+    """
 
     limit: int
     rates: Rates
     alignment: int = 256
+    quick: bool = False
     offloaded: set[Ref] = field(default_factory=set)
 
     def choose_to_fit(self, schedule: Schedule) -> Schedule:
         """Choose, and return the schedule with the launches that compute values again; if nothing keeps the limit, that with the fewest live bytes."""
-        choice = choose(schedule, self.limit, self.rates, self.alignment)
-        self.offloaded = choice.offloaded
-        return choice.schedule
+        schedule = grouped(schedule)
+        estimate = Estimate(schedule, self.rates, self.limit, self.alignment)
+        choice = choose(estimate, schedule, self.limit, self.rates, self.quick)
+        self.offloaded = estimate.refs(choice.stored)
+        plan = estimate.plan
+        plan.dropped, plan.kept = estimate.refs(choice.dropped), estimate.refs(choice.kept)
+        return expanded(plan.apply())
 
     def offload_to_fit(self, schedule: Schedule) -> Schedule:
         """Return the schedule with the copies of the chosen values."""
-        return offload(schedule, self.offloaded, self.rates, int(FILLED * self.limit), self.alignment)
+        return offload(schedule, self.offloaded, self.rates, self.limit, self.alignment)
 
 
-def choose(schedule: Schedule, limit: int, rates: Rates, alignment: int = 256) -> Choice:
+def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, quick: bool = False) -> Choice:
     """The choice for a limit in bytes of recycled memory; if none keeps it, that with the fewest live bytes."""
-    search = _Search(schedule, limit, rates, alignment)
-    found: list[tuple[Recomputation, Choice]] = []
-    for share in SLACK:
-        plain = Recomputation(schedule)
-        plain.dropped = set()
-        found.append((plain, search.reduced(plain, int(share * limit))))
-    best = min((choice for _, choice in found), key=search.rank)
-    if best.live > limit:
-        for start in segmentations(schedule):
-            found.append((start, search.reduced(start, limit)))
-    plan, best = min(found, key=lambda entry: search.rank(entry[1]))
-    return search.kept_again(plan, best) if best.live <= limit else best
+    search = _Search(estimate, schedule, limit, rates)
+    best = search.begun(set(), set())
+    assert best is not None
+    if best.found.peak > limit:
+        starts = [search.begun(estimate.numbers(plan.dropped), estimate.numbers(plan.kept)) for plan in segmentations(schedule)]
+        nearest = sorted([best, *filter(None, starts)], key=search.excess)[:NEAREST]
+        best = min((search.nearest(choice) for choice in nearest), key=search.rank)
+    return best if quick or best.found.peak > limit else search.searched(search.improved(best))
 
 
 class _Search:
-    def __init__(self, schedule: Schedule, limit: int, rates: Rates, alignment: int) -> None:
-        self.limit, self.rates, self.alignment = limit, rates, alignment
-        self.gaps = gaps(schedule)
-        self.spent = {id(launch): rates.seconds(launch) for launch in schedule}
-        forward = sum(self.spent[id(launch)] for launch in schedule if launch.phase == "forward")
-        self.room = BUSY * forward, BUSY * (sum(self.spent.values()) - forward)  # seconds for copies to the host, and from it
-
-    def time(self, launch: Launch) -> float:
-        return self.spent[id(launch)]
-
-    def rank(self, choice: Choice) -> tuple[int, float]:
-        return max(choice.live, self.limit), choice.seconds
-
-    def seconds(self, schedule: Schedule, offloaded: Iterable[Ref]) -> float:
-        """Predicted seconds, with launches fused as a later pass does: most values that are computed again are then never in memory."""
-        fused = fuse_elementwise(schedule)
-        return predict(offload(fused, {*offloaded}, self.rates, int(FILLED * self.limit), self.alignment), self.rates).seconds
-
-    def evaluated(self, plan: Recomputation, offloaded: set[Ref]) -> tuple[Schedule, dict[Ref, Gap], list[int]]:
-        """The schedule that computes the plan's values again, its gaps, and its live bytes by step."""
-        current = plan.apply()
-        found = gaps(current)
-        chosen = [found[root] for root in offloaded if root in found]
-        return current, found, live_bytes(lives_with(current, chosen, self.alignment), len(current))
-
-    def reduced(self, plan: Recomputation, aim: int) -> Choice:
-        """Drop values at the peak, until at most `aim` bytes are alive or no value helps. Changes `plan`."""
-        offloaded: set[Ref] = set()
-        refused: set[Ref] = set()
-        current, found, live = self.evaluated(plan, offloaded)
-        bound = max(live, default=0)
-        while bound > aim:
-            options = [option for option in self.options(plan, offloaded, found, live.index(bound)) if option[2] not in refused]
-            taken: list[tuple[bool, Ref]] = []
-            chosen: set[Ref] = set()
-            excess = bound - aim
-            link = not self.busy(copied := sum(root.nbytes for root in offloaded))
-            for _, recomputes, root in sorted(options, key=lambda option: option[0]):
-                if excess <= 0:
-                    break
-                if root in chosen or (not recomputes and link and taken and self.busy(copied + root.nbytes)):
-                    continue  # the next round knows what this one costs
-                copied += 0 if recomputes else root.nbytes
-                excess -= root.nbytes
-                chosen.add(root)
-                taken.append((recomputes, root))
-            if not taken:
-                break
-            for recomputes, root in taken:
-                (plan.dropped if recomputes else offloaded).add(root)
-            after, its_gaps, its_live = self.evaluated(plan, offloaded)
-            if (lower := max(its_live)) >= bound and its_live.index(lower) == live.index(bound) and len(after) == len(current):
-                for recomputes, root in taken:  # they did not help
-                    (plan.dropped if recomputes else offloaded).discard(root)
-                refused.update(root for _, root in taken)
-                continue
-            current, found, live, bound = after, its_gaps, its_live, lower
-        return Choice(current, set(plan.dropped), offloaded, bound, self.seconds(current, offloaded))
+    def __init__(self, estimate: Estimate, schedule: Schedule, limit: int, rates: Rates) -> None:
+        self.estimate, self.limit, self.rates = estimate, limit, rates
+        forward = float(estimate.begin[estimate.plan.forward_end])
+        self.room = BUSY * forward, BUSY * (float(estimate.begin[-1]) - forward)  # seconds for copies to the host, and from it
 
     def busy(self, copied: int) -> bool:
         """Whether launches wait for copies of so many bytes in each direction."""
         return copy_seconds(copied, self.rates.to_host) > self.room[0] or copy_seconds(copied, self.rates.from_host) > self.room[1]
 
-    def options(self, plan: Recomputation, offloaded: set[Ref], found: dict[Ref, Gap], peak: int) -> list[tuple[float, bool, Ref]]:
-        """Seconds per byte, the way (True: compute again) and the root of each value that is alive and not used at step `peak`. `found`: gaps."""
-        copied = sum(root.nbytes for root in offloaded)
-        result = []
-        for root, gap in found.items():
-            if root in plan.dropped or root in offloaded or not gap.last < peak < gap.next:
+    def cost(self, root: int, dropped: set[int], kept: set[int]) -> float | None:
+        """Seconds to compute `root` again; None: that is impossible."""
+        chain = self.estimate.chain(root, dropped, kept)
+        return None if chain is None else sum(self.estimate.spent[step] for step in chain)
+
+    def rank(self, choice: Choice) -> tuple[int, float]:
+        """The order of choices: within the limit the fastest, else the smallest."""
+        return max(choice.found.peak, self.limit), choice.found.seconds
+
+    def excess(self, choice: Choice) -> int:
+        """The bytes above the limit, summed over all steps."""
+        return int(np.maximum(0, choice.found.live - self.limit).sum())
+
+    def begun(self, dropped: set[int], kept: set[int]) -> Choice | None:
+        """The choice that `reduced` reaches from a start; None: the start is impossible."""
+        found = self.estimate.found(dropped, (), kept)
+        return None if found is None else self.reduced(Choice(dropped, set(), kept, found))
+
+    def reduced(self, choice: Choice, spared: Collection[int] = ()) -> Choice:
+        """Drop and move values until the limit holds or no value helps, but none that is `spared`."""
+        refused = {(root, again) for root in spared for again in (True, False)}
+        together = TOGETHER
+        while excess := self.excess(choice):
+            taken = self.taken(choice, refused, together)
+            if not taken:
+                break
+            dropped = choice.dropped | {root for root, again in taken if again}
+            stored = choice.stored | {root for root, again in taken if not again}
+            found = self.estimate.found(dropped, stored, choice.kept)
+            after = None if found is None else Choice(dropped, stored, choice.kept, found)
+            if after is not None and self.excess(after) < excess:
+                choice, together = after, TOGETHER
+            elif len(taken) > 1:
+                together = 1
+            else:
+                refused.update(taken)
+        return choice
+
+    def nearest(self, choice: Choice) -> Choice:
+        """Go from neighbour to neighbour until the limit holds, or no neighbour is nearer to it."""
+        for _ in range(MAX_NEARER):
+            if not self.excess(choice) or (nearer := self.nearer(choice)) is None:
+                break
+            choice = self.reduced(nearer)
+        return choice
+
+    def nearer(self, choice: Choice) -> Choice | None:
+        """The neighbour of a choice that is nearest to the limit; None: no neighbour is nearer than it."""
+        best, least = None, self.excess(choice)
+        for dropped, stored in self.neighbours(choice):
+            found = self.estimate.found(dropped, stored, choice.kept)
+            if found is not None and (excess := self.excess(other := Choice(dropped, stored, choice.kept, found))) < least:
+                best, least = other, excess
+        return best
+
+    def neighbours(self, choice: Choice) -> Iterator[tuple[set[int], set[int]]]:
+        """Choices that differ in one value."""
+        estimate = self.estimate
+        for root in estimate.first_use:
+            dropped, stored = choice.dropped - {root}, choice.stored - {root}
+            if root in choice.dropped or root in choice.stored:
+                yield dropped, stored
+            if root not in choice.dropped and estimate.chain(root, dropped, choice.kept) is not None:
+                yield dropped | {root}, stored
+            if root not in choice.stored and root in estimate.gaps:
+                yield dropped, stored | {root}
+
+    def taken(self, choice: Choice, refused: Collection[tuple[int, bool]], together: int) -> list[tuple[int, bool]]:
+        """The values to drop (True) or to move (False) next: those that are idle above the limit, least seconds for each byte and step first."""
+        estimate, dropped, stored, kept = self.estimate, choice.dropped, choice.stored, choice.kept
+        excess = np.maximum(0, choice.found.live - self.limit)
+        steps = np.flatnonzero(excess)
+        low, high = steps[0], steps[-1]
+        copied = int(sum(estimate.size[root] for root in stored))
+        options = []
+        for root, use in estimate.first_use.items():
+            last = estimate.forward_last.get(root, estimate.steps)
+            if root in dropped or root in stored or root in estimate.small or last >= high or use <= low:
                 continue
-            cost = plan.cost(root, self.time) if root in plan.needed else None
-            if cost is not None:
-                result.append((cost / root.nbytes, True, root))
-            if root in self.gaps:
-                there, back = copy_seconds(root.nbytes, self.rates.to_host), copy_seconds(root.nbytes, self.rates.from_host)
-                result.append((max(there, back) * (1 if self.busy(copied + root.nbytes) else FREE_LINK) / root.nbytes, False, root))
+            helps = int(np.minimum(estimate.size[root], excess[last + 1 : use]).sum())
+            if helps and (root, True) not in refused and (cost := self.cost(root, dropped, kept)) is not None:
+                options.append((cost / helps, root, True, last + 1, use, helps))
+            if helps and (root, False) not in refused and root in estimate.gaps:
+                size = int(estimate.size[root])
+                copy = max(copy_seconds(size, self.rates.to_host), copy_seconds(size, self.rates.from_host))
+                options.append((copy * (1 if self.busy(copied + size) else FREE_LINK) / helps, root, False, last + 1, use, helps))
+        result: list[tuple[int, bool]] = []
+        left = excess.copy()
+        chosen: set[int] = set()
+        for _, root, again, begin, end, helps in sorted(options):
+            if len(result) == together:
+                break
+            size = int(estimate.size[root])
+            if root in chosen or 2 * int(np.minimum(size, left[begin:end]).sum()) < helps or (not again and chosen and self.busy(copied + size)):
+                continue  # the next round knows what this one costs
+            left[begin:end] = np.maximum(0, left[begin:end] - size)
+            copied += 0 if again else size
+            chosen.add(root)
+            result.append((root, again))
         return result
 
-    def kept_again(self, plan: Recomputation, best: Choice) -> Choice:
-        """Keep values after all that the limit leaves room for, most seconds first."""
-        plan.dropped, offloaded = set(best.dropped), set(best.offloaded)
-        costs = {root: sum(map(self.time, plan.chain(root))) for root in plan.dropped}
-        left = MAX_EVALUATED
-        for root in sorted(costs, key=lambda root: (-costs[root], plan.makers[root][0])):
-            if left < 0:
+    def improved(self, best: Choice) -> Choice:
+        """Take back or exchange choices, most seconds first, as long as the limit holds and the time gets shorter."""
+        estimate, left = self.estimate, MAX_EVALUATED
+        changed = True
+        while changed:
+            changed = False
+            costs = {root: self.cost(root, best.dropped, best.kept) or 0.0 for root in best.dropped}
+            for root in sorted({*best.dropped, *best.stored}, key=lambda root: (-costs.get(root, 0.0), root)):
+                ways = [(best.dropped - {root}, best.stored - {root})]
+                if root in best.dropped and root in estimate.gaps:
+                    ways.append((best.dropped - {root}, best.stored | {root}))
+                if root in best.stored and estimate.chain(root, best.dropped, best.kept) is not None:
+                    ways.append((best.dropped | {root}, best.stored - {root}))
+                for dropped, stored in ways:
+                    if (left := left - estimate.steps) < 0:
+                        return best
+                    found = estimate.found(dropped, stored, best.kept)
+                    if found is not None and found.peak <= self.limit and found.seconds < best.found.seconds:
+                        best, changed = Choice(dropped, stored, best.kept, found), True
+                        break
+        return best
+
+    def searched(self, best: Choice) -> Choice:
+        """Take back some neighbouring choices, drop or move others instead, and keep what is faster. The seed is fixed, so that a plan is always the same."""
+        random, left = Random(0), MAX_SEARCHED // max(1, self.estimate.steps)
+        while left > 0:
+            order = sorted({*best.dropped, *best.stored}, key=lambda root: (self.estimate.first_use[root], root))
+            if not order:
                 break
-            left -= len(best.schedule)
-            plan.dropped.discard(root)
-            current, _, live = self.evaluated(plan, offloaded)
-            if max(live) <= self.limit and (seconds := self.seconds(current, offloaded)) <= best.seconds:
-                best = Choice(current, set(plan.dropped), offloaded, max(live), seconds)
-            else:
-                plan.dropped.add(root)
+            begin, count = random.randrange(len(order)), random.randint(1, MAX_TAKEN_BACK)
+            spared = {root for root in order[begin : begin + count] if random.random() < 0.7}
+            found = self.estimate.found(best.dropped - spared, best.stored - spared, best.kept)
+            left -= 1
+            if found is None or not spared:
+                continue
+            other = self.reduced(Choice(best.dropped - spared, best.stored - spared, best.kept, found), spared if random.random() < 0.7 else ())
+            if other.found.peak <= self.limit and other.found.seconds < best.found.seconds:
+                best = other
         return best

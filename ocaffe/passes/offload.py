@@ -31,7 +31,7 @@ class Gap:
 
 
 def gaps(schedule: Schedule) -> dict[Ref, Gap]:
-    """The longest gap of each value that could be in the host's memory: all launches after it only read the value."""
+    """The gap between forward and backward of each value that could be in the host's memory: all launches after it only read the value."""
     if any(isinstance(launch, Measure) for launch in schedule):
         return {}  # values move from one recording to the next step by step
     touches: dict[Ref, list[tuple[int, bool]]] = defaultdict(list)  # step, and whether the launch writes
@@ -46,9 +46,9 @@ def gaps(schedule: Schedule) -> dict[Ref, Gap]:
     result = {}
     for root, steps in touches.items():
         last_write = max((step for step, writes in steps if writes), default=len(schedule))
-        pairs = [(b - a, a, b) for (a, _), (b, _) in itertools.pairwise(steps) if a >= last_write and b > a + 1]
-        if pairs and root not in shared:
-            _, last, following = max(pairs)
+        last = max((step for step, _ in steps if schedule[step].phase == "forward"), default=len(schedule))
+        following = next((step for step, _ in steps if step > last), 0)
+        if last_write <= last < following - 1 and root not in shared:
             result[root] = Gap(root, last, following)
     return result
 
@@ -69,88 +69,96 @@ def offload(schedule: Schedule, wanted: Collection[Ref], rates: Rates, limit: in
     chosen = sorted((found[root] for root in wanted if root in found), key=lambda gap: (gap.last, gap.next))
     if not chosen:
         return schedule
-    return _Copies(schedule, chosen, rates, limit, alignment).apply()
+    lives = lives_with(schedule, chosen, alignment)
+    sizes = {life.ref: life.size for life in lives}
+    copies = [Copy(gap.last, gap.next, sizes[gap.root], gap.root.nbytes) for gap in chosen]
+    place_copies(copies, live_bytes(lives, len(schedule)), [rates.seconds(launch) for launch in schedule], rates, limit)
+    before: dict[int, list[tuple[int, Gap]]] = defaultdict(list)  # step -> the kinds of copies' launches before it, in their order
+    for gap, copy in zip(chosen, copies):
+        for kind, step in enumerate((gap.last + 1, copy.stored, copy.fetched, gap.next)):
+            before[step].append((kind, gap))
+    hosts = {gap: Ref(f"{gap.root.name} on host", gap.root.shape, Role.HOST, gap.root.dtype, layout=gap.root.layout) for gap in chosen}
+    back = {gap: Ref(f"{gap.root.name} back", gap.root.shape, gap.root.role, gap.root.dtype, layout=gap.root.layout) for gap in chosen}
+    moved: dict[Ref, Ref] = {}
+    result: Schedule = []
+    for step, launch in enumerate(schedule):
+        for kind, gap in sorted(before[step], key=lambda entry: entry[0]):
+            result.append(_copy(kind, gap.root, hosts[gap], back[gap], launch, schedule[gap.last]))
+            if kind == 3:
+                moved[gap.root] = back[gap]
+        result.append(launch.moved(moved))
+    return result
 
 
-class _Copies:
-    def __init__(self, schedule: Schedule, chosen: list[Gap], rates: Rates, limit: int, alignment: int) -> None:
-        self.schedule, self.chosen, self.rates, self.limit = schedule, chosen, rates, limit
-        lives = lives_with(schedule, chosen, alignment)
-        self.live = live_bytes(lives, len(schedule))
-        sizes = {life.ref: life.size for life in lives}
-        self.size = {gap: sizes[gap.root] for gap in chosen}
-        self.seconds = [rates.seconds(launch) for launch in schedule]
+@dataclass
+class Copy:
+    """A copy to the host and back, by steps. `size`: bytes on the device. `stored`: the EndStore stands before this step; `fetched`: so does the BeginFetch."""
 
-    def stores_end(self) -> dict[Gap, int]:
-        """The step before which each copy to the host has to be complete."""
-        begins: dict[int, list[Gap]] = defaultdict(list)
-        for gap in self.chosen:
-            begins[gap.last].append(gap)
-        result: dict[Gap, int] = {}
-        flying: deque[tuple[Gap, float]] = deque()
-        now = free = 0.0
-        for step in range(len(self.schedule)):
-            while flying:
-                gap, done = flying[0]
-                crowded = self.live[step] + sum(self.size[each] for each, _ in flying) > self.limit
-                if done > now and not crowded and gap.next > step + 1:
-                    break
-                now = max(now, done)
-                result[gap] = step
-                flying.popleft()
-            for gap, _ in flying:
-                self.live[step] += self.size[gap]
-            now += self.seconds[step]
-            for gap in begins[step]:
-                free = max(free, now) + copy_seconds(gap.root.nbytes, self.rates.to_host)
-                flying.append((gap, free))
-        return result
+    last: int
+    next: int
+    size: int
+    nbytes: int
+    stored: int = 0
+    fetched: int = 0
 
-    def fetches_begin(self, stored: dict[Gap, int]) -> dict[Gap, int]:
-        """The step before which each copy from the host begins."""
-        ends: dict[int, list[Gap]] = defaultdict(list)
-        for gap in self.chosen:
-            ends[gap.next].append(gap)
-        start = [0.0]
-        for seconds in self.seconds:
-            start.append(start[-1] + seconds)
-        result: dict[Gap, int] = {}
-        flying: deque[tuple[Gap, float]] = deque()  # with the time at which the copy begins
-        free = start[-1]
-        for step in range(len(self.schedule) - 1, -1, -1):
-            while flying:
-                gap, begin = flying[0]
-                crowded = self.live[step] + sum(self.size[each] for each, _ in flying) > self.limit
-                if begin < start[step + 1] and not crowded and stored[gap] <= step:
-                    break
-                result[gap] = step + 1
-                free = min(free, start[step + 1])
-                flying.popleft()
-            for gap, _ in flying:
-                self.live[step] += self.size[gap]
-            for gap in sorted(ends[step], key=lambda gap: gap.last):
-                free = min(free, start[step]) - copy_seconds(gap.root.nbytes, self.rates.from_host)
-                flying.append((gap, free))
-        return result
 
-    def apply(self) -> Schedule:
-        stored = self.stores_end()
-        fetched = self.fetches_begin(stored)
-        before: dict[int, list[tuple[int, Gap]]] = defaultdict(list)  # step -> the kinds of copies' launches before it, in their order
-        for gap in self.chosen:
-            for kind, step in enumerate((gap.last + 1, stored[gap], fetched[gap], gap.next)):
-                before[step].append((kind, gap))
-        hosts = {gap: Ref(f"{gap.root.name} on host", gap.root.shape, Role.HOST, gap.root.dtype, layout=gap.root.layout) for gap in self.chosen}
-        back = {gap: Ref(f"{gap.root.name} back", gap.root.shape, gap.root.role, gap.root.dtype, layout=gap.root.layout) for gap in self.chosen}
-        moved: dict[Ref, Ref] = {}
-        result: Schedule = []
-        for step, launch in enumerate(self.schedule):
-            for kind, gap in sorted(before[step], key=lambda entry: entry[0]):
-                result.append(_copy(kind, gap.root, hosts[gap], back[gap], launch, self.schedule[gap.last]))
-                if kind == 3:
-                    moved[gap.root] = back[gap]
-            result.append(launch.moved(moved))
-        return result
+def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rates: Rates, limit: int) -> None:
+    """Set `stored` and `fetched` of copies, which are in the order of `last`. `live`: bytes by step without values on their way; it is changed."""
+    begins: dict[int, list[Copy]] = defaultdict(list)
+    ends: dict[int, list[Copy]] = defaultdict(list)
+    for copy in copies:
+        begins[copy.last].append(copy)
+        ends[copy.next].append(copy)
+    flying: deque[tuple[Copy, float]] = deque()
+    now = free = 0.0
+    size = 0  # of the values on their way
+    for step, spent in enumerate(seconds):
+        while flying:
+            copy, done = flying[0]
+            if done > now and live[step] + size <= limit and copy.next > step + 1:
+                break
+            now = max(now, done)
+            copy.stored = step
+            size -= copy.size
+            flying.popleft()
+        live[step] += size
+        now += spent
+        for copy in begins.get(step, ()):
+            free = max(free, now) + copy_seconds(copy.nbytes, rates.to_host)
+            flying.append((copy, free))
+            size += copy.size
+    start = [0.0, *itertools.accumulate(seconds)]
+    free, size = start[-1], 0
+    for step in range(len(seconds) - 1, -1, -1):
+        while flying:
+            copy, begin = flying[0]
+            if begin < start[step + 1] and live[step] + size <= limit and copy.stored <= step:
+                break
+            copy.fetched = step + 1
+            free = min(free, start[step + 1])
+            size -= copy.size
+            flying.popleft()
+        live[step] += size
+        for copy in sorted(ends.get(step, ()), key=lambda copy: copy.last):
+            free = min(free, start[step]) - copy_seconds(copy.nbytes, rates.from_host)
+            flying.append((copy, free))
+            size += copy.size
+
+
+def waits_for(copies: list[Copy], seconds: list[float], rates: Rates) -> float:
+    """The seconds in which launches wait for placed copies, as `predict` finds them for the schedule."""
+    start = [0.0, *itertools.accumulate(seconds)]
+    steps = ((copy.last + 1, copy.stored, copy.fetched, copy.next) for copy in copies)
+    events = sorted((step, kind, number) for number, four in enumerate(steps) for kind, step in enumerate(four))
+    done, link, waits = [0.0] * len(copies), [0.0, 0.0], 0.0
+    for step, kind, number in events:
+        if kind in (0, 2):
+            way = kind // 2
+            rate = (rates.to_host, rates.from_host)[way]
+            link[way] = done[number] = max(link[way], start[step] + waits) + copy_seconds(copies[number].nbytes, rate)
+        else:
+            waits += max(0.0, done[number] - start[step] - waits)
+    return waits
 
 
 def _copy(kind: int, root: Ref, host: Ref, back: Ref, launch: Launch, maker: Launch) -> Launch:

@@ -29,7 +29,7 @@ from ocaffe.passes.join_launches import join_launches
 from ocaffe.passes.layouts import layouts
 from ocaffe.passes.pack_batches import batch_packs
 from ocaffe.passes.prepacked_weights import keep_prepacked_weights
-from ocaffe.passes.recompute import recompute, recompute_to_fit
+from ocaffe.passes.recompute import recompute
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
 from ocaffe.passes.sum_batches import batch_sums
@@ -73,18 +73,18 @@ class Applied:
 
 def pipeline(
     target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, limited: bool = False, budget: int | None = None,
-    prepacked: dict[Any, Ref] | None = None, join: bool = False,
+    quick: bool = False, prepacked: dict[Any, Ref] | None = None, join: bool = False,
 ) -> list[Pass]:
     """The passes of a compilation, in order.
 
     `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `limited`: there is a memory limit. `budget`: recompute
-    more, until the recycled memory has this lower bound in bytes, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict holds
-    them for all shapes of a net. `join`: launches on CPUs may run as task graphs.
+    more, until the recycled memory has this lower bound in bytes, or nothing helps. `quick`: take the first such choice. `prepacked`: keep results that
+    depend on weights alone; the dict holds them for all shapes of a net. `join`: launches on CPUs may run as task graphs.
     """
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
     planes, once, inputs = Fact.CAFFES_ORDER, Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
     rewrites = once, inputs
-    fit, offloads = Fit(budget or 0, target.rates, target.alignment), budget is not None and can_offload(target.rates)
+    fit, offloads = Fit(budget or 0, target.rates, target.alignment, quick), budget is not None and can_offload(target.rates)
     table = [
         (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),
         (fuse, fuse_epilogues, {own, floats, *rewrites}, {own}),  # a residual sum is written into the memory of its input
@@ -97,8 +97,8 @@ def pipeline(
         (fuse, sum_before_scatter, {floats, *rewrites}, set()),
         (fuse and (prepacked is not None if target.is_cpu else share), partial(layouts, target=target), {planes, floats, *rewrites}, {planes}),
         (fuse and share, partial(lower_to_bf16, target=target), {floats, *rewrites}, {floats}),
-        (budget is not None and not offloads, partial(recompute_to_fit, limit=budget or 0), set(rewrites), {once}),
-        (offloads, fit.choose_to_fit, set(rewrites), {once}),
+        (budget is not None and fuse, fuse_elementwise, {inputs}, set()),  # values between fused launches take no memory
+        (budget is not None, fit.choose_to_fit, set(rewrites), {once}),
         (budget is None and recomputes, recompute, set(rewrites), {once}),
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse, batch_packs, set(), set()),

@@ -4,87 +4,30 @@ A value qualifies if one launch without side effects writes all of it in forward
 the launches that compute such a value precede the first launch of backward that reads it. Its new Ref lives until the last read. Statistics and
 random numbers stay the same: BatchNorm's copy reads the saved mean, Dropout's copy the counter of the same iteration.
 
-Cheap values take one pass over memory: an expression, a pooling, the transform of a batch. They are always recomputed. To keep a memory limit, other values
-are too, convolutions among them. Forward is cut into segments where little is live; values at the cuts are kept, the rest is dropped (Chen et al., Training
-Deep Nets with Sublinear Memory Cost, 2016). Of the segmentations that fit, the one with the fewest repeated operations is taken. Then values that still fit
-are kept after all, most operations per byte first. The greedy steps are not optimal (Jain et al., Checkmate, 2020, solve an integer program);
-docs/memory.md compares them with a lower bound.
+Cheap values take one pass over memory: an expression, a pooling, the transform of a batch. Without a memory limit they are recomputed where a plan does not
+keep all values. Under a limit, ocaffe/passes/fit.py chooses what is dropped, convolutions among it. It may begin with forward cut into segments where little
+is live: values at the cuts are kept, the rest is dropped (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 """
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from ocaffe.ir.launch import HOST, Access, Launch, Measure, Schedule
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.kernels.expression.expression import Pointwise
-from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.passes.elementwise_fusion import MAX_OPERANDS
 
 MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth the launches
 MIN_SHARE_DIVISOR = 128  # without a limit, values below 1/128 of all droppable bytes are kept
 MAX_TRAFFIC_RATIO = 4  # without a limit, recompute if the traffic is at most four times the size
-MAX_KEEP_TRIES = 200
 MAX_CHAIN_LAUNCHES = 400  # launches that recompute one value, at most: a stage of a residual net
 
 
 def recompute(schedule: Schedule) -> Schedule:
     """The schedule in which backward recomputes every cheap value that qualifies."""
     return Recomputation(schedule).apply()
-
-
-@dataclass(frozen=True)
-class Limited:
-    """A schedule under a limit: its lower bound in bytes, and its repeated floating point operations."""
-
-    schedule: Schedule
-    bound: int
-    flops: int
-
-
-def recompute_to_fit(schedule: Schedule, limit: int, alignment: int = 256) -> Schedule:
-    """Recompute as little as possible, so that the lower bound of the recycled memory is within `limit` bytes; else the nearest schedule."""
-    return _fit(schedule, limit, alignment).schedule
-
-
-def _fit(schedule: Schedule, limit: int, alignment: int) -> Limited:
-    recorded = sum(launch.flops for launch in schedule)
-
-    def tried(plan: Recomputation) -> Limited:
-        current = plan.apply()
-        bound = lower_bound(lifetimes(current, alignment), len(current))[0]
-        return Limited(current, bound, sum(launch.flops for launch in current) - recorded)
-
-    plan = Recomputation(schedule)
-    best = tried(plan)
-    while best.bound > limit:  # values that are live at the peak, most bytes per operation first
-        for ref in plan.droppable(best, alignment):
-            plan.dropped.add(ref)
-            result = tried(plan)
-            if result.bound < best.bound:
-                break
-            plan.dropped.discard(ref)
-        else:
-            break
-        best = result
-    if best.bound <= limit:
-        return best
-    chosen = None
-    for plan in segmentations(schedule):
-        result = tried(plan)
-        if (max(result.bound, limit), result.flops) < (max(best.bound, limit), best.flops if chosen else 1 << 62):
-            best, chosen = result, plan
-    if chosen is None or best.bound > limit:
-        return best
-    for root in chosen.by_flops_per_byte()[:MAX_KEEP_TRIES]:
-        chosen.dropped.discard(root)
-        result = tried(chosen)
-        if result.bound <= limit and result.flops <= best.flops:
-            best = result
-        else:
-            chosen.dropped.add(root)
-    return best
 
 
 def segmentations(schedule: Schedule) -> Iterator[Recomputation]:
@@ -143,21 +86,6 @@ class Recomputation:
                     todo.append(ref.root)
         return total
 
-    def droppable(self, limited: Limited, alignment: int) -> list[Ref]:
-        """Values that are live at the peak and could be dropped, fewest operations per byte first."""
-        lives = lifetimes(limited.schedule, alignment)
-        peak = lower_bound(lives, len(limited.schedule))[1]
-        alive = [life.ref for life in lives if life.first <= peak <= life.last and life.ref in self.needed]
-        costs = [(cost / ref.nbytes, index, ref) for index, ref in enumerate(alive) if (cost := self.cost(ref, lambda launch: launch.flops)) is not None]
-        return [ref for _, _, ref in sorted(costs, key=lambda entry: entry[:2])]
-
-    def cost(self, root: Ref, of: Callable[[Launch], float]) -> float | None:
-        """The cost that dropping `root` adds, by the cost `of` a launch; None if it cannot be recomputed."""
-        if root in self.dropped or root not in self.makers or root.nbytes < MIN_VALUE_BYTES:
-            return None
-        chain = self._reachable(root, self.first_use[root], cheap=False)
-        return None if chain is None else sum(of(launch) for launch in chain)
-
     def cut(self, budget: int) -> None:
         """Keep the values that are live at the cuts, and drop all others that can be recomputed.
 
@@ -189,16 +117,6 @@ class Recomputation:
             if self._reachable(root, self.first_use[root], cheap=False) is None:
                 self.dropped.discard(root)
 
-    def by_flops_per_byte(self) -> list[Ref]:
-        """The dropped values, most operations per byte first."""
-        return sorted(self.dropped, key=lambda root: (-sum(launch.flops for launch in self.chain(root)) / root.nbytes, self.makers[root][0]))
-
-    def chain(self, root: Ref) -> list[Launch]:
-        """The launches that compute `root` and its scratch operands (partial sums)."""
-        launch = self.makers[root][1]
-        scratch = {ref.root: None for ref in launch.reads if ref.root.role is Role.SCRATCH and ref.root in self.makers}
-        return [launch, *(self.makers[each][1] for each in scratch)]
-
     def apply(self) -> Schedule:
         """The schedule with the launches that recompute dropped values. The recorded launches stay as they are."""
         if not self.dropped:
@@ -208,7 +126,7 @@ class Recomputation:
         for step, launch in enumerate(self.schedule[self.forward_end :], self.forward_end):
             own: dict[Ref, Ref] = {}  # values that are recomputed for this launch alone
             for root in {ref.root: None for ref in launch.reads if ref.root in self.dropped}:
-                if self._is_better_inside(root, launch, step):
+                if self.better_inside(root, step):
                     self._make(root, own, result, launch)
                 elif root not in recomputed:
                     self._make(root, recomputed, result, launch)
@@ -216,9 +134,10 @@ class Recomputation:
             result.append(launch.moved(moved))
         return result
 
-    def _is_better_inside(self, root: Ref, user: Launch, step: int) -> bool:
-        """Whether the expression that reads `root` can compute it from one live value. Elementwise fusion then needs no memory for it."""
+    def better_inside(self, root: Ref, step: int) -> bool:
+        """Whether the expression at a step that reads `root` can compute it from one live value. Elementwise fusion then needs no memory for it."""
         maker_step, maker = self.makers[root]
+        user = self.schedule[step]
         a, b = maker.lower, user.lower
         if not isinstance(a, Pointwise) or not isinstance(b, Pointwise) or a.domain != b.domain or a.key is not None or b.key is not None:
             return False

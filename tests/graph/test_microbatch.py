@@ -108,12 +108,12 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
 
 
 def test_no_attempt_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts: list[tuple[int | None, Microbatch | None, bool]] = []
+    attempts: list[tuple[int | None, Microbatch | None, bool, bool]] = []
     original = compiling._Compilation.compiled
 
-    def compiled(job: Any, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> Any:
-        attempts.append((budget, microbatch, keep))
-        return original(job, budget, microbatch, keep)
+    def compiled(job: Any, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False, quick: bool = False) -> Any:
+        attempts.append((budget, microbatch, keep, quick))
+        return original(job, budget, microbatch, keep, quick)
 
     graph = graph_of(net())
     group, target, switches = ParameterGroup(graph.params), Target(), compiling.Switches()

@@ -211,7 +211,7 @@ def test_a_slowdown_chooses_a_limit_of_all_nets_together(device: Any, settings: 
 
 
 def test_no_smaller_plan_is_no_limit(device: Any) -> None:
-    solver = Solver(deep_solver(6), device, max_slowdown=0.0)
+    solver = Solver(deep_solver(0), device, max_slowdown=0.0)
     assert solver.passes[0][0].limit is None and "there is no memory limit" in solver.limit_note
     solver.close()
 

@@ -25,4 +25,6 @@ def test_table_of_passes() -> None:
         passes = pipeline(**{"target": Target(), "prepacked": {}, "join": True, **settings})  # type: ignore[arg-type]
         runs: list[Any] = [entry.run.func if isinstance(entry.run, partial) else entry.run for entry in passes]
         names = ["offload" if run.__name__ == "offload_to_fit" else run.__module__.rpartition(".")[2] for run in runs]
+        if "fit" in names:
+            names.remove("elementwise_fusion")  # the first of two
         assert [name for name in listed if name not in absent] == names
