@@ -32,11 +32,11 @@ NAMES = re.compile(r"(^|_)(file|source|folder|config|video)(s|_name|_suffix)?$|^
 
 # arguments whose values are no files to read: of all commands, and of single ones
 NO_INPUTS = {
-    "gpu", "device", "kind", "stage", "memory_limit", "sigint_effect", "sighup_effect", "sigterm_effect", "settings", "batch", "shape", "phase", "transform",
-    "resize", "out", "json", "html", "log_json", "tensorboard", "log", "scores", "ap_version", "output", "write", "annotate", "to", "sha256", "url", "name",
-    "ignore", "with", "by", "only", "nets", "dump", "cut_at", "verify_in", "encode_type", "image_suffix", "mask_suffix", "size", "objects", "splits", "length",
-    "root_folder", "parts", "delimiter", "channel_swap", "images_dim", "ext", "crop_mode", "type", "image", "blobs", "databases", "output_file", "output_dir",
-    "target",
+    "gpu", "device", "kind", "stage", "memory_limit", "max_slowdown", "sigint_effect", "sighup_effect", "sigterm_effect", "settings", "batch", "shape",
+    "phase", "transform", "resize", "out", "json", "html", "log_json", "tensorboard", "log", "scores", "ap_version", "output", "write", "annotate", "to",
+    "sha256", "url", "name", "ignore", "with", "by", "only", "nets", "dump", "cut_at", "verify_in", "encode_type", "image_suffix", "mask_suffix", "size",
+    "objects", "splits", "length", "root_folder", "parts", "delimiter", "channel_swap", "images_dim", "ext", "crop_mode", "type", "image", "blobs",
+    "databases", "output_file", "output_dir", "target",
     *("fit augment", "new augment", "dataset folder", "create_label_map label_map_file", "convert_imageset database", "convert_annoset database",
       "install-links folder"),
 }  # fmt: skip

@@ -465,7 +465,7 @@ WRONG = {  # wrong argument -> text in the error
     "no such net": (["absent.prototxt", "{weights}", "{out}"], "absent.prototxt"),
     "shape": (["{net}", "{weights}", "{out}", "--shape=data:1x?x9"], "--shape has 'data:1x?x9'"),
     "shape of a digit that is no number": (["{net}", "{weights}", "{out}", "--shape=data:1x\u00b2"], "--shape has 'data:1x\u00b2'"),
-    "tolerance": (["{net}", "{weights}", "{out}", "--tolerance=nan"], "--tolerance is nan"),
+    "tolerance": (["{net}", "{weights}", "{out}", "--tolerance=nan"], "--tolerance is 'nan'"),
     "tolerance that is too small": (["{net}", "{weights}", "{out}", "--tolerance=1e-12"], "the tolerance is 1e-12"),
     "shape of nothing": (["{net}", "{weights}", "{out}", "--shape=label:1"], "--shape names 'label'"),
     "shape that does not fit": (["{net}", "{weights}", "{out}", "--shape=data:1x5x9x9"], "in the file"),

@@ -93,7 +93,7 @@ def test_the_estimate_is_that_of_the_schedule(seed: int, rates: Rates) -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("rates", [NO_LINK, LINK], ids=["no link", "link"])
 def test_the_estimate_is_seldom_wrong(rates: Rates) -> None:
-    """A few launches with many results, and values for which copies and repeats interact, deviate. A plan that exceeds its limit for that is made again, for a lower one."""
+    """A few launches with many results, and values for which copies and repeats interact, deviate. A plan that then exceeds its limit is made again."""
     found = sorted(deviation(seed, rates) for seed in range(300))
     assert found[int(0.96 * len(found))] < 0.02 and found[-1] < 0.25
 

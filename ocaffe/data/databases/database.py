@@ -250,7 +250,11 @@ class _LevelDB(Database):
             self.environment = plyvel.DB(folder, create_if_missing=False)
         except Exception as problem:  # the library has its own errors, and Python's for numbers out of range
             raise Error(f"{path} cannot be opened as LevelDB: {self._said(problem)}", fix=to_read(path, problem, COPY)) from None
+        # An iterator that is freed after its closed or freed database ends the process by a signal. An error's frames keep iterators, and Python frees them
+        # in any order. The database closes all of its iterators itself.
+        self._close = weakref.finalize(self, self.environment.close)
         with self.reading():
+            self.environment.raw_iterator(verify_checksums=True).seek_to_first()  # the other iterator takes a damaged first table for the end
             self.entries = sum(1 for _ in self.environment.iterator(include_value=False, verify_checksums=True))
 
     @contextlib.contextmanager

@@ -306,16 +306,19 @@ class Damage(Exception):
 
 
 @pytest.mark.parametrize("problem", [Damage("a block is damaged"), OSError(5, "Input/output error"), ValueError("number out of range"), SystemError("bad")])
-@pytest.mark.parametrize("where", ["open", "count", "keys", "read"])
+@pytest.mark.parametrize("where", ["open", "first", "count", "keys", "read"])
 def test_errors_of_the_library(where: str, problem: Exception, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library raises errors of many types, and each becomes an Error with a remedy. This runs without the library."""
-    iterations = {"count": 0}
+    iterations = {"count": 0, "seek": 0}
 
     class Cursor:
         def seek_to_first(self) -> None:
-            raise problem
+            iterations["seek"] += 1
+            if (where, iterations["seek"]) in (("first", 1), ("read", 2)):
+                raise problem
 
-        seek = seek_to_first
+        def seek(self, key: bytes) -> None:
+            raise problem
 
     class DB:
         def __init__(self, folder: str, **options: Any) -> None:
@@ -333,11 +336,41 @@ def test_errors_of_the_library(where: str, problem: Exception, tmp_path: pathlib
             assert options["verify_checksums"]
             return Cursor()
 
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[DB] = []
     monkeypatch.setitem(sys.modules, "plyvel", types.SimpleNamespace(DB=DB))
     (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
     with pytest.raises(Error, match=str(problem.args[-1])) as caught:
         Reader(open_database(str(tmp_path), LEVELDB), random=where == "keys").read(0)
     assert str(tmp_path) in caught.value.fact and caught.value.fix
+    del caught
+    problem.__traceback__ = problem.__context__ = None
+    gc.collect()
+    assert len(closed) == (where != "open"), "iterators that outlive the database end the process by a signal"
+
+
+@needs_plyvel
+@pytest.mark.parametrize("damage", ["half", "records"])
+def test_a_damaged_leveldb_ends_no_process(damage: str, tmp_path: pathlib.Path) -> None:
+    import plyvel
+
+    with plyvel.DB(str(tmp_path / "db"), create_if_missing=True) as database:
+        for index in range(200):
+            database.put(b"%08d" % index, os.urandom(80))
+        database.compact_range()
+    table = max((tmp_path / "db").glob("*.ldb"))
+    content = bytearray(table.read_bytes())
+    if damage == "half":
+        del content[len(content) // 2 :]
+    else:
+        content[100:1000] = bytes(900)
+    table.write_bytes(content)
+    net = tmp_path / "net.prototxt"
+    net.write_text(f'layer {{ name: "d" type: "Data" top: "d" data_param {{ source: "{tmp_path}/db" batch_size: 4 backend: LEVELDB }} }}')
+    done = subprocess.run([sys.executable, "-m", "ocaffe", "plan", "--model", str(net)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "is damaged" in done.stderr, (done.returncode, done.stderr)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipes")
