@@ -21,6 +21,7 @@ from ocaffe.convert.importer.fold import fold
 from ocaffe.convert.importer.graph import Graph, at, graph_of
 from ocaffe.convert.importer.patterns import rewrite
 from ocaffe.convert.importer.read import opset_of, read_model
+from ocaffe.convert.importer.rounding import leave_out
 from ocaffe.convert.importer.rules import rules
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import write_text
@@ -132,6 +133,7 @@ def import_net(model: Any, place: str, *, shapes: Mapping[str, Sequence[int]] | 
     if found is None:
         fold(graph)
         net = _build(graph)
+        leave_out(net)
         found = Imported(net.message, net.blobs, bool(graph.open), fixed=fixed)
     if fixed and (graph.open or found.fixed):  # another axis than the one that the model leaves open does not help
         found.batch, found.fixed = candidates[0], fixed
@@ -153,7 +155,9 @@ def _of_any_batch(graph: Graph, axes: Mapping[str, int]) -> Imported:
     mark_repeated(one, two)
     nets = _build(one), _build(two)
     outputs = {name: _differing(one.shape(name), two.shape(name)) for name in dict.fromkeys(graph.outputs)}
-    return Imported(merge(*nets), nets[0].blobs, bool(graph.open), dict(axes), outputs)
+    message = merge(*nets)
+    leave_out(*nets)
+    return Imported(message, nets[0].blobs, bool(graph.open), dict(axes), outputs)
 
 
 def _differing(one: Shape, two: Shape) -> int | None:

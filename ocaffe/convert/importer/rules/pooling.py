@@ -16,12 +16,13 @@ from ocaffe.layers.window import Window
 METHODS = {"MaxPool": "MAX", "AveragePool": "AVE", "GlobalMaxPool": "MAX", "GlobalAveragePool": "AVE", "ReduceMax": "MAX", "ReduceMean": "AVE"}
 REDUCTIONS = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceSumSquare": "SUMSQ", "ReduceL1": "ASUM", "ReduceL2": "SUMSQ"}
 KEEPING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")  # reductions that keep a single value unchanged
+FLOOR, CEIL = "FLOOR", "CEIL"  # round_mode; CEIL is Caffe's default
 LOWEST = float(np.finfo(np.float32).min)
 
 
 @operator("MaxPool", "AveragePool")
 def pool(net: Builder, node: Node) -> None:
-    """Add a Pooling, with a Pad before it or a Scale after it if needed.
+    """Add a Pooling, with a Pad before it or a Scale after it if needed. `leave_out` removes a round_mode that changes no size.
 
     Caffe pads begin and end equally. It ignores (MAX, avg_include_pad: false) or clips (AVE) the part of a window outside the padded image. So pads at
     the end that only allow one more window are Caffe's round_mode CEIL. If no round_mode gives the required outputs, the image is padded first. Means
@@ -36,7 +37,7 @@ def pool(net: Builder, node: Node) -> None:
         net.alias(node, x)
         return
     average, counted = node.op == "AveragePool", bool(node.get("count_include_pad"))
-    fitting = _rounding(windows, image, wanted)
+    fitting = _rounding(windows, image, wanted, bool(node.get("ceil_mode")))
     # The divisor of AVE counts padding at the end only up to the width of the padding at the begin.
     clipped = average and counted and windows.begin != windows.end
     shares = np.ones(())
@@ -45,9 +46,9 @@ def pool(net: Builder, node: Node) -> None:
             net.graph.budget.spend(8 * math.prod(wanted))
             shares = _shares(windows, image, wanted, counted)
         whole = windows.around(image, wanted)
-        x, windows, fitting = padded(net, node, x, whole, 0 if average else LOWEST), whole.without_pads(), "FLOOR"
+        x, windows, fitting = padded(net, node, x, whole, 0 if average else LOWEST), whole.without_pads(), FLOOR
     even = bool((shares == 1).all())
-    parameters: dict[str, Any] = {"pool": METHODS[node.op], "round_mode": fitting}
+    parameters: dict[str, Any] = {"pool": METHODS[node.op]} | ({"round_mode": FLOOR} if fitting == FLOOR else {})
     for name, values, default in (("kernel", windows.kernel, None), ("stride", windows.stride, 1), ("pad", windows.begin, 0)):
         parameters.update(_sizes(name, values, default))
     if average and not counted and any(windows.begin):
@@ -69,13 +70,16 @@ def _shares(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...], c
     return shares
 
 
-def _rounding(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
-    """Return the round_mode that makes Caffe's pooling, with the begin pads on both sides, compute `wanted` outputs, or None."""
+def _rounding(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...], ceil: bool) -> str | None:
+    """Return the round_mode that makes Caffe's pooling, with the begin pads on both sides, compute `wanted` outputs, or None.
+
+    If both do, it is that of the model, `ceil`: only it is right where the size of the image follows the batch. With pixels between the windows, ONNX
+    drops a last window behind the image, and Caffe without pads does not. Then rounding down is right.
+    """
     caffe = Window(windows.kernel, windows.stride, windows.begin, windows.dilation)
-    for mode in ("FLOOR", "CEIL"):
-        if caffe.outputs(image, mode == "CEIL") == wanted:
-            return mode
-    return None
+    fitting = [mode for mode in (FLOOR, CEIL) if caffe.outputs(image, mode == CEIL) == wanted]
+    overlap = all(stride <= extent for stride, extent in zip(windows.stride, windows.extent))
+    return fitting[-1 if ceil and overlap else 0] if fitting else None
 
 
 def _sizes(name: str, values: tuple[int, ...], default: int | None) -> dict[str, Any]:

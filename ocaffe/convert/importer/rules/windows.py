@@ -27,6 +27,7 @@ class Windows:
         fact = f"kernel_shape is {list(given)}, the weights are for {list(kernel)}"
         net.check(node, tuple(given) == tuple(kernel), fact, f"export with kernel_shape {list(kernel)}")
         stride, dilation = tuple(node.get("strides", [1] * axes)), tuple(node.get("dilations", [1] * axes))
+        dilation = tuple(1 if size == 1 else step for size, step in zip(kernel, dilation))  # a window of one pixel has no distances
         pads = list(node.get("pads", [0] * 2 * axes))
         windows = cls(tuple(kernel), stride, dilation, tuple(pads[:axes]), tuple(pads[axes:]))
         if node.get("auto_pad", "NOTSET").startswith("SAME"):
