@@ -37,7 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "lint": "find common mistakes in a net or solver, without a device",
         "plot": "plot curves of one or several logs, or the scores of classes",
         "layers": "list the layer types; `layers TYPE` shows the parameters of one",
-        "compare": "compare a net on two devices, or optimised and plain, layer by layer",
+        "compare": "compare a net on two devices, or with the dump of another tool, layer by layer",
     },
     "Many trainings, faster nets": {
         "sweep": "train with every combination of some settings, one training a device",

@@ -34,11 +34,11 @@ NAMES = re.compile(r"(^|_)(file|source|folder|config|video)(s|_name|_suffix)?$|^
 NO_INPUTS = {
     "gpu", "device", "kind", "stage", "memory_limit", "max_slowdown", "sigint_effect", "sighup_effect", "sigterm_effect", "settings", "batch", "shape",
     "phase", "transform", "resize", "out", "json", "html", "log_json", "tensorboard", "log", "scores", "ap_version", "output", "write", "annotate", "to",
-    "sha256", "url", "name", "ignore", "with", "by", "only", "nets", "dump", "cut_at", "verify_in", "encode_type", "image_suffix", "mask_suffix", "size",
+    "sha256", "url", "name", "ignore", "with", "by", "only", "nets", "cut_at", "verify_in", "encode_type", "image_suffix", "mask_suffix", "size",
     "objects", "splits", "length", "root_folder", "parts", "delimiter", "channel_swap", "images_dim", "ext", "crop_mode", "type", "image", "blobs",
     "databases", "output_file", "output_dir", "target",
     *("fit augment", "new augment", "dataset folder", "create_label_map label_map_file", "convert_imageset database", "convert_annoset database",
-      "install-links folder"),
+      "install-links folder", "plan dump"),
 }  # fmt: skip
 _WEIGHTS = "w.caffemodel"
 _PREDICT = f"predict --model deploy.prototxt --weights {_WEIGHTS} --resize 8,8 --scale 1 --mean 0"
@@ -93,7 +93,14 @@ INPUTS: dict[str, dict[str, list[str]]] = {
         "proposals": ["lint rcnn.prototxt --imdb boxes_lmdb --proposals {.npz}"], "cfg": ["lint files/solver.prototxt --cfg {.yml}"],
     },
     "plot": {"files": ["plot {} -o o.svg", "plot {.json} -o o.svg", "plot files/caffe_train.log {} -o o.svg"]},
-    "compare": {"model": ["compare --model {}"], "weights": ["compare --model files/train_net.prototxt --weights {}"]},
+    "compare": {
+        "net": ["compare {}"], "model": ["compare --model {}"], "weights": ["compare --model files/train_net.prototxt --weights {}"],
+        "caffemodel": ["compare files/train_net.prototxt {}"],
+        "dump": [f"compare deploy.prototxt {_WEIGHTS} --dump {{{suffix}}}" for suffix in ("", ".npz")],
+        "map": [f"compare deploy.prototxt {_WEIGHTS} --dump files --map {{}}"],
+        "scales": [f"compare deploy.prototxt {_WEIGHTS} --dump files --scales {{}}"],
+        "input": [f"compare deploy.prototxt {_WEIGHTS} --dump files --input {{{suffix}}}" for suffix in (".npy", ".npz")],
+    },
     "sweep": {
         "solver": ["sweep {} --set base_lr=0.1 --out o"], "weights": ["sweep files/solver.prototxt --set base_lr=0.1 --out o --weights {}"],
         "(out)": ["sweep files/solver.prototxt --set base_lr=0.1 --out swept"],

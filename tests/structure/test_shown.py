@@ -34,6 +34,7 @@ MADE = {
     "selftest/privacy.py": "re.escape(name) last",  # a regular expression, and the text of a report
     "tools/drawing/diagram.py": "steps node.color weight",
     "tools/drawing/figure.py": "head svg[svg.index('<svg'):]",
+    "tools/dumps/page.py": "kind ''.join(cells) _bar(row)",
     "tools/synthetic/voc_writer.py": "width height depth objects int(thing.difficult) thing.xmin thing.ymin thing.xmax thing.ymax",
 }
 WORDS = {  # values in commands that are words of this program
