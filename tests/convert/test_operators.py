@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unoptimised
 
 
 class Family(NamedTuple):
-    """Statements in ONNX's text form on x and z (2 x 4 x 6 x 6), v (2 x 5) and weights.
+    """Statements in ONNX's text form on x and z (2 x 4 x 6 x 6), v (2 x 5), L (2 x 4 x 10) and weights.
 
     Every y is an output. `layers` are the types that the net must have.
     """
@@ -169,6 +169,21 @@ FAMILIES = {
         y1 = AveragePool<kernel_shape=[2, 2], auto_pad="SAME_UPPER">(x) y2 = AveragePool<kernel_shape=[4, 2], strides=[2, 1], pads=[3, 1, 0, 1]>(x)
         y3 = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[2, 2, 0, 1]>(x)
         """, 17, {}, ["Pad", "Pooling", "Scale"] * 3),
+    "one axis": Family("""
+        y1 = MaxPool<kernel_shape=[3], strides=[2]>(L) y2 = MaxPool<kernel_shape=[3], strides=[2], ceil_mode=1>(L)
+        y3 = MaxPool<kernel_shape=[3], dilations=[2], pads=[1, 2]>(L) y4 = MaxPool<kernel_shape=[3], auto_pad="SAME_UPPER", strides=[2]>(L)
+        y5 = AveragePool<kernel_shape=[3], strides=[2], ceil_mode=1>(L) y6 = AveragePool<kernel_shape=[3], strides=[2], pads=[1, 1]>(L)
+        y7 = AveragePool<kernel_shape=[3], strides=[2], pads=[1, 1], count_include_pad=1>(L)
+        y8 = AveragePool<kernel_shape=[4], strides=[3], pads=[2, 0]>(L) y9 = AveragePool<kernel_shape=[4], strides=[3], pads=[0, 2], count_include_pad=1>(L)
+        y10 = AveragePool<kernel_shape=[2], auto_pad="SAME_LOWER">(L) y11 = AveragePool<kernel_shape=[1]>(L) y12 = MaxPool<kernel_shape=[1], strides=[2]>(L)
+        y13 = GlobalMaxPool(L) y14 = GlobalAveragePool(L) y15 = ReduceMean<axes=[2]>(L) y16 = ReduceMax<axes=[-1], keepdims=0>(L)
+        y17 = Conv<pads=[1, 0], strides=[2]>(L, w) y18 = ConvTranspose<strides=[2], pads=[1, 0], output_padding=[1]>(L, u)
+        y19 = Resize<mode="nearest">(L, , twice) y20 = Resize<mode="linear", coordinate_transformation_mode="align_corners">(L, , , size)
+        y21 = Resize<mode="nearest">(L, , same) y22 = MaxPool<kernel_shape=[1, 3], strides=[1, 2]>(x) y23 = AveragePool<kernel_shape=[2, 1]>(x)
+        y24 = AveragePool<kernel_shape=[1, 3], pads=[0, 1, 0, 1]>(x) y25 = MaxPool<kernel_shape=[5, 1], auto_pad="SAME_UPPER">(x)
+        """, 17, {
+            "w": draw(3, 4, 3), "u": draw(4, 3, 3), "twice": np.array([1, 1, 2], np.float32), "size": ints(2, 4, 23), "same": np.ones(3, np.float32),
+        }),
     "reductions": Family("""
         y1 = ReduceMax(x, a1) y2 = ReduceMax<keepdims=0>(x, a3) y3 = ReduceMin(x, a23) y4 = ReduceMin<keepdims=0>(x, a13) y5 = ReduceL2(x, a1)
         y6 = ReduceL2<keepdims=0>(x, a1) y7 = ReduceMax(x, a0) y8 = ReduceMean(x, a023) y9 = ReduceMean<noop_with_empty_axes=1>(x) y10 = ReduceMax(x)
@@ -249,7 +264,7 @@ FAMILIES = {
         """, 9, {"twice": np.array([1, 1, 2, 2], np.float32)}),
 }  # fmt: skip
 HALF = "half precision"
-SHAPES = {"x": (2, 4, 6, 6), "z": (2, 4, 6, 6), "v": (2, 5)}
+SHAPES = {"x": (2, 4, 6, 6), "z": (2, 4, 6, 6), "v": (2, 5), "L": (2, 4, 10)}
 
 
 def model_of(family: Family) -> Any:

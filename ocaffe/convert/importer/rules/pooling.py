@@ -26,7 +26,7 @@ def pool(net: Builder, node: Node) -> None:
 
     Caffe pads begin and end equally. It ignores (MAX, avg_include_pad: false) or clips (AVE) the part of a window outside the padded image. So pads at
     the end that only allow one more window are Caffe's round_mode CEIL. If no round_mode gives the required outputs, the image is padded first. Means
-    are then multiplied by window size / ONNX's divisor.
+    are then multiplied by window size / ONNX's divisor. N x C x L is pooled as an image of one row.
     """
     x = net.bottom(node)
     fact = "the model uses the indices of the maxima, which ONNX counts over the whole batch, and Caffe in each plane"
@@ -36,6 +36,9 @@ def pool(net: Builder, node: Node) -> None:
     if set(windows.kernel) == {1} and wanted == image and windows.symmetric and not any(windows.begin):
         net.alias(node, x)
         return
+    line = len(image) == 1
+    if line:
+        x, windows, image, wanted = _row(net, node, x), windows.of_a_row(), (1, *image), (1, *wanted)
     average, counted = node.op == "AveragePool", bool(node.get("count_include_pad"))
     fitting = _rounding(windows, image, wanted, bool(node.get("ceil_mode")))
     # The divisor of AVE counts padding at the end only up to the width of the padding at the begin.
@@ -55,9 +58,17 @@ def pool(net: Builder, node: Node) -> None:
         parameters["avg_include_pad"] = False
     if max(windows.dilation) > 1:
         parameters["dilation"] = windows.dilation
-    top = net.layer(node, "Pooling", [x], parameters, part="" if even else "whole")
+    top = net.layer(node, "Pooling", [x], parameters, part="pool" if line and even else "" if even else "whole")
     if not even:
-        net.layer(node, "Scale", [top], {"axis": 2, "num_axes": shares.ndim}, suffix="share", blobs=[shares], learn=False)
+        top = net.layer(node, "Scale", [top], {"axis": 2, "num_axes": shares.ndim}, part="share" if line else "", suffix="share", blobs=[shares], learn=False)
+    if line:
+        flatten_to(net, node, top, net.output_shape(node))
+
+
+def _row(net: Builder, node: Node, x: str) -> str:
+    """Return N x C x L as N x C x 1 x L. A Pooling layer takes images and volumes."""
+    batch, channels, length = net.shape(x)
+    return flatten_to(net, node, x, (batch, channels, 1, length), "row")
 
 
 def _shares(windows: Windows, image: tuple[int, ...], wanted: tuple[int, ...], counted: bool) -> np.ndarray:
@@ -137,8 +148,11 @@ def reduce(net: Builder, node: Node) -> None:
 
 
 def _whole_image(net: Builder, node: Node, method: str) -> None:
-    wanted = net.output_shape(node)
-    flat = len(wanted) == 2
-    top = net.layer(node, "Pooling", [net.bottom(node)], {"pool": method, "global_pooling": True}, part="pool" if flat else "")
+    x, wanted = net.bottom(node), net.output_shape(node)
+    line = len(net.shape(x)) == 3
+    if line:
+        x = _row(net, node, x)
+    flat = line or len(wanted) == 2
+    top = net.layer(node, "Pooling", [x], {"pool": method, "global_pooling": True}, part="pool" if flat else "")
     if flat:
         flatten_to(net, node, top, wanted)

@@ -38,8 +38,15 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def resize(net: Builder, node: Node) -> None:
     x, wanted = net.bottom(node), net.output_shape(node)
     shape = net.shape(x)
-    fact = f"it resizes {shape_text(shape)} to {shape_text(wanted)}; a Caffe layer resizes rows and columns"
-    net.check(node, len(shape) == 4 and shape[:2] == wanted[:2], fact)
+    fact = f"it resizes {shape_text(shape)} to {shape_text(wanted)}; Caffe's layers resize rows and columns"
+    net.check(node, len(shape) in (3, 4) and shape[:2] == wanted[:2], fact)
+    if len(shape) == 3:
+        line = _matrix(net, node, 2, shape[2], wanted[2])
+        if np.array_equal(line, np.eye(shape[2])):
+            net.alias(node, x)
+        else:
+            _product(net, node, x, line, "", axis=2)
+        return
     rows, columns = (_matrix(net, node, axis, shape[axis], wanted[axis]) for axis in (2, 3))
     factor = wanted[2] // shape[2]
     if all(np.array_equal(matrix, np.eye(len(matrix))) for matrix in (rows, columns) if matrix.shape[0] == matrix.shape[1]) and shape == wanted:
@@ -55,8 +62,8 @@ def resize(net: Builder, node: Node) -> None:
         net.layer(node, "Permute", [top], {"order": [0, 1, 3, 2]})
 
 
-def _product(net: Builder, node: Node, x: str, matrix: np.ndarray, part: str) -> str:
-    return net.layer(node, "InnerProduct", [x], {"num_output": len(matrix), "axis": 3, "bias_term": False}, part=part, blobs=[matrix], learn=False)
+def _product(net: Builder, node: Node, x: str, matrix: np.ndarray, part: str, axis: int = 3) -> str:
+    return net.layer(node, "InnerProduct", [x], {"num_output": len(matrix), "axis": axis, "bias_term": False}, part=part, blobs=[matrix], learn=False)
 
 
 def _matrix(net: Builder, node: Node, axis: int, ins: int, outs: int) -> np.ndarray:

@@ -52,6 +52,10 @@ class Windows:
         ends = ((o - 1) * s + e - n - b for o, s, e, n, b in zip(outputs, self.stride, self.extent, image, self.begin))
         return replace(self, end=tuple(max(0, end) for end in ends))
 
+    def of_a_row(self) -> Windows:
+        """Return the same windows over an image of one row."""
+        return Windows((1, *self.kernel), (1, *self.stride), (1, *self.dilation), (0, *self.begin), (0, *self.end))
+
     def without_pads(self) -> Windows:
         zeros = (0,) * len(self.begin)
         return replace(self, begin=zeros, end=zeros)
