@@ -179,8 +179,8 @@ def _chooses(node: Node) -> bool:
 
 
 CHOOSING = {
-    "ArgMax", "CTCGreedyDecoder", "Compare", "DetectionOutput", "Proposal", "PSROIPooling", "ROIPooling", "Threshold", "YoloDetectionOutput",
-    "Yolov3DetectionOutput",
+    "ArgMax", "CTCGreedyDecoder", "Ceil", "Compare", "DetectionOutput", "Floor", "Mod", "Proposal", "PSROIPooling", "ROIPooling", "Round", "Threshold",
+    "YoloDetectionOutput", "Yolov3DetectionOutput",
 }  # fmt: skip
 OVERFLOWS = 1e30  # magnitude of a blob beside values that are not finite
 CHOICES = (False,) * 10  # samples of rounding errors; in each a choice between two equal scores changes with a probability of 1/2

@@ -282,6 +282,45 @@ class IsNaN(Activation):
         graph.cast(graph.op("IsNaN", bottoms[0]), np.float32, tops[0])
 
 
+@register("Floor")
+class Floor(Activation):
+    """y = the largest whole number that is not above x."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "floor(x)"
+    has_backward = False
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Floor", bottoms[0], to=tops[0])
+
+
+@register("Ceil")
+class Ceil(Activation):
+    """y = the smallest whole number that is not below x."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "ceil(x)"
+    has_backward = False
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Ceil", bottoms[0], to=tops[0])
+
+
+@register("Round")
+class Round(Activation):
+    """y = the whole number nearest to x, the even one of two."""
+
+    origin = "ocaffe"
+    message = ""
+    value = "rint(x)"
+    has_backward = False
+
+    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
+        graph.op("Round", bottoms[0], to=tops[0])
+
+
 class _Logarithmic(Activation):
     """Base of Exp and Log. Base -1 means e."""
 

@@ -188,6 +188,41 @@ FAMILIES = {
         y1 = ReduceMax(x, a1) y2 = ReduceMax<keepdims=0>(x, a3) y3 = ReduceMin(x, a23) y4 = ReduceMin<keepdims=0>(x, a13) y5 = ReduceL2(x, a1)
         y6 = ReduceL2<keepdims=0>(x, a1) y7 = ReduceMax(x, a0) y8 = ReduceMean(x, a023) y9 = ReduceMean<noop_with_empty_axes=1>(x) y10 = ReduceMax(x)
         """, 18, {"a0": ints(0), "a1": ints(1), "a3": ints(-1), "a23": ints(2, 3), "a13": ints(1, 3), "a023": ints(0, 2, 3)}),
+    "products and logarithms of sums": Family("""
+        a = Abs(x) y1 = ReduceProd(x, a1) y2 = ReduceProd<keepdims=0>(x, am12) y3 = ReduceProd(L) y4 = ReduceProd<keepdims=0>(L, none)
+        y5 = ReduceProd<noop_with_empty_axes=1>(x) y6 = ReduceProd(x, a02) y7 = ReduceLogSum(a, a1) y8 = ReduceLogSum<keepdims=0>(a, am12)
+        y9 = ReduceLogSumExp(x, a1) y10 = ReduceLogSumExp<keepdims=0>(x, am12) y11 = ReduceLogSumExp(L) b = Mul(x, c1000)
+        y12 = ReduceLogSumExp<keepdims=0>(b, a02) y13 = ReduceLogSumExp<noop_with_empty_axes=1>(x) m = Where(mask, x, low)
+        y14 = ReduceLogSumExp(m, am1) y15 = ReduceL1<keepdims=0>(L) y16 = ReduceSumSquare<keepdims=0>(L, am1) y17 = ReduceLogSum<keepdims=0>(a)
+        """, 18, {
+            "a1": ints(1), "am12": ints(-1, 2), "none": ints(), "a02": ints(0, 2), "am1": ints(-1), "c1000": np.float32(1000),
+            "mask": np.tril(np.ones((6, 6), bool)), "low": np.float32(-np.inf),
+        }),
+    "products and logarithms of sums before opset 18": Family("""
+        y1 = ReduceProd<axes=[1]>(x) y2 = ReduceProd<axes=[-1, -2], keepdims=0>(x) y3 = ReduceLogSumExp<axes=[2, 3]>(x)
+        y4 = ReduceLogSumExp<axes=[-1], keepdims=0>(x) a = Abs(x) y5 = ReduceLogSum<axes=[1]>(a)
+        """, 11),
+    "running sums": Family("""
+        y1 = CumSum(x, a1) y2 = CumSum<exclusive=1>(x, am1) y3 = CumSum<reverse=1>(L, am2) y4 = CumSum<exclusive=1, reverse=1>(x, a3)
+        y5 = CumSum<exclusive=0>(v, a1v) y6 = CumSum<reverse=1>(v, a0) i = ArgMax<axis=1>(x) j = CumSum(i, a3) y7 = Cast<to=1>(j)
+        """, 14, {"a0": np.int64(0), "a1": np.int64(1), "a3": np.int32(3), "am1": np.int64(-1), "am2": np.int32(-2), "a1v": ints(1)}),
+    "whole numbers": Family("""
+        s = Mul(x, c3) y1 = Floor(s) y2 = Ceil(s) y3 = Round(s) y4 = Sign(x) g = Round(s) h = Mul(g, c0_5) y5 = Round(h) r = Relu(x) y6 = Sign(r)
+        y7 = Mod<fmod=1>(s, c0_7) y8 = Mod<fmod=1>(x, row) y9 = Mod<fmod=1>(x, z) i = ArgMax<axis=3>(x) j = Sub(i, n3) k1 = Mod(j, n3) y10 = Cast<to=1>(k1)
+        k2 = Mod(j, nm3) y11 = Cast<to=1>(k2) k3 = Mod<fmod=1>(j, nm3) y12 = Cast<to=1>(k3) k4 = Mod(j, many) y13 = Cast<to=1>(k4) o = Add(i, n1)
+        k5 = Mod(j, o) y14 = Cast<to=1>(k5) k6 = Mod(n3, o) y15 = Cast<to=1>(k6) y16 = Mod<fmod=1>(c3, x)
+        """, 13, NUMBERS | {
+            "c0_7": np.float32(0.7), "row": np.array([1, -0.5, 2, 0.1, -3, 7], np.float32), "n1": np.int64(1), "n3": np.int64(3), "nm3": np.int64(-3),
+            "many": ints(2, -3, 1, 5, -7, 4),
+        }),
+    "one hot": Family("""
+        i = ArgMax<axis=3, keepdims=0>(x) y1 = OneHot(i, n6, values) y2 = OneHot<axis=1>(i, n6v, flags) y3 = OneHot<axis=0>(i, n3, values)
+        j = Sub(i, n3) k = Sub(j, n1) y4 = OneHot<axis=-2>(k, n3, values) h = OneHot(i, n6, whole) y5 = Cast<to=1>(h) p, q = TopK<axis=1>(v, n2v)
+        y6 = OneHot<axis=-1>(q, n5, flags)
+        """, 11, {
+            "n1": np.int64(1), "n2v": ints(2), "n3": np.int64(3), "n5": np.int32(5), "n6": np.int64(6), "n6v": ints(6), "whole": ints(3, -2),
+            "values": np.array([-1.5, 0.1], np.float32), "flags": np.array([0, 1], np.float32),
+        }),
     "corners": Family("""
         a = HardSigmoid<alpha=0.16666667, beta=0.4>(x) y1 = Mul(x, a) b = HardSigmoid<alpha=0.16666667>(x) y2 = Mul(b, x)
         y3 = ConvTranspose<strides=[2, 2], output_padding=[1, 0]>(x, u2, bias) y4 = LayerNormalization<axis=-1>(x, one)

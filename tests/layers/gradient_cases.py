@@ -247,6 +247,14 @@ CASES = [
         lambda x, got: {"y": np.float64(x["x0"] < 0)},
     ),
     *(Case(
+        name, layer("Power", "x0", "p", "power_param { scale: 0.5 }") + layer(name, "p", "y"), lambda rng: {"x0": rng.integers(-40, 40, (3, 5, 7)) / 4},
+        lambda x, got, function=function: {"y": function(x["x0"] / 2)},
+    ) for name, function in {"Floor": np.floor, "Ceil": np.ceil, "Round": np.rint}.items()),
+    Case(
+        "Mod", layer("Mod", "x0 x1", "y"), lambda rng: {"x0": rng.integers(-40, 40, (2, 5, 7)) / 4, "x1": rng.choice([-3, -0.75, 1.5, 4], (5, 1))},
+        lambda x, got: {"y": np.fmod(x["x0"], x["x1"])},
+    ),
+    *(Case(
         f"Compare, {name}", layer("Compare", "x0 x1", "y", f"compare_param {{ operation: {name} }}"),
         lambda rng: {"x0": rng.integers(0, 3, (2, 5, 7)), "x1": rng.integers(0, 3, (5, 1))},
         lambda x, got, function=function: {"y": np.float64(function(x["x0"], x["x1"]))},

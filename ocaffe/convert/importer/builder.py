@@ -52,6 +52,12 @@ class Builder:
             raise self.error(node, f"no layer computes the tensor '{tensor}', its input {index}")
         return blob
 
+    def given(self, node: Node, values: np.ndarray, part: str) -> str:
+        """Return the blob of a Parameter layer with these values, which do not learn. It is named after the node's output and `part`."""
+        tensor = self.free(f"{node.outputs[0]}_{part}")
+        self.graph.constants[tensor] = values
+        return self.bottom(Node(node.op, [tensor], node.outputs, name=node.name))
+
     def is_constant(self, node: Node, index: int) -> bool:
         return node.input(index) in self.graph.constants
 

@@ -31,7 +31,7 @@ FOLDED = ELEMENTWISE | frozenset((
     "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad", "Range", "Reshape", "Shape", "Size", "Slice",
     "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
     # places
-    "ArgMax", "ArgMin", "Compress", "Gather", "GatherElements", "GatherND", "NonZero", "ScatterElements", "ScatterND",
+    "ArgMax", "ArgMin", "Compress", "Gather", "GatherElements", "GatherND", "NonZero", "OneHot", "ScatterElements", "ScatterND",
     # sums
     "BatchNormalization", "CumSum", "Gemm", "LpNormalization", "MatMul", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",

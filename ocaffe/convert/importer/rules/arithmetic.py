@@ -142,3 +142,21 @@ def total(net: Builder, node: Node) -> None:
         net.alias(node, bottoms[0])
     else:
         eltwise(net, node, bottoms, "SUM", [1 / len(bottoms)] * len(bottoms) if node.op == "Mean" else [])
+
+
+@operator("Mod")
+def mod(net: Builder, node: Node) -> None:
+    """Add a Mod layer, whose result has the sign of the first operand. For the sign of the second one (fmod 0), add the second operand and do it again."""
+    net.check(node, node.get("fmod") or not net.is_float(node), "fmod is 0, and its inputs are floats", "export with fmod 1, as torch.fmod is")
+    zero = net.is_constant(node, 1) and not net.constant(node, 1).all()
+    net.check(node, not zero, "it divides by 0", "correct the constant in the model")
+    a, b = net.bottom(node, 0), net.bottom(node, 1)
+    if node.get("fmod"):
+        net.layer(node, "Mod", [a, b])
+        return
+    top = net.layer(node, "Mod", [a, b], part="rest")
+    if net.is_constant(node, 1) and net.constant(node, 1).size == 1:
+        top = net.layer(node, "Power", [top], {"shift": float(net.constant(node, 1).reshape(()))}, part="moved")
+    else:
+        top = net.layer(node, "Eltwise", [top, repeat(net, node, b, net.shape(top), "second_")], part="moved")
+    net.layer(node, "Mod", [top, b])

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from ocaffe.convert.importer.builder import Builder
 from ocaffe.convert.importer.graph import FLOATS, Node
 from ocaffe.convert.importer.rules import operator
-from ocaffe.convert.importer.rules.shape import FARTHEST
+from ocaffe.convert.importer.rules.shape import FARTHEST, flatten_to
 
 COMPARISONS = {  # operator -> Compare's operation
     "Equal": "EQUAL", "Greater": "GREATER", "GreaterOrEqual": "GREATER_OR_EQUAL", "Less": "LESS", "LessOrEqual": "LESS_OR_EQUAL",
@@ -52,6 +52,26 @@ def where(net: Builder, node: Node) -> None:
 @operator("IsNaN")
 def is_nan(net: Builder, node: Node) -> None:
     net.layer(node, "IsNaN", [net.bottom(node)])
+
+
+@operator("OneHot")
+def one_hot(net: Builder, node: Node) -> None:
+    """Compare the indices with all places of the axis, also as they are counted from its end. Choose between the two values."""
+    x, depth, values = net.bottom(node), int(net.number(node, "depth", 1)), net.constant(node, 2)
+    net.check(node, not net.is_float(node), "its indices are floats, and it drops their fractions", "export with whole numbers as indices")
+    wanted = net.output_shape(node)
+    axis = node.get("axis", -1) % len(wanted)
+    net.graph.budget.spend(8 * depth)
+    places = np.arange(depth).reshape(-1, *[1] * (len(wanted) - axis - 1))
+    x = flatten_to(net, node, x, (*wanted[:axis], 1, *wanted[axis + 1 :]), "axes")
+    first = net.layer(node, "Compare", [x, net.given(node, places, "places")], part="equal")
+    second = net.layer(node, "Compare", [x, net.given(node, places - depth, "places_from_end")], part="equal_from_end")
+    off, on = values.reshape(-1).tolist()
+    plain = (off, on) == (0, 1)
+    top = net.layer(node, "Compare", [first, second], {"operation": "OR"}, part="" if plain else "hot")
+    if not plain:
+        chosen = [net.given(node, np.full(1, value, np.float32), part) for value, part in ((on, "on"), (off, "off"))]
+        net.layer(node, "Where", [top, *chosen])
 
 
 @operator("Trilu")

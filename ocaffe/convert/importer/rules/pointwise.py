@@ -29,6 +29,9 @@ TABLE: dict[str, tuple[str, dict[str, tuple[str, Any]]]] = {
     "HardSwish": ("HardSwish", {}),
     "Mish": ("Mish", {}),
     "Swish": ("Swish", {"beta": ("alpha", 1.0)}),
+    "Floor": ("Floor", {}),
+    "Ceil": ("Ceil", {}),
+    "Round": ("Round", {}),
 }
 POWERS = {"Neg": {"scale": -1.0}, "Sqrt": {"power": 0.5}, "Reciprocal": {"power": -1.0}}
 
@@ -47,6 +50,16 @@ def gelu(net: Builder, node: Node) -> None:
 @operator(*POWERS)
 def power(net: Builder, node: Node) -> None:
     net.layer(node, "Power", [net.bottom(node)], POWERS[node.op])
+
+
+@operator("Sign")
+def sign(net: Builder, node: Node) -> None:
+    """Subtract whether -x is above 0 from whether x is."""
+    x = net.bottom(node)
+    above = net.layer(node, "Threshold", [x], part="above")
+    top = net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
+    below = net.layer(node, "Threshold", [top], part="below")
+    net.layer(node, "Eltwise", [above, below], {"coeff": [1, -1]})
 
 
 @operator("Clip")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,16 @@ from ocaffe.convert.importer.rules.windows import Windows, padded
 from ocaffe.layers.window import Window
 
 METHODS = {"MaxPool": "MAX", "AveragePool": "AVE", "GlobalMaxPool": "MAX", "GlobalAveragePool": "AVE", "ReduceMax": "MAX", "ReduceMean": "AVE"}
-REDUCTIONS = {"ReduceMean": "MEAN", "ReduceSum": "SUM", "ReduceSumSquare": "SUMSQ", "ReduceL1": "ASUM", "ReduceL2": "SUMSQ"}
-KEEPING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")  # reductions that keep a single value unchanged
+# Operator -> the operation of Caffe's Reduction, and the layer after it: its type, fields and part
+REDUCTIONS: dict[str, tuple[str, list[tuple[str, dict[str, Any], str]]]] = {
+    "ReduceMean": ("MEAN", []),
+    "ReduceSum": ("SUM", []),
+    "ReduceSumSquare": ("SUMSQ", []),
+    "ReduceL1": ("ASUM", []),
+    "ReduceL2": ("SUMSQ", [("Power", {"power": 0.5}, "root")]),
+    "ReduceLogSum": ("SUM", [("Log", {}, "log")]),
+}
+KEEPING = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp")  # reductions that keep a single value unchanged
 FLOOR, CEIL = "FLOOR", "CEIL"  # round_mode; CEIL is Caffe's default
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -107,7 +116,7 @@ def global_pool(net: Builder, node: Node) -> None:
     _whole_image(net, node, METHODS[node.op])
 
 
-@operator("ReduceMean", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin")
+@operator(*REDUCTIONS, "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp")
 def reduce(net: Builder, node: Node) -> None:
     """Add a global Pooling for a reduction over the image. Other axes are moved to the end for a Reduction or a Pooling."""
     x = net.bottom(node)
@@ -128,23 +137,56 @@ def reduce(net: Builder, node: Node) -> None:
     wanted = net.output_shape(node)
     left = tuple(shape[axis] for axis in rest)
     if node.op in REDUCTIONS:
-        last = node.op != "ReduceL2" and wanted == left
-        top = net.layer(node, "Reduction", [x], {"operation": REDUCTIONS[node.op], "axis": len(rest)}, part="" if last else "reduced")
-        if last:
-            return
-        if node.op == "ReduceL2":
-            top = net.layer(node, "Power", [top], {"power": 0.5}, part="" if wanted == left else "root")
-            if wanted == left:
-                return
+        operation, others = REDUCTIONS[node.op]
+        steps = [("Reduction", {"operation": operation, "axis": len(rest)}, "reduced"), *others]
+        for kind, fields, part in steps:
+            last = part == steps[-1][2] and wanted == left
+            x = net.layer(node, kind, [x], fields, part="" if last else part)
+        if wanted != left:
+            flatten_to(net, node, x, wanted)
     else:
-        lowest = node.op == "ReduceMin"  # min(x) = -max(-x)
-        if lowest:
-            x = net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
-        top = flatten_to(net, node, x, (shape[0] if 0 in rest else 1, math.prod(left[0 in rest :]), math.prod(shape[axis] for axis in axes), 1), "plane")
-        top = net.layer(node, "Pooling", [top], {"pool": "MAX", "global_pooling": True}, part="pool")
-        if lowest:
-            top = net.layer(node, "Power", [top], {"scale": -1.0}, part="least")
-    flatten_to(net, node, top, wanted)
+        x = flatten_to(net, node, x, (shape[0] if 0 in rest else 1, math.prod(left[0 in rest :]), math.prod(shape[axis] for axis in axes), 1), "plane")
+        flatten_to(net, node, PLANES[node.op](net, node, x), wanted)
+
+
+def _largest(net: Builder, node: Node, x: str) -> str:
+    return net.layer(node, "Pooling", [x], {"pool": "MAX", "global_pooling": True}, part="pool")
+
+
+def _least(net: Builder, node: Node, x: str) -> str:
+    """Compute min(x) = -max(-x)."""
+    x = net.layer(node, "Power", [x], {"scale": -1.0}, part="negative")
+    return net.layer(node, "Power", [_largest(net, node, x)], {"scale": -1.0}, part="least")
+
+
+def _multiplied(net: Builder, node: Node, x: str) -> str:
+    """Multiply the rows of the first half by those of the second half, until one row is left. A row without a partner waits for the end."""
+    rows, waiting = net.shape(x)[2], list[str]()
+    while rows > 1:
+        half, odd = divmod(rows, 2)
+        tops = [net.free(f"{node.outputs[0]}_{part}{rows}") for part in ("first", "second", "odd")[: 2 + odd]]
+        net.layer(node, "Slice", [x], {"axis": 2, "slice_point": [half, 2 * half][: 1 + odd]}, part=f"halves{rows}", tops=tops)
+        x = net.layer(node, "Eltwise", tops[:2], {"operation": "PROD"}, part=f"product{rows}")
+        rows, waiting = half, waiting + tops[2:]
+    return net.layer(node, "Eltwise", [x, *waiting], {"operation": "PROD"}, part="product") if waiting else x
+
+
+def _log_sum_exp(net: Builder, node: Node, x: str) -> str:
+    """Compute m + log sum exp(x - m), where m is the maximum. So no power overflows. An infinite m is replaced by the largest number, as inf - inf is NaN."""
+    top = flatten_to(net, node, _largest(net, node, x), net.shape(x)[:2], "flat")
+    largest = net.layer(node, "Clip", [top], {"min": LOWEST, "max": -LOWEST}, part="largest")
+    top = net.layer(node, "Power", [largest], {"scale": -1.0}, part="negative")
+    top = net.layer(node, "Bias", [x, top], {"axis": 0}, part="below")
+    top = net.layer(node, "Exp", [top], part="exp")
+    top = net.layer(node, "Reduction", [top], {"axis": 2}, part="sum")
+    top = net.layer(node, "Log", [top], part="log")
+    return net.layer(node, "Eltwise", [top, largest], part="above")
+
+
+# Operator -> the function that reduces axis 2 of N x C x R x 1
+PLANES: dict[str, Callable[[Builder, Node, str], str]] = {
+    "ReduceMax": _largest, "ReduceMin": _least, "ReduceProd": _multiplied, "ReduceLogSumExp": _log_sum_exp,
+}  # fmt: skip
 
 
 def _whole_image(net: Builder, node: Node, method: str) -> None:

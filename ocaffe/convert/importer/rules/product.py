@@ -109,3 +109,24 @@ def _inner_product(net: Builder, node: Node, x: str, weight: np.ndarray, bias: n
     if bias is None:
         parameters["bias_term"] = False
     net.layer(node, "InnerProduct", [x], parameters, blobs=blobs_of(weight, bias))
+
+
+@operator("CumSum")
+def cumulative(net: Builder, node: Node) -> None:
+    """Multiply the values along the axis by a frozen triangle of ones."""
+    x, axis = net.bottom(node), net.number(node, "axis", 1)
+    shape = net.shape(x)
+    fact = f"its axis is {axis}, and its input is {shape_text(shape)}"
+    net.check(node, -len(shape) <= axis < len(shape), fact, f"export with an axis from {-len(shape)} to {len(shape) - 1}")
+    axis, last = int(axis) % len(shape), len(shape) - 1
+    net.graph.budget.spend(8 * shape[axis] ** 2)
+    ones = np.tril(np.ones((shape[axis], shape[axis])), -1 if node.get("exclusive") else 0)
+    weights = ones.T if node.get("reverse") else ones
+    order = [*(other for other in range(len(shape)) if other != axis), axis]
+    turned = axis != last
+    if turned:
+        x = net.layer(node, "Permute", [x], {"order": order}, part="order")
+    fields = {"num_output": shape[axis], "axis": last, "bias_term": False}
+    x = net.layer(node, "InnerProduct", [x], fields, part="sums" if turned else "", suffix="sums" if turned else "", blobs=[weights], learn=False)
+    if turned:
+        net.layer(node, "Permute", [x], {"order": np.argsort(order).tolist()})
