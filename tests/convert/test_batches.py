@@ -35,7 +35,7 @@ WEIGHTS: dict[str, np.ndarray] = {
     "state": draw(1, 1, 6), "state2": np.repeat(draw(1, 1, 6), 2, 1),
     "W": draw(1, 24, 8), "R": draw(1, 24, 6), "B": draw(1, 48), "i0": np.array(0), "i1": np.array(1), "i2": np.array(2), "a0": ints(0),
     "a3": ints(3), "n1": ints(1), "n2": ints(2), "n3": ints(3), "n4": ints(4), "n5": ints(5), "n6": ints(6), "n8": ints(8), "n40": ints(40),
-    "low": draw(1, 5, 8), "each": draw(64, 5, 8),
+    "low": draw(1, 5, 8), "a12": ints(1, 2), "rows": ints(1, 2).reshape(1, 2, 1), "pair": np.float32([-1, 0.5]), "each": draw(64, 5, 8),
 }  # fmt: skip
 HEADS = "b = MatMul(q, k) m = Softmax<axis=-1>(b) o = MatMul(m, v)"
 MODELS = {  # x is n x 5 x 8
@@ -61,8 +61,21 @@ MODELS = {  # x is n x 5 x 8
     "summed": """
         t = Transpose<perm=[1, 0, 2]>(x) u = Unsqueeze(t, a0) r = Relu(u) s = ReduceSum<keepdims=0>(r, a0) z = Transpose<perm=[1, 0, 2]>(s) y = Flatten(z)""",
     "bounded": "y = Max(x, low)",
+    "assigned": f"""
+        {OPEN} s = Squeeze(n, a0) r = Range(i0, s, i1) b = Unsqueeze(r, a12) d = Concat<axis=0>(n, n2, n1) e = Expand(b, d) f = Expand(rows, d)
+        g = Concat<axis=2>(e, f) u = Slice(x, n3, n5, n1) v = Sigmoid(u) y = ScatterND(x, g, v)""",
+    "assigned constants": f"""
+        {OPEN} s = Squeeze(n, a0) r = Range(i0, s, i1) b = Unsqueeze(r, a12) d = Concat<axis=0>(n, n2, n1) e = Expand(b, d) f = Expand(rows, d)
+        g = Concat<axis=2>(e, f) h = Concat<axis=0>(n, n2, n8) v = Expand(token, h) y = ScatterND(x, g, v)""",
+    "assigned elements": f"{OPEN} d = Concat<axis=0>(n, n2, n8) i = Expand(rows, d) u = Slice(x, n3, n5, n1) y = ScatterElements<axis=1>(x, i, u)",
+    "one hot": "i = ArgMax<axis=2, keepdims=0>(x) y = OneHot(i, i2, pair)",
+    "logarithm of sums": "y = ReduceLogSumExp<axes=[1]>(x)",
+    "products": "y = ReduceProd<axes=[1], keepdims=0>(x)",
+    "running sums": "y = CumSum(x, i1)",
+    "row of pools": "p = MaxPool<kernel_shape=[3], strides=[2]>(x) a = AveragePool<kernel_shape=[2], auto_pad=\"SAME_UPPER\">(p) y = GlobalAveragePool(a)",
     "row": f"{OPEN} d = Concat<axis=0>(n, n40) r = Reshape(x, d) u = Unsqueeze(r, a0) y = Squeeze(u, a0)",
 }  # fmt: skip
+FIXED = f"{OPEN} d = Concat<axis=0>(n, n1, n1) e = Expand(token, d) c = Concat<axis=1>(e, x) y = CumSum(c, i0)"  # sums over the batch
 SEQUENCES = "all, h, c = LSTM<hidden_size=6>(x, W, R, B, , state2, state2) y = Squeeze(all, n1)"
 OPENED = ["encoder", "unbound", "state", "first state", "token", "positions", "summed", "row"]  # also from a model with a fixed batch
 
@@ -96,6 +109,13 @@ def run(net: Any, x: np.ndarray) -> np.ndarray:
 def near(values: np.ndarray, expected: np.ndarray, tolerance: float = 1e-5) -> None:
     assert values.shape == expected.shape
     assert np.abs(values - expected).max() <= tolerance * np.abs(expected).max()
+
+
+def test_a_repeated_constant_of_a_fixed_batch(tmp_path: Path, device: Any) -> None:
+    """The attempt for any batch leaves the constants of the model as they are."""
+    log.quiet()
+    source = saved(tmp_path, FIXED)
+    near(run(imported(tmp_path, source, device), draw(1, 5, 8)), onnxruntime.InferenceSession(source).run(None, {"x": draw(1, 5, 8)})[0])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -69,6 +69,31 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "operator of another domain": (
         lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> net (float[1, 3] x) => (float[1, 3] y) { a = com.acme.Fast(x) y = Relu(a) }'),
         "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
+    "computed places of updates": (
+        lambda: parse(HEAD + "(float[4, 3] x, int64[2, 1] i, float[2, 3] u) => (float[4, 3] y) { y = ScatterND(x, i, u) }"),
+        "its places are computed by the net, and no Caffe layer writes to computed places\n  fix: assign to a slice with constant bounds; or choose"),
+    "two updates of one place": (
+        lambda: parse(HEAD + "(float[4, 3] x, float[2, 3] u) => (float[4, 3] y) { y = ScatterND(x, i, u) }", i=np.array([[1], [-3]])),
+        "two of its updates have the same place, so the order decides about the result\n  fix: export with a place of its own for each update"),
+    "an update outside": (
+        lambda: parse(HEAD + "(float[4, 3] x, float[2, 3] u) => (float[4, 3] y) { y = ScatterND(x, i, u) }", i=np.array([[1], [4]])),
+        "it writes to the place [4], and its input is 4 x 3\n  fix: export with places inside of the input"),
+    "updates of another shape": (
+        lambda: parse(HEAD + "(float[4, 3] x, float[3, 2] u) => (float[4, 3] y) { y = ScatterND(x, i, u) }", i=np.array([[1], [2]])),
+        "its updates are 3 x 2, and its places need 2 x 3\n  fix: correct the updates in the model"),
+    "more updates than places": (
+        lambda: parse(HEAD + "(float[4, 3] x, float[3, 3] u) => (float[4, 3] y) { y = ScatterElements(x, i, u) }", i=np.ones((2, 3), np.int64)),
+        "its places are 2 x 3, its updates 3 x 3, and its input 4 x 3"),
+    "one hot of floats": (
+        lambda: parse(HEAD + "(float[4] x) => (float[4, 3] y) { y = OneHot(x, d, v) }", d=np.int64(3), v=np.array([0, 1], np.float32)),
+        "its indices are floats, and it drops their fractions\n  fix: export with whole numbers as indices"),
+    "an axis of sums outside": (
+        lambda: parse(HEAD + "(float[4, 3] x) => (float[4, 3] y) { y = CumSum(x, a) }", a=np.int64(2)),
+        "its axis is 2, and its input is 4 x 3\n  fix: export with an axis from -2 to 1"),
+    "remainder of floats": (lambda: parse(HEAD + "(float[4, 3] x) => (float[4, 3] y) { y = Mod(x, c) }", c=np.float32(2)),
+                            "fmod is 0, and its inputs are floats\n  fix: export with fmod 1, as torch.fmod is"),
+    "remainder of a division by zero": (
+        lambda: parse(HEAD + "(float[4, 3] x) => (float[4, 3] y) { y = Mod<fmod=1>(x, c) }", c=np.array([1, 0, 2], np.float32)), "it divides by 0"),
     "missing input": (
         lambda: parse(HEAD + "(float[1, 3] x) => (float[1, 3] y) { y = Add(x, nothing) }"),
         "is not a valid ONNX model: Nodes in a graph must be topologically"),

@@ -41,6 +41,11 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+def grid(shape: tuple[int, ...]) -> np.ndarray:
+    """Return the place of each value of an array of this shape, along all its axes."""
+    return np.moveaxis(np.indices(shape), 0, -1)
+
+
 NUMBERS = {f"c{value}".replace(".", "_").replace("-", "m"): np.float32(value)
            for value in (0, 0.5, 1, 2, 3, 6, -1, 1.41421, 0.70710678, 0.044715, 0.7978845, 0.16666667, 20)}  # fmt: skip
 FAMILIES = {
@@ -223,6 +228,35 @@ FAMILIES = {
             "n1": np.int64(1), "n2v": ints(2), "n3": np.int64(3), "n5": np.int32(5), "n6": np.int64(6), "n6v": ints(6), "whole": ints(3, -2),
             "values": np.array([-1.5, 0.1], np.float32), "flags": np.array([0, 1], np.float32),
         }),
+    "parts that are replaced": Family("""
+        a = Slice(x, n0, n2, n3) y1 = ScatterND(z, columns, a) b = Slice(x, n1, n3, n1) y2 = ScatterND(z, channels, b) c = Slice(x, n0, n2, n0)
+        y3 = ScatterND(z, whole, c) d = Relu(b) y4 = ScatterElements<axis=1>(z, rows, d) y5 = ScatterND(z, none, nothing) y6 = ScatterND(buffer, columns, a)
+        """, 16, {
+            "n0": ints(0), "n1": ints(1), "n2": ints(2), "n3": ints(3), "columns": grid((2, 4, 6, 2)), "channels": grid((2, 2)) + [0, 2],
+            "whole": grid((2, 4, 6, 6)), "rows": np.broadcast_to(ints(2, 3)[:, None, None], (2, 2, 6, 6)).copy(), "none": np.zeros((0, 1), np.int64),
+            "nothing": np.zeros((0, 4, 6, 6), np.float32), "buffer": draw(2, 4, 6, 6, seed=2),
+        }, ["Slice", "Silence", "Slice", "Silence", "Concat", "Slice", "Silence", "Slice", "Silence", "Concat", "ReLU", "Slice", "Silence", "Concat",
+            "Parameter", "Slice", "Silence", "Concat", "Split", "Split"]),
+    "places that are written": Family("""
+        a = Slice(x, n1, n3, n1) b = Slice(a, n2, n5, n3) y1 = ScatterND(z, box, b) y2 = ScatterND(z, pairs, values) c = Slice(x, n0, n2, n2)
+        y3 = ScatterElements<axis=-2>(z, rows, c) y4 = ScatterElements<axis=3>(z, mixed, x) y5 = ScatterND(z, last, one) t = Transpose<perm=[1, 0, 2, 3]>(z)
+        d = Slice(t, n0, n2, n0) s = ScatterND(t, swapped, d) y6 = Transpose<perm=[1, 0, 2, 3]>(s) y7 = ScatterElements<axis=1>(v, first, w)
+        """, 16, {
+            "n0": ints(0), "n1": ints(1), "n2": ints(2), "n3": ints(3), "n5": ints(5), "box": grid((2, 2, 6, 3)) + [0, 1, 0, 2],
+            "pairs": np.array([[0, 3], [1, -1]]), "values": draw(2, 6, 6), "rows": np.broadcast_to(ints(4, -6)[:, None], (2, 4, 2, 6)).copy(),
+            "mixed": np.random.default_rng(0).permuted(np.tile(np.arange(6), (2, 4, 6, 1)), axis=-1), "last": ints(-1, -1, -1, -1), "one": np.float32(7),
+            "swapped": ints(2, 0)[:, None], "first": np.array([[-1], [2]]), "w": draw(2, 1),
+        }),
+    "places that are combined": Family("\n".join(f"""
+        y{n} = ScatterND<reduction="{way}">(x, pairs, values) y{n + 1} = ScatterElements<axis=1, reduction="{way}">(x, rows, more)
+        y{n + 2} = ScatterND<reduction="{way}">(x, whole, z)
+        """ for n, way in ((1, "none"), (4, "add"), (7, "mul"), (10, "max"), (13, "min"))), 18, {
+            "pairs": np.array([[0, 3], [1, -1]]), "values": draw(2, 6, 6), "rows": np.broadcast_to(ints(2, 0)[:, None, None], (2, 2, 6, 6)).copy(),
+            "more": draw(2, 2, 6, 6), "whole": grid((2, 4, 6, 6)),
+        }),
+    "scatter before opset 11": Family("y1 = Scatter<axis=2>(x, rows, more)", 10, {
+        "rows": np.broadcast_to(ints(5, 2)[:, None], (2, 4, 2, 6)).copy(), "more": draw(2, 4, 2, 6),
+    }),
     "corners": Family("""
         a = HardSigmoid<alpha=0.16666667, beta=0.4>(x) y1 = Mul(x, a) b = HardSigmoid<alpha=0.16666667>(x) y2 = Mul(b, x)
         y3 = ConvTranspose<strides=[2, 2], output_padding=[1, 0]>(x, u2, bias) y4 = LayerNormalization<axis=-1>(x, one)

@@ -98,7 +98,7 @@ class Graph:
             own, shape[axis] = shape[axis], size
             types[name] = helper.make_tensor_type_proto(types[name].tensor_type.elem_type, shape)
         return replace(self, nodes=[node_of(node.message) for node in self.nodes], constants=dict(self.constants), trained=set(self.trained), types=types,
-                       batch=dict(axes), sizes=(own, size), budget=replace(self.budget))  # fmt: skip
+                       batch=dict(axes), sizes=(own, size), repeated={}, budget=replace(self.budget))  # fmt: skip
 
     def shape(self, tensor: str) -> Shape:
         """Return the shape of a tensor. Raises Error if it depends on values, if it is impossible, or if it has more axes than a blob."""
