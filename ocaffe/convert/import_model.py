@@ -32,7 +32,13 @@ from ocaffe.shown import flag, visible
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write, refuse_other
 
+QUANTIZED = re.compile(r"\w*Quantize\w+|Dequantize\w+|QLinear\w+|QGemm|QAttention|(Conv|MatMul)Integer\w*|MatMulNBits")  # with onnxruntime's own
 RECURRENT = ("GRU", "LSTM")  # the batch of these is axis 1
+
+UNQUANTIZED = (
+    "convert the float model from which it was made, and let the chip's own tool quantize the Caffe files; a model of quantization-aware training: "
+    "model.apply(torch.ao.quantization.disable_fake_quant) before the export"
+)
 
 
 def convert(
@@ -197,8 +203,12 @@ def _refuse(graph: Graph) -> None:
         if node.op not in rules():
             missing[node.op].append(node.name or node.outputs[0])
     if missing:
-        texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
         first = next(node for node in graph.nodes if node.op in missing)
+        quantized = [op for op in sorted(missing) if QUANTIZED.fullmatch(op.rpartition(".")[2])]
+        if quantized:
+            fact = f"the model is quantized: it has {', '.join(f'{len(missing[op])} {op}' for op in quantized)}. A Caffe net computes with floats"
+            raise Error(fact, place=graph.place, fix=graph.remedy(next(node for node in graph.nodes if node.op in quantized), UNQUANTIZED))
+        texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
         raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix=graph.remedy(first))
     for output in graph.outputs:
         if output in graph.constants:

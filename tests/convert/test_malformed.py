@@ -69,6 +69,18 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "operator of another domain": (
         lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.acme": 1]> net (float[1, 3] x) => (float[1, 3] y) { a = com.acme.Fast(x) y = Relu(a) }'),
         "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
+    "quantized": (
+        lambda: parse(HEAD + """(float[1, 3] x) => (float[1, 3] y) {
+            a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) c = Tan(b) d = QuantizeLinear(c, s, z) y = DequantizeLinear(d, s, z) }""",
+                      s=np.float32(0.1), z=np.uint8(128)),
+        "the model is quantized: it has 2 DequantizeLinear, 2 QuantizeLinear. A Caffe net computes with floats\n  fix: convert the float model"),
+    "quantized operators": (
+        lambda: parse(HEAD + """(float[1, 3] x) => (float[1, 4] y) {
+            a, s, z = DynamicQuantizeLinear(x) b = MatMulInteger(a, w, z) c = Cast<to=1>(b) y = Mul(c, s) }""", w=np.ones((3, 4), np.uint8)),
+        "the model is quantized: it has 1 DynamicQuantizeLinear, 1 MatMulInteger. A Caffe net"),
+    "quantized operators of another domain": (
+        lambda: parse('<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> net (float[1, 3] x) => (float[1, 3] y) '
+                      '{ a = com.microsoft.QLinearSigmoid(x, x) y = Relu(a) }'), "the model is quantized: it has 1 com.microsoft.QLinearSigmoid."),
     "computed places of updates": (
         lambda: parse(HEAD + "(float[4, 3] x, int64[2, 1] i, float[2, 3] u) => (float[4, 3] y) { y = ScatterND(x, i, u) }"),
         "its places are computed by the net, and no Caffe layer writes to computed places\n  fix: assign to a slice with constant bounds; or choose"),
