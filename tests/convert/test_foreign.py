@@ -251,6 +251,15 @@ def test_the_size_of_a_constant_is_known_before(name: str) -> None:
     assert budget.STEPS - graph.budget.steps >= sum(array.size for array in (*arrays, *results))
 
 
+@pytest.mark.parametrize("number", [np.array(2), np.array([2]), np.array([2], np.int32)], ids=["number", "list", "int32"])
+@pytest.mark.parametrize("name, expected", [("OneHot", [[0, 1], [0, 0], [1, 0], [0, 0]]), ("CumSum", None)])
+def test_numbers_that_are_lists_of_one(name: str, number: np.ndarray, expected: Any) -> None:
+    arrays = {"x": np.array([-1, 5, 0, -3]), "n": number, "v": np.array([0.0, 1.0], np.float32)} if name == "OneHot" else {"x": X, "n": number}
+    node = node_of(helper.make_node(name, list(arrays), ["y"]))
+    graph = Graph("m.onnx", "g", 17, [node], [], ["y"], dict(arrays), opset_import=[helper.make_opsetid("", 17)])
+    np.testing.assert_allclose(constant.computed(graph, node)[0], np.cumsum(X, 2) if expected is None else expected)
+
+
 @pytest.mark.parametrize("scale, options", [((), {}), ((3,), {}), ((2,), {"axis": 0}), ((2, 2), {"axis": 1, "block_size": 2})])
 def test_scales_that_fit(scale: tuple[int, ...], options: dict[str, int]) -> None:
     arrays = {"x": np.arange(6, dtype=np.int8).reshape(2, 3), "s": np.full(scale, 0.5, np.float32)}

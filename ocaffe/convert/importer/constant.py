@@ -45,6 +45,7 @@ STEPS: dict[str, Callable[[list[np.ndarray], int], int]] = {
     "ScatterND": lambda inputs, values: values + math.prod(inputs[1].shape[:-1]) * (LOOP + math.prod(inputs[0].shape[(inputs[1].shape or (0,))[-1] :])),
 }
 LOOP = 100
+NUMBERS = ("CumSum", "OneHot")  # the second input is one number. Runtimes take a list of one too, and the evaluator does not
 KINDS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64, "value_string": object, "value_strings": object}
 WRONG_NODE = "correct this node in the program that makes the model"
 _TERM = r"[A-Za-z ]*(\.\.\.)?[A-Za-z ]*"
@@ -79,11 +80,15 @@ def computed(graph: Graph, node: Node) -> list[np.ndarray]:
     """Return the outputs of a node that `is_folded`. Raises Error if the budget of the graph does not allow it."""
     feeds = {name: graph.constants[name] for name in node.inputs if name}
     node.message.input[:] = node.inputs
-    made, arrays = list(_sizes(graph, node)), list(feeds.values())
+    made, arrays = list(_sizes(graph, node)), [graph.constants[name] for name in node.inputs if name]
     values = sum(count for count, _ in made)
     steps = STEPS[node.op](arrays, values) if node.op in STEPS else values * max(1, len(arrays))
     graph.budget.spend(sum(size for _, size in made), steps + sum(array.size for array in arrays))
     given, outputs = ([helper.make_value_info(name, TypeProto()) for name in names if name] for names in (feeds, node.outputs))
+    if node.op in NUMBERS and arrays[1].size == 1:
+        node.message.input[1] = number = f"{node.inputs[1]} number"
+        feeds[number] = arrays[1].reshape(())
+        given.append(helper.make_value_info(number, TypeProto()))
     alone = helper.make_graph([node.message], "constant", given, outputs)  # for a single node the evaluator ignores the opset, for a graph it does not
     try:
         results = ReferenceEvaluator(alone, opsets={"": graph.opset}).run(None, feeds)
