@@ -10,7 +10,7 @@ import pytest
 import ocaffe
 from ocaffe import log
 from ocaffe.convert.import_model import convert
-from tests.convert.exporters import export, trained
+from tests.convert.exporters import export, gradients_of_both, trained
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -134,3 +134,37 @@ def test_running_statistics(device: Any, tmp_path: Path) -> None:
         mean, variance, weight = (blob.data for blob in train.params[name])
         np.testing.assert_allclose(mean / weight, module.running_mean.numpy(), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(variance / weight, module.running_var.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def replaced(x: Any) -> Any:
+    """Assign to parts of one axis and of two axes, and at places that are no part."""
+    y = 2 * x
+    y[..., :2] = torch.sigmoid(x[..., 2:4])
+    y[:, 1:3, :, 3:5] = x[:, :2, :, :2] * x[:, 1:3, :, 1:3]
+    y[:, [2, 0]] = x[:, [1, 3]] + 1
+    return y
+
+
+FUNCTIONS: dict[str, Any] = {
+    "assigned slices": replaced,
+    "rows": lambda x: torch.nn.functional.avg_pool1d(torch.nn.functional.max_pool1d(x.flatten(2), 3, 2, 1), 4, 3, 1),
+    "logarithm of sums": lambda x: torch.logsumexp(x, 1),
+    "products": lambda x: x.prod(2),
+    "running sums": lambda x: x.cumsum(3),
+}
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "dynamo"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_and_their_gradients(device: Any, tmp_path: Path, name: str, dynamo: bool) -> None:
+    """Compare with PyTorch at another batch than that of the export."""
+    log.quiet()
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return FUNCTIONS[name](x)
+
+    x = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(1))
+    _, _, pairs = gradients_of_both(device, tmp_path, Net(), x, dynamo, open_batch=True)
+    for found, expected in pairs:
+        assert np.abs(found - expected.numpy()).max() <= 1e-5 * np.abs(expected.numpy()).max()
