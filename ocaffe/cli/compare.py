@@ -8,7 +8,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.cl.device import Device, select_device
-from ocaffe.cli.flags import Parser, device_flags, required, stages, state_flags
+from ocaffe.cli.flags import Parser, check_outputs, device_flags, required, stages, state_flags
 from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
@@ -92,6 +92,7 @@ def _with_dump(options: argparse.Namespace, message: Any) -> int:
     """Compare the net with a dump. Return 1 if a value differs."""
     if getattr(options, "with") != PLAIN:
         raise Error("--with and --dump are given, two things to compare with", place="ocaffe compare", fix="leave one of them out")
+    check_outputs("compare", (options.model, *weight_files([options.weights]), options.dump, options.map, options.scales, options.input), html=options.html)
     log.quiet()
     names = read_map(options.map) if options.map else {}
     dump = Dump(options.dump, read_scales(options.scales) if options.scales else None)

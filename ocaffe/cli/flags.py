@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -299,6 +300,16 @@ def state_flags(parser: Parser) -> None:
 
 def stages(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
+
+
+def check_outputs(command: str, inputs: Iterable[str], **outputs: str) -> None:
+    """Raise Error if a file to write, by the name of its flag, is one of the files to read, or a file in a folder to read. Empty names are none."""
+    for flag, output in outputs.items():
+        for given in filter(None, inputs):
+            there = bool(output) and os.path.exists(output) and os.path.exists(given)
+            folder = os.path.isdir(given) and os.path.realpath(os.path.dirname(output) or ".") == os.path.realpath(given)
+            if there and (folder or os.path.samefile(output, given)):
+                raise Error(f"--{flag} is {output}, which is also read", place=f"ocaffe {command}", fix=f"give --{flag} another name")
 
 
 def required(options: argparse.Namespace, name: str, what: str, command: str) -> str:

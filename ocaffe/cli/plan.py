@@ -11,6 +11,7 @@ from typing import Any
 from ocaffe.cli.flags import (
     Parser,
     batches_flag,
+    check_outputs,
     device_flags,
     max_slowdown,
     memory_flags,
@@ -104,6 +105,7 @@ def main(argv: Sequence[str]) -> int:
     state_flags(parser)
     options = parser.parse(argv)
     _check(options)
+    check_outputs("plan", (options.solver, options.model), html=options.html, json=options.json)
     slowdown = max_slowdown(options)
     machine = _machine(options, options.curve or slowdown is not None)
     limit = memory_limit(options.memory_limit, machine.target.free_memory)

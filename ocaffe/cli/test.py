@@ -14,6 +14,7 @@ from ocaffe.cli.flags import (
     Parser,
     bad_records_flag,
     batch_flag,
+    check_outputs,
     device_flags,
     kind_flag,
     memory_flags,
@@ -89,6 +90,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
     required(options, "weights", "the weights", "test")
+    check_outputs("test", (options.model, *options.weights.split(",")), scores=options.scores)
     for flag in ("per-class", "coco"):
         if getattr(options, flag.replace("-", "_")) and len(listed(options)) > 1:
             raise Error(f"--{flag} with several devices", place="ocaffe test", fix="choose one device by --gpu or --device")

@@ -13,7 +13,7 @@ from functools import partial
 from ocaffe import proto
 from ocaffe.cl.device import select_device
 from ocaffe.cl.session import Session
-from ocaffe.cli.flags import Parser, batch_flag, device_flags, kind_flag, memory_flags, memory_limit, required, shape_flag, stages, state_flags
+from ocaffe.cli.flags import Parser, batch_flag, check_outputs, device_flags, kind_flag, memory_flags, memory_limit, required, shape_flag, stages, state_flags
 from ocaffe.cli.ranks import listed, rank_device, ranked, started_ranks
 from ocaffe.cli.train import announced, training_device
 from ocaffe.compiler.compile import CompiledNet
@@ -73,6 +73,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         raise Error(f"--iterations is {options.iterations}", place="ocaffe time", fix="--iterations 50, or another number of 1 or more")
     if options.phase not in ("", "TRAIN", "TEST"):
         raise Error(f"--phase is '{options.phase}'", place="ocaffe time", fix="--phase TRAIN or --phase TEST")
+    check_outputs("time", (options.model, options.solver), html=options.html, json=options.json)
     return options
 
 

@@ -12,6 +12,7 @@ from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import (
     Parser,
     batch_flag,
+    check_outputs,
     device_flags,
     kind_flag,
     max_slowdown,
@@ -78,6 +79,7 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     words = parser.renewed(argv)
     options = parser.parse(words)
     options.argv = words
+    check_outputs("train", (options.solver, options.weights, options.snapshot), log_json=options.log_json)
     return options
 
 

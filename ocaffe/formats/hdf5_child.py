@@ -139,7 +139,7 @@ class Reader:
             raise Refused(f"dataset '{name}' has no row {last - 1}: the file was changed", "start again, and do not change the file while it is read")
         shape = (last - first, *data.shape[1:]) if data.shape else ()
         answer = {"dtype": data.dtype.str, "shape": shape}
-        pieces = _pieces(data, first, last) if shape else None
+        pieces = _pieces(data, first, last) if shape and self.h5py.h5t.py_create(data.dtype) == data.id.get_type() else None  # the file's type, too
         if pieces is not None:
             return {**answer, "pieces": pieces}, None
         _limit(_read_bytes(data, last - first))
@@ -167,10 +167,11 @@ class Reader:
             if number not in FILTERS and not os.environ.get("HDF5_PLUGIN_PATH"):
                 fact = f"dataset '{name}' is compressed by filter {number} ({_clean(text)}), a plugin, and HDF5_PLUGIN_PATH is not set"
                 raise Refused(fact, "write it with compression='gzip' or without compression, or set HDF5_PLUGIN_PATH to the folder of the plugin")
-        stored, chunk = data.id.get_storage_size(), math.prod(data.chunks or ()) * data.dtype.itemsize
+        each = data.id.get_type().get_size()  # h5py may widen values
+        stored, chunk, claimed = data.id.get_storage_size(), math.prod(data.chunks or ()) * each, data.size * each
         held = min(stored, os.path.getsize(self.path)) * (1 if data.chunks is None else LARGEST_RATIO)
-        if max(data.nbytes, chunk if stored else 0) > held:
-            fact = f"dataset '{name}' claims {data.nbytes:,} bytes, but {stored:,} are stored in a file of {os.path.getsize(self.path):,}"
+        if max(claimed, chunk if stored else 0) > held:
+            fact = f"dataset '{name}' claims {claimed:,} bytes, but {stored:,} are stored in a file of {os.path.getsize(self.path):,}"
             raise Refused(fact, "write all values of the dataset; if they were written, the file is damaged: copy it again")
         if whole and data.nbytes > max(UNPACKED, USUAL_RATIO * stored):
             fact = f"dataset '{name}' unpacks to {data.nbytes:,} bytes, {data.nbytes // stored} times its {stored:,} bytes in the file"

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -389,6 +390,16 @@ def test_yolo_with_the_whole_folder_as_a_part(tmp_path: pathlib.Path) -> None:
     assert len(raw(tmp_path / "out" / "train_lmdb")) == 4
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right")
+def test_yolo_with_a_linked_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before its files are listed: a link to / would take hours."""
+    yolo(tmp_path / "set")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "set/images/far").symlink_to(tmp_path / "elsewhere")
+    edit("data.yaml", "images/train", "images/far")(tmp_path / "set")
+    assert "leads out of the folder" in refused("yolo", tmp_path / "set", tmp_path / "out").fact
+
+
 def test_yolo_polygons(tmp_path: pathlib.Path) -> None:
     yolo(tmp_path / "set")
     text(tmp_path / "set/labels/train/1.txt", "0 0.1 0.25 0.5 0.5 0.1 0.75\n")
@@ -461,6 +472,7 @@ SKIPPED = [  # the format, the change, the place and the fact of the error, the 
     ("yolo", write(YOLO1, "0 0.3 0.5 -0.1 0.5\n"), "1.txt:1", "a minimum is above its maximum", "1 boxes that are inverted"),
     ("yolo", write(YOLO1, "2 0.3 0.5 0.1 0.5\n"), "1.txt:1", "the class is 2, and ", "1 boxes of unknown classes"),
     ("yolo", write(YOLO1, "0 0.3 0.5 0.1 0.5 0.99\n"), "1.txt:1", "has 6 numbers", "1 boxes that are no boxes"),
+    ("yolo", write(YOLO1, "0 0.1 0.2 0.3 nan 0.5 0.6\n"), "1.txt:1", "a number that is not finite", "1 boxes that are no boxes"),
     ("yolo", write(YOLO1, "cat 0.3 0.5 0.1 0.5\n"), "1.txt:1", "a word that is not a number", "1 boxes that are no boxes"),
     ("yolo", lambda root: (root / YOLO1).write_bytes(b"\xff\n"), "1.txt", "it is not UTF-8", "1 images with unreadable annotations"),
     ("labelme", edit(LABELME1, '"polygon"', '"circle"'), "1.json: shape 1", "shape_type is 'circle', which has no box", "1 boxes that are no boxes"),

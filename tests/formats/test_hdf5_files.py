@@ -7,6 +7,7 @@ import pathlib
 import signal
 import zlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import h5py
 import numpy as np
@@ -51,6 +52,35 @@ def test_read(files: Hdf5Files, tmp_path: pathlib.Path, more: dict, dtype: str) 
     assert whole.dtype.str == dtype and (whole == VALUES).all() and (some == VALUES[1:5]).all()
     out = np.zeros((4, 4), dtype)
     assert files.read(tmp_path / "a.h5", "x", slice(1, 5), out) is out and (out == VALUES[1:5]).all()
+
+
+def _format(name: str) -> Any:
+    """Return a number format that numpy does not have, or that differs from numpy's in the file."""
+    made = (h5py.h5t.IEEE_F16LE if name == "bfloat16" else h5py.h5t.IEEE_F32LE if name == "unnormalized" else h5py.h5t.STD_I32LE).copy()
+    if name == "bfloat16":
+        made.set_fields(15, 7, 8, 0, 7)
+        made.set_ebias(127)
+    elif name == "unnormalized":
+        made.set_norm(h5py.h5t.NORM_NONE)
+    else:  # bits 8 to 27 of an integer
+        made.set_precision(20)
+        made.set_offset(8)
+    return made
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 4)])
+@pytest.mark.parametrize("name", ["bfloat16", "unnormalized", "offset"])
+def test_other_number_formats(name: str, chunks: tuple[int, int] | None, files: Hdf5Files, tmp_path: pathlib.Path) -> None:
+    """The type that h5py names is that in memory. The bytes in the file may have another one, and another size."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if chunks is not None:
+            settings.set_chunk(chunks)
+        space = h5py.h5s.create_simple(VALUES.shape)
+        h5py.h5d.create(file.id, b"x", _format(name), space, dcpl=settings).write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(VALUES))
+        file["pad"] = np.full(100, 7, np.float32)
+    assert (files.read(tmp_path / "a.h5", "x") == VALUES).all()
+    assert (files.read(tmp_path / "a.h5", "x", slice(1, 5)) == VALUES[1:5]).all()
 
 
 def test_soft_links_inside_the_file(files: Hdf5Files, tmp_path: pathlib.Path) -> None:

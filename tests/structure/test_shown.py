@@ -11,7 +11,8 @@ import pytest
 from tests.structure.figures import PRODUCT, python_files, tree
 
 OWN = {"shown.py", "support/log.py"}  # the functions themselves
-PROTOCOLS = {"data/databases/slot_child.py", "selftest/__main__.py", "selftest/section.py"}  # the parent process reads what they print
+# The parent process reads what they print.
+PROTOCOLS = {"data/databases/leveldb_child.py", "data/databases/slot_child.py", "selftest/__main__.py", "selftest/section.py"}
 WRITERS = {"html": "markup", "xml.sax.saxutils": "markup", "shlex": "command"}  # modules that only shown.py needs, and its function
 RAW = (
     "csv.writer", "csv.DictWriter", "sys.stdout.write", "sys.stderr.write", "sys.stdout.writelines", "sys.stderr.writelines",

@@ -2,23 +2,32 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ocaffe import proto
+from ocaffe.data.databases.leveldb_manifest import cut_log, live_files
 from ocaffe.data.databases.lmdb_file import COPY, Anywhere, Arena, Changed, Damaged, Forward, LmdbFile, Snapshot, Spot
 from ocaffe.data.databases.slot import NoSlot, Slot
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
+from ocaffe.shown import command
 from ocaffe.support import log
 from ocaffe.support.files import check_plain, to_read
+from ocaffe.support.interpreter import interpreter, not_started
 from ocaffe.support.parsing import reason
+from ocaffe.support.whole import whole
 
 _TRIES = 100
 _REPLACE = "make the database again with a sound image in this record, or without the record"
@@ -224,7 +233,8 @@ def _readable(read: Callable[..., T], *arguments: Any) -> T:
         raise Unreadable(str(problem), problem.fix, problem.whole) from None
 
 
-_LEVELDB_WRITES = {"LOCK", "LOG", "LOG.old"}
+_LEVELDB_CHILD = Path(__file__).with_name("leveldb_child.py")
+_LEVELDB_MEMORY = 16 << 30  # bytes of address space of the process that counts; up to a thousand tables are mapped at a time
 
 
 class _LevelDB(Database):
@@ -237,25 +247,29 @@ class _LevelDB(Database):
                 f"{path} is a LevelDB database, and reading those needs the package plyvel, which is not installed",
                 fix="`pip install plyvel`; or make it again by `ocaffe convert_imageset --backend=lmdb`, and set backend: LMDB",
             ) from None
-        # LevelDB writes a log, a lock and a new manifest into the folder that it opens. The user's folder may be read-only or in use.
-        # So a temporary folder with links is opened: LevelDB only reads the linked files, or removes their links.
+        # LevelDB writes a log, a lock, a new manifest and new tables into the folder that it opens. The user's folder may be read-only or in use. So a
+        # temporary folder with links is opened. LevelDB only reads the files of its manifest, or removes their links.
         self._folder = folder = tempfile.mkdtemp(prefix="ocaffe-leveldb-")
         self._remove = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         try:
-            for name in os.listdir(path):
-                file = os.path.join(os.path.abspath(path), name)
-                if name not in _LEVELDB_WRITES and not os.path.isdir(file):
-                    check_plain(file)  # the library would wait for a pipe
-                    os.symlink(file, os.path.join(folder, name))
-            self.environment = plyvel.DB(folder, create_if_missing=False)
+            names = live_files(path)
+            for name in names:
+                file = os.path.join(path, name)
+                if os.path.islink(file):
+                    raise Error(f"{path} cannot be opened as LevelDB: {name} is a link", fix=f"{command('cp', '-rL', path, f'{path}.copy')}, and read the copy")
+                check_plain(file)  # the library would wait for a pipe
+            self.entries = _counted(path, names)
+            if (cut := cut_log(path, names)) is not None:  # Caffe reads what is left, too
+                log.warn_once(f"leveldb:{path}", f"The database {path} may have lost records: {cut} is cut. Remedy: {COPY}")
+            _link(path, names, folder)
+            self.environment = plyvel.DB(folder, create_if_missing=False, paranoid_checks=True)
+        except Error:
+            raise
         except Exception as problem:  # the library has its own errors, and Python's for numbers out of range
             raise Error(f"{path} cannot be opened as LevelDB: {self._said(problem)}", fix=to_read(path, problem, COPY)) from None
         # An iterator that is freed after its closed or freed database ends the process by a signal. An error's frames keep iterators, and Python frees them
         # in any order. The database closes all of its iterators itself.
         self._close = weakref.finalize(self, self.environment.close)
-        with self.reading():
-            self.environment.raw_iterator(verify_checksums=True).seek_to_first()  # the other iterator takes a damaged first table for the end
-            self.entries = sum(1 for _ in self.environment.iterator(include_value=False, verify_checksums=True))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -271,6 +285,29 @@ class _LevelDB(Database):
     def cursor(self, random: bool) -> Cursor:
         with self.reading():
             return _LevelDBCursor(self.environment, random)
+
+
+def _link(path: str, names: Sequence[str], folder: str) -> None:
+    for name in names:
+        os.symlink(os.path.join(os.path.abspath(path), name), os.path.join(folder, name))
+
+
+def _counted(path: str, names: Sequence[str]) -> int:
+    """Return the number of records of the LevelDB with these files. Raise Error if one cannot be read. Another process reads (leveldb_child.py)."""
+    with tempfile.TemporaryDirectory(prefix="ocaffe-leveldb-") as folder:
+        _link(path, names, folder)
+        call = [interpreter(), "-I", "-S", str(_LEVELDB_CHILD), json.dumps(sys.path), folder, str(_LEVELDB_MEMORY)]
+        try:
+            done = subprocess.run(call, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        except OSError as problem:
+            raise not_started("reads LevelDBs", problem) from None
+        told = done.stdout.decode(errors="replace").strip().replace(folder, path)
+    if done.returncode < 0:
+        with contextlib.suppress(ValueError):
+            told = f"!the library crashed ({signal.Signals(-done.returncode).name})"
+    if whole(told) < 0:
+        raise Error(f"the database {path} is damaged: {told[1:] or f'the process that reads it ended with status {done.returncode}'}", fix=COPY)
+    return int(told)
 
 
 class _LevelDBCursor:

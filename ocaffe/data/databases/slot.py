@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import select
 import subprocess
 import sys
 import weakref
@@ -16,7 +17,7 @@ from ocaffe.support.whole import whole
 _CHILD = Path(__file__).with_name("slot_child.py")
 _LOCK_MODE = 0o664  # of a lock file, as in Caffe
 _LOCK_BYTES = 8192  # of a lock file for the usual 126 readers
-_SECONDS = 5  # that the child may take to end
+_SECONDS = 20  # that the child may take to answer, or to end
 
 
 class NoSlot(Exception):
@@ -54,6 +55,10 @@ class Slot:
 
     def _answer(self) -> int:
         assert self._child.stdout is not None
+        if sys.platform != "win32" and not select.select([self._child.stdout], [], [], _SECONDS)[0]:
+            self._child.kill()
+            self._end()
+            raise NoSlot("another process keeps lock.mdb locked")
         line = self._child.stdout.readline().decode(errors="replace").strip()
         if whole(line) < 0:
             self._end()
@@ -78,6 +83,8 @@ def _make_lock_file(path: str) -> None:
 
     Raises OSError if there is none, or if it cannot be written.
     """
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, "lock.mdb is a link, and the library would write where it leads to")
     exists = os.path.exists(path)
     if exists:
         check_plain(path)

@@ -8,7 +8,7 @@ from typing import Any
 from ocaffe.data.stores.folder import split_of, subfolders
 from ocaffe.errors import Error
 from ocaffe.formats.json_file import misfit, parse_json
-from ocaffe.support.inside import inside
+from ocaffe.support.inside import check_below, inside
 from ocaffe.tools.datasets.annotations import Box
 from ocaffe.tools.datasets.box_set import NO_BOX, UNPARSED, BoxSet, Fault, Picture, images_of, labels_of, read_limited
 
@@ -30,6 +30,7 @@ def read_labelme(root: str) -> BoxSet:
 
 
 def _pictures(root: str, part: str) -> list[Picture]:
+    check_below(root, os.path.join(root, part))
     made = []
     for folder, folders, files in os.walk(os.path.join(root, part)):
         folders.sort()

@@ -12,7 +12,7 @@ from collections import Counter
 from ocaffe.data.stores.folder import HELD_OUT, TRAINING, is_image_name, split_of, subfolders
 from ocaffe.data.stores.labels_txt import check_class
 from ocaffe.errors import Error, Place
-from ocaffe.support.inside import inside
+from ocaffe.support.inside import check_below, inside
 from ocaffe.tools.datasets.annotations import Box
 from ocaffe.tools.datasets.box_set import NO_BOX, UNKNOWN_CLASS, UNPARSED, BoxSet, Fault, Picture, read_lines, read_names, read_text
 from ocaffe.tools.datasets.small_yaml import Value, read_small_yaml
@@ -134,6 +134,7 @@ def _of_folder(root: str, folder: str) -> list[str]:
 
 def _below(root: str, folder: str) -> list[str]:
     """Return the files in a folder and its subfolders."""
+    check_below(root, os.path.join(root, folder))
     names = []
     for path, folders, files in os.walk(os.path.join(root, folder)):
         folders.sort()
@@ -201,6 +202,8 @@ def _box(text: str, place: Place, names: list[str], file: str) -> Box | Fault:
         return Fault(place, NO_BOX, f"'{text[:60]}' has {len(words)} numbers", "a line is CLASS X Y WIDTH HEIGHT, or CLASS and the points of a polygon")
     if not math.isfinite(label) or not label.is_integer() or not 0 <= label < len(names):
         return Fault(place, UNKNOWN_CLASS, f"the class is {words[0]}, and {file} has the classes 0 to {len(names) - 1}", "correct the class or the names")
+    if not all(map(math.isfinite, values)):
+        return Fault(place, NO_BOX, f"'{text[:60]}' has a number that is not finite", "write the line in numbers from 0 to 1")
     if len(values) == 4:
         x, y, width, height = values
         return Box(names[int(label)], x - width / 2, y - height / 2, x + width / 2, y + height / 2)
