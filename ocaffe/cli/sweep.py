@@ -28,7 +28,7 @@ from ocaffe.support.files import to_write
 from ocaffe.support.lock import FileLock
 from ocaffe.support.progress import progress
 from ocaffe.tools.sweep.grid import axes, combinations, folder_name, with_values
-from ocaffe.tools.sweep.sweep_results import Criterion, table, write_results
+from ocaffe.tools.sweep.sweep_results import CSV, JSON, Criterion, table, write_results
 from ocaffe.tools.sweep.training_queue import FAILED, FINISHED, SOURCE, Training, run
 from ocaffe.tools.training_logs.history import TRAIN_LOSS, column
 
@@ -81,13 +81,16 @@ def sweep(argv: Sequence[str]) -> int:
     if owner is not None:
         raise Error(f"another sweep runs in this folder: {owner}", place=str(out), fix="wait for its end or stop it, or give another --out")
     try:
+        for path in [out / CSV, out / JSON, *(path for training in trainings for path in training.paths(out))]:
+            if path.is_symlink():  # of a folder of a stranger, to a file of this user
+                raise Error("it is a link, and the sweep would write where it leads to", place=str(path), fix="remove the link, or give another --out")
         for training in trainings:
             training.load()
         _run(options, out, trainings, devices, by)
     finally:
         lock.release()
     say(table(trainings, by))
-    say("", f"results: {out / 'results.csv'}, {out / 'results.json'}")
+    say("", f"results: {out / CSV}, {out / JSON}")
     missing = [training for training in trainings if training.state != FINISHED]
     if missing:
         failed = sum(training.state == FAILED for training in missing)

@@ -19,6 +19,7 @@ from ocaffe.cli import main
 from ocaffe.cli.sweep import _criterion
 from ocaffe.formats.text import parse
 from ocaffe.support.lock import FileLock
+from ocaffe.tools.sweep.training_queue import LOG, RECORDS, SOLVER, STATE
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "golden" / "files"
@@ -179,6 +180,18 @@ def _wait_for(path: pathlib.Path) -> None:
 def test_mistakes(flags: list[str], fact: str, workplace: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
     assert fact in refused(capsys, "files/solver.prototxt", "--out=out", *flags)
     assert not pathlib.Path("out").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right")
+@pytest.mark.parametrize("name", ["results.csv", "results.json", "base_lr=0.1", *(f"base_lr=0.1/{name}" for name in (STATE, SOLVER, LOG, RECORDS))])
+def test_links_in_the_folder(name: str, workplace: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder may be that of a stranger."""
+    victim, link = workplace / "thesis.txt", workplace / "out" / name
+    victim.write_text("precious")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(victim)
+    assert "it is a link" in refused(capsys, "files/solver.prototxt", "--out=out", "--set", "base_lr=0.1")
+    assert victim.read_text() == "precious"
 
 
 @pytest.mark.parametrize(

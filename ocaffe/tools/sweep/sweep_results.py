@@ -14,6 +14,8 @@ from ocaffe.tools.sweep.training_queue import Training
 from ocaffe.tools.training_logs.history import Score
 from ocaffe.tools.training_logs.logs import csv_text
 
+CSV, JSON = "results.csv", "results.json"
+
 
 class Criterion(NamedTuple):
     """The value that orders trainings: an output of the TEST nets, or the loss of the TRAIN net."""
@@ -34,10 +36,10 @@ class Criterion(NamedTuple):
 def write_results(folder: Path, solver: str, trainings: Sequence[Training], by: Criterion) -> None:
     """Write results.csv and results.json, each by a complete new file. Raises Error."""
     ordered = by.order(trainings)
-    with atomic_write(folder / "results.csv") as out:
+    with atomic_write(folder / CSV) as out:
         out.write(csv_text([_row(training, by) for training in ordered]).encode())
     content = {"solver": solver, "by": by.name, "better": "lower" if by.lower else "higher", "trainings": [_record(training, by) for training in ordered]}
-    with atomic_write(folder / "results.json") as out:
+    with atomic_write(folder / JSON) as out:
         out.write((json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 

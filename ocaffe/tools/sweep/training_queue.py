@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -91,6 +91,11 @@ class Training:
         if self.state != FINISHED:
             self.state = WAITING
         self.history.read()
+
+    def paths(self, above: Path) -> Iterator[Path]:
+        """Yield the folders below `above` and the files that a sweep writes for it."""
+        yield from (each for each in (self.folder, *self.folder.parents) if above in each.parents)
+        yield from (self.folder / name for name in (STATE, SOLVER, LOG, RECORDS))
 
     def save(self) -> None:
         content = {
