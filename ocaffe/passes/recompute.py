@@ -189,8 +189,7 @@ class Recomputation:
                 self._make(source, recomputed, result, user)
         fresh = {}
         for written in {ref.root: None for ref in launch.writes}:
-            role = Role.SCRATCH if written.role is Role.SCRATCH else Role.ACTIVATION
-            fresh[written] = Ref(f"{written.name} again", written.shape, role, written.dtype, layout=written.layout)
+            fresh[written] = Ref(f"{written.name} again", written.shape, written.role, written.dtype, layout=written.layout)  # places are no bfloat16
             if written in self.dropped or (written not in self.needed and written not in self.kept):
                 recomputed[written] = fresh[written]
         operands = [replace(op, ref=op.ref.on(recomputed if op.access is Access.READ else fresh)) for op in launch.operands]

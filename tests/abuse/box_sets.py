@@ -135,7 +135,7 @@ def _line(words: Sequence[str]) -> Values | None:
     if not all(map(_FLOAT.fullmatch, words)) or (len(words) != 5 and (len(words) < 7 or len(words) % 2 == 0)):
         return None
     label, *values = map(float, words)
-    if label not in (0.0, 1.0):
+    if label not in (0.0, 1.0) or not all(map(math.isfinite, values)):
         return None
     if len(values) == 4:
         x, y, width, height = values
