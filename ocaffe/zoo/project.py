@@ -99,6 +99,9 @@ def begin(net: str, out: str, again: bool = False) -> Template:
     """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one, unless it is the same project `again`."""
     for name in () if again else FILES:
         check_absent(os.path.join(out, name))
+    for path in (os.path.join(out, name) for name in (sorted(os.listdir(out)) if os.path.isdir(out) else ())):
+        if os.path.islink(path) and not os.path.isdir(path):  # a training would write results and weights by names of its own
+            raise Error("it is a link, and this command would write where it leads to", place=path, fix=f"{command('rm', path)}, or choose another folder")
     return template(net)
 
 

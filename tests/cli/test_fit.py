@@ -136,6 +136,19 @@ def test_predict_mistakes(here: pathlib.Path, device: Any, capsys: pytest.Captur
     assert main(["predict", *strange, "--allow-no-match"]) == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right")
+@pytest.mark.parametrize("name", ["results.json", "confusion.png", "best.json", "best.caffemodel", "resnet20.json", "train.log"])
+def test_links_in_the_folder(name: str, here: pathlib.Path, capsys: pytest.CaptureFixture[str], device: Any) -> None:
+    """The folder may be that of a stranger."""
+    victim = here / "thesis.txt"
+    victim.write_text("precious")
+    (here / "out").mkdir()
+    (here / "out" / name).symlink_to(victim)
+    assert main(["fit", "digits", "--out", "out", "--epochs", "1", "--device", str(device.number)]) == 1
+    assert "it is a link" in capsys.readouterr().err and victim.read_text() == "precious"
+    assert os.listdir("out") == [name]
+
+
 def test_weights_are_tuned(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     write_folders(here / "photos", 10, classes=3)
     flags = ["--net", "lenet", "--iterations", "8", "--batch", "8", "--device", device.number]
