@@ -267,9 +267,15 @@ class _LevelDB(Database):
             raise
         except Exception as problem:  # the library has its own errors, and Python's for numbers out of range
             raise Error(f"{path} cannot be opened as LevelDB: {self._said(problem)}", fix=to_read(path, problem, COPY)) from None
-        # An iterator that is freed after its closed or freed database ends the process by a signal. An error's frames keep iterators, and Python frees them
-        # in any order. The database closes all of its iterators itself.
-        self._close = weakref.finalize(self, self.environment.close)
+        # An iterator that is freed after its closed or freed database ends the process by a signal. Python frees the objects of a cycle in any order, and
+        # the library knows its iterators by weak references, which are gone by then. So the finalizer holds them.
+        self._iterators: list[Any] = []
+        self._close = weakref.finalize(self, _close_all, self._iterators, self.environment)
+
+    def kept(self, iterator: Any) -> Any:
+        """Return an iterator of the environment, which is closed before it."""
+        self._iterators.append(iterator)
+        return iterator
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -284,7 +290,12 @@ class _LevelDB(Database):
 
     def cursor(self, random: bool) -> Cursor:
         with self.reading():
-            return _LevelDBCursor(self.environment, random)
+            return _LevelDBCursor(self, random)
+
+
+def _close_all(iterators: Sequence[Any], environment: Any) -> None:
+    for each in (*iterators, environment):
+        each.close()
 
 
 def _link(path: str, names: Sequence[str], folder: str) -> None:
@@ -313,11 +324,11 @@ def _counted(path: str, names: Sequence[str]) -> int:
 class _LevelDBCursor:
     """The library's iterator reads a record where it finds it."""
 
-    def __init__(self, environment: Any, random: bool) -> None:
-        self._environment = environment
-        self._iterator = environment.raw_iterator(verify_checksums=True)
+    def __init__(self, database: _LevelDB, random: bool) -> None:
+        self._database, environment = database, database.environment  # the database closes its iterators when nobody holds it
+        self._iterator = database.kept(environment.raw_iterator(verify_checksums=True))
         self._at = -1  # the record at the iterator; -1: unknown
-        self._keys = list(environment.iterator(include_value=False, verify_checksums=True)) if random else None
+        self._keys = list(database.kept(environment.iterator(include_value=False, verify_checksums=True))) if random else None
 
     def values(self, found: Sequence[Item], arena: Arena) -> list[Any]:
         return [value for _, value in found]

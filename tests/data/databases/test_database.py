@@ -318,6 +318,9 @@ def test_errors_of_the_library(where: str, problem: Exception, tmp_path: pathlib
 
         seek = seek_to_first
 
+        def close(self) -> None:
+            closed.append(self)
+
     class DB:
         def __init__(self, folder: str, **options: Any) -> None:
             if where == "open":
@@ -336,7 +339,7 @@ def test_errors_of_the_library(where: str, problem: Exception, tmp_path: pathlib
         def close(self) -> None:
             closed.append(self)
 
-    closed: list[DB] = []
+    closed: list[Any] = []
     monkeypatch.setitem(sys.modules, "plyvel", types.SimpleNamespace(DB=DB))
     monkeypatch.setattr(database, "_counted", lambda path, names: 1)
     write_manifest(tmp_path)
@@ -346,7 +349,7 @@ def test_errors_of_the_library(where: str, problem: Exception, tmp_path: pathlib
     del caught
     problem.__traceback__ = problem.__context__ = None
     gc.collect()
-    assert len(closed) == (where != "open"), "iterators that outlive the database end the process by a signal"
+    assert [type(each).__name__ for each in closed] == ([] if where == "open" else ["Cursor", "DB"]), "an iterator that outlives the database ends the process"
 
 
 @needs_plyvel
@@ -454,6 +457,31 @@ def test_a_table_that_ends_the_library(size: int, tmp_path: pathlib.Path) -> Non
     table.write_bytes(content[:-48] + handles + content[-8:])
     with pytest.raises(Error, match="is damaged: "):
         open_database(str(tmp_path / "db"), LEVELDB)
+
+
+@needs_plyvel
+@pytest.mark.parametrize("random", [False, True])
+def test_a_cursor_outlives_the_name_of_its_database(random: bool, tmp_path: pathlib.Path) -> None:
+    cursor = open_database(leveldb(tmp_path / "db", 10), LEVELDB).cursor(random)
+    gc.collect()
+    assert len(cursor.find([3])) == 1 and cursor.find([9])[0][0] == b"00000009"
+
+
+CYCLE = """import gc, sys
+from ocaffe.data.databases.database import open_database
+cursor = open_database(sys.argv[1], int(sys.argv[2])).cursor(True)
+cursor.find([3])
+cursor.itself = cursor
+del cursor
+gc.collect()
+"""
+
+
+@needs_plyvel
+def test_a_cycle_with_a_leveldb_ends_no_process(tmp_path: pathlib.Path) -> None:
+    """Weak references within a cycle are gone before its objects are freed."""
+    done = subprocess.run([sys.executable, "-c", CYCLE, leveldb(tmp_path / "db", 10), str(LEVELDB)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 @needs_plyvel
