@@ -19,7 +19,7 @@ from ocaffe.cli import main
 from ocaffe.cli.sweep import _criterion
 from ocaffe.formats.text import parse
 from ocaffe.support.lock import FileLock
-from ocaffe.tools.sweep.training_queue import LOG, RECORDS, SOLVER, STATE
+from ocaffe.tools.sweep.training_queue import LOG, RECORDS, SOLVER
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "golden" / "files"
@@ -183,7 +183,7 @@ def test_mistakes(flags: list[str], fact: str, workplace: pathlib.Path, capsys: 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need a right")
-@pytest.mark.parametrize("name", ["results.csv", "results.json", "base_lr=0.1", *(f"base_lr=0.1/{name}" for name in (STATE, SOLVER, LOG, RECORDS))])
+@pytest.mark.parametrize("name", ["results.csv", "results.json", "base_lr=0.1", *(f"base_lr=0.1/{name}" for name in (SOLVER, LOG, RECORDS))])
 def test_links_in_the_folder(name: str, workplace: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The folder may be that of a stranger."""
     victim, link = workplace / "thesis.txt", workplace / "out" / name

@@ -325,7 +325,7 @@ class _LevelDBCursor:
     """The library's iterator reads a record where it finds it."""
 
     def __init__(self, database: _LevelDB, random: bool) -> None:
-        self._database, environment = database, database.environment  # the database closes its iterators when nobody holds it
+        self._database, environment = database, database.environment  # a database without users closes its iterators
         self._iterator = database.kept(environment.raw_iterator(verify_checksums=True))
         self._at = -1  # the record at the iterator; -1: unknown
         self._keys = list(database.kept(environment.iterator(include_value=False, verify_checksums=True))) if random else None

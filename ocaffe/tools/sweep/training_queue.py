@@ -95,7 +95,7 @@ class Training:
     def paths(self, above: Path) -> Iterator[Path]:
         """Yield the folders below `above` and the files that a sweep writes for it."""
         yield from (each for each in (self.folder, *self.folder.parents) if above in each.parents)
-        yield from (self.folder / name for name in (STATE, SOLVER, LOG, RECORDS))
+        yield from (self.folder / name for name in (SOLVER, LOG, RECORDS))  # STATE is read before, and must be one of a sweep
 
     def save(self) -> None:
         content = {

@@ -195,9 +195,17 @@ def _number(text: str) -> float:
         return float("nan")
 
 
+MOST_CELLS, EMPTIEST = 1_000_000, 16  # cells of any table, and of a larger one for each of its values
+
+
 def csv_text(rows: list[Row], delimiter: str = ",") -> str:
-    """Return the rows as CSV with a column for every name that occurs. Line ends are those of parse_log.py."""
+    """Return the rows as CSV with a column for every name that occurs. Line ends are those of parse_log.py. Raise Error for a table that is
+    nearly empty: its size would grow with the square of the log's."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells, values = len(rows) * len(columns), sum(map(len, rows))
+    if cells > max(MOST_CELLS, EMPTIEST * values):
+        fact = f"the table would have {len(rows):,} rows and {len(columns):,} columns for {values:,} values"
+        raise Error(fact, place="the log", fix="remove the lines that are not of one training")
     text = io.StringIO()
     write_table(text, [columns, *([row.get(name, "") for name in columns] for row in rows)], delimiter, "\r\n")
     return text.getvalue()

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from ocaffe.cli import main
+from ocaffe.errors import Error
 from ocaffe.tools.drawing.plots import panels
-from ocaffe.tools.training_logs.logs import read_log
+from ocaffe.tools.training_logs.logs import csv_text, read_log
 
 pytestmark = pytest.mark.quick
 
@@ -212,3 +213,13 @@ def test_numbers_of_thousands_of_digits_are_no_records() -> None:
     pathlib.Path("long.log").write_text("".join(f"I1129 02:10:58.441526  6101 solver.cpp:327] {line}\n" for line in lines))
     log = read_log("long.log")
     assert [(row["NumIters"], row["loss"]) for row in log.loss] == [(5, 2)] and not log.train and not log.test
+
+
+def test_a_table_that_is_nearly_empty_is_refused() -> None:
+    """Else a log of a megabyte with other names in each line would become a table of gigabytes."""
+    names = 3000
+    rows = [{"NumIters": float(number), f"output {number}": 1.0} for number in range(names)]
+    with pytest.raises(Error, match="3,000 rows and 3,001 columns for 6,000 values"):
+        csv_text(rows)
+    full = [{"NumIters": float(number)} | {f"output {name}": 1.0 for name in range(300)} for number in range(4000)]
+    assert csv_text(full).count("\r\n") == 4001
