@@ -282,43 +282,36 @@ class IsNaN(Activation):
         graph.cast(graph.op("IsNaN", bottoms[0]), np.float32, tops[0])
 
 
-@register("Floor")
-class Floor(Activation):
-    """y = the largest whole number that is not above x."""
+class _Rounding(Activation):
+    """Base of the layers that are ONNX's operator of the same name."""
 
     origin = "ocaffe"
     message = ""
-    value = "floor(x)"
     has_backward = False
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        graph.op("Floor", bottoms[0], to=tops[0])
+        graph.op(type(self).__name__, bottoms[0], to=tops[0])
+
+
+@register("Floor")
+class Floor(_Rounding):
+    """y = the largest whole number that is not above x."""
+
+    value = "floor(x)"
 
 
 @register("Ceil")
-class Ceil(Activation):
+class Ceil(_Rounding):
     """y = the smallest whole number that is not below x."""
 
-    origin = "ocaffe"
-    message = ""
     value = "ceil(x)"
-    has_backward = False
-
-    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        graph.op("Ceil", bottoms[0], to=tops[0])
 
 
 @register("Round")
-class Round(Activation):
+class Round(_Rounding):
     """y = the whole number nearest to x, the even one of two."""
 
-    origin = "ocaffe"
-    message = ""
     value = "rint(x)"
-    has_backward = False
-
-    def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        graph.op("Round", bottoms[0], to=tops[0])
 
 
 class _Logarithmic(Activation):
