@@ -77,7 +77,9 @@ MODELS = {  # x is n x 5 x 8
 }  # fmt: skip
 FIXED = f"{OPEN} d = Concat<axis=0>(n, n1, n1) e = Expand(token, d) c = Concat<axis=1>(e, x) y = CumSum(c, i0)"  # sums over the batch
 SEQUENCES = "all, h, c = LSTM<hidden_size=6>(x, W, R, B, , state2, state2) y = Squeeze(all, n1)"
-OPENED = ["encoder", "unbound", "state", "first state", "token", "positions", "summed", "row"]  # also from a model with a fixed batch
+OPENED = [  # also from a model with a fixed batch
+    "encoder", "unbound", "state", "first state", "token", "positions", "summed", "row", "assigned", "assigned constants", "assigned elements",
+]  # fmt: skip
 
 
 def saved(folder: Path, text: str, batch: int | None = None, rest: str = "5, 8") -> str:

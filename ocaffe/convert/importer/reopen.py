@@ -7,9 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ocaffe.convert.importer.graph import Graph, Node
+from ocaffe.convert.importer.scattered import covers
 from ocaffe.ir.tensor import Shape
 
-BROADCASTING, EXACT = ("Add", "Sub", "Mul", "Div", "Where"), ("Concat", "GRU", "LSTM")  # operators whose inputs have one batch
+# Operators whose inputs have one batch: those that broadcast, and the others with the default of their attribute axis, along which the sizes may differ.
+BROADCASTING = ("Add", "Sub", "Mul", "Div", "Where")
+EXACT = {"Concat": None, "GRU": None, "LSTM": None, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0, "ScatterND": None}
 
 
 def reopen(graph: Graph, node: Node) -> None:
@@ -17,13 +20,15 @@ def reopen(graph: Graph, node: Node) -> None:
     if not graph.batch or graph.open:
         return
     shapes = [graph.shape(name) for name in node.inputs if name in graph.types]
-    for index, name in enumerate(node.inputs):
+    for index, name in reversed(list(enumerate(node.inputs))):  # the updates of a ScatterND before its places
         if name not in graph.constants or not shapes:
             continue
         if node.op == "Reshape" and index == 1:
             changed = _dims(graph.constants[name], shapes[0], graph.sizes)
+        elif node.op == "ScatterND" and index == 1:
+            changed = _further(graph, node)
         elif node.op in EXACT or (node.op in BROADCASTING and graph.sizes[0] > 1):
-            changed = _repeated(graph, name, shapes, node.get("axis"))
+            changed = _repeated(graph, name, shapes, node.get("axis", EXACT.get(node.op)))
         else:
             continue
         if changed is not None:
@@ -45,6 +50,21 @@ def _repeated(graph: Graph, name: str, shapes: Sequence[Shape], joined: int | No
         return None
     graph.budget.spend(one.nbytes * batch, array.size)
     return np.repeat(one, batch, axes[0])
+
+
+def _further(graph: Graph, node: Node) -> np.ndarray | None:
+    """Return the places of a ScatterND that count along the original batch, continued along the new one."""
+    places, data, updates = graph.constants[node.inputs[1]], graph.shape(node.inputs[0]), graph.shape(node.inputs[2])
+    (own, batch), columns = graph.sizes, places.shape[-1] if places.ndim > 1 else 0
+    axes = [axis for axis, (size, wanted) in enumerate(zip(places.shape[:-1], updates)) if (size, wanted) == (own, batch)]
+    found = [(axis, column) for axis in axes for column in range(min(columns, len(data))) if data[column] == batch and covers(places, axis, column, own)]
+    if len(found) != 1:
+        return None
+    ((axis, column),) = found
+    graph.budget.spend(places.nbytes // own * batch, places.size // own * batch)
+    more = np.repeat(places.take([0], axis), batch, axis)
+    more[..., column] = np.arange(batch).reshape(-1, *[1] * (places.ndim - 2 - axis))
+    return more
 
 
 def _dims(array: np.ndarray, x: Shape, sizes: tuple[int, int]) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from ocaffe.convert.importer.builder import Builder
 from ocaffe.convert.importer.graph import Node
 from ocaffe.convert.importer.rules import operator
 from ocaffe.convert.importer.rules.shape import flatten_to
+from ocaffe.convert.importer.scattered import covers
 from ocaffe.errors import shape_text
 
 REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -94,19 +95,11 @@ def _scatter(net: Builder, node: Node, places: np.ndarray) -> None:
 def _needed(places: np.ndarray, shape: tuple[int, ...]) -> tuple[int, np.ndarray]:
     """Leave out first and last axes that the places cover whole and in order, such as the batch. Return the number of the first axes."""
     first = 0
-    while _covers(places, 0, 0, shape[first : first + 1]):
+    while first < len(shape) and covers(places, 0, 0, shape[first]):
         first, places = first + 1, places[0, ..., 1:]
-    while _covers(places, places.ndim - 2, -1, shape[first + places.shape[-1] - 1 :][:1]):
+    while places.shape[-1] and covers(places, places.ndim - 2, -1, shape[first + places.shape[-1] - 1]):
         places = places[..., 0, :-1]
     return first, places
-
-
-def _covers(places: np.ndarray, axis: int, column: int, size: tuple[int, ...]) -> bool:
-    """Whether a column of the places counts along one of their axes, on which the other columns do not depend."""
-    if places.ndim < 2 or not places.shape[-1] or places.shape[axis] != size[0]:
-        return False
-    along, others = np.moveaxis(places[..., column], axis, -1), np.delete(places, column, -1)
-    return bool((along == np.arange(size[0])).all() and (others == others.take([0], axis)).all())
 
 
 def _combined(net: Builder, node: Node, data: str, updates: str, reduction: str, part: str) -> str:
