@@ -10,7 +10,7 @@ its terms. Cancellation inside of a piece counts too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,19 +113,20 @@ def kinds_of(model: onnx.ModelProto) -> dict[str, int]:
     return {info.name: info.type.tensor_type.elem_type for info in infos if info.type.tensor_type.elem_type}
 
 
-def perturbed(feeds: Arrays, unit: float, samples: Sequence[bool] = SAMPLES) -> Iterator[dict[str, np.ndarray]]:
+def perturbed(feeds: Arrays, unit: float, samples: Sequence[bool] = SAMPLES, exact: Container[str] = ()) -> Iterator[dict[str, np.ndarray]]:
     """Yield samples of the inputs with random relative errors of NOISE units. `samples` says of each whether whole numbers are perturbed.
 
-    Whole numbers are exact and may be indices or flags. Only pieces that sum read the sample that perturbs them: pixels are whole numbers too.
+    Whole numbers are exact and may be indices or flags. Only pieces that sum read the sample that perturbs them: pixels are whole numbers too. The inputs
+    `exact` are perturbed in no sample: the model has them as whole numbers, and a runtime would make 0 of a divisor of 0.99999.
     """
     for seed, whole in enumerate(samples):
-        yield sample(feeds, unit, seed, whole)
+        yield sample(feeds, unit, seed, whole, exact)
 
 
-def sample(feeds: Arrays, unit: float, seed: int, whole: bool) -> dict[str, np.ndarray]:
+def sample(feeds: Arrays, unit: float, seed: int, whole: bool, exact: Container[str] = ()) -> dict[str, np.ndarray]:
     """Return one of the samples of `perturbed`. A caller that drops it before the next one needs less memory."""
-    rng = np.random.default_rng(seed)
-    return {name: _moved(x, 1 + rng.standard_normal(x.shape, np.float32) * np.float32(NOISE * unit), whole) for name, x in feeds.items()}
+    rng, size = np.random.default_rng(seed), np.float32(NOISE * unit)
+    return {name: x if name in exact else _moved(x, 1 + rng.standard_normal(x.shape, np.float32) * size, whole) for name, x in feeds.items()}
 
 
 def _moved(x: np.ndarray, factors: np.ndarray, whole: bool) -> np.ndarray:

@@ -143,14 +143,14 @@ def _check(
 def _changes(parts: OnnxSession, found: Mapping[str, Piece], values: Feeds, feeds: Feeds, unit: float, seed: int) -> dict[str, float]:
     """Return the largest change of each value by a sample of rounding errors of the inputs."""
     whole = SAMPLES[seed]
-    others = dict(zip(parts.names, parts.run(sample(feeds, unit, seed, whole))))
+    others = dict(zip(parts.names, parts.run(sample(feeds, unit, seed, whole, parts.whole))))
     names = (name.removeprefix(PREFIX) for name in parts.names)
     return {value: change(found[value], values[PREFIX + value], others[PREFIX + value], whole) for value in names}
 
 
 def _undecided(parts: OnnxSession, value: str, actual: np.ndarray, feeds: Feeds, unit: float, bound: float) -> bool:
     """Whether rounding errors of the inputs change a choice of the model too: scores are nearly equal, or near a threshold."""
-    moved = (dict(zip(parts.names, parts.run(sample)))[PREFIX + value] for sample in perturbed(feeds, unit, CHOICES))
+    moved = (dict(zip(parts.names, parts.run(sample)))[PREFIX + value] for sample in perturbed(feeds, unit, CHOICES, parts.whole))
     return any(not difference(other, actual) <= bound for other in moved)
 
 
@@ -234,6 +234,7 @@ class OnnxSession:
         self.hint, self.imported = "", imported
         self.unjudged: dict[str, str] = {}
         self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
+        self.whole = {name for name, kind in self.inputs.items() if kind.kind in "iub"}  # inputs that are whole numbers or truth values
         own = list(model.graph.output)
         known = {info.name: info for info in (*model.graph.input, *model.graph.value_info, *own)}
         # The model is changed in place and restored: a copy would double the weights' memory.
