@@ -168,3 +168,31 @@ def test_functions_and_their_gradients(device: Any, tmp_path: Path, name: str, d
     _, _, pairs = gradients_of_both(device, tmp_path, Net(), x, dynamo, open_batch=True)
     for found, expected in pairs:
         assert np.abs(found - expected.numpy()).max() <= 1e-5 * np.abs(expected.numpy()).max()
+
+
+PLACES: dict[str, Any] = {  # index arithmetic
+    "floor": lambda i: (i - 4) // 3,
+    "floor by tensors": lambda i: (i - 4) // (i[:, :1] + 1),
+    "rest": lambda i: (i - 4) % 3,
+    "torch.div": lambda i: torch.div(i * 41, 41, rounding_mode="floor") + torch.div(i - 4, 3, rounding_mode="trunc"),
+    "divided floats": lambda i: (i * 41 / 41).long() + (i * 47 / 47).floor() + torch.ceil((i - 4) / 3),
+}
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["TorchScript", "dynamo"])
+@pytest.mark.parametrize("name", PLACES)
+def test_places(device: Any, tmp_path: Path, name: str, dynamo: bool) -> None:
+    """Quotients of whole numbers are whole, also where a product with a reciprocal is smaller. TorchScript's exporter rounds // towards 0."""
+    log.quiet()
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return PLACES[name](x.argmax(1)).float()
+
+    x = torch.randn(2, 50, 30, generator=torch.Generator().manual_seed(1))
+    export(Net(), x, tmp_path / "net.onnx", 18 if dynamo else 13, dynamo)
+    files = str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel")
+    convert(tmp_path / "net.onnx", *files)
+    found = ocaffe.Net(files[0], ocaffe.TEST, weights=files[1], device=device).forward(input=x.numpy())["output"]
+    (expected,) = onnxruntime.InferenceSession(str(tmp_path / "net.onnx")).run(None, {"input": x.numpy()})
+    assert np.array_equal(found, expected)

@@ -220,6 +220,17 @@ FAMILIES = {
             "c0_7": np.float32(0.7), "row": np.array([1, -0.5, 2, 0.1, -3, 7], np.float32), "n1": np.int64(1), "n3": np.int64(3), "nm3": np.int64(-3),
             "many": ints(2, -3, 1, 5, -7, 4),
         }),
+    "quotients": Family("""
+        i = ArgMax<axis=3>(x) j = Sub(i, n3) k1 = Div(i, n2) y1 = Cast<to=1>(k1) k2 = Div(j, nm2) y2 = Cast<to=1>(k2) k3 = Div(j, many) y3 = Cast<to=1>(k3)
+        o = Add(i, n1) k4 = Div(j, o) y4 = Cast<to=1>(k4) k5 = Div(n7, o) y5 = Cast<to=1>(k5) k6 = Cast<to=7>(x) y6 = Cast<to=1>(k6)
+        f = Div(x, c0_3) y7 = Floor(f) y8 = Ceil(f) k7 = Cast<to=6>(f) y9 = Cast<to=1>(k7) h = Div(x, cm0_3) y10 = Floor(h) y11 = Ceil(h)
+        q = Div(x, z) y12 = Floor(q) y13 = Ceil(q) k8 = Cast<to=7>(q) y14 = Cast<to=1>(k8) w = Div(x, x) y15 = Floor(w) r = Div(x, row) y16 = Floor(r)
+        g = Cast<to=1>(o) s = Mul(g, fortyone) t = Div(s, fortyone) y17 = Floor(t) e = Floor(f) k9 = Cast<to=7>(e) y18 = Cast<to=1>(k9)
+        u = Div(c0_3, x) y19 = Floor(u) y20 = Neg(u) k10 = Cast<to=5>(z) y21 = Cast<to=1>(k10)
+        """, 17, {
+            "n1": np.int64(1), "n2": np.int64(2), "n3": np.int64(3), "nm2": np.int64(-2), "n7": np.int64(7), "many": ints(2, -3, 1, 5, -7, 4),
+            "c0_3": np.float32(0.3), "cm0_3": np.float32(-0.3), "row": np.array([1, -0.5, 2, 0.1, -3, 7], np.float32), "fortyone": np.float32(41),
+        }),
     "one hot": Family("""
         i = ArgMax<axis=3, keepdims=0>(x) y1 = OneHot(i, n6, values) y2 = OneHot<axis=1>(i, n6v, flags) y3 = OneHot<axis=0>(i, n3, values)
         j = Sub(i, n3) k = Sub(j, n1) y4 = OneHot<axis=-2>(k, n3, values) h = OneHot(i, n6, whole) y5 = Cast<to=1>(h) p, q = TopK<axis=1>(v, n2v)
@@ -416,4 +427,4 @@ def test_recurrent_operators_return(tmp_path: Path) -> None:
 
 def test_every_rule_is_tested() -> None:
     tested = {operator for family in FAMILIES.values() for operator in re.findall(r"= ?(\w+)[<(]", family.text)}
-    assert sorted(set(rules()) - tested - {"ChannelShuffle", "Swish", "Gelu"}) == []
+    assert sorted(set(rules()) - tested - {"ChannelShuffle", "Quotient", "Swish", "Gelu"}) == []

@@ -19,6 +19,7 @@ from ocaffe.shown import flag
 from ocaffe.support.parsing import reason
 
 FLOATS = (1, 10, 11, 16)  # FLOAT, FLOAT16, DOUBLE, BFLOAT16: a Caffe net computes them all as FLOAT
+WHOLE = (5, 6, 7)  # INT16, INT32, INT64: casts to these drop the fraction. Smaller types drop high digits too
 UNKNOWN = (None, 0, -1)  # a size that the file leaves open
 MOST_AXES = 32  # kMaxBlobAxes in Caffe's include/caffe/blob.hpp
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.convert.importer.graph import Graph, Node
+from ocaffe.convert.importer.graph import FLOATS, WHOLE, Graph, Node
 from ocaffe.convert.importer.match import match
 
 Check = Callable[[Graph, dict[str, str]], "dict[str, Any] | None"]  # returns the attributes of the new node, or None if the pattern does not apply
@@ -48,7 +48,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_table, _masks, _norms, _root_means, _root_means, _shuffles, _biases, _transposed, _pads, _slices, _directions):
+    for step in (_quotients, _table, _masks, _norms, _root_means, _root_means, _shuffles, _biases, _transposed, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 
@@ -67,6 +67,24 @@ def _table(graph: Graph) -> None:
                 _replace(graph, node, new)
                 producers.update(dict.fromkeys(new.outputs, new))
                 break
+
+
+def _quotients(graph: Graph) -> None:
+    """Replace divisions of floats whose result is rounded, because Caffe's layers multiply by a reciprocal. Leave out casts of rounded values."""
+    producers = graph.producers()
+    for node in list(graph.nodes):
+        source = producers.get(node.input(0))
+        rounds = node.op in ("Floor", "Ceil") or (node.op == "Cast" and node.get("to") in WHOLE)
+        if source is None or not rounds or graph.types[node.inputs[0]].tensor_type.elem_type not in FLOATS:
+            continue
+        if source.op == "Div" and source.input(0) in graph.types:
+            new = Node("Quotient", list(source.inputs), node.outputs, {"rounding": node.op}, node.name)
+        elif node.op == "Cast" and source.op in ("Floor", "Ceil", "Round", "Quotient"):
+            new = Node("Identity", list(node.inputs), node.outputs, name=node.name)
+        else:
+            continue
+        _replace(graph, node, new)
+        producers.update(dict.fromkeys(new.outputs, new))
 
 
 def _masks(graph: Graph) -> None:

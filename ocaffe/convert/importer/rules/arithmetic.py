@@ -1,6 +1,7 @@
 """Rules of Add, Mul and other operators on two or more tensors, with ONNX's broadcasting."""
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,16 @@ NUMBERS: dict[str, tuple[Any, Any]] = {
     "Div": (lambda c: {"scale": 1 / c}, lambda c: {"power": -1.0, "scale": 1 / c}),
     "Pow": (lambda c: {"power": c}, None),
 }
+AWAY = {"Floor": ("LESS", -1), "Ceil": ("GREATER", 1)}  # rounding of a quotient -> the sign of the missing part if one more step is needed, and the step
 SAME = {"Add": {"scale": 2.0}, "Mul": {"power": 2.0}}  # both operands are the same tensor
 
 
 @operator(*NUMBERS)
 def binary(net: Builder, node: Node) -> None:
     first, second = (net.is_constant(node, index) for index in (0, 1))
-    net.check(node, node.op != "Div" or net.is_float(node, int(first)), "it divides whole numbers and drops the rest")
+    if node.op == "Div" and not net.is_float(node, int(first)):
+        quotient(net, node)
+        return
     if not first and not second:
         _tensors(net, node)
         return
@@ -35,6 +39,38 @@ def binary(net: Builder, node: Node) -> None:
         _number(net, node, x, float(values.reshape(())), first)
     else:
         _array(net, node, x, values.astype(np.float32), first)
+
+
+@operator("Quotient")  # made by `patterns`; not an ONNX operator
+def quotient(net: Builder, node: Node) -> None:
+    """Divide and round the result towards 0, or as the attribute `rounding` says: Floor, Ceil.
+
+    A Power layer multiplies by a reciprocal, and 41 * (1 / 41) is below 1. So the remainder, which is exact, is subtracted before. What is left is a
+    multiple, and Round removes the rounding error of the reciprocal.
+    """
+    a, b, wanted = net.bottom(node, 0), net.bottom(node, 1), net.output_shape(node)
+    divisor = net.constant(node, 1) if net.is_constant(node, 1) else None
+    net.check(node, divisor is None or divisor.all(), "it divides by 0", "correct the constant in the model")
+    number = float(divisor.reshape(())) if divisor is not None and divisor.size == 1 else 0.0
+    rest = net.layer(node, "Mod", [a, b], part="rest")
+    top = net.layer(node, "Eltwise", [repeat(net, node, a, wanted, "first_"), rest], {"coeff": [1, -1]}, part="multiple")
+    if number:
+        top = net.layer(node, "Power", [top], {"scale": 1 / number}, part="ratio")
+    else:
+        b = repeat(net, node, b, wanted, "second_")
+        reciprocal = net.layer(node, "Power", [b], {"power": -1.0}, part="reciprocal")
+        top = net.layer(node, "Eltwise", [top, reciprocal], {"operation": "PROD"}, part="ratio")
+    if node.get("rounding", "") not in AWAY:
+        net.layer(node, "Round", [top])
+        return
+    operation, step = AWAY[node.get("rounding")]
+    top = net.layer(node, "Round", [top], part="towards_0")
+    if number:
+        signed = net.layer(node, "Power", [rest], {"scale": math.copysign(1, number)}, part="sign")
+    else:
+        signed = net.layer(node, "Eltwise", [rest, b], {"operation": "PROD"}, part="sign")
+    away = net.layer(node, "Compare", [signed, net.given(node, np.zeros(1), "zero")], {"operation": operation}, part="away")
+    net.layer(node, "Eltwise", [top, away], {"coeff": [1, step]})
 
 
 def _number(net: Builder, node: Node, x: str, value: float, number_first: bool) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ocaffe.convert.importer.builder import Builder
-from ocaffe.convert.importer.graph import FLOATS, Node
+from ocaffe.convert.importer.graph import FLOATS, WHOLE, Node
 from ocaffe.convert.importer.rules import operator
 from ocaffe.convert.importer.rules.shape import FARTHEST, flatten_to
 
@@ -29,7 +29,7 @@ def negation(net: Builder, node: Node) -> None:
 
 @operator("Identity", "Cast", "CastLike")
 def identity(net: Builder, node: Node) -> None:
-    """Make the input the output, except for a cast to truth values: these are 0 and 1.
+    """Make the input the output. A cast to truth values makes 0 and 1, and one of floats to whole numbers drops the fraction.
 
     `fold` keeps such nodes only for outputs of the net and changes of the type. All blobs are floats.
     """
@@ -39,8 +39,14 @@ def identity(net: Builder, node: Node) -> None:
         net.graph.constants[zero] = np.zeros(1)
         compare(net, Node("Xor", [node.inputs[0], zero], node.outputs, name=node.name))
         return
-    fact = "it casts to whole numbers, and Caffe's blobs are floats"
-    net.check(node, target in FLOATS or source not in FLOATS, fact, "leave the cast out, and cast the net's output")
+    if node.op != "Identity" and source in FLOATS and target in WHOLE:
+        x = net.bottom(node)
+        rest = net.layer(node, "Mod", [x, net.given(node, np.ones(1), "one")], part="fraction")
+        net.layer(node, "Eltwise", [x, rest], {"coeff": [1, -1]})
+        return
+    name = TensorProto.DataType.Name(target)
+    fact = f"it casts to {name}, in which large numbers lose digits, and Caffe's blobs are floats"
+    net.check(node, target in FLOATS or source not in FLOATS or target in WHOLE, fact, "leave the cast out, and cast the net's output")
     net.alias(node, net.bottom(node))
 
 
