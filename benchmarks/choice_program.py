@@ -38,6 +38,7 @@ from ocaffe.ir.launch import HOST, Access, Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import lifetimes, live_bytes
+from ocaffe.memory.predict import beside_seconds
 from ocaffe.passes.in_place import IN_PLACE_ROLES
 
 MIB, ALIGNMENT = 1 << 20, 256
@@ -334,7 +335,7 @@ class Program:
         if self.link:
             for number, latest in need.items():
                 if latest >= 0 and (self.copied is None or number in self.copied):
-                    self.H[number] = self.variable()
+                    self.H[number] = self.variable(1e3 * beside_seconds(net.values[number].nbytes, net.rates))
                     self.F.update({(t, number): self.variable() for t in range(latest + 1)})
         self.users: dict[int, list[int]] = defaultdict(list)
         for index, group in enumerate(net.groups):

@@ -52,6 +52,7 @@ from ocaffe.ir.target import Target  # noqa: E402
 from ocaffe.memory.plan import lifetimes, lower_bound  # noqa: E402
 from ocaffe.memory.predict import predict  # noqa: E402
 from ocaffe.memory.report import fixed_bytes  # noqa: E402
+from ocaffe.passes.fit import Fit  # noqa: E402
 from ocaffe.passes.in_place import reuse_dying_inputs  # noqa: E402
 from ocaffe.passes.offload import offload  # noqa: E402
 from ocaffe.passes.optimise import Fact, optimise, pipeline  # noqa: E402
@@ -97,7 +98,7 @@ class Case:
         Without those whose launches take `below` seconds or longer. The number is the least time of these, or infinite.
         """
         if microbatch not in self.schedules:
-            self.schedules[microbatch] = [self._schedule(microbatch, budget) for budget in (1, None)]
+            self.schedules[microbatch] = [self._schedule(microbatch, masks) for masks in (True, False)]
         found: list[Net] = []
         left = math.inf
         for seconds, schedule in self.schedules[microbatch]:
@@ -107,11 +108,12 @@ class Case:
                 found.append(Net(schedule, self.rates, least))
         return found, left
 
-    def _schedule(self, microbatch: Microbatch | None, budget: int | None) -> tuple[float, Schedule]:
-        """Return the schedule that the program starts from, after the time of its launches. `budget`: with one, there are masks everywhere."""
+    def _schedule(self, microbatch: Microbatch | None, masks: bool) -> tuple[float, Schedule]:
+        """Return the schedule that the program starts from, after the time of its launches. `masks`: all that are possible."""
         target = replace(self.target, rates=GENERIC_CPU)
         recording = record(self.graph, self.group, target, NetOptions(backward=True, limit=1 << 60, microbatch=microbatch), self.update)
-        passes = [each for each in pipeline(target, limited=True, budget=budget) if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
+        made = pipeline(target, limited=True, fit=Fit(1, target.rates) if masks else None)
+        passes = [each for each in made if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
         schedule, _ = optimise(recording.schedule, passes)
         return sum(map(self.rates.seconds, schedule)), schedule
 

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -27,21 +28,39 @@ from ocaffe.memory.report import fixed_bytes  # noqa: E402
 from ocaffe.solver.solver import Solver  # noqa: E402
 
 MIB = 1 << 20
+BOX = (0.0, 1.0, 0.0, 0.2, 0.3, 0.6, 0.7, 0.0)  # image, class, instance, corners, difficult
+
+
+def constant(net, tops: list[str], shapes: Sequence[tuple[int, ...]], values: Sequence[float]) -> None:
+    """Add a layer whose tops are constants."""
+    layer = net.layer.add(name="_".join(tops), type="DummyData", top=tops)
+    for dims, value in zip(shapes, values):
+        layer.dummy_data_param.shape.add().dim.extend(dims)
+        layer.dummy_data_param.data_filler.add(type="constant", value=value)
 
 
 def solver_message(net: str, batch: int):
     """Return the SolverParameter of a zoo net on constant data."""
     message = phase_net(upgrade_net(read_net(str(ROOT / f"zoo/{net}/train_val.prototxt"))), proto.TRAIN)
+    whole = proto.NetParameter(name=message.name)
     for layer in message.layer:
         if layer.type == "Data":
             crop = layer.transform_param.crop_size or 28
             channels = 3 if layer.transform_param.crop_size else 1
-            layer.type = "DummyData"
-            for dims, value in (((batch, channels, crop, crop), 0.5), ((batch,), 1.0)):
-                layer.dummy_data_param.shape.add().dim.extend(dims)
-                layer.dummy_data_param.data_filler.add(type="constant", value=value)
+            constant(whole, list(layer.top), [(batch, channels, crop, crop), (batch,)], [0.5, 1.0])
+        elif layer.type == "DenseImageData":
+            constant(whole, list(layer.top), 2 * [(batch, 1, 512, 512)], [0.5, 1.0])
+        elif layer.type == "AnnotatedData":
+            size, (data, label) = layer.transform_param.resize_param[0].height, layer.top
+            constant(whole, [data], [(batch, 3, size, size)], [0.5])
+            columns = [f"{label}_{index}" for index in range(len(BOX))]
+            constant(whole, columns, len(BOX) * [(1, 1, 4, 1)], BOX)
+            joined = whole.layer.add(name=label, type="Concat", bottom=columns, top=[label])
+            joined.concat_param.axis = 3
+        else:
+            whole.layer.add().CopyFrom(layer)
     param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, weight_decay=5e-4, max_iter=1 << 30, random_seed=1, snapshot_after_train=False)
-    param.net_param.CopyFrom(message)
+    param.net_param.CopyFrom(whole)
     return param
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from ocaffe.cl.actions import ON_HOST, PoisonAction, PrepackAction, StreamAction, UploadAction, enqueue, nothing
 from ocaffe.cl.feed import complete
 from ocaffe.cl.first_launches import MARGIN, FirstLaunch
-from ocaffe.cl.host_memory import TRANSFER
 from ocaffe.cl.limits import check_group
 from ocaffe.cl.outputs import Fetched, OutputRing
 from ocaffe.cl.program import ProgramKey
@@ -93,8 +92,7 @@ class CommandList:
     @property
     def keys(self) -> set[ProgramKey]:
         """The programs that `bind` needs."""
-        copies = {TRANSFER} if any(isinstance(launch, Transfer) for launch in self.schedule) else set()
-        return {key for key, _, _ in self.kernels()} | copies
+        return {key for key, _, _ in self.kernels()}
 
     def kernels(self) -> Counter[tuple[ProgramKey, str, tuple[int, ...] | None]]:
         """Return the kernels as (program, function, work-group), with their numbers of launches."""

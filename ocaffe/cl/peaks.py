@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocaffe.cl.host_memory import TRANSFER, VECTOR, copy_size, host_buffer
+from ocaffe.cl.host_memory import host_buffer
 from ocaffe.cl.program import ProgramKey, Programs
 
 if TYPE_CHECKING:
@@ -107,23 +107,23 @@ def seconds(device: Device, queue: Any, kernel: Any, size: int, group: int) -> f
     return 1e-9 * float(event.profile.end - event.profile.start)
 
 
-def link_rates(device: Device, programs: Programs) -> tuple[float, float]:
+def link_rates(device: Device) -> tuple[float, float]:
     """Return bytes/s of copies to the host's memory (host_memory.py), and of copies from it. The device must have such memory."""
-    size = min(LINKED, device.target.max_allocation) // VECTOR * VECTOR
-    host, own = host_buffer(device, size), device.cl.Buffer(device.context, device.cl.mem_flags.READ_WRITE, size)
-    device.cl.enqueue_fill_buffer(device.queue, own, np.float32(1), 0, size)  # so that every page is allocated
+    cl, size = device.cl, min(LINKED, device.target.max_allocation)
+    host, own = host_buffer(device, size), cl.Buffer(device.context, cl.mem_flags.READ_WRITE, size)
+    cl.enqueue_fill_buffer(device.queue, own, np.float32(1), 0, size // 4 * 4)  # so that every page is allocated
     device.queue.finish()
-    kernel, queue = device.cl.Kernel(programs.build_all([TRANSFER])[TRANSFER], "transfer"), profiled(device)
-    items, group = copy_size(device.target)
+    queue = profiled(device)
 
-    def rate(source: Any, target: Any) -> float:
-        kernel.set_args(source, np.uint64(0), target, np.uint64(0), np.uint64(size // VECTOR))
-        return size / min(seconds(device, queue, kernel, items, group) for _ in range(RUNS))
+    def taken(source: Any, target: Any) -> float:
+        event = cl.enqueue_copy(queue, target, source, byte_count=size)
+        event.wait()
+        return 1e-9 * float(event.profile.end - event.profile.start)
 
-    found = rate(own, host), rate(host, own)
+    found = [size / min(taken(*ends) for _ in range(RUNS)) for ends in ((own, host), (host, own))]
     for buffer in (host, own):
         buffer.release()
-    return found
+    return found[0], found[1]
 
 
 def launch_seconds(device: Device, programs: Programs) -> float:

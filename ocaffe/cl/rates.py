@@ -23,7 +23,7 @@ from ocaffe.support.cache import Entries, digest
 if TYPE_CHECKING:
     from ocaffe.cl.device import Device
 
-FORMAT = "rates 1"  # of the stored speeds
+FORMAT = "rates 2"  # of the stored speeds
 FILES = {"cpu": "rates_intel.json", "gpu": "rates_nvidia.json"}
 SPEEDS = ("flops", "bandwidth", "launch", "to_host", "from_host")
 LINKS = SPEEDS[3:]  # 0 without memory of the host beside that of the device
@@ -61,7 +61,7 @@ def measured(device: Device) -> dict[str, float]:
     """Measure the speeds of a device: SPEEDS, as fields of Rates, with two digits."""
     programs = device.programs or Programs(device)
     peaks = measure_peaks(device, programs)
-    links = link_rates(device, programs) if has_host_memory(device) else (0.0, 0.0)
+    links = link_rates(device) if has_host_memory(device) else (0.0, 0.0)
     found = (1e9 * peaks.gflops, 1e9 * peaks.gbytes, launch_seconds(device, programs), *links)
     return {name: float(f"{value:.2g}") for name, value in zip(SPEEDS, found, strict=True)}
 

@@ -33,7 +33,6 @@ from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.report import size_text
 from ocaffe.shown import Lines
 from ocaffe.support.process_memory import PIECE, return_heaps
-from ocaffe.support.switches import Switches
 
 POISON = np.uint32(0xFFFFFFFF)  # a NaN as float
 GENERATED_SIZE = 32 << 10  # characters of a program of generated kernels on a GPU. One with all of ResNet-50's took 4 s of its first start on an H100
@@ -114,7 +113,7 @@ class Session:
     def __init__(self, device: Device, limited: bool = False, apart: int = FEWEST_APART) -> None:
         """`limited`: the nets of the session have a memory limit. `apart`: from this number on, a CPU's programs are built in other processes alone."""
         self.device, self.limited = device, limited
-        if limited and Switches.read().offload and device.target.rates is GENERIC_CPU:
+        if limited and not device.target.unified_memory and device.target.rates is GENERIC_CPU:
             device.target = replace(device.target, rates=rates_of(device))
         self.programs: Programs = device.programs or Programs(device, apart=apart if device.info.target.is_cpu else 0)
         self.command_lists: list[CommandList] = []

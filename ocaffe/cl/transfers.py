@@ -1,14 +1,11 @@
 """Copies between the device and the host's memory beside the launches of a run: the actions of BeginStore, EndStore, BeginFetch and EndFetch.
 
-A kernel copies on a queue of its own for each direction (host_memory.py).
+Each direction has a queue of its own (host_memory.py).
 """
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-import numpy as np
-
-from ocaffe.cl.host_memory import TRANSFER, VECTOR, copy_size
 from ocaffe.cl.session import Session
 from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, Transfer
 from ocaffe.ir.tensor import Ref
@@ -28,16 +25,11 @@ class BeginAction:
     """Begin a copy after the launches that were enqueued before. Does not wait."""
 
     def __init__(self, commands: Commands, launch: Transfer, step: int) -> None:
-        self.commands, device = commands, commands.session.device
-        source, target = (operand.ref for operand in launch.operands)
+        self.commands = commands
         self.host, self.stores = launch.host, isinstance(launch, BeginStore)
-        self.kernel = device.cl.Kernel(commands.session.programs[TRANSFER], "transfer")
-        arguments: list[Any] = []
-        for ref in (source, target):
-            buffer, offset = commands.locate(ref)
-            arguments += [buffer, np.uint64(offset * ref.dtype.itemsize // VECTOR)]
-        self.kernel.set_args(*arguments, np.uint64(-(-source.nbytes // VECTOR)))
-        self.size, self.local = ((count,) for count in copy_size(device.target))
+        (source, begin), (target, at) = (commands.locate(operand.ref) for operand in launch.operands)
+        item = launch.host.dtype.itemsize
+        self.copy = {"dest": target, "src": source, "src_offset": begin * item, "dst_offset": at * item, "byte_count": launch.host.nbytes}
 
     def __call__(self, slot: int) -> Any:
         session = self.commands.session
@@ -45,7 +37,7 @@ class BeginAction:
         ready = device.cl.enqueue_marker(device.queue)
         device.queue.flush()  # a command on the other queue waits for the marker
         queue = device.copy_queue(self.stores)
-        event = device.cl.enqueue_nd_range_kernel(queue, self.kernel, self.size, self.local, wait_for=[ready])
+        event = device.cl.enqueue_copy(queue, **self.copy, wait_for=[ready])
         queue.flush()
         self.commands.copies[self.host] = event
         if session.timeline is not None:

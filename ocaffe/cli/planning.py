@@ -50,7 +50,7 @@ class Machine(NamedTuple):
     def measured(cls, device: Device) -> Machine:
         """An open device. Its speeds are measured once and stored."""
         rates = rates_of(device)
-        target = replace(device.target, rates=rates) if Switches.read().offload else device.target  # as a session with a limit has it
+        target = device.target if device.target.unified_memory else replace(device.target, rates=rates)  # as a session with a limit has it
         return cls(target, rates, f"'{target.name}' with its measured speeds")
 
 

@@ -23,6 +23,7 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.plan import MemoryPlan, overlap, plan
 from ocaffe.memory.predict import Prediction, predict
 from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
+from ocaffe.passes.fit import Fit
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 from ocaffe.passes.verify import InvalidSchedule
 from ocaffe.support.switches import Switches
@@ -111,7 +112,7 @@ def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[Compiled
     if not compilation.may_recompute:
         return plain, False
     attempts = [plain]
-    for found in compilation.within(compilation.budget(plain)):
+    for found in compilation.within(compilation.budget(plain), compilation.fit()):
         attempts.append(found)
         if compilation.excess(found) <= 0:
             return found, False
@@ -163,11 +164,15 @@ def _in_microbatches(compilation: _Compilation, cut: int) -> CompiledNet:
     batch = batch_of(compilation.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
     tried: dict[int, CompiledNet] = {}
+    searches: dict[int, Fit] = {}
+
+    def within(count: int, plain: CompiledNet) -> CompiledNet:
+        return _best(compilation.within(compilation.budget(plain), searches[count], Microbatch(cut, count)))
 
     def fits(count: int) -> bool:
         if count not in tried:
-            microbatch = Microbatch(cut, count)
-            tried[count] = _best(compilation.within(compilation.budget(compilation.compiled(microbatch=microbatch)), microbatch, quick=True))
+            searches[count] = compilation.fit(quick=True)
+            tried[count] = within(count, compilation.compiled(microbatch=Microbatch(cut, count)))
         return compilation.excess(tried[count]) <= 0
 
     first = next((index for index, count in enumerate(counts) if fits(count)), None)  # from the fewest: schedules of many microbatches are long
@@ -176,7 +181,8 @@ def _in_microbatches(compilation: _Compilation, cut: int) -> CompiledNet:
     fitting = []
     for count in counts[first : first + COUNTS]:
         if fits(count):
-            thorough = _best(compilation.within(compilation.budget(tried[count]), Microbatch(cut, count)))
+            searches[count].quick = False
+            thorough = within(count, tried[count])
             fitting.append(thorough if compilation.excess(thorough) <= 0 else tried[count])
     return min(fitting, key=lambda found: found.predicted(compilation.target.rates).seconds)
 
@@ -220,15 +226,20 @@ class _Compilation:
         """Return the bytes by which a plan exceeds the limit."""
         return found.plan.total - self.budget(found)
 
-    def within(self, budget: int, microbatch: Microbatch | None = None, quick: bool = False) -> Iterator[CompiledNet]:
+    def fit(self, quick: bool = False) -> Fit:
+        """Return the search for values to compute again or to copy to the host. `within` sets its limit."""
+        return Fit(0, self.target.rates, self.target.alignment, quick)
+
+    def within(self, budget: int, fit: Fit, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
         """Yield plans that aim at `budget` bytes, up to the first one within it, or one so large that smaller aims do not help."""
         for share in BUDGET_SHARES:
-            found = self.compiled(int(share * budget), microbatch, quick=quick)
+            fit.limit = int(share * budget)
+            found = self.compiled(fit, microbatch)
             yield found
             if found.plan.total <= budget or found.plan.lower_bound * BUDGET_SHARES[-1] > budget:
                 return
 
-    def compiled(self, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False, quick: bool = False) -> CompiledNet:
+    def compiled(self, fit: Fit | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
         options, switches = self.options, self.switches
         alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
@@ -238,7 +249,7 @@ class _Compilation:
         prepacked = self.graph.prepacked if self.prepacks and free else None
         join = fuse and switches.joined and not options.backward
         passes = pipeline(
-            self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, budget=budget, quick=quick,
+            self.target, fuse=fuse, share=share, recomputes=recomputes, limited=options.limit is not None, fit=fit,
             prepacked=prepacked, join=join,
         )  # fmt: skip
         blocks = fuse and share and not self.measures  # kernels by wgmma require channels in blocks, which the pass `layouts` makes

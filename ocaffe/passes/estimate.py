@@ -14,6 +14,7 @@ from ocaffe.ir.launch import Access, Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.plan import lifetimes
+from ocaffe.memory.predict import beside_seconds
 from ocaffe.passes.group import Group
 from ocaffe.passes.offload import Copy, gaps, place_copies, waits_for
 from ocaffe.passes.recompute import MAX_CHAIN_LAUNCHES, MIN_VALUE_BYTES, Recomputation
@@ -194,7 +195,8 @@ class Estimate:
                     live[at[step]] -= self.size[root]
         spent = sum(self.spent[maker] for chain in inserted.values() for maker in chain)
         by_step = np.maximum.reduceat(live[:total], np.concatenate([[0], at[: self.steps - 1] + 1])) if self.steps else live
-        return Found(by_step, float(self.begin[-1]) + spent + waits)
+        beside = beside_seconds(sum(copy.nbytes for copy in copies), self.rates)
+        return Found(by_step, float(self.begin[-1]) + spent + waits + beside)
 
     def _make(
         self, root: int, step: int, chain: list[int], place: dict[int, int], births: list[list[int]], late: dict[int, tuple[int, int]],

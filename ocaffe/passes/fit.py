@@ -7,7 +7,7 @@ exchanged for the other way, if the limit still holds and the predicted time is 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -15,13 +15,12 @@ import numpy as np
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref
-from ocaffe.memory.predict import copy_seconds
+from ocaffe.memory.predict import beside_seconds, copy_seconds
 from ocaffe.passes.estimate import Estimate, Found
 from ocaffe.passes.group import expanded, grouped
 from ocaffe.passes.offload import offload
 from ocaffe.passes.recompute import segmentations
 
-FREE_LINK = 0.02  # share of the time of a copy that it costs while the link is free: it takes memory bandwidth and few work-groups
 BUSY = 0.75  # share of forward, or of backward, that copies may take before they cost their whole time
 TOGETHER = 8  # values that one round drops or moves at most
 NEAREST = 3  # choices that exceed the limit, from which a way to it is looked for
@@ -45,20 +44,21 @@ class Choice:
 class Fit:
     """The two passes that keep a limit of `limit` bytes: `choose_to_fit` chooses, `offload_to_fit` adds the copies once launches are fused.
 
-    `quick`: take the first choice within the limit.
+    `quick`: take the first choice within the limit. Attempts for the same launches may have other limits: each begins with the choice of the one before.
     """
 
     limit: int
     rates: Rates
     alignment: int = 256
     quick: bool = False
+    choice: Choice | None = None
     offloaded: set[Ref] = field(default_factory=set)
 
     def choose_to_fit(self, schedule: Schedule) -> Schedule:
         """Choose, and return the schedule with the launches that compute values again; if nothing keeps the limit, that with the fewest live bytes."""
         schedule = grouped(schedule)
         estimate = Estimate(schedule, self.rates, self.limit, self.alignment)
-        choice = choose(estimate, schedule, self.limit, self.rates, self.quick)
+        self.choice = choice = choose(estimate, schedule, self.limit, self.rates, self.quick, self.choice)
         self.offloaded = estimate.refs(choice.stored)
         plan = estimate.plan
         plan.dropped, plan.kept = estimate.refs(choice.dropped), estimate.refs(choice.kept)
@@ -69,9 +69,13 @@ class Fit:
         return offload(schedule, self.offloaded, self.rates, self.limit, self.alignment)
 
 
-def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, quick: bool = False) -> Choice:
-    """The choice for a limit in bytes of recycled memory; if none keeps it, that with the fewest live bytes."""
-    search = _Search(estimate, schedule, limit, rates)
+def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, quick: bool = False, start: Choice | None = None) -> Choice:
+    """The choice for a limit in bytes of recycled memory; if none keeps it, that with the fewest live bytes. `start`: a choice for another limit."""
+    search = _Search(estimate, limit, rates)
+    if start is not None and (found := estimate.found(start.dropped, start.stored, start.kept)) is not None:
+        near = search.nearest(search.reduced(replace(start, found=found)))
+        if near.found.peak <= limit:
+            return near if quick else search.searched(search.improved(near))
     best = search.begun(set(), set())
     assert best is not None
     if best.found.peak > limit:
@@ -82,7 +86,7 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
 
 
 class _Search:
-    def __init__(self, estimate: Estimate, schedule: Schedule, limit: int, rates: Rates) -> None:
+    def __init__(self, estimate: Estimate, limit: int, rates: Rates) -> None:
         self.estimate, self.limit, self.rates = estimate, limit, rates
         forward = float(estimate.begin[estimate.plan.forward_end])
         self.room = BUSY * forward, BUSY * (float(estimate.begin[-1]) - forward)  # seconds for copies to the host, and from it
@@ -175,8 +179,9 @@ class _Search:
                 options.append((cost / helps, root, True, last + 1, use, helps))
             if helps and (root, False) not in refused and root in estimate.gaps:
                 size = int(estimate.size[root])
-                copy = max(copy_seconds(size, self.rates.to_host), copy_seconds(size, self.rates.from_host))
-                options.append((copy * (1 if self.busy(copied + size) else FREE_LINK) / helps, root, False, last + 1, use, helps))
+                whole = max(copy_seconds(size, self.rates.to_host), copy_seconds(size, self.rates.from_host))
+                copy = whole if self.busy(copied + size) else beside_seconds(size, self.rates)
+                options.append((copy / helps, root, False, last + 1, use, helps))
         result: list[tuple[int, bool]] = []
         left = excess.copy()
         chosen: set[int] = set()

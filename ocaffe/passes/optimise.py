@@ -72,19 +72,19 @@ class Applied:
 
 
 def pipeline(
-    target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, limited: bool = False, budget: int | None = None,
-    quick: bool = False, prepacked: dict[Any, Ref] | None = None, join: bool = False,
+    target: Target, *, fuse: bool = True, share: bool = True, recomputes: bool = True, limited: bool = False, fit: Fit | None = None,
+    prepacked: dict[Any, Ref] | None = None, join: bool = False,
 ) -> list[Pass]:
     """The passes of a compilation, in order.
 
-    `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `limited`: there is a memory limit. `budget`: recompute
-    more, until the recycled memory has this lower bound in bytes, or nothing helps. `quick`: take the first such choice. `prepacked`: keep results that
-    depend on weights alone; the dict holds them for all shapes of a net. `join`: launches on CPUs may run as task graphs.
+    `fuse`: merge launches. `share`: Refs may share memory. `recomputes`: recompute cheap values. `limited`: there is a memory limit. `fit`: recompute more,
+    or copy to the host, until the recycled memory is within its limit, or nothing helps. `prepacked`: keep results that depend on weights alone; the dict
+    holds them for all shapes of a net. `join`: launches on CPUs may run as task graphs.
     """
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
     planes, once, inputs = Fact.CAFFES_ORDER, Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
     rewrites = once, inputs
-    fit, offloads = Fit(budget or 0, target.rates, target.alignment, quick), budget is not None and can_offload(target.rates)
+    fits, fit = fit is not None, fit or Fit(0, target.rates)
     table = [
         (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),
         (fuse, fuse_epilogues, {own, floats, *rewrites}, {own}),  # a residual sum is written into the memory of its input
@@ -93,17 +93,17 @@ def pipeline(
         (fuse, add_before_scatter, {masks, floats, *rewrites}, set()),
         (fuse, fuse_relu_backward, {masks, floats, *rewrites}, {own}),
         (fuse, fuse_channel_reductions, {masks, floats, *rewrites}, set()),
-        (share, partial(pack_sign_masks, target=target, everywhere=budget is not None), {masks, floats, *rewrites}, {masks}),
+        (share, partial(pack_sign_masks, target=target, everywhere=fits), {masks, floats, *rewrites}, {masks}),
         (fuse, sum_before_scatter, {floats, *rewrites}, set()),
         (fuse and (prepacked is not None if target.is_cpu else share), partial(layouts, target=target), {planes, floats, *rewrites}, {planes}),
         (fuse and share, partial(lower_to_bf16, target=target), {floats, *rewrites}, {floats}),
-        (budget is not None and fuse, fuse_elementwise, {inputs}, set()),  # values between fused launches take no memory
-        (budget is not None, fit.choose_to_fit, set(rewrites), {once}),
-        (budget is None and recomputes, recompute, set(rewrites), {once}),
+        (fits and fuse, fuse_elementwise, {inputs}, set()),  # values between fused launches take no memory
+        (fits, fit.choose_to_fit, set(rewrites), {once}),
+        (not fits and recomputes, recompute, set(rewrites), {once}),
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse, batch_packs, set(), set()),
         (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
-        (offloads, fit.offload_to_fit, {inputs}, set()),  # copies run beside the final launches
+        (fits and can_offload(target.rates), fit.offload_to_fit, {inputs}, set()),  # copies run beside the final launches
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # after them all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
         (join and target.is_cpu, partial(join_launches, target=target), set(), set()),  # of the final launches

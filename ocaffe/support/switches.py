@@ -35,7 +35,6 @@ class Switches:
     fence: str = ""  # OFF, or the fence of the device; "": its own choice
     limits: tuple[tuple[str, int], ...] = ()  # upper bounds of fields of Target
     gradient_scale: int = 0  # 0: that of Target
-    offload: bool = False  # under a memory limit, values may be in the host's memory meanwhile (ADR 26)
     single: bool = False  # runs may stop after any launch, so none is part of a task graph. No word sets it
 
     @property
@@ -89,7 +88,6 @@ _WORDS: Mapping[str, _Word] = {
     "fuse": _on_or_off("fuse"),
     "join": _on_or_off("join"),
     "wgmma": _on_or_off("wgmma"),
-    "offload": _on_or_off("offload"),
     "fence": _Word(f"fence={'|'.join(_FENCES)}", _fence),
     "limits": _Word(f"limits={':'.join(f'{name}=NUMBER' for name in _BOUNDED)}", _limits),
     "gradient_scale": _Word(f"gradient_scale=1|2|4|8|...|{_MAX_SCALE}", _scale),
@@ -98,7 +96,7 @@ _WORDS: Mapping[str, _Word] = {
 
 _EFFECTS = {  # what the words do, for those who set a variable of an older version
     "verify": "ocaffe checks its plan of a net in more ways", "poison": "memory is filled with NaN after its last use",
-    "plan": "blobs do not share memory", "offload": "values may be in the memory of the host",
+    "plan": "blobs do not share memory",
     "fuse": "layers are not merged into one step", "join": "steps are not started together on CPUs",
     "wgmma": "another way of multiplying matrices on some GPUs", "fence": "another way of adding up sums on GPUs",
     "limits": "a device is used as if it were smaller", "gradient_scale": "gradients are multiplied by this number while they are computed",

@@ -11,7 +11,6 @@ import pytest
 from ocaffe.cl import host_memory, rates
 from ocaffe.cl.device import Device
 from ocaffe.cl.peaks import link_rates
-from ocaffe.cl.program import Programs
 from ocaffe.cl.rates import SPEEDS, measured, rates_of
 from ocaffe.cl.session import Session
 from ocaffe.support import cache
@@ -115,4 +114,4 @@ def test_measured_speeds_are_those_of_a_device(device: Device) -> None:
 def test_copies_to_the_host_have_a_rate(device: Device) -> None:
     """On a device that shares the host's memory nothing copies, but the kernel runs there too."""
     if device.target.unified_memory:
-        assert all(1e7 < rate < 1e15 for rate in link_rates(device, device.programs or Programs(device)))
+        assert all(1e7 < rate < 1e15 for rate in link_rates(device))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import Target
+from ocaffe.passes.fit import Fit
 from ocaffe.passes.optimise import pipeline
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -20,7 +21,7 @@ def test_table_of_passes() -> None:
     for settings, absent in (
         ({"recomputes": True}, {"sum_batches", "fit", "offload"}),
         ({"recomputes": False}, {"recompute", "fit", "offload"}),
-        ({"recomputes": True, "target": linked, "limited": True, "budget": 1}, {"recompute", "sum_batches"}),
+        ({"recomputes": True, "target": linked, "limited": True, "fit": Fit(1, linked.rates)}, {"recompute", "sum_batches"}),
     ):
         passes = pipeline(**{"target": Target(), "prepacked": {}, "join": True, **settings})  # type: ignore[arg-type]
         runs: list[Any] = [entry.run.func if isinstance(entry.run, partial) else entry.run for entry in passes]

@@ -19,7 +19,7 @@ from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.memory.predict import predict
 from ocaffe.passes.elementwise_fusion import fuse_elementwise
 from ocaffe.passes.estimate import Estimate
-from ocaffe.passes.fit import choose
+from ocaffe.passes.fit import Fit, choose
 from ocaffe.passes.group import Group, expanded, grouped
 from ocaffe.passes.in_place import reuse_dying_inputs
 from ocaffe.passes.offload import offload
@@ -45,7 +45,7 @@ def before_choice(seed: int) -> Schedule:
     graph = build(text_format.Parse(RandomNet(seed).text, proto.NetParameter()), proto.TRAIN)
     target = Target(max_allocation=1 << 40)
     recording = record(graph, ParameterGroup(graph.params), target, NetOptions(backward=True, limit=1 << 40))
-    passes = [each for each in pipeline(target, limited=True, budget=1) if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
+    passes = [each for each in pipeline(target, limited=True, fit=Fit(1, target.rates)) if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
     return optimise(recording.schedule, passes)[0]
 
 

@@ -25,6 +25,7 @@ from ocaffe.ir.target import Target
 from ocaffe.memory.plan import lifetimes, lower_bound
 from ocaffe.memory.predict import predict
 from ocaffe.memory.report import fixed_bytes
+from ocaffe.passes.fit import Fit
 from ocaffe.passes.in_place import reuse_dying_inputs
 from ocaffe.passes.offload import offload
 from ocaffe.passes.optimise import Fact, optimise, pipeline
@@ -77,7 +78,7 @@ class Chain:
         self.graph = build(text_format.Parse(ENDS.format(layers="".join(layers), x=f"c{length - 1}"), proto.NetParameter()), proto.TRAIN)
         self.group, self.rates, self.program = ParameterGroup(self.graph.params), rates, program
         target = Target(max_allocation=1 << 40)
-        passes = [each for each in pipeline(target, limited=True, budget=1) if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
+        passes = [each for each in pipeline(target, limited=True, fit=Fit(1, target.rates)) if not each.ends & {Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE}]
         recording = record(self.graph, self.group, target, NetOptions(backward=True, limit=1 << 40))
         self.net = program.Net(optimise(recording.schedule, passes)[0], rates, LEAST)
         self.all = lower_bound(lifetimes(self.net.schedule, 256), len(self.net.schedule))[0]  # bytes if nothing is dropped

@@ -20,6 +20,7 @@ from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import BFLOAT, Ref, Role
 from ocaffe.kernels.expression.expression import pointwise
 from ocaffe.passes import optimise
+from ocaffe.passes.fit import Fit
 from ocaffe.passes.optimise import Fact, Pass, pipeline
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.support.switches import Switches
@@ -211,9 +212,9 @@ def test_a_users_run_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-@pytest.mark.parametrize("budget", [None, 1 << 14], ids=["plain", "budget"])
-def test_the_pipeline_is_valid(target: Target, budget: int | None, small_values: None) -> None:
-    schedule, applied = optimise.optimise(recorded(target), pipeline(target, budget=budget))
+@pytest.mark.parametrize("limit", [None, 1 << 14], ids=["plain", "limit"])
+def test_the_pipeline_is_valid(target: Target, limit: int | None, small_values: None) -> None:
+    schedule, applied = optimise.optimise(recorded(target), pipeline(target, fit=None if limit is None else Fit(limit, target.rates)))
     assert applied[-1].after == len(schedule)
 
 
