@@ -111,8 +111,9 @@ def _summary(options: argparse.Namespace) -> int:
 def import_onnx(options: argparse.Namespace) -> None:
     """Convert onnx to prototxt and weights. The net is compared with the model before it is written.
 
-    --shape and --cut-at are those of the export.
+    --shape, --cut-at and --raw-detection are those of the export.
     """
+    from ocaffe.convert.detector import decoding_note, raw_outputs
     from ocaffe.convert.import_model import draws, import_net, is_training, merged_norms, refuse_changed, write
     from ocaffe.convert.import_verify import comparable
     from ocaffe.convert.importer.read import read_model
@@ -120,6 +121,10 @@ def import_onnx(options: argparse.Namespace) -> None:
     source, net, weights = options.files
     outputs = [name for name in options.cut_at.split(",") if name]
     model = read_model(source)
+    if options.raw_detection and outputs:
+        raise Error("--raw-detection and --cut-at both say where the net ends", place="ocaffe convert", fix="give one of the two")
+    if options.raw_detection:
+        outputs = raw_outputs(model, source)
     exporter = merged_norms(model)
     if exporter and options.for_training:
         fact = f"{exporter}'s exporter has merged batch normalization into the convolutions, so a training would have none"
@@ -127,6 +132,7 @@ def import_onnx(options: argparse.Namespace) -> None:
     shapes = _shapes(options.shape)
     imported = import_net(model, source, shapes=shapes, outputs=outputs)
     message, blobs = imported.net, imported.blobs
+    cut_off = decoding_note(model, source, shapes, outputs) if outputs else []
     if not options.force:
         refuse_changed(message, blobs, source, net, weights)
     if options.verify is None:
@@ -141,7 +147,7 @@ def import_onnx(options: argparse.Namespace) -> None:
             compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
             verdict = _verified(compared, options, imported)
     write(message, blobs, source, net, weights)
-    say(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}")
+    say(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}", *cut_off)
     if imported.fixed:
         name, axis = next(iter(imported.batch.items()))
         size = next(layer.input_param.shape[0].dim[axis] for layer in message.layer if name in layer.top)
@@ -171,7 +177,7 @@ def export_flags(parser: Parser) -> None:
     parser.flag("fold", False, "fold BatchNorm, Scale and Bias into the convolution or product before them")
     parser.flag("fp16", False, "use 16 bits for weights and arithmetic; inputs and outputs keep 32")
     parser.flag("cut_at", "", "end with these blobs, separated by ','")
-    parser.flag("raw_detection", False, "end with the bottoms of DetectionOutput: locations, confidences, priors")
+    parser.flag("raw_detection", False, "end with the bottoms of DetectionOutput, or an ONNX detector with its last convolutions")
     parser.flag("activate_losses", False, "replace losses by the Softmax or Sigmoid inside them; by default losses are removed")
     parser.flag("bake_preprocessing", False, "include the mean and scale of the data layer in the model")
     parser.flag("fillers", False, "use the fillers for layers that the weights lack")
@@ -323,6 +329,6 @@ READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # 
         "opset", "dynamic_batch", "fold", "fp16", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "verify_in",
         "tolerance", "force", "gpu", "device", "math", "level", "stage", "allow_unknown_fields",
     ),
-    import_onnx: ("cut_at", "shape", "verify", "tolerance", "force", "for_training", "gpu", "device"),
+    import_onnx: ("cut_at", "raw_detection", "shape", "verify", "tolerance", "force", "for_training", "gpu", "device"),
     transcode: ("force",),
 }
