@@ -5,6 +5,7 @@ No device is needed.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +30,8 @@ from ocaffe.passes.verify import InvalidSchedule
 from ocaffe.support.switches import Switches
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
-BUDGET_SHARES = (1.0, 0.97, 0.94)  # shares of the recycled memory's limit that recompute aims at: a plan may slightly exceed its bound
+BUDGET_SHARES = (1.0, 0.97, 0.94, 0.91, 0.88)  # shares of the recycled memory's limit that recompute aims at: a plan may slightly exceed its bound
+BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
@@ -128,24 +130,22 @@ def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[Compiled
 def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, int]:
     """Return a batch size, found by trial, with which the net is within the limit, and the present batch size.
 
-    The first is 0 if no batch size fits or the layers accept no other batch size.
+    The first is 0 if none of those tried fits or the layers accept no other batch size.
     """
     shapes = {top: top.shape for node in compilation.graph.nodes for top in node.tops}
     inputs = {top: top.shape for node in compilation.graph.nodes if not node.bottoms for top in node.tops}
     present = max((shape[0] for shape in inputs.values() if shape), default=0)
 
-    def excess(batch: int) -> int:
+    def fits(batch: int) -> bool:
         infer_shapes(compilation.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
         smaller = compilation.compiled()
-        return compilation.excess(smaller) if compilation.excess(smaller) <= 0 else compilation.excess(_kept_limit(compilation, smaller)[0])
+        attempts = compilation.within(compilation.budget(smaller), compilation.fit(quick=True)) if compilation.may_recompute else ()
+        return any(compilation.excess(each) <= 0 for each in itertools.chain([smaller], attempts))
 
     try:
-        at_one = excess(1) if present > 1 else 1
-        slope = (compilation.excess(found) - at_one) / max(present - 1, 1)
-        batch = int(1 - at_one / slope) if at_one <= 0 < slope else 0
-        while batch > 1 and excess(batch) > 0:
-            batch = int(0.9 * batch)
-        return batch, present
+        size = present * max(0.0, compilation.budget(found) / found.plan.total)  # recycled memory grows with the batch
+        tried = dict.fromkeys(int(size * share) for share in BATCH_SHARES)
+        return next((batch for batch in tried if 0 < batch < present and fits(batch)), 0), present
     except Error:
         return 0, present
     finally:

@@ -24,7 +24,7 @@ from ocaffe.passes.recompute import segmentations
 BUSY = 0.75  # share of forward, or of backward, that copies may take before they cost their whole time
 TOGETHER = 8  # values that one round drops or moves at most
 NEAREST = 3  # choices that exceed the limit, from which a way to it is looked for
-MAX_NEARER = 40  # steps to the best neighbour of a choice that exceeds the limit
+MAX_NEARER = 4_000_000  # steps of schedules that all calls of `nearest` may evaluate
 MAX_SEARCHED = 100_000  # steps of schedules, for each of which a part of the choice is made anew
 MAX_TAKEN_BACK = 6  # choices that are made anew together
 MAX_EVALUATED = 300_000  # steps of schedules that `improved` may evaluate
@@ -74,8 +74,7 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
     search = _Search(estimate, limit, rates)
     if start is not None and (found := estimate.found(start.dropped, start.stored, start.kept)) is not None:
         near = search.nearest(search.reduced(replace(start, found=found)))
-        if near.found.peak <= limit:
-            return near if quick else search.searched(search.improved(near))
+        return near if quick or near.found.peak > limit else search.searched(search.improved(near))
     best = search.begun(set(), set())
     assert best is not None
     if best.found.peak > limit:
@@ -87,7 +86,7 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
 
 class _Search:
     def __init__(self, estimate: Estimate, limit: int, rates: Rates) -> None:
-        self.estimate, self.limit, self.rates = estimate, limit, rates
+        self.estimate, self.limit, self.rates, self.left = estimate, limit, rates, MAX_NEARER
         forward = float(estimate.begin[estimate.plan.forward_end])
         self.room = BUSY * forward, BUSY * (float(estimate.begin[-1]) - forward)  # seconds for copies to the host, and from it
 
@@ -135,16 +134,17 @@ class _Search:
 
     def nearest(self, choice: Choice) -> Choice:
         """Go from neighbour to neighbour until the limit holds, or no neighbour is nearer to it."""
-        for _ in range(MAX_NEARER):
-            if not self.excess(choice) or (nearer := self.nearer(choice)) is None:
-                break
+        while self.excess(choice) and (nearer := self.nearer(choice)) is not None:
             choice = self.reduced(nearer)
         return choice
 
     def nearer(self, choice: Choice) -> Choice | None:
-        """The neighbour of a choice that is nearest to the limit; None: no neighbour is nearer than it."""
+        """The neighbour of a choice that is nearest to the limit; None: no neighbour is nearer than it, or all evaluations are spent."""
         best, least = None, self.excess(choice)
         for dropped, stored in self.neighbours(choice):
+            if (left := self.left - self.estimate.steps) < 0:
+                return None
+            self.left = left
             found = self.estimate.found(dropped, stored, choice.kept)
             if found is not None and (excess := self.excess(other := Choice(dropped, stored, choice.kept, found))) < least:
                 best, least = other, excess
