@@ -5,13 +5,15 @@ A file of a few bytes can describe blobs of any size, and a recurrent layer of a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
 
 from ocaffe.cl.free_memory import free_memory
-from ocaffe.convert.export import Exported
 from ocaffe.errors import Error, shape_text
-from ocaffe.ir.graph import Blob, Node
+from ocaffe.ir.graph import Blob, Graph, Node
 from ocaffe.layers.conv_lstm import ConvLSTM
 from ocaffe.layers.pooling import Pooling
 from ocaffe.layers.recurrent import Recurrent
@@ -53,36 +55,50 @@ class Cost:
         return "", ""
 
 
-def cost(exported: Exported, times: float) -> Cost:
+class Compared(Protocol):
+    """A net that is compared: the graph, the layers of its message, and the weights."""
+
+    @property
+    def graph(self) -> Graph: ...
+
+    @property
+    def layers(self) -> Iterable[Any]: ...
+
+    @property
+    def weights(self) -> Mapping[Any, np.ndarray]: ...
+
+
+def cost(compared: Compared, times: float) -> Cost:
     """Return what a comparison takes. `times`: how many times as large as the net's own batch the largest compared batch is."""
-    graph = exported.graph
-    blobs = [graph.blobs[name] for name in {top for layer in exported.deployed.message.layer for top in layer.top}]
+    graph = compared.graph
+    blobs = [graph.blobs[name] for name in {top for layer in compared.layers for top in layer.top}]
     values = COPIES * sum(blob.count for blob in blobs) + DRAWN * sum(blob.count for blob in graph.inputs)
-    memory = 4 * math.ceil(times * values) + WEIGHTS * sum(array.nbytes for array in exported.weights.values())
-    own = {layer.name for layer in exported.deployed.message.layer}  # a graph has further Splits
+    memory = 4 * math.ceil(times * values) + WEIGHTS * sum(array.nbytes for array in compared.weights.values())
+    own = {layer.name for layer in compared.layers}  # a graph has further Splits
     operations, uses = ({node: of(node) for node in graph.nodes if node.name in own} for of in (_operations, _uses))
     largest = max(blobs, key=lambda blob: blob.count)
     return Cost(memory, math.ceil(times * sum(operations.values())), sum(uses.values()), largest, max(operations, key=operations.__getitem__),
                 max(uses, key=uses.__getitem__))  # fmt: skip
 
 
-def check_cost(exported: Exported, place: str, batch: Mapping[str, int], other: int) -> None:
+def check_cost(compared: Compared, place: str, batch: Mapping[str, int], other: int, what: str = "model") -> None:
     """Raise Error if the comparison takes too much memory or work.
 
-    `batch` is the axis of the batch in each input that has one. `other` is another batch that is compared, 0 if there is none.
+    `batch` is the axis of the batch in each input that has one. `other` is another batch that is compared, 0 if there is none. The error says with
+    `what` the net is compared.
     """
-    shapes = {blob.name: list(blob.shape) for blob in exported.graph.inputs}
+    shapes = {blob.name: list(blob.shape) for blob in compared.graph.inputs}
     size = next((shapes[name][axis] for name, axis in batch.items()), 1)
-    fact, layer = cost(exported, max(1, other / size)).excess
+    fact, layer = cost(compared, max(1, other / size)).excess
     if not fact:
         return
     fix = "--noverify writes the file without comparing"
-    if size > 1 and not cost(exported, (3 if other else 1) / size).excess[0]:
+    if size > 1 and not cost(compared, (3 if other else 1) / size).excess[0]:
         for name, axis in batch.items():
             shapes[name][axis] = 1
         smaller = ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
         fix += f"; {flag('shape', smaller)} makes and compares a net for a batch of 1"
-    raise Error(f"the comparison with the model {fact}", place=place, layer=layer or None, fix=fix)
+    raise Error(f"the comparison with the {what} {fact}", place=place, layer=layer or None, fix=fix)
 
 
 def _operations(node: Node) -> int:

@@ -78,7 +78,7 @@ def deploy(
                 if top in given:
                     _reshape(layer, j, given[top])
     if prepare and not preprocessing:
-        images = [top for layer in deployed.layer if layer.type == "Input" for top in layer.top]
+        images = [top for i, layer in enumerate(deployed.layer) if layer.type == "Input" for j, top in enumerate(layer.top) if (i, j) not in labels]
         if beside is None or len(images) != 1:
             fact = "--bake-preprocessing is given, but no data layer of the net has a mean or a scale"
             fix = "leave it out, or give the train_val prototxt, whose data layer has the transform_param, or the weights with their .json of the training"

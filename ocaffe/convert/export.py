@@ -1,6 +1,7 @@
 """Export a net as an ONNX model: every layer writes its own nodes (`Layer.onnx`)."""
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,11 @@ class Exported:
     options: Options
     imported: bool = False
 
+    @property
+    def layers(self) -> Iterable[Any]:
+        """The layers of the net's message."""
+        return self.deployed.message.layer  # type: ignore[no-any-return]
+
 
 def export(net: str | Any, weights: str | Weights | None = None, options: Options | None = None) -> Exported:
     """Return the ONNX model of a net (a prototxt, or its message) with the weights of a file. Raises Error where a layer cannot be exported."""
@@ -48,16 +54,9 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
 
     log.as_library()
     options = options or Options()
-    message = read_net(net, options.unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text)) if isinstance(net, str) else net
     _check(options)
     named = read_weights(weights) if isinstance(weights, str) else weights
-    message = phase_net(message, options.phase, options.level, options.stages)
-    if named is not None:
-        recognise(message, named)
-    cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
-    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake, beside=options.beside)
-    if not deployed.outputs:
-        raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
+    deployed = for_inference(net, named, options)
     _refuse_python(deployed.message)
     graph = _built(deployed.message, options)
     arrays = parameter_values(graph, named, options)
@@ -70,6 +69,19 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
         fold(onnx_graph)
     model = assemble(onnx_graph, graph, outputs, options, named.path if named else "")
     return Exported(model, deployed, graph, _present(graph, onnx_graph), onnx_graph.values, arrays, options)
+
+
+def for_inference(net: str | Any, weights: Weights | None, options: Options) -> Deployed:
+    """Return the part of a net (a prototxt, or its message) that `options` describe. `weights` tell which fork's layer is meant where the net does not."""
+    message = read_net(net, options.unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text)) if isinstance(net, str) else net
+    message = phase_net(message, options.phase, options.level, options.stages)
+    if weights is not None:
+        recognise(message, weights)
+    cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
+    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake, beside=options.beside)
+    if not deployed.outputs:
+        raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
+    return deployed
 
 
 def _check(options: Options) -> None:

@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ from ocaffe.convert.importer.rounding import leave_out
 from ocaffe.convert.importer.rules import rules
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import write_text
-from ocaffe.formats.transcode import is_hdf5_name
+from ocaffe.formats.transcode import is_hdf5_name, shared_blobs
 from ocaffe.formats.weights import write_weights
 from ocaffe.ir.tensor import Shape
 from ocaffe.shown import flag, visible
@@ -64,16 +67,25 @@ def convert(
     return net
 
 
-def refuse_changed(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
+def refuse_changed(
+    net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path,
+    beside: Mapping[Path, bytes] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Raise Error if one of the files exists with other content than `write` gives it: a user may have changed it."""
     refuse_other(prototxt, lambda path: path.write_bytes(prototxt_of(net, source)))
     refuse_other(caffemodel, lambda path: write_blobs(path, net, blobs))
+    for file, content in beside.items():
+        refuse_other(file, functools.partial(Path.write_bytes, data=content))
 
 
-def write(net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path) -> None:
-    """Write the result of `load` or `to_caffe` for `source`: both files or none."""
-    with atomic_write(prototxt) as stream:  # if one file cannot be written, neither is kept
-        stream.write(prototxt_of(net, source))
+def write(
+    net: Any, blobs: Mapping[str, Sequence[np.ndarray]], source: str | Path, prototxt: str | Path, caffemodel: str | Path,
+    beside: Mapping[Path, bytes] = MappingProxyType({}),
+) -> None:  # fmt: skip
+    """Write the result of `load` or `to_caffe` for `source`, and the contents of files `beside` them: all files or none."""
+    with contextlib.ExitStack() as files:  # if one file cannot be written, none is kept
+        for path, content in {Path(prototxt): prototxt_of(net, source), **beside}.items():
+            files.enter_context(atomic_write(path)).write(content)
         write_blobs(caffemodel, net, blobs)
 
 
@@ -82,7 +94,9 @@ def write_blobs(path: str | Path, net: Any, blobs: Mapping[str, Sequence[np.ndar
     if is_hdf5_name(path):
         from ocaffe.formats.hdf5 import write_weights_hdf5
 
-        write_weights_hdf5(path, net, blobs)
+        shared = shared_blobs(net)  # HDF5 has them once
+        single = {name: [None if (name, index) in shared else blob for index, blob in enumerate(arrays)] for name, arrays in blobs.items()}
+        write_weights_hdf5(path, net, single)
     else:
         write_weights(path, net, blobs)
 

@@ -25,7 +25,7 @@ from ocaffe.formats.json_file import misfit, read_json
 from ocaffe.formats.numpy_file import read_npy
 from ocaffe.layers.base import layer_type
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, read_plain
 from ocaffe.support.finite import singles
 from ocaffe.support.inside import plain_inside
 
@@ -83,8 +83,12 @@ def _write(prefix: str, nets: Sequence[Any]) -> None:
 
 def _put(path: Path, record: dict[str, Any]) -> None:
     with atomic_write(path) as out:
-        out.write((json.dumps(record, indent=1) + "\n").encode("utf-8", "surrogateescape"))
+        out.write(_text(record))
     log.info("solver.cpp:57", f"Preprocessing of the images, for ocaffe predict: {path}")
+
+
+def _text(record: dict[str, Any]) -> bytes:
+    return (json.dumps(record, indent=1) + "\n").encode("utf-8", "surrogateescape")
 
 
 def input_text(settings: Preprocessing | RegionImages) -> str:
@@ -114,6 +118,32 @@ def read_sidecar(weights: str) -> tuple[Preprocessing | RegionImages, Sequence[s
             return (_regions if SIDE in found else _images)(found, path), found["labels"]
     except ValueError as problem:
         raise Error(f"the preprocessing cannot be read: {problem}", place=path, fix=_FIX) from None
+
+
+def sidecar_files(weights: str, target: str, baked: bool = False) -> dict[Path, bytes]:
+    """Return the files that belong to `target`, other weights of the same net, with their contents: a .json, and the mean image if there is one.
+
+    Empty without such a file of `weights`, or if it is that of `target` too. `baked`: the net itself subtracts the mean and applies the scale. Raise Error
+    where one file would describe both.
+    """
+    source, path = sidecar_of(weights), Path(sidecar_of(target))
+    found = read_sidecar(weights)
+    if found is None:
+        return {}
+    if os.path.exists(path) and os.path.samefile(source, path):
+        if baked:
+            fact = f"it says how images are prepared for {weights}, and {target} would have the same file, but does that itself"
+            raise Error(fact, place=source, fix="give the new weights a name that does not begin as the old one")
+        return {}
+    settings, files = read_json(source, dict, "the preprocessing of a training", _FIX, raw=True), dict[Path, bytes]()
+    if baked:
+        settings["mean"] = [0.0] * len(found[0].mean)
+        settings |= {"scale": 1.0} if "scale" in settings else {}
+    elif isinstance(settings["mean"], str):
+        mean = f"{path.stem}.mean.npy"
+        files[path.with_name(mean)] = read_plain(Path(source).with_name(settings["mean"]))
+        settings["mean"] = mean
+    return {path: _text(settings), **files}
 
 
 def _regions(found: Any, path: str) -> RegionImages:

@@ -33,7 +33,7 @@ def convert_weights(source: str | Path, target: str | Path, prototxt: str | Path
     blobs = {layer.name: layer.blobs for layer in reversed(weights.layers)}  # as in Caffe, the first of several layers with one name counts
     if prototxt is not None:
         _all_known(weights, net, prototxt)
-    shared = _shared(net)
+    shared = shared_blobs(net)
     if is_hdf5_name(target):
         from ocaffe.formats.hdf5 import write_weights_hdf5
 
@@ -63,7 +63,7 @@ def _all_known(weights: Weights, net: Any, prototxt: str | Path) -> None:
             raise Error(f"has weights of layer '{layer.name}', which {prototxt} does not have", place=weights.path, fix=fix)
 
 
-def _shared(net: Any) -> dict[Key, Key]:
+def shared_blobs(net: Any) -> dict[Key, Key]:
     """Map each blob that another layer owns to its owner: the first blob with the same parameter name."""
     owners: dict[str, Key] = {}
     shared = {}
