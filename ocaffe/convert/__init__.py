@@ -5,4 +5,6 @@ Export: `export` walks the graph of a net and calls every layer's `Layer.onnx`, 
 the model and compares them.
 
 Import: `import_model` converts a model with the steps in `importer`. `import_verify` and `import_summary` compare and describe a model.
+
+Caffe to Caffe: `caffe` rewrites a net for deployment.
 """

@@ -30,6 +30,7 @@ class Net:
     `layers`: LayerParameters, in an order in which every value is made before it is read. Their names differ, and none is empty. `arrays`: the blobs of
     each layer that has some, float32 or float64. A blob that layers share is in the list of each. `outputs`: values that keep their names and numbers.
     `shapes`: of all values. `blobs`: the source's blob in which each value was. `in_place`: layers that replaced their first bottom by their first top.
+    `source`: the values that the source has. Where the net has one of them, it has the same numbers.
     """
 
     layers: list[Any]
@@ -40,6 +41,7 @@ class Net:
     in_place: set[str] = field(default_factory=set)
     name: str = ""
     source_file: str = ""
+    source: frozenset[str] = frozenset()
     _producers: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     _readers: dict[str, list[Any]] = field(default_factory=dict, init=False, repr=False)
 
@@ -84,8 +86,8 @@ class Net:
     # -- change ------------------------------------------------------------------------------------------------------
 
     def fresh(self, wish: str) -> str:
-        """Return `wish` if no value has this name, else `wish` with a number."""
-        return _fresh(wish, self.shapes)
+        """Return `wish` if no value has this name, in the net or in its source, else `wish` with a number."""
+        return _fresh(wish, self.source.union(self.shapes))
 
     def insert(self, layer: Any, arrays: Iterable[np.ndarray] = (), *, before: Any = None, after: Any = None) -> Any:
         """Insert a LayerParameter before or after a layer of the net, at the end without both, and infer the shapes of its tops. Return the layer.
@@ -134,15 +136,27 @@ class Net:
         self._changed()
 
     def can_remove(self, layer: Any, keep: str = "") -> bool:
-        """Whether `remove` can do it: outputs and inputs keep their names."""
+        """Whether `remove` can do it: outputs and inputs keep their names, and no layer begins to read an output."""
         if not len(layer.bottom) == len(layer.top) == 1:
             return False
         (x,), (y,) = layer.bottom, layer.top
+        if y in self.outputs and not self.readers(y) and len(self.readers(x)) > 1:
+            return False
         return (keep != y or self._may_rename(x)) if y not in self.outputs else keep != x and self._may_rename(x)
 
     def rewire(self, layer: Any, old: str, new: str) -> None:
         """Make a layer read the value `new` in place of `old`."""
         layer.bottom[:] = [new if name == old else name for name in layer.bottom]
+        self._changed()
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a value another name, one that no value has (`fresh`): it no longer has the numbers that the source has under the old one."""
+        assert old not in self.outputs and new not in self.shapes, f"'{old}' cannot become '{new}'"
+        for layer in self.layers:
+            layer.bottom[:] = [new if name == old else name for name in layer.bottom]
+            layer.top[:] = [new if name == old else name for name in layer.top]
+        self.shapes[new] = self.shapes.pop(old)
+        self.blobs.pop(old, None)
         self._changed()
 
     def sweep(self) -> int:
@@ -178,13 +192,27 @@ class Net:
         net = proto.NetParameter(source_file=self.source_file)
         if self.name:
             net.name = self.name
-        names = self._blob_names() if in_place else dict[str, str]()
+        names = self.names() if in_place else dict[str, str]()
         for layer in self.layers:
             copy = net.layer.add()
             copy.CopyFrom(layer)
             copy.bottom[:] = [names.get(name, name) for name in layer.bottom]
             copy.top[:] = [names.get(name, name) for name in layer.top]
         return net
+
+    def names(self) -> dict[str, str]:
+        """Return the blob of `message` in which each value is. Values share one where a layer replaces the first by the second."""
+        follows = {layer.bottom[0]: layer.top[0] for layer in self.layers if layer.name in self.in_place and self._replaces(layer)}
+        last = dict[str, str]()
+        for layer in reversed(self.layers):
+            for value in layer.top:
+                last[value] = last[follows[value]] if value in follows else value
+        names = {value: value for value in self.outputs}  # inputs keep their names too, then values that have them already
+        for value in (value for layer in self.layers if not layer.bottom for value in layer.top):
+            names.setdefault(last[value], _fresh(self.blobs.get(value, value), set(names.values())))
+        for value in dict.fromkeys(last.values()):
+            names.setdefault(value, _fresh(value, set(names.values())))
+        return {value: names[end] for value, end in last.items()}
 
     def weights(self) -> dict[str, list[np.ndarray]]:
         """Return the arrays of all layers in 32 bits."""
@@ -223,21 +251,6 @@ class Net:
                 self._readers[name].append(layer)
             for name in layer.top:
                 self._producers[name] = layer
-
-    def _blob_names(self) -> dict[str, str]:
-        """Return the blob in which each value is. Values share one where a layer replaces the first by the second."""
-        follows = {layer.bottom[0]: layer.top[0] for layer in self.layers if layer.name in self.in_place and self._replaces(layer)}
-        last = dict[str, str]()
-        for layer in reversed(self.layers):
-            for value in layer.top:
-                last[value] = last[follows[value]] if value in follows else value
-        given = {last[value] for layer in self.layers if not layer.bottom for value in layer.top}
-        names = {value: value for value in self.outputs}  # then the inputs, then the values that had their blob's name, then all others
-        ends = dict.fromkeys(value for layer in self.layers for value in layer.top if last[value] == value and value not in names)
-        for value in sorted(ends, key=lambda value: (value not in given, self.blobs.get(value) != value)):
-            wish, taken = self.blobs.get(value, value), set(names.values())
-            names[value] = wish if wish not in taken else _fresh(value, taken)
-        return {value: names[end] for value, end in last.items()}
 
     def _replaces(self, layer: Any) -> bool:
         """Whether a layer can work in place on its first bottom."""
@@ -278,6 +291,7 @@ def net_of(message: Any, arrays: Mapping[str, Sequence[np.ndarray]], outputs: Se
             blobs[name] = name
             makers[name] = layer, index
     net = Net(layers, owners, list(outputs), {}, blobs, in_place, message.name, message.source_file)
+    net.source = frozenset(blobs)
     net.shapes = {name: tuple(blob.shape) for name, blob in build(net.message(in_place=False), proto.TEST).blobs.items() if name in blobs}
     return net
 
