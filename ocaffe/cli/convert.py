@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
-from ocaffe.errors import Error, within
-from ocaffe.evaluation.sidecar import input_text, read_sidecar
+from ocaffe.errors import Error, names_text, within
+from ocaffe.evaluation.sidecar import input_text, read_sidecar, sidecar_files
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.files import refuse_other
@@ -22,7 +22,8 @@ from ocaffe.zoo.weights import EXPORT_OPTIONS
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
 VERIFY = ("--verify", "-verify")  # may be followed by a file that is not of these kinds
 FORMS = ("input files, then output files: NET.prototxt WEIGHTS.caffemodel MODEL.onnx, or WEIGHTS.caffemodel MODEL.onnx, or MODEL.onnx NET.prototxt "
-         "WEIGHTS.caffemodel, or WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
+         "WEIGHTS.caffemodel, or NET.prototxt WEIGHTS.caffemodel NET2.prototxt WEIGHTS2.caffemodel (a net for deployment, docs/convert-caffe.md), or "
+         "WEIGHTS.caffemodel WEIGHTS.caffemodel.h5, or back; the extensions determine the conversion")
 DRAWS = 5  # of random inputs, until rounding errors change no choice of a layer: YOLO's detections depend on them for 1 to 3 of 100 random images
 EXPORT = "torch.onnx.export(net.eval(), (x,), 'model.onnx', {})"
 OPEN = "dynamic_axes={{'{}': {{0: 'batch'}}}}"  # leaves the batch open
@@ -32,11 +33,12 @@ EXPORTS = {  # calls that keep batch normalization
     "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
 }
 RUNTIMES = ("opencv", "opencv-classic", "opencv-new", "onnxruntime", "openvino", "reference")  # those of ocaffe.convert.consumers
+WHY = {"fp16": ": Caffe files hold numbers of 32 bits. The chip's own tool makes 16 or 8 bits of them"}  # flags that mean nothing for Caffe files
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = Parser("convert", "Convert models: Caffe to ONNX and back, weights to HDF5 and back.")
+    parser = Parser("convert", "Convert models: Caffe to ONNX and back, Caffe to Caffe for deployment, weights to HDF5 and back.")
     parser.add_argument("files", nargs="*", help=FORMS)
     parser.flag("summary", "", "show the contents of a file: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
@@ -56,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
     convert = CONVERSIONS[kinds]
     idle = [name for name, value in vars(options).items() if value != parser.get_default(name) and name not in ("files", *READS.get(convert, (name,)))]
     if idle:
-        raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}", place="ocaffe convert", fix="leave it out")
+        why = WHY.get(idle[0], "") if kinds[-1] == "weights" else ""
+        raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}{why}", place="ocaffe convert", fix="leave it out")
     if not options.tolerance >= 0:
         raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="--tolerance with a number of 0 or more")
     try:
@@ -111,8 +114,9 @@ def _summary(options: argparse.Namespace) -> int:
 def import_onnx(options: argparse.Namespace) -> None:
     """Convert onnx to prototxt and weights. The net is compared with the model before it is written.
 
-    --shape, --cut-at and --raw-detection are those of the export.
+    --shape, --cut-at, --fold and --raw-detection are those of the export.
     """
+    from ocaffe.convert.caffe.rewrite import folded
     from ocaffe.convert.detector import decoding_note, raw_outputs
     from ocaffe.convert.import_model import draws, import_net, is_training, merged_norms, refuse_changed, write
     from ocaffe.convert.import_verify import comparable
@@ -131,6 +135,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         raise Error(fact, place=source, fix=f"{EXPORTS[exporter]}, or leave out --for-training")
     shapes = _shapes(options.shape)
     imported = import_net(model, source, shapes=shapes, outputs=outputs)
+    if options.fold:
+        imported.net, imported.blobs = folded(imported.net, imported.blobs)
     message, blobs = imported.net, imported.blobs
     cut_off = decoding_note(model, source, shapes, outputs) if outputs else []
     if not options.force:
@@ -174,7 +180,7 @@ def transcode(options: argparse.Namespace) -> None:
 def export_flags(parser: Parser) -> None:
     parser.flag("opset", 17, "opset of the ONNX model")
     parser.flag("dynamic_batch", False, "let the model take any batch size")
-    parser.flag("fold", False, "fold BatchNorm, Scale and Bias into the convolution or product before them")
+    parser.flag("fold", False, "fold BatchNorm, Scale and Bias into the convolution or product before them; to Caffe files also into those behind them")
     parser.flag("fp16", False, "use 16 bits for weights and arithmetic; inputs and outputs keep 32")
     parser.flag("cut_at", "", "end with these blobs, separated by ','")
     parser.flag("raw_detection", False, "end with the bottoms of DetectionOutput, or an ONNX detector with its last convolutions")
@@ -191,22 +197,16 @@ def export_flags(parser: Parser) -> None:
 
 def export_onnx(options: argparse.Namespace) -> None:
     """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
-    from ocaffe.convert.export import Options, export
+    from ocaffe.convert.export import export
     from ocaffe.convert.model import data_of, save
 
     *inputs, target = options.files
-    net, weights = (inputs[0], inputs[1:]) if KINDS[_suffix(inputs[0])] == "prototxt" else (_net_in(inputs[0]), inputs)
+    net, weights = _sources(inputs)
     if options.verify_in and options.verify_in not in RUNTIMES:
         raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"--verify-in with one of {', '.join(RUNTIMES)}")
     if options.verify_in and options.verify is None:
         raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="leave out --noverify to compare, or --verify-in not to")
-    wanted = Options(
-        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
-        raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,
-        bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
-        cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
-        level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
-    )  # fmt: skip
+    wanted = _wanted(options, weights)
     exported = export(net, weights[0] if weights else None, wanted)
     found = read_sidecar(weights[0]) if weights else None
     if found is not None:
@@ -225,6 +225,24 @@ def export_onnx(options: argparse.Namespace) -> None:
     batch = next((each.type.tensor_type.shape.dim[:1] for each in exported.model.graph.input), [])
     if not options.dynamic_batch and any(size.dim_value > 1 for size in batch):
         say(f"the batch is fixed to {batch[0].dim_value}; --dynamic-batch makes it free")
+
+
+def _sources(files: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """Return the net, a prototxt or the message that a .caffemodel has, and the files of weights."""
+    return (files[0], files[1:]) if KINDS[_suffix(files[0])] == "prototxt" else (_net_in(files[0]), files)
+
+
+def _wanted(options: argparse.Namespace, weights: Sequence[str]) -> Any:
+    """Return the Options of an export, or of a net for deployment."""
+    from ocaffe.convert.options import Options
+
+    return Options(
+        opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
+        raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,
+        bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
+        cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
+        level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
+    )  # fmt: skip
 
 
 def _net_in(weights: str) -> Any:
@@ -300,6 +318,53 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
         device.close()
 
 
+# -- to Caffe --------------------------------------------------------------------------------------------------------
+
+
+def rewrite_caffe(options: argparse.Namespace) -> None:
+    """Convert prototxt and weights to those of a net for deployment. The net is compared with the source before it is written."""
+    from ocaffe.convert.caffe.fold import norms
+    from ocaffe.convert.caffe.rewrite import rewrite
+    from ocaffe.convert.import_model import refuse_changed, write
+
+    *inputs, net2, weights2 = options.files
+    net, weights = _sources(inputs)
+    made = rewrite(net, weights[0], _wanted(options, weights))
+    message, arrays, beside = made.net.message(), made.net.weights(), sidecar_files(weights[0], weights2, options.bake_preprocessing)
+    if not options.force:
+        refuse_changed(message, arrays, inputs[0], net2, weights2, beside)
+    verdict = "not verified (--noverify)" if options.verify is None else _compared(made, options)
+    write(message, arrays, inputs[0], net2, weights2, beside)
+    say(f"{net2}, {weights2}: {made} from {inputs[0]}; {verdict}")
+    left = norms(made.net) if options.fold else []
+    if left:
+        say(f"note: {len(left)} could not be folded, because no product alone makes or reads their values: {names_text(left)}")
+    found = read_sidecar(weights[0])
+    if not options.bake_preprocessing and (made.prepared or found is not None):
+        how, more = input_text(found[0]) if found is not None else made.prepared, " --bake-preprocessing makes mean and scale a part of it"
+        say(f"{net2} expects images as in the training: {how}.{more}", *(f"{path} says so too" for path in list(beside)[:1]))
+
+
+def _compared(made: Any, options: argparse.Namespace) -> str:
+    """Compare the net for deployment with its source. Return what was found."""
+    from ocaffe.cl.device import list_devices, select_device
+    from ocaffe.convert.caffe.verify import check_rewriting, verify
+    from ocaffe.convert.verify import inputs_from, random_inputs
+
+    if not (options.device or options.gpu) and all(device.unusable for device in list_devices()):
+        return "NOT VERIFIED: there is no OpenCL device"
+    check_rewriting(made, options.files[0])
+    device = select_device(options.device or None, options.gpu or None, math=options.math)
+    try:
+        feeds = inputs_from(options.verify, made.graph) if options.verify else random_inputs(made.graph, pixels=dict.fromkeys(made.how, 256))
+        return str(verify(made, [feeds], device, options.tolerance))
+    finally:
+        device.close()
+
+
+# -- help ------------------------------------------------------------------------------------------------------------
+
+
 def _sizes(exported: Any) -> str:
     sides = ((exported.model.graph.input, "from"), (exported.model.graph.output, "to"))
     return " ".join(f"{word} {', '.join(info.name for info in infos)}" for infos, word in sides)
@@ -321,6 +386,8 @@ CONVERSIONS: dict[tuple[str, ...], Callable[[argparse.Namespace], int | None]] =
     ("prototxt", "onnx"): export_onnx,
     ("weights", "onnx"): export_onnx,
     ("onnx", "prototxt", "weights"): import_onnx,
+    ("prototxt", "weights", "prototxt", "weights"): rewrite_caffe,
+    ("weights", "prototxt", "weights"): rewrite_caffe,
     ("weights", "weights"): transcode,
     ("prototxt", "weights", "weights"): transcode,
 }
@@ -329,6 +396,10 @@ READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # 
         "opset", "dynamic_batch", "fold", "fp16", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "verify_in",
         "tolerance", "force", "gpu", "device", "math", "level", "stage", "allow_unknown_fields",
     ),
-    import_onnx: ("cut_at", "raw_detection", "shape", "verify", "tolerance", "force", "for_training", "gpu", "device"),
+    import_onnx: ("cut_at", "raw_detection", "shape", "fold", "verify", "tolerance", "force", "for_training", "gpu", "device"),
+    rewrite_caffe: (
+        "fold", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "tolerance", "force", "gpu", "device", "math",
+        "level", "stage", "allow_unknown_fields",
+    ),
     transcode: ("force",),
 }

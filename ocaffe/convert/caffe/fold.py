@@ -4,7 +4,8 @@
     norm ─▶ product, product    product, product, with other numbers for each input
     norm ─▶ norm                Scale
 
-All readers of a norm must be products. Flatten and Reshape may stand between. Products that share weights get one result or none. A value that others read keeps its numbers.
+All readers of a norm must be products. Flatten and Reshape may stand between. Products that share weights get one result or none. A value that others
+read keeps its numbers.
 """
 from __future__ import annotations
 
