@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.files import refuse_other
 from ocaffe.support.kinds import foreign
+from ocaffe.support.progress import heartbeat
 from ocaffe.support.whole import whole
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
@@ -289,6 +291,8 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
     other = batch_sizes(exported, any_batch)[1] if any_batch else 3 * exported.options.dynamic_batch
     check_cost(exported, options.files[0], any_batch if imported else firsts, other)
     device = select_device(options.device or None, options.gpu or None, math=options.math)
+    if importlib.util.find_spec("onnxruntime") is None and not options.verify_in:
+        log.tell("note: onnxruntime is missing, so onnx's reference evaluator compares, which is slow: pip install onnxruntime, and run the command again")
 
     def runs(seed: int) -> list[Feeds]:
         further = [other_batch(exported, any_batch, seed)[1]] if any_batch and imported.open else []
@@ -302,16 +306,17 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
             from ocaffe.convert.consumers import verify_in
 
             return str(verify_in(options.verify_in, exported, runs(0), device, options.tolerance))
-        with opened(exported, device, None) as net:
+        with heartbeat("comparing") as tell, opened(exported, device, None) as net:
             for seed in range(1 if options.verify else DRAWS):
                 try:
-                    verdict = str(verify(exported, runs(seed), device, options.tolerance, net))
+                    verdict = str(verify(exported, runs(seed), device, options.tolerance, net, tell))
                     break
                 except Undecided as problem:
                     undecided = problem
             else:
                 raise undecided
             if any_batch and not imported.open:
+                tell("batches of other sizes, in ocaffe")
                 imported.fixed = by_sample(exported, any_batch, imported.outputs, net)
         return verdict
     finally:

@@ -16,7 +16,7 @@ from ocaffe.api.net import Net
 from ocaffe.convert.export import Exported
 from ocaffe.convert.model import detached, is_large
 from ocaffe.convert.pieces import HALF, PREFIX, SAMPLES, SINGLE, Piece, change, cut, perturbed, pieces, rounding, sample
-from ocaffe.convert.reference import evaluator, unjudged
+from ocaffe.convert.reference import Tell, evaluator, unjudged
 from ocaffe.data.changes.resample import resize
 from ocaffe.data.decoding.decode import Color, open_image, planes
 from ocaffe.errors import Error, axis_order, shape_text
@@ -67,22 +67,24 @@ class Verified:
         return f"NOT VERIFIED: {', '.join(self.unjudged)}, which {self.runtime} does not compute right; {text}"
 
 
-def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None) -> Verified:
+def verify(
+    exported: Exported, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, net: Net | None = None, tell: Tell = lambda text: None
+) -> Verified:
     """Compare every layer with its piece of the model, for every set of feeds. Return the differences of the outputs of the whole nets.
 
     Feeds are values of the net's inputs before baked-in preprocessing. `tolerance` (a share of a blob's largest magnitude) replaces the bound of the
-    rounding errors. `net` is open (`opened`) with the message of `exported`, and gets its weights. Raises Error that names the first differing blob in the
-    order of the net, and Undecided if that layer's choice depends on rounding errors.
+    rounding errors. `net` is open (`opened`) with the message of `exported`, and gets its weights. `tell` is called with a text at each step. Raises Error
+    that names the first differing blob in the order of the net, and Undecided if that layer's choice depends on rounding errors.
     """
     outputs, share = exported.deployed.outputs, 0.0
-    whole = OnnxSession(exported.model, [info.name for info in exported.model.graph.output], exported.imported)
+    whole = OnnxSession(exported.model, [info.name for info in exported.model.graph.output], exported.imported, tell)
     judged = {name: info.name for name, info in zip(outputs, exported.model.graph.output) if info.name in whole.names}
     worst = dict.fromkeys(judged, 0.0)
     cuts = {name: value for name, value in exported.values.items() if name not in runs[0]}
     found = pieces(exported.model, set(cuts.values()))
     cuts = {name: value for name, value in cuts.items() if value in found}
     with cut(exported.model, set(cuts.values())):
-        parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())], exported.imported) if cuts else None
+        parts = OnnxSession(exported.model, [PREFIX + value for value in dict.fromkeys(cuts.values())], exported.imported, tell) if cuts else None
     missed = whole.unjudged | (parts.unjudged if parts else {})
     left = {name: value for name, value in cuts.items() if PREFIX + value in missed}
     cuts = {name: value for name, value in cuts.items() if name not in left}
@@ -90,8 +92,9 @@ def verify(exported: Exported, runs: Sequence[Feeds], device: Any = None, tolera
         write_weights(net, exported)
     with opened(exported, device, None) if net is None else contextlib.nullcontext(net) as net:
         for feeds in runs:
+            tell("the net in ocaffe")
             expected = run_net(net, exported, feeds, [*cuts, *left, *outputs])
-            for name, actual in zip(judged, whole.run(feeds)):
+            for name, actual in zip(judged, whole.run(feeds, "the model")):
                 error = difference(actual, expected[name])
                 worst[name] = max(worst[name], error)
                 if name not in cuts and not error <= (tolerance or TOLERANCE):
@@ -115,7 +118,7 @@ def _check(
 ) -> float:
     """Return the largest difference as a share of its bound. Raise Error with the first blob whose piece computes something else from the same inputs."""
     unit, share = HALF if exported.options.fp16 else SINGLE, 0.0
-    values = dict(zip(parts.names, parts.run(feeds)))
+    values = dict(zip(parts.names, parts.run(feeds, "each layer by itself")))
     moved = [] if tolerance else [_changes(parts, found, values, feeds, unit, seed) for seed in range(len(SAMPLES))]
     for name, value in cuts.items():
         actual, blob = values[PREFIX + value].astype(np.float64), exported.graph.blobs[name]
@@ -143,7 +146,8 @@ def _check(
 def _changes(parts: OnnxSession, found: Mapping[str, Piece], values: Feeds, feeds: Feeds, unit: float, seed: int) -> dict[str, float]:
     """Return the largest change of each value by a sample of rounding errors of the inputs."""
     whole = SAMPLES[seed]
-    others = dict(zip(parts.names, parts.run(sample(feeds, unit, seed, whole, parts.whole))))
+    step = f"each layer with rounding errors, sample {seed + 1} of {len(SAMPLES)}"
+    others = dict(zip(parts.names, parts.run(sample(feeds, unit, seed, whole, parts.whole), step)))
     names = (name.removeprefix(PREFIX) for name in parts.names)
     return {value: change(found[value], values[PREFIX + value], others[PREFIX + value], whole) for value in names}
 
@@ -225,13 +229,13 @@ class OnnxSession:
     """A model in onnxruntime, or in onnx's reference evaluator if onnxruntime is missing or too old. `run` returns the values `names`.
 
     The reference evaluator cannot judge all values. `unjudged` are the others, with the operator that it computes wrong, and `names` lacks them.
-    `imported`: the model is a file of others, which no option of an export changes.
+    `imported`: the model is a file of others, which no option of an export changes. `tell` is called with a text about the present step.
     """
 
-    def __init__(self, model: onnx.ModelProto, names: Sequence[str], imported: bool = False) -> None:
+    def __init__(self, model: onnx.ModelProto, names: Sequence[str], imported: bool = False, tell: Tell = lambda text: None) -> None:
         constants = {tensor.name for tensor in model.graph.initializer}  # up to IR version 3 they are inputs too
         kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input if info.name not in constants}
-        self.hint, self.imported = "", imported
+        self.hint, self.imported, self.tell, self.step = "", imported, tell, ""
         self.unjudged: dict[str, str] = {}
         self.inputs, self.names = {name: onnx.helper.tensor_dtype_to_np_dtype(kind) for name, kind in kinds.items()}, list(names)
         self.whole = {name for name, kind in self.inputs.items() if kind.kind in "iub"}  # inputs that are whole numbers or truth values
@@ -274,12 +278,14 @@ class OnnxSession:
         self.unjudged = {name: found[name] for name in self.names if name in found}
         self.names = [name for name in self.names if name not in found]
         try:
-            self._run = evaluator(model, self.names)
+            self._run = evaluator(model, self.names, lambda text: self.tell(f"{self.step}, {text}, in {self.runtime}"))
         except Exception as problem:
             raise self._cannot(self.runtime, problem) from problem
 
-    def run(self, feeds: Feeds) -> list[np.ndarray]:
-        """Return the values for these inputs. Inputs that the model lacks are ignored."""
+    def run(self, feeds: Feeds, step: str = "the model") -> list[np.ndarray]:
+        """Return the values for these inputs. Inputs that the model lacks are ignored. `step` says for `tell` what is computed."""
+        self.step = step
+        self.tell(f"{step}, in {self.runtime}")
         given = {name: np.require(feeds[name], kind, "C") for name, kind in self.inputs.items()}
         try:
             return list(self._run(self.names, given))

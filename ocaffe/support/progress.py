@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
@@ -27,6 +28,31 @@ def progress(total: int, unit: str, what: str = "", done: int = 0, hidden: bool 
             yield bar
         finally:
             log.sink = old
+
+
+@contextlib.contextmanager
+def heartbeat(what: str, pause: float = 10.0) -> Iterator[Callable[[str], None]]:
+    """Print a line every `pause` seconds. Yield a function that takes a text about the present step, which ends the line.
+
+    A thread prints, so that a step of minutes has lines too.
+    """
+    step, begin, over = "", time.monotonic(), threading.Event()
+
+    def tell(text: str) -> None:
+        nonlocal step
+        step = text
+
+    def beat() -> None:
+        while not over.wait(pause):
+            log.tell(f"{what} ({time.monotonic() - begin:.0f} s): {step}")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        over.set()
+        thread.join()
 
 
 class Status:

@@ -1,8 +1,10 @@
 """onnx's reference evaluator as a judge: each operator that ocaffe exports is right there, or is in UNJUDGED, and then its layer is left out."""
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +18,10 @@ from ocaffe.cli import main
 from ocaffe.convert import consumers
 from ocaffe.convert.export import Exported, Options, export
 from ocaffe.convert.pieces import reads
-from ocaffe.convert.reference import UNJUDGED, unjudged
+from ocaffe.convert.reference import UNJUDGED, evaluator, unjudged
 from ocaffe.convert.verify import difference, random_inputs, verify
 from ocaffe.errors import Error
+from ocaffe.support.progress import heartbeat
 from tests.convert.test_golden import GOLDEN, exported, meant
 from tests.test_golden import TOLERANCE, Case
 
@@ -137,3 +140,52 @@ def test_verify_in_the_reference(net: str, device: Any) -> None:
     with pytest.raises(Error, match="onnx's reference does not compute ConvTranspose and LRN right") as caught:
         consumers.verify_in("reference", made, [random_inputs(made.graph)], device)
     assert "pip install onnxruntime" in str(caught.value.fix)
+
+
+POOLS = {  # nodes on x, 2 x 3 x 11 x 8
+    "plain": "kernel_shape=[3, 2]", "strides": "kernel_shape=[3, 3], strides=[2, 3]", "pads": "kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 2]",
+    "ceil": "kernel_shape=[3, 3], strides=[2, 3], ceil_mode=1", "ceil and pads": "kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1",
+    "dilations": "kernel_shape=[3, 2], dilations=[2, 3], strides=[1, 2]", "automatic": 'kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pads", ["", ", count_include_pad=1"])
+@pytest.mark.parametrize("form", POOLS)
+def test_pools(form: str, pads: str) -> None:
+    """The own pooling of the judge computes as onnxruntime does, and tells each node."""
+    nodes = f"y = AveragePool<{POOLS[form]}{pads}>(x) z = MaxPool<{POOLS[form]}>(x)"
+    sides = "(float[2, 3, 11, 8] x) => (float[a, b, c, d] y, float[a, b, c, d] z)"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 22]> net {sides} {{ {nodes} }}')
+    x, told = np.random.default_rng(0).standard_normal((2, 3, 11, 8)).astype(np.float32), list[str]()
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = evaluator(model, ["y", "z"], told.append)(None, {"x": x})
+    assert all(difference(*pair) < 1e-6 for pair in zip(found, expected))
+    assert told == ["node 1 of 2, AveragePool", "node 2 of 2, MaxPool"]
+
+
+def test_a_heartbeat_names_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with heartbeat("comparing", 0.01) as tell:
+        tell("the net in ocaffe")
+        time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1 and lines[-1] == "comparing (0 s): the net in ocaffe"
+    time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_missing_runtime_is_named_first(tmp_path: pathlib.Path, device: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each step is told."""
+    steps = list[str]()
+
+    @contextlib.contextmanager
+    def all_steps(what: str) -> Iterator[Any]:
+        yield steps.append
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    monkeypatch.setattr("ocaffe.cli.convert.heartbeat", all_steps)
+    (tmp_path / "net.prototxt").write_text(LRN)
+    assert main(["convert", str(tmp_path / "net.prototxt"), str(tmp_path / "m.onnx"), "--fillers", "--device", str(device.number)]) == 0
+    assert "onnxruntime is missing" in capsys.readouterr().err
+    runtime = f"onnx.reference {onnx.__version__}"
+    assert steps[0] == "the net in ocaffe" and f"the model, in {runtime}" in steps and f"each layer by itself, node 1 of 4, Conv, in {runtime}" in steps
+    assert any(step.startswith("each layer with rounding errors, sample 3 of 3, node 4 of 4") for step in steps)
