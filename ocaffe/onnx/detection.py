@@ -16,6 +16,7 @@ from ocaffe.kernels.detection.yolo.yolo_loss import CHANNELS
 from ocaffe.onnx.graph import OnnxGraph, Value
 
 CORNER, CORNER_SIZE = 1, 3  # PriorBoxParameter.CodeType, as in kernels/detection/boxes.h
+FAR = 1e5  # a coordinate beyond all boxes, which are shares of the image
 LOWEST, LARGEST = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)
 
 
@@ -41,11 +42,8 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
     if d.top_k is not None and 0 < d.top_k < d.priors:
         candidates = _best(graph, candidates, d.top_k, 2)
     threshold = LARGEST if d.top_k == 0 or d.keep_top_k == 0 else max(d.threshold, LOWEST)
-    # A box with swapped corners overlaps no box in Caffe, but runtimes would swap the corners back.
-    low, high = graph.part(flat, 2, 0, 2), graph.part(flat, 2, 2, 4)
-    upright = graph.op("Concat", low, graph.op("Max", low, high), axis=2)
     limit = np.array([d.priors], np.int64)
-    kept = graph.op("NonMaxSuppression", upright, candidates, limit, _one(min(d.nms_threshold, 1)), _one(threshold))
+    kept = graph.op("NonMaxSuppression", _solid(graph, d.priors, flat), candidates, limit, _one(min(d.nms_threshold, 1)), _one(threshold))
     # TopK puts the rows in Caffe's order: image, class, descending score.
     left = _left(graph, candidates, kept)
     if d.keep_top_k is not None and 0 < d.keep_top_k < d.priors * len(labels):
@@ -62,6 +60,17 @@ def detect(graph: OnnxGraph, d: Detection, bottoms: Sequence[Blob], to: Blob) ->
     _listed(graph, graph.op("Concat", graph.cast(image, np.float32), named, score, box, axis=1), nothing, to)
 
 
+def _solid(graph: OnnxGraph, count: int, boxes: str) -> str:
+    """Return the boxes (n x count x 4) with squares far from all others in place of those that have no area, because in Caffe these overlap no box.
+
+    Runtimes swap the corners back if the first is behind the second. OpenCV 5.0 takes any two boxes without an area for equal.
+    """
+    sides = graph.op("Sub", graph.part(boxes, 2, 2, 4), graph.part(boxes, 2, 0, 2))
+    places = FAR + 2 * np.arange(count, dtype=np.float32)[:, None]
+    squares = np.concatenate([places, places, places + 1, places + 1], 1)
+    return graph.op("Where", graph.op("Greater", graph.reduce("ReduceMin", sides, [2]), 0.0), boxes, squares)
+
+
 def detect_yolo(graph: OnnxGraph, d: YoloDetection, bottoms: Sequence[Blob], to: Blob) -> None:
     """Write the nodes of YoloDetectionOutput and Yolov3DetectionOutput; the top is 1 x 1 x n x 7."""
     assert d.nms_threshold is not None
@@ -69,7 +78,7 @@ def detect_yolo(graph: OnnxGraph, d: YoloDetection, bottoms: Sequence[Blob], to:
     boxes, scores, labels = (graph.op("Concat", *values, axis=1) if len(parts) > 1 else values[0] for values in zip(*parts))
     candidates = graph.op("Transpose", scores, perm=[0, 2, 1])
     limit = np.array([d.slots], np.int64)
-    kept = graph.op("NonMaxSuppression", boxes, candidates, limit, _one(d.nms_threshold), _one(d.threshold))
+    kept = graph.op("NonMaxSuppression", _solid(graph, d.slots, boxes), candidates, limit, _one(d.nms_threshold), _one(d.threshold))
     values, places = graph.ops("TopK", _left(graph, candidates, kept), [d.slots], to=[None, None], axis=2)
     where = _found(graph, values)
     slot = graph.op("Concat", graph.part(where, 1, 0, 1), _column(graph, graph.op("GatherND", places, where)), axis=1)
