@@ -384,7 +384,7 @@ def test_weights_are_compared(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
 
 def test_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lint", "--rules"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(NET_RULES) + len(JOB_RULES) + 2
+    assert len(capsys.readouterr().out.splitlines()) == len(NET_RULES) + len(JOB_RULES) + 3
 
 
 @pytest.mark.parametrize(("name", "phase"), [("train", "TRAIN"), ("deploy", "TEST"), ("test_net", "TEST"), ("train_val", "TRAIN")])

@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("summary", "", "show the contents of a file: a net, solver, weights, state, mean, database or ONNX model")
     export_flags(parser)
     parser.flag("force", False, "write over files with other content")
+    parser.flag("target", "", "write the net with the layers that this compiler or Caffe reads (docs/targets.md)")
     parser.flag("for_training", False, "refuse a model whose batch normalization the exporter has merged into convolutions")
     device_flags(parser)
     state_flags(parser)
@@ -124,6 +125,7 @@ def import_onnx(options: argparse.Namespace) -> None:
     from ocaffe.convert.import_verify import comparable
     from ocaffe.convert.importer.read import read_model
 
+    table = _target(options)
     source, net, weights = options.files
     outputs = [name for name in options.cut_at.split(",") if name]
     model = read_model(source)
@@ -139,6 +141,7 @@ def import_onnx(options: argparse.Namespace) -> None:
     imported = import_net(model, source, shapes=shapes, outputs=outputs)
     if options.fold:
         imported.net, imported.blobs = folded(imported.net, imported.blobs)
+    changed = _retargeted(imported, model, outputs, table, source) if table is not None else ""
     message, blobs = imported.net, imported.blobs
     cut_off = decoding_note(model, source, shapes, outputs) if outputs else []
     if not options.force:
@@ -155,7 +158,7 @@ def import_onnx(options: argparse.Namespace) -> None:
             compared = comparable(model, message, blobs, shapes=shapes, outputs=outputs, batch=axes)
             verdict = _verified(compared, options, imported)
     write(message, blobs, source, net, weights)
-    say(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}", *cut_off)
+    say(f"{net}, {weights}: {len(message.layer)} layers from {source}; {verdict}", *filter(None, [changed]), *cut_off)
     if imported.fixed:
         name, axis = next(iter(imported.batch.items()))
         size = next(layer.input_param.shape[0].dim[axis] for layer in message.layer if name in layer.top)
@@ -163,6 +166,27 @@ def import_onnx(options: argparse.Namespace) -> None:
         say(f"note: the net takes only the batch of {size}: {imported.fixed}{remedy}")
     if exporter:
         say(f"note: batch normalization is merged into the convolutions of {source}. To train with it, export the model again:", f"  {EXPORTS[exporter]}")
+
+
+def _target(options: argparse.Namespace) -> Any:
+    """Return the table of --target, None without it."""
+    from ocaffe.convert.targets.table import read_table
+
+    with within("ocaffe convert"):
+        return read_table(options.target) if options.target else None
+
+
+def _retargeted(imported: Any, model: Any, outputs: Sequence[str], table: Any, place: str) -> str:
+    """Replace the net of `imported` by one of the target's layers. Return what was rewritten, as a sentence."""
+    from ocaffe.convert.caffe.net import net_of
+    from ocaffe.convert.targets.rules.retarget import retarget
+
+    ends = list(dict.fromkeys(outputs or (info.name for info in model.graph.output)))
+    named = {name: tuple(node.input) for node in model.graph.node if node.op_type != "Constant" for name in node.output}
+    free = [name for name in imported.batch if not imported.fixed and not any(imported.batch.values())]
+    made = retarget(net_of(imported.net, imported.blobs, ends), table, place, free, named)
+    imported.net, imported.blobs, imported.fixed = made.net.message(), made.net.weights(), imported.fixed or made.fixed
+    return str(made)
 
 
 def transcode(options: argparse.Namespace) -> None:
@@ -331,16 +355,22 @@ def rewrite_caffe(options: argparse.Namespace) -> None:
     from ocaffe.convert.caffe.fold import norms
     from ocaffe.convert.caffe.rewrite import rewrite
     from ocaffe.convert.import_model import refuse_changed, write
+    from ocaffe.convert.targets.rules.retarget import batch_inputs, retarget
 
     *inputs, net2, weights2 = options.files
+    table = _target(options)
     net, weights = _sources(inputs)
     made = rewrite(net, weights[0], _wanted(options, weights))
+    targeted = None if table is None else retarget(made.net, table, inputs[0], batch_inputs(made.net))
+    made.net = made.net if targeted is None else targeted.net
     message, arrays, beside = made.net.message(), made.net.weights(), sidecar_files(weights[0], weights2, options.bake_preprocessing)
     if not options.force:
         refuse_changed(message, arrays, inputs[0], net2, weights2, beside)
     verdict = "not verified (--noverify)" if options.verify is None else _compared(made, options)
     write(message, arrays, inputs[0], net2, weights2, beside)
-    say(f"{net2}, {weights2}: {made} from {inputs[0]}; {verdict}")
+    say(f"{net2}, {weights2}: {made} from {inputs[0]}; {verdict}", *filter(None, [str(targeted or "")]))
+    if targeted is not None and targeted.fixed:
+        say(f"note: the net takes only the batch of the prototxt: {targeted.fixed}")
     left = norms(made.net) if options.fold else []
     if left:
         say(f"note: {len(left)} could not be folded, because no product alone makes or reads their values: {names_text(left)}")
@@ -401,10 +431,10 @@ READS: dict[Callable[[argparse.Namespace], int | None], tuple[str, ...]] = {  # 
         "opset", "dynamic_batch", "fold", "fp16", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "verify_in",
         "tolerance", "force", "gpu", "device", "math", "level", "stage", "allow_unknown_fields",
     ),
-    import_onnx: ("cut_at", "raw_detection", "shape", "fold", "verify", "tolerance", "force", "for_training", "gpu", "device"),
+    import_onnx: ("cut_at", "raw_detection", "shape", "fold", "target", "verify", "tolerance", "force", "for_training", "gpu", "device"),
     rewrite_caffe: (
-        "fold", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "tolerance", "force", "gpu", "device", "math",
-        "level", "stage", "allow_unknown_fields",
+        "fold", "target", "cut_at", "raw_detection", "activate_losses", "bake_preprocessing", "fillers", "shape", "verify", "tolerance", "force", "gpu",
+        "device", "math", "level", "stage", "allow_unknown_fields",
     ),
     transcode: ("force",),
 }

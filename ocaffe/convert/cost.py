@@ -5,7 +5,7 @@ A file of a few bytes can describe blobs of any size, and a recurrent layer of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,8 @@ from ocaffe.layers.pooling import Pooling
 from ocaffe.layers.recurrent import Recurrent
 from ocaffe.shown import flag
 
-COPIES, DRAWN = 8, 2  # of each blob, and more of each input: the net, the model and its pieces have their own, with and without rounding errors
+COPIES, DRAWN = 8, 2  # of each compared blob, and more of each input: the net, the model and its pieces have their own, with and without rounding errors
+INNER = 2  # copies of a blob that the model does not have: the net has them alone
 WEIGHTS = 6  # copies of the weights: the file, its message, the net, the model in the runtime and its pieces
 SHARE = 0.75  # of the free memory
 UNKNOWN = 8 << 30  # bytes that are free where the system does not say
@@ -56,13 +57,16 @@ class Cost:
 
 
 class Compared(Protocol):
-    """A net that is compared: the graph, the layers of its message, and the weights."""
+    """A net that is compared: the graph, the layers of its message, the blobs that are compared, and the weights."""
 
     @property
     def graph(self) -> Graph: ...
 
     @property
     def layers(self) -> Iterable[Any]: ...
+
+    @property
+    def named(self) -> Container[str]: ...
 
     @property
     def weights(self) -> Mapping[Any, np.ndarray]: ...
@@ -72,7 +76,7 @@ def cost(compared: Compared, times: float) -> Cost:
     """Return what a comparison takes. `times`: how many times as large as the net's own batch the largest compared batch is."""
     graph = compared.graph
     blobs = [graph.blobs[name] for name in {top for layer in compared.layers for top in layer.top}]
-    values = COPIES * sum(blob.count for blob in blobs) + DRAWN * sum(blob.count for blob in graph.inputs)
+    values = sum((COPIES if blob.name in compared.named else INNER) * blob.count for blob in blobs) + DRAWN * sum(blob.count for blob in graph.inputs)
     memory = 4 * math.ceil(times * values) + WEIGHTS * sum(array.nbytes for array in compared.weights.values())
     own = {layer.name for layer in compared.layers}  # a graph has further Splits
     operations, uses = ({node: of(node) for node in graph.nodes if node.name in own} for of in (_operations, _uses))

@@ -1,7 +1,7 @@
 """Export a net as an ONNX model: every layer writes its own nodes (`Layer.onnx`)."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,11 @@ class Exported:
     def layers(self) -> Iterable[Any]:
         """The layers of the net's message."""
         return self.deployed.message.layer  # type: ignore[no-any-return]
+
+    @property
+    def named(self) -> Container[str]:
+        """The blobs that the model has too."""
+        return self.values.keys() | set(self.deployed.outputs)
 
 
 def export(net: str | Any, weights: str | Weights | None = None, options: Options | None = None) -> Exported:

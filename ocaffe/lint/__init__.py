@@ -12,6 +12,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
+from ocaffe.convert.targets.table import Table
 from ocaffe.errors import Error, Place
 from ocaffe.formats.sniff import read_text_file
 from ocaffe.formats.text import read_net, read_solver
@@ -30,6 +31,8 @@ from ocaffe.lint.rules import is_loss as is_loss
 from ocaffe.lint.rules import job_rule as job_rule
 from ocaffe.lint.rules import net_rule as net_rule
 from ocaffe.lint.rules import own_param as own_param
+from ocaffe.lint.targets import RULE as TARGET
+from ocaffe.lint.targets import check_target
 from ocaffe.lint.weights import RULE as WEIGHTS
 from ocaffe.lint.weights import check_weights
 from ocaffe.solver.nets import net_messages
@@ -45,10 +48,12 @@ Prepare = Callable[[Any, int], Any]
 
 def lint(
     path: str, ignore: frozenset[str] = frozenset(), level: int = 0, stages: tuple[str, ...] = (), weights: str = "", prepare: Prepare | None = None,
+    target: Table | None = None,
 ) -> list[Finding]:  # fmt: skip
     """Return all findings in a net, or in a solver and its nets, each once and in the order of lines. Raise Error if the file cannot be read.
 
-    `weights`: a weights file to compare with the net. `prepare` returns a changed net for a phase, as --imdb and --cfg of `ocaffe train` change it.
+    `weights`: a weights file to compare with the net. `target`: the table of a compiler that shall read the net. `prepare` returns a changed net for a
+    phase, as --imdb and --cfg of `ocaffe train` change it.
     """
     job = _job(path, level, stages, prepare)
     if job.solver is not None and job.solver.weights:  # the initial weights then come from files, not from fillers
@@ -61,6 +66,8 @@ def lint(
         found += _findings(check, job, path) if name not in ignore else ()
     if weights and WEIGHTS not in ignore:
         found += check_weights(job, weights)
+    if target is not None and TARGET not in ignore:
+        found += _findings(lambda checked: check_target(checked, target), job, path)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.place.file != path, finding.place.file, finding.place.line))
 
 

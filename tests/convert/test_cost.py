@@ -129,6 +129,6 @@ def test_ordinary_nets(name: str, batch: int, most: float, monkeypatch: pytest.M
         if layer.type == "Input":
             layer.input_param.shape[0].dim[0] = batch
     graph = build(net, proto.TEST)
-    found = cost(SimpleNamespace(graph=graph, layers=net.layer, weights={}), 1)
+    found = cost(SimpleNamespace(graph=graph, layers=net.layer, named=graph.blobs, weights={}), 1)
     monkeypatch.setattr(limits, "free_memory", lambda *_: 1 << 50)
     assert found.excess == ("", "") and found.memory < most * GIB

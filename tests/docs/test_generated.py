@@ -20,7 +20,7 @@ CLI = DOCS.parent / "ocaffe" / "cli"
 
 PAGES = (
     "make_commands", "make_devices", "make_fork_fields", "make_matrix_units", "make_modern_nets", "make_onnx_consumers", "make_segmentation",
-    "make_solver_fields", "make_trainings",
+    "make_solver_fields", "make_targets", "make_trainings",
 )  # fmt: skip
 
 

@@ -4,7 +4,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,11 @@ class Rewritten:
     def layers(self) -> Sequence[Any]:
         """The layers of the source."""
         return self.graph.message.layer  # type: ignore[no-any-return]
+
+    @property
+    def named(self) -> Container[str]:
+        """The blobs of the source, which are all compared."""
+        return self.graph.blobs.keys()
 
     def __str__(self) -> str:
         told = ((self.modern, "of forks rewritten"), (self.idle, "without effect removed"), (self.folded, "folded"))

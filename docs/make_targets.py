@@ -1,0 +1,77 @@
+"""Writes the tables of docs/targets.md from the targets' tables and benchmarks/targets.json: `python docs/make_targets.py`."""
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import textwrap
+from typing import Any
+
+from ocaffe.convert.targets.table import FOLDER, names, read_table
+
+PAGE = pathlib.Path(__file__).parent / "targets.md"
+RESULTS = PAGE.parents[1] / "benchmarks" / "targets.json"
+END = "<!-- end -->"
+
+
+def targets() -> list[str]:
+    """Return the lines of the table of targets."""
+    lines = ["| `--target` | is | types | sources |", "|---|---|---|---|"]
+    for name in names():
+        table = read_table(name)
+        sources = "; ".join(f"{each['what']} ({each['date']})" for each in table.sources)
+        lines.append(f"| `{name}` | {table.title} | {len(table.kinds)} | {sources} |")
+    return lines
+
+
+def notes() -> list[str]:
+    """Return the notes and the types of each target."""
+    lines = []
+    for name in names():
+        table = read_table(name)
+        types = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["types"]
+        lines += [f"### {name}", "", *textwrap.wrap(f"Types: {', '.join(sorted(types))}.", 118, break_on_hyphens=False), ""]
+        for note in (*table.notes, *(f"{kind} {reason}." for kind, reason in sorted(table.other.items()))):
+            lines += textwrap.wrap(f"* {note}", 118, subsequent_indent="  ", break_on_hyphens=False)
+        lines.append("")
+    return lines[:-1]
+
+
+def measured(record: dict[str, Any]) -> list[str]:
+    """Return the lines of the table of counts."""
+    lines = ["| target | nets | written | refused | loaded of those written | real Caffe within 1e-4 |", "|---|---|---|---|---|---|"]
+    for name, nets in sorted(record.items()):
+        written = [net for net in nets.values() if net["status"] == "written"]
+        loads = [net["loaded"] == "" for net in written if "loaded" in net]
+        real = [net["real"] <= 1e-4 for net in written if "real" in net]
+        counts = [f"{sum(each)} of {len(each)}" if each else "not run" for each in (loads, real)]
+        refused = sum(net["status"] == "refused" for net in nets.values())
+        lines.append(f"| {name} | {len(nets)} | {len(written)} | {refused} | {counts[0]} | {counts[1]} |")
+    return lines
+
+
+def refused(record: dict[str, Any]) -> list[str]:
+    """Return the lines of the table of what prevents a net."""
+    lines = ["| target | first layer without a form | nets |", "|---|---|---|"]
+    for name, nets in sorted(record.items()):
+        causes = collections.defaultdict(list)
+        for net, row in nets.items():
+            if row["status"] == "refused":
+                causes[row["type"]].append(net)
+        lines += [f"| {name} | {kind} | {', '.join(sorted(found))} |" for kind, found in sorted(causes.items())]
+    return lines
+
+
+def page() -> str:
+    """Return the text of the page with new tables."""
+    record = json.loads(RESULTS.read_text(encoding="utf-8"))
+    text = PAGE.read_text(encoding="utf-8")
+    for name, lines in (("targets", targets()), ("measured", measured(record)), ("refused", refused(record)), ("notes", notes())):
+        start = f"<!-- table {name} -->\n"
+        before, _, after = text.partition(start)
+        text = "\n".join([before + start, *lines, "", END]) + after.partition(END)[2]
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,228 @@
+"""A target as a table: the layer types that it reads, their fields, and limits of sizes. `tables/NAME.json` has the facts with their sources."""
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ocaffe import proto
+from ocaffe.errors import Error
+from ocaffe.ir.tensor import Shape
+from ocaffe.layers.base import param_field, registry
+from ocaffe.layers.window import Window
+
+FOLDER = Path(__file__).with_name("tables")
+PLAIN = frozenset({"name", "type", "bottom", "top", "source_line", "blobs", "excluded"})  # fields that every Caffe reads, and ocaffe's own
+PAIRS = {"kernel_size": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"), "pad": ("pad_h", "pad_w")}
+WINDOWS = {"kernel": "kernel_size", "stride": "stride", "pad": "pad", "dilation": "dilation"}
+
+
+class Fault(NamedTuple):
+    """A part of a layer that a target refuses. `path` is the field, such as 'pooling_param.round_mode'; '' for the layer as a whole."""
+
+    path: str
+    fact: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The facts about a layer type. `fields`: those of its own message, None if no source tells them. `limits`: see `Table.faults`."""
+
+    fields: frozenset[str] | None
+    limits: tuple[Mapping[str, Any], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The facts about a target. `layer`: the fields of LayerParameter that its schema has, None if no source tells them.
+
+    `other`: why a type that the target has is not used, because it computes something else.
+    """
+
+    name: str
+    title: str
+    layer: frozenset[str] | None
+    kinds: Mapping[str, Kind]
+    limits: tuple[Mapping[str, Any], ...]
+    sources: tuple[Mapping[str, str], ...]
+    notes: tuple[str, ...]
+    other: Mapping[str, str]
+
+    def has(self, kind: str) -> bool:
+        return kind in self.kinds
+
+    def faults(self, layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> list[Fault]:
+        """Return what the target refuses of a LayerParameter with these shapes. Without shapes only type and fields are judged."""
+        if layer.type not in self.kinds:
+            reason = self.other.get(layer.type)
+            return [Fault("type", f"{self.title} has no layer type {layer.type}" if reason is None else f"{layer.type} of {self.title} {reason}")]
+        kind, own = self.kinds[layer.type], param_field(layer.type)
+        found = []
+        for field, value in layer.ListFields():
+            if field.name == own and (self.layer is None or own in self.layer):
+                unknown = [] if kind.fields is None else [each.name for each, _ in value.ListFields() if each.name not in kind.fields]
+                found += [Fault(f"{own}.{name}", f"{self.title} knows no field {name} in {own}") for name in unknown]
+            elif field.name not in PLAIN and self.layer is not None and field.name not in self.layer:
+                found.append(Fault(field.name, f"{self.title} knows no field {field.name} in a layer"))
+        for limit in (*kind.limits, *self.limits):
+            found += self._exceeded(limit, layer, bottoms, tops)
+        return found
+
+    def _exceeded(self, limit: Mapping[str, Any], layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> list[Fault]:
+        what, _, part = limit["of"].partition(":")
+        if "bottoms" in limit and (len(bottoms) or len(layer.bottom)) != limit["bottoms"]:
+            return []
+        if any(not set(field_values(layer, name)) & set(wanted) for name, wanted in limit.get("where", {}).items()):
+            return []
+        try:
+            path, values = METRICS[what](layer, part, bottoms, tops)
+        except IndexError:  # the shapes are not known, or have fewer axes
+            return []
+        wrong = [value for value in values if not _within(limit, value)]
+        if not wrong:
+            return []
+        name = limit.get("name", part or what)
+        given = ", ".join(map(_text, dict.fromkeys(wrong)))
+        return [Fault(path, f"{name} is {given}; {self.title} {limit.get('effect', f'takes {_bound(limit)}')}")]
+
+
+def _within(limit: Mapping[str, Any], value: Any) -> bool:
+    if "values" in limit:
+        return value in limit["values"]
+    return bool(limit.get("min", -math.inf) <= value <= limit.get("max", math.inf))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _bound(limit: Mapping[str, Any]) -> str:
+    if "values" in limit:
+        return " or ".join(map(_text, limit["values"]))
+    if "min" in limit and "max" in limit:
+        return f"{limit['min']} to {limit['max']}"
+    return f"at most {limit['max']}" if "max" in limit else f"at least {limit['min']}"
+
+
+# -- what limits are about: the path of the field, and the values ------------------------------------------------------
+
+Metric = Callable[[Any, str, Sequence[Shape], Sequence[Shape]], tuple[str, list[Any]]]
+
+
+def _own(layer: Any) -> Any:
+    return getattr(layer, param_field(layer.type))
+
+
+def field_values(layer: Any, name: str) -> list[Any]:
+    """Return the values of a field of a layer's own message, or those of its forms for rows and columns. Enumerations are their names."""
+    own = _own(layer)
+    field = own.DESCRIPTOR.fields_by_name[name]
+    value = getattr(own, name)
+    values = list(value) if field.is_repeated else [value]
+    for form in PAIRS.get(name, ()):
+        if form in own.DESCRIPTOR.fields_by_name and own.HasField(form):
+            values = [*(values if field.is_repeated or own.HasField(name) else []), getattr(own, form)]
+    if field.enum_type is not None:
+        return [field.enum_type.values_by_number[each].name for each in values]
+    return [round(each, 6) if isinstance(each, float) else each for each in values]
+
+
+def _window(name: str) -> Metric:
+    def metric(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+        own = _own(layer)
+        if name == "kernel" and getattr(own, "global_pooling", False):
+            return param_field(layer.type), list(bottoms[0][2:])
+        return f"{param_field(layer.type)}.{WINDOWS[name]}", field_values(layer, WINDOWS[name])
+
+    return metric
+
+
+def _area(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The pixels of a window."""
+    path, sizes = _window("kernel")(layer, part, bottoms, tops)
+    return path, [sizes[0] ** 2 if len(sizes) == 1 else math.prod(sizes)]
+
+
+def _axis(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The field `axis`, counted from the front."""
+    axis = _own(layer).axis
+    return f"{param_field(layer.type)}.axis", [axis + len(bottoms[0]) if axis < 0 else axis]
+
+
+def _places(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """Whether a field that is given several times has different values: 1 if all are equal."""
+    own = _own(layer)
+    return f"{param_field(layer.type)}.{part}", [len(set(getattr(own, part))) or 1]
+
+
+def _overhang(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The pixels that the last window of a mean has beyond the image and its pads."""
+    own = _own(layer)
+    if own.pool != own.AVE or own.global_pooling or not tops:
+        return "", []
+    found = registry()[layer.type].implementation(layer)(layer, proto.TEST)
+    windows = Window.read(found, own, bottoms[0][2:])
+    sizes = zip(bottoms[0][2:], tops[0][2:], windows.kernel, windows.stride, windows.pad)
+    return param_field(layer.type), [max(0, (outs - 1) * stride + kernel - ins - 2 * pad) for ins, outs, kernel, stride, pad in sizes]
+
+
+def _group(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """1, 'channels' or another number of groups."""
+    group = _own(layer).group
+    return f"{param_field(layer.type)}.group", ["channels" if group > 1 and group == bottoms[0][1] else group]
+
+
+METRICS: dict[str, Metric] = {
+    "axes": lambda layer, part, bottoms, tops: ("bottom", [len(shape) for shape in (*bottoms, *tops)]),
+    "bottom axes": lambda layer, part, bottoms, tops: ("bottom", [len(shape) for shape in bottoms]),
+    "last axis": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.axis", [len(bottoms[0]) - 1 - _axis(layer, part, bottoms, tops)[1][0]]),
+    "bottoms": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms) or len(layer.bottom)]),
+    "tops": lambda layer, part, bottoms, tops: ("top", [len(layer.top)]),
+    "batch": lambda layer, part, bottoms, tops: ("", [bottoms[0][0]]),
+    "size": lambda layer, part, bottoms, tops: ("", [max(shape[int(part)] for shape in (*bottoms, *tops) if len(shape) > int(part))]),
+    "channels": lambda layer, part, bottoms, tops: ("", [bottoms[0][1]]),
+    "values": lambda layer, part, bottoms, tops: ("", [math.prod(bottoms[0])]),
+    "field": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.{part}", field_values(layer, part)),
+    "forms": _places,
+    "given": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.{part}", [_own(layer).HasField(part)]),
+    "axis": _axis,
+    "area": _area,
+    "overhang": _overhang,
+    "group": _group,
+    "second axes": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms[1])]),
+    "kernel": _window("kernel"),
+    "stride": _window("stride"),
+    "pad": _window("pad"),
+    "dilation": _window("dilation"),
+}
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def names() -> list[str]:
+    """Return the names of all targets."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+@functools.cache
+def read_table(name: str) -> Table:
+    """Return the table of a target. Raises Error if there is none of this name."""
+    path = FOLDER / f"{name}.json"
+    if name not in names():
+        raise Error(f"--target is '{name}'", fix=f"--target with one of {', '.join(names())}")
+    data = json.loads(path.read_text(encoding="utf-8"))
+    kinds = {}
+    for kind, facts in data["types"].items():
+        fields = facts.get("fields")
+        kinds[kind] = Kind(None if fields is None else frozenset(fields), tuple(facts.get("limits", ())), facts.get("note", ""))
+    layer = data.get("layer")
+    return Table(
+        name, data["title"], None if layer is None else frozenset(layer), kinds, tuple(data.get("limits", ())), tuple(data["sources"]), tuple(data["notes"]),
+        data.get("other", {}),
+    )  # fmt: skip

@@ -1,0 +1,62 @@
+"""Finds what the compiler of a chip refuses of a net: `ocaffe lint --target`."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.convert.caffe.net import Net
+from ocaffe.convert.targets import rules  # noqa: F401 (they register themselves)
+from ocaffe.convert.targets.rewriter import Rewriter
+from ocaffe.convert.targets.table import Fault, Table
+from ocaffe.errors import Error
+from ocaffe.ir.graph import Node
+from ocaffe.lint.rules import Finding, Job, View, is_loss
+from ocaffe.shown import command, path_word
+
+RULE = "target"  # the name of the rule
+
+
+def check_target(job: Job, table: Table) -> Iterator[Finding]:
+    """Yield a finding for each thing that the target refuses of a layer in TEST. Without shapes, only types and fields are judged."""
+    for view in job.tests or job.views:
+        graph = view.shaped
+        nodes = {} if graph is None else {node.name: node for node in graph.nodes}
+        for layer in view.layers:
+            node = nodes.get(layer.name)
+            bottoms, tops = ([blob.shape for blob in blobs] for blobs in ((node.bottoms, node.tops) if node else ((), ())))
+            for fault in table.faults(layer, bottoms, tops):
+                yield view.finding(RULE, layer, fault.fact, _remedy(view, node, fault, table), fault.path)
+
+
+def _remedy(view: View, node: Node | None, fault: Fault, table: Table) -> str:
+    """Return the command that expresses the layer by others, or what prevents it. It also removes what only a training needs."""
+    trained = node is not None and (not node.bottoms or is_loss(node.layer.param) or node.type == "Accuracy")
+    problem = _problem(node, table) if node is not None and not trained else None
+    if problem is not None:
+        why = "" if problem == fault.fact else f": {problem}"
+        return f"end the net before this layer (--cut-at of `ocaffe convert`){why}"
+    source = Path(view.file.path)
+    names = source, source.with_suffix(".caffemodel"), f"{source.stem}_{table.name}.prototxt", f"{source.stem}_{table.name}.caffemodel"
+    return f"`{command('ocaffe', 'convert', *map(path_word, map(str, names)), f'--target={table.name}')}` writes layers that it takes, from your weights"
+
+
+def _problem(node: Node, table: Table) -> str | None:
+    """Say why the target has no layers for this one, None if it has."""
+    shapes = {f"bottom{number}": tuple(blob.shape) for number, blob in enumerate(node.bottoms)}
+    tops = [f"top{number}" for number in range(len(node.tops))]
+    layers = [proto.LayerParameter(name=name, type="Input", top=[name]) for name in shapes]
+    for layer, shape in zip(layers, shapes.values()):
+        layer.input_param.shape.add().dim.extend(shape)
+    own = proto.LayerParameter()
+    own.CopyFrom(node.layer.param)
+    own.bottom[:], own.top[:] = list(shapes), tops
+    arrays = {own.name: [np.zeros(tuple(each.shape), np.float32) for each in node.layer.parameters()]}
+    shapes |= {name: tuple(blob.shape) for name, blob in zip(tops, node.tops)}
+    try:
+        Rewriter(Net([*layers, own], arrays, tops, shapes), table, "").run()
+    except Error as problem:
+        return problem.fact
+    return None
